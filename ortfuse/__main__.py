@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import signal
 import sys
 import threading
@@ -110,5 +111,12 @@ def main() -> None:
         raise
 
 
+def _look_elsewhere_first() -> None:
+    """Look for modules in the current folder last: with `python -m`, a file of a model's folder would be taken for a package."""
+    if not sys.flags.safe_path and sys.path and sys.path[0] == os.getcwd():  # noqa: PTH109 - as Python has it
+        sys.path.append(sys.path.pop(0))
+
+
 if __name__ == "__main__":
+    _look_elsewhere_first()
     main()

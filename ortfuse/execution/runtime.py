@@ -229,15 +229,28 @@ class Loaded:
 
     def peak_bytes(self) -> int:
         """The most memory that this process has held so far; 0 where the system does not tell."""
-        with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as lines:  # noqa: PTH123 - no pathlib yet
-            # Unlike that of `getrusage`, this number does not begin with the memory of the process that started this one.
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-        try:
-            import resource
-        except ImportError:
-            return 0
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        return peak_bytes()
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has held so far; 0 where the system does not tell."""
+    with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as lines:  # noqa: PTH123 - no pathlib yet
+        # Unlike that of `getrusage`, this number does not begin with the memory of the process that started this one.
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def footprint(load: Any, path: str, threads: int, libraries: tuple[str, ...], inputs: Mapping[str, Any]) -> int:
+    """The bytes of memory that loading a model from a file and running it once take, beyond the most that there was before."""
+    before = peak_bytes()
+    session = load(path, {}, Settings(threads=threads, libraries=libraries))
+    session.run({name: inputs[name] for name in session.input_names if name in inputs})
+    return peak_bytes() - before
 
 
 def seconds_timed(seconds: float, runs: int) -> float:
@@ -308,8 +321,12 @@ def send(stream: IO[bytes], content: Any) -> None:
     stream.flush()
 
 
-def receive(stream: IO[bytes]) -> Any:
+def receive(stream: IO[bytes], load: Callable[..., Any] = pickle.loads) -> Any:
     """Receive an object sent by `send`.
+
+    Args:
+        stream: Where it comes from.
+        load: Makes an object of its bytes, with `buffers`.
 
     Raises:
         EOFError: The other side has closed the connection.
@@ -317,7 +334,7 @@ def receive(stream: IO[bytes]) -> Any:
     (count,) = struct.unpack("<Q", _read(stream, 8))
     sizes = struct.unpack(f"<{count}Q", _read(stream, 8 * count))
     content, *buffers = [_read(stream, size) for size in sizes]
-    return pickle.loads(content, buffers=buffers)
+    return load(content, buffers=buffers)
 
 
 def _read(stream: IO[bytes], size: int) -> bytearray:
@@ -366,6 +383,8 @@ def end_with(parent: int) -> None:
 
 def _answer(sessions: dict[int, Loaded], load: Any, what: str, number: int, arguments: tuple[Any, ...]) -> Any:
     """The result of a request (see `serve`)."""
+    if what == "footprint":
+        return footprint(load, *arguments)
     if what != "open":
         return getattr(sessions[number], what)(*arguments)
     source, weights, settings = arguments

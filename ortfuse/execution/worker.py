@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from ortfuse.errors import CrashError
-from ortfuse.execution import runtime
+from ortfuse.execution import children, runtime
+from ortfuse.execution.plain_data import of_plain_data
 from ortfuse.execution.runtime import Array, InFile, Settings
 
 PROGRAM = Path(runtime.__file__)
@@ -28,6 +28,9 @@ PROGRAM = Path(runtime.__file__)
 
 LIMIT = 600.0
 """Timeout in seconds for loading a model or running it once."""
+
+_PARTING = 5.0
+"""Seconds that a process has to end after it has closed the connection."""
 
 _START = 120.0
 """Timeout in seconds for the process to become ready."""
@@ -71,7 +74,7 @@ class Worker:
                 self.stop()
                 raise CrashError(f"ONNX Runtime hangs when it {doing}: no answer after {LIMIT:.0f} s") from None
             except (EOFError, OSError):
-                code = process.wait()
+                code = _ended(process)
                 self.stop()
                 raise CrashError(f"ONNX Runtime crashes when it {doing} ({_cause(code)})") from None
             except BaseException:  # the next request must not receive the answer to this one
@@ -142,11 +145,10 @@ class Worker:
         self.generation()
         if self._process is None:
             self._owner, self._ready = os.getpid(), False
-            command = [sys.executable, "-P", os.fspath(PROGRAM)]
             try:
                 self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
+                self._process = children.start(
+                    [os.fspath(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
                 )
             except OSError as error:
                 raise UnavailableError from error
@@ -158,7 +160,7 @@ class Worker:
         waiting.register(process.stdout, select.POLLIN)
         if not waiting.poll(limit * 1000):
             raise TimeoutError
-        return runtime.receive(process.stdout)
+        return runtime.receive(process.stdout, of_plain_data)
 
 
 WORKER = Worker()
@@ -226,6 +228,15 @@ class Remote:
     def peak_bytes(self) -> int:
         """The most memory that the process has held so far; 0 where the system does not tell."""
         return int(self._worker.request("peak_bytes", self._number, (), "is asked for its memory"))
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a process that no longer answers; one that goes on all the same, since it answers nonsense, is ended."""
+    try:
+        return process.wait(_PARTING)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def _cause(code: int) -> str:

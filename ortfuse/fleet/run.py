@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from typing import Any
 import onnxruntime
 
 from ortfuse.errors import OptionError, OutputError
+from ortfuse.execution import children
 from ortfuse.fleet.contents import model_files, named_files
 from ortfuse.fleet.models import find_models
 from ortfuse.fleet.row import Row
@@ -191,12 +191,12 @@ class Processes:
     """Processes that are ended together, also those that are started afterwards."""
 
     def __init__(self) -> None:
-        self._running: set[subprocess.Popen[str]] = set()
+        self._running: set[subprocess.Popen[bytes]] = set()
         self._over = False
         self._lock = threading.Lock()
 
     @contextmanager
-    def having(self, process: subprocess.Popen[str]) -> Iterator[None]:
+    def having(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
         """Have a process among them for as long as it is waited for."""
         with self._lock:
             self._running.add(process)
@@ -225,16 +225,13 @@ class Processes:
 def in_process(asked: Mapping[str, Any], limit: float, processes: Processes | None = None) -> Row:
     """A model in a process of its own, which ends when it has taken so many seconds, or with the `processes` that it is among."""
     hung = Row(str(asked["model"]), "hung", seconds=limit, reason=f"not done after {limit:.0f} s")
-    command = [sys.executable, "-P", "-m", "ortfuse.fleet.job"]
-    paths = os.pathsep.join(entry for entry in sys.path if entry)
     # What its process leaves behind when it is ended is removed from here; a part of it may live a moment longer.
-    with tempfile.TemporaryDirectory(prefix="ortfuse", ignore_cleanup_errors=True) as folder, subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": paths},
+    with tempfile.TemporaryDirectory(prefix="ortfuse", ignore_cleanup_errors=True) as folder, children.start(
+        ["-m", "ortfuse.fleet.job"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process, (processes or Processes()).having(process):  # fmt: skip
         request = json.dumps({**asked, "limit": limit, "temporary": folder})
         try:
-            said, errors = process.communicate(request, None if _ALARM else limit)
+            said, errors = process.communicate(request.encode(), None if _ALARM else limit)
         except subprocess.TimeoutExpired:
             process.kill()
             return hung
@@ -246,7 +243,7 @@ def in_process(asked: Mapping[str, Any], limit: float, processes: Processes | No
     try:
         return Row.from_dict(json.loads(said))
     except ValueError:
-        return Row(str(asked["model"]), "crashed", reason=_how(process.returncode, errors))
+        return Row(str(asked["model"]), "crashed", reason=_how(process.returncode, errors.decode(errors="replace")))
 
 
 def _how(code: int, said: str) -> str:
