@@ -28,6 +28,7 @@ from ortfuse.calibration.run import Calibration
 from ortfuse.calibration.settings import Effect
 from ortfuse.cli.output import COMMANDS, name_of
 from ortfuse.execution.compare import Difference
+from ortfuse.execution.exploration import Exercise
 from ortfuse.explanation.explain import Fused, Missed
 from ortfuse.explanation.pins import PinOutcome
 from ortfuse.fleet import Row
@@ -132,6 +133,7 @@ def tables() -> dict[str, Schema]:
     verdict = _object(
         {
             "ok": schema(bool), "state": schema(str), "summary": schema(str), "notes": schema(list[str]),
+            "exercise": maybe(record(Exercise)),
             "trials": several(
                 _object({
                     "inputs": schema(str), "runtime_optimisations": schema(bool), "ok": schema(bool), "refusal": schema(str),

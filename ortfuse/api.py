@@ -190,7 +190,7 @@ def verify(
     Args:
         original: Run without the runtime's own optimisations, which might be what is wrong.
         optimised: Run both without and with them.
-        options: Only `inputs`, `seed` and `tolerance` are used.
+        options: Only `inputs`, `seed`, `sizes`, `tolerance` and `verify_budget` are used.
         reference: Whether to evaluate the original in float64 too, where that is feasible.
         max_error: The largest error in terms of the metric, instead of the bound that `optimised` states.
         metric: How that error is measured, as in `ortfuse.quantize`; by default as `optimised` states, or `"l2"`.
@@ -206,7 +206,7 @@ def verify(
     from ortfuse.precision.stated import bound_between, keeps
     from ortfuse.verification import verify as compare
 
-    options = _options(options, **changes)
+    options = _options(options, **changes, verify="whole")
     if options.tolerance is not None and (max_error is not None or metric is not None):
         raise OptionError("max_error", "give either a tolerance or a largest error, not both")
     first, second = runnable(original), runnable(optimised)
@@ -220,6 +220,8 @@ def verify(
         seed=options.seed,
         tolerance=options.tolerance,
         reference=reference,
+        sizes=options.sizes,
+        budget=options.verify_budget,
     )
 
 

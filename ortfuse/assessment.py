@@ -54,6 +54,7 @@ def idle_options(options: Options) -> list[str]:
         "inputs": (options.verify == "whole" or options.bench, "verify='whole' and bench"),
         "seed": (compared or options.bench, "verify and bench"),
         "tolerance": (compared, "verify"),
+        "verify_budget": (options.verify == "whole", "verify='whole'"),
         "rounds": (options.bench, "bench"),
         "threads": (measured or is_calibrated(), "bench, measure and costs of `ortfuse calibrate`"),
     }
@@ -170,21 +171,21 @@ class Assessment:
         Raises:
             VerificationError: The original cannot be executed.
         """
-        from ortfuse.verification import Verdict, experiments, judge, weigh
+        from ortfuse.execution.budget import Budget
+        from ortfuse.execution.experiments import explored
         from ortfuse.verification.blame import blame
+        from ortfuse.verification.verify import repeatable, verdict_on
 
-        options = self._options
+        options, budget = self._options, Budget(self._options.verify_budget)
         self._progress("running the original")
-        found, notes = experiments(self._original, self._inputs, options.seed)
+        original = repeatable(self._original)
+        found = explored(original, self._inputs, options.seed, sizes=options.sizes, budget=budget)
         self._progress("verifying")
-        verdict = Verdict(judge(found, optimised, options.tolerance), notes)
-        if not verdict.ok and options.tolerance is None:
-            self._progress("comparing with the model's own sensitivity")
-            verdict = weigh(verdict, found, self._original, optimised)
-        if verdict.ok:
+        verdict = verdict_on(found, original, repeatable(optimised), options.tolerance, budget)
+        if verdict.ok or verdict.state == "not compared":
             return verdict, ""
         self._progress("looking for the pass that broke it")
-        return verdict, blame(found, self._original, self._stages, options.tolerance)
+        return verdict, blame(found.experiments, self._original, self._stages, options.tolerance)
 
     def latencies(self) -> Latencies:
         """The latencies of the original and of the model after each pass, measured in interleaved runs.

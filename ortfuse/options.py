@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
 
 from ortfuse.errors import OptionError
+from ortfuse.execution.budget import SECONDS
 
 if TYPE_CHECKING:
     from ortfuse.execution.inputs import Inputs
@@ -74,7 +75,9 @@ class ComparisonOptions(TypedDict, total=False):
 
     inputs: PathLike | Sequence[Inputs] | None
     seed: int
+    sizes: Mapping[str, int]
     tolerance: float | None
+    verify_budget: float
     custom_ops: PathLike | Sequence[PathLike]
 
 
@@ -137,9 +140,10 @@ class Options:
             `"com.microsoft.MultiHeadAttention"`, or to `"none"` to leave the sites as they are.
         measure: Whether to measure on this machine, where several operators are legal, instead of consulting the table that
             comes with ortfuse.
-        sizes: Sizes of the model's open dimensions at which to measure, by name.
+        sizes: Sizes of the model's open dimensions, by name, at which to measure and, besides others, to verify.
         verify: `"whole"` compares the result with the original. `"sites"` checks each change at its site, running only the
             nodes it concerns with the real weights and generated inputs, and undoes it if it is wrong.
+        verify_budget: Seconds that `verify="whole"` may take; what it does not allow is left out, and the verdict says so.
         bench: Whether to measure the latency after each pass, interleaved with the original.
         fastest: Whether, if the result is slower than the original, the model that was found to be faster is taken instead.
         inputs: Sets of inputs by name, or the path of a file or a folder of inputs (.npz, .npy, images, ONNX's test data),
@@ -173,6 +177,7 @@ class Options:
     measure: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
     verify: Verification | None = None
+    verify_budget: float = SECONDS
     bench: bool = False
     fastest: bool = False
     inputs: PathLike | Sequence[Inputs] | None = None
@@ -194,9 +199,9 @@ class Options:
             raise OptionError("purpose", f"{self.purpose} has passes of its own; leave out `passes` and `level`")
         if self.sizes and self.inputs is not None:
             raise OptionError("sizes", "the `inputs` have sizes of their own; leave out one of the two")
-        if self.sizes and not (self.bench or self.measure):
+        if self.sizes and not (self.bench or self.measure or self.verify == "whole"):
             dim, size = next(iter(self.sizes.items()))
-            text = f"{dim}={size} is the size that is measured; add `bench` or `measure`, or leave it out"
+            text = f"{dim}={size} is the size that is measured or verified; add `bench`, `measure` or `verify`, or leave it out"
             raise OptionError("sizes", text)
         if self.fastest and not self.bench:
             raise OptionError("fastest", "is about what is measured; add `bench`")
@@ -331,6 +336,12 @@ def _error_bound(name: str, value: Any) -> float:
     return float(value)
 
 
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise OptionError(name, f"write a number of seconds above 0, such as 60, not {value!r}")
+    return float(value)
+
+
 def _one_of(choices: tuple[str, ...]) -> Check:
     def check(name: str, value: Any) -> str | None:
         if value is not None and value not in choices:
@@ -433,6 +444,7 @@ _CHECKS: Mapping[str, Check] = {
     "measure": _boolean,
     "sizes": _sizes,
     "verify": _one_of(get_args(Verification)),
+    "verify_budget": _seconds,
     "bench": _boolean,
     "fastest": _boolean,
     "inputs": _inputs,

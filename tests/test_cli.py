@@ -52,7 +52,7 @@ def test_optimize_verifies_measures_writes_and_reports(tmp_path: Path) -> None:
     output, report = tmp_path / "out.onnx", tmp_path / "report.json"
     result = run("optimize", BERT, "-o", str(output), "--verify", "--bench", "--rounds", "2", "--json", str(report))
     assert result.exit_code == 0, result.output
-    assert "verified: equal on 6 runs" in result.output
+    assert "verified: equal on " in result.output
     assert "fused sites:" in result.output
     assert "Latency" in result.output
     onnx.checker.check_model(onnx.load(output))
@@ -168,7 +168,7 @@ def test_verify_sites_undoes_the_wrong_rewrite_and_writes_the_rest(tmp_path: Pat
 
 
 def test_verify_without_a_value_is_of_the_whole_model_wherever_it_stands() -> None:
-    assert "verified: equal on 6 runs" in run("optimize", "--verify", BERT).output
+    assert "verified: equal on " in run("optimize", "--verify", BERT).output
     assert "changes checked where they happen" in run("optimize", "--verify", "sites", BERT).output
 
 
@@ -236,7 +236,7 @@ def test_the_paragraphs_of_the_help_are_as_wide_as_the_terminal() -> None:
         (["--tolerance", "small"], "'--tolerance': write a number that is 0 or more, such as 1e-3, not 'small'"),
         (["--tolerance", "nan"], "'--tolerance': write a number that is 0 or more"),
         (["--bnch"], "--bench"),
-        (["--size", "sequence=8"], "--size: sequence=8 is the size that is measured; add --bench"),
+        (["--size", "sequence=8"], "--size: sequence=8 is the size that is measured or verified; add --bench"),
         (["--bench", "--size", "sequence"], "--size: write NAME=NUMBER"),
         (["--bench", "--size", "sequence=-1"], "with a number of 0 or more"),
         (["--bench", "--size", "sequence=8", "--size", "sequence=9"], "--size: sequence has two sizes, 8 and 9"),

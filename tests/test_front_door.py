@@ -82,7 +82,7 @@ def test_the_commands_call_the_public_functions(tmp_path: Path, monkeypatch: pyt
     options = Options(passes="fold", seed=2, approximate=True, output=Path("o"), pins={"gelu": "none"})
     assert calls == [
         ("optimize", (m, options)),
-        ("verify", (Path("a"), Path("b"), Options(tolerance=0.1))),
+        ("verify", (Path("a"), Path("b"), Options(tolerance=0.1, verify="whole"))),
         ("bisect", (m, Options(max_opset=17))),
         ("bisect_runtime", (m, Options())),
         ("explain", (m, ["gelu"], Options())),
@@ -95,7 +95,10 @@ def test_what_contradicts_a_flag_is_said_in_flags(tmp_path: Path) -> None:
     config.write_text("sizes = { sequence = 8 }\n")
     result = CliRunner().invoke(app, ["optimize", str(BERT), "--config", str(config)])
     assert result.exit_code == 2
-    assert "error: --size: sequence=8 is the size that is measured; add --bench or --measure" in result.output
+    assert (
+        "error: --size: sequence=8 is the size that is measured or verified; add --bench, --measure or --verify"
+        in result.output
+    )
     config.write_text("max_opst = 17\n")
     result = CliRunner().invoke(app, ["optimize", str(BERT), "--config", str(config)])
     assert "there is no option 'max_opst'; did you mean max_opset?" in result.output

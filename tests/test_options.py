@@ -74,7 +74,10 @@ def test_objects_cannot_be_written_to_a_file(given: dict[str, Any]) -> None:
     ("given", "message"),
     [
         ({"passes": "fold", "level": "basic"}, "level: give either `passes` or `level`, not both"),
-        ({"sizes": {"s": 8}}, "sizes: s=8 is the size that is measured; add `bench` or `measure`"),
+        (
+            {"sizes": {"s": 8}},
+            "sizes: s=8 is the size that is measured or verified; add `bench`, `measure` or `verify`",
+        ),
         ({"sizes": {"s": 8}, "bench": True, "inputs": "x.npz"}, "sizes: the `inputs` have sizes of their own"),
         ({"link": True}, "link: is about the file that is written; name it with `output`"),
         ({"fastest": True}, "fastest: is about what is measured; add `bench`"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, VerificationError
 from ortfuse.execution.as_it_is import Runnable, signature_of
-from ortfuse.execution.experiments import attempt, searches_for
-from ortfuse.execution.input_sizes import OpenDim, open_dims, uniform
+from ortfuse.execution.generation import attempt, searches_for
+from ortfuse.execution.input_sizes import fixed_sizes, open_dims, uniform
 from ortfuse.execution.inputs import Inputs, input_specs
 from ortfuse.execution.session import Session
 
@@ -34,7 +34,7 @@ def typical_inputs(model: Runnable, *, sizes: Mapping[str, int] | None = None, s
     graph = signature_of(model)
     specs = input_specs(graph)
     dims = open_dims(specs)
-    fixed = _fixed(dims, sizes or {})
+    fixed = fixed_sizes(dims, sizes or {})
     usual, searches = uniform(dims, LEADING, OTHERS) | fixed, searches_for(graph, specs)
     try:
         ran, note = attempt(Session(model), specs, usual, seed, fixed, searches())
@@ -55,7 +55,7 @@ def usual_sizes(model: Runnable, sizes: Mapping[str, int] | None = None) -> dict
         VerificationError: The model has no open dimension of that name.
     """
     dims = open_dims(input_specs(signature_of(model)))
-    return uniform(dims, LEADING, OTHERS) | _fixed(dims, sizes or {})
+    return uniform(dims, LEADING, OTHERS) | fixed_sizes(dims, sizes or {})
 
 
 def labels_of_sizes(model: Runnable) -> dict[str, str]:
@@ -69,14 +69,4 @@ def check_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
     Raises:
         VerificationError: It has no such dimension.
     """
-    _fixed(open_dims(input_specs(model)), sizes)
-
-
-def _fixed(dims: Sequence[OpenDim], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Sizes by symbol instead of by name."""
-    symbols = {dim.label: dim.symbol for dim in dims}
-    for name in sizes:
-        if name not in symbols:
-            there = f"write one of {', '.join(symbols)}" if symbols else "all their sizes are fixed"
-            raise VerificationError(f"size of '{name}': the inputs have no open dimension of that name; {there}")
-    return {symbols[name]: size for name, size in sizes.items()}
+    fixed_sizes(open_dims(input_specs(model)), sizes)

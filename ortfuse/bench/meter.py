@@ -22,8 +22,8 @@ from ortfuse.bench.side_by_side import ratios
 from ortfuse.bench.surrounded import runs_in_blocks
 from ortfuse.dims import Dim, evaluate, symbols
 from ortfuse.errors import CrashError, OrtfuseError, VerificationError
-from ortfuse.execution.experiments import attempt
 from ortfuse.execution.extract import Sides, sides
+from ortfuse.execution.generation import attempt
 from ortfuse.execution.input_sizes import Sizes, open_dims, uniform
 from ortfuse.execution.inputs import input_specs
 from ortfuse.execution.session import Session

@@ -22,7 +22,7 @@ from ortfuse.bisection.culprit import Culprit, examine, examine_model, nature_of
 from ortfuse.bisection.ddmin import first_showing, smallest
 from ortfuse.errors import OrtfuseError, TargetError
 from ortfuse.execution.compare import Difference
-from ortfuse.execution.experiments import Experiment, experiments
+from ortfuse.execution.experiments import Experiment, explored
 from ortfuse.execution.inputs import Inputs
 from ortfuse.graph.edit import Edit
 from ortfuse.passes import Finalize
@@ -195,10 +195,11 @@ def bisect(
         OrtfuseError: The pipeline fails on the model.
     """
     progress("running the original")
-    found, notes = experiments(original, inputs, seed)
+    looked = explored(original, inputs, seed)
+    found, notes = looked.experiments, looked.notes
     manager, model, report = _whole_run(original, manager)
     trials = judge(found, model, tolerance)
-    verdict = Verdict(trials, notes)
+    verdict = Verdict(trials, notes, looked.exercise, tolerance)
     if verdict.ok:
         return Bisection(verdict, runs=1)
     worst = _failing(trials)

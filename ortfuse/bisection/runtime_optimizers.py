@@ -20,7 +20,7 @@ from ortfuse.bisection.culprit import Nature
 from ortfuse.bisection.ddmin import smallest
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.execution.compare import Difference, compare
-from ortfuse.execution.experiments import Experiment, experiments
+from ortfuse.execution.experiments import Experiment, explored
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.part import computing
 from ortfuse.execution.reference import Reference
@@ -148,11 +148,12 @@ def bisect_runtime(
             separate process.
     """
     progress("running the model without optimisations")
-    found, notes = experiments(original, inputs, seed)
+    looked = explored(original, inputs, seed)
+    found, notes = looked.experiments, looked.notes
     make = session or (lambda disabled: Session(original, disabled=disabled))
     changed, seen = _optimisers(original)
     trials = _trials(make, (), found, tolerance)
-    verdict = Verdict(trials, notes)
+    verdict = Verdict(trials, notes, looked.exercise, tolerance)
     if verdict.ok:
         return RuntimeBisection(verdict, candidates=tuple(changed), runs=1)
     failing = max((trial for trial in trials if not trial.ok), key=lambda trial: _relative(trial))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ortfuse.cli.usage import positive_number, purpose, verification, whole_number
+from ortfuse.cli.usage import positive_number, purpose, seconds, verification, whole_number
 from ortfuse.errors import OptionError, OutputError
 from ortfuse.options import Options, Purpose, Verification
 
@@ -188,7 +188,18 @@ Sizes = Annotated[
     typer.Option(
         "--size",
         metavar="NAME=NUMBER",
-        help="Size of an open dimension when measuring, such as sequence=128; may be given several times.",
+        help="Size of an open dimension when measuring and, besides others, verifying, such as sequence=128; may be given "
+        "several times.",
+        show_default=False,
+    ),
+]
+VerifyBudget = Annotated[
+    float | None,
+    typer.Option(
+        "--verify-budget",
+        parser=seconds,
+        metavar="SECONDS",
+        help="How long comparing whole models may take; by default 60s. The verdict says what was left out.",
         show_default=False,
     ),
 ]

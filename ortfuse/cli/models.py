@@ -42,12 +42,13 @@ from ortfuse.cli.arguments import (
     Threads,
     Tolerance,
     Verify,
+    VerifyBudget,
 )
 from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.pages import check_report, profiled, write_report
 from ortfuse.cli.regression import demand_no_regression, demand_same_model, demand_same_names, stored
 from ortfuse.cli.terminal import guarded, out, progress_line
-from ortfuse.cli.usage import NO, positive_number
+from ortfuse.cli.usage import NO, UNUSABLE, positive_number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -70,6 +71,7 @@ def optimize(
     pin: Pins = None,
     measure: Measure = None,
     verify: Verify = None,
+    verify_budget: VerifyBudget = None,
     check_user: CheckUser = None,
     bench: Bench = None,
     fastest: Fastest = None,
@@ -98,7 +100,8 @@ def optimize(
         options = arguments.options(
             config, output=output, passes=passes, purpose=purpose, patterns=patterns, lists=lists, target=target,
             max_opset=max_opset, approximate=approximate, pins=pin, measure=measure, verify=verify,
-            check_user=check_user, bench=bench, fastest=fastest, explain=explain, inputs=inputs, sizes=size,
+            verify_budget=verify_budget, check_user=check_user, bench=bench, fastest=fastest, explain=explain,
+            inputs=inputs, sizes=size,
             seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
@@ -155,8 +158,10 @@ def verify(
     original: Annotated[Path, typer.Argument(metavar="A", help="The original model.", show_default=False)],
     optimised: Annotated[Path, typer.Argument(metavar="B", help="The model to compare with it.", show_default=False)],
     inputs: InputFiles = None,
+    size: Sizes = None,
     seed: Seed = None,
     tolerance: Tolerance = None,
+    verify_budget: VerifyBudget = None,
     max_error: Annotated[
         float | None,
         typer.Option(
@@ -188,7 +193,10 @@ def verify(
     """
     with guarded(debug):
         check_json(json_file)
-        options = arguments.options(inputs=inputs, seed=seed, tolerance=tolerance, custom_ops=custom_ops)
+        options = arguments.options(
+            inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, verify="whole", verify_budget=verify_budget,
+            custom_ops=custom_ops,
+        )  # fmt: skip
         with progress_line() as progress:
             progress("comparing")
             verdict = ortfuse.verify(original, optimised, options, max_error=max_error, metric=metric)
@@ -197,7 +205,7 @@ def verify(
         show_verdict(out, verdict)
         write_json(json_file, "verify", verdict.to_dict())
     if not verdict.ok:
-        raise typer.Exit(NO)
+        raise typer.Exit(UNUSABLE if verdict.state == "not compared" else NO)
 
 
 def bisect(

@@ -10,7 +10,9 @@ An input is followed through nodes that keep its numbers (casts, reshaping, slic
 - **Bias**: a floating-point input that is added to the scores of a Softmax.
 - **Values**: an integer is compared with certain numbers (a sample rate with 16000, tokens with that of the end).
 - **Length**: it is compared with positions; these say what lengths there are.
+- **Sizes**: sizes of tensors or numbers of iterations are computed from it (`ortfuse.execution.size_operands`).
 - **Boxes**: corners, or centres and sizes, of NonMaxSuppression.
+- **Holes**: numbers may be missing, as an Imputer or IsNaN asks.
 - **Words**: texts, or integers, that an encoder knows; those that are taken apart first are sentences of such words.
 """
 
@@ -71,6 +73,8 @@ class Role:
         image: Whether its last two axes are height and width: it reaches a two-dimensional convolution in that form.
         words: The texts that are known where it is looked up.
         sentences: Whether its texts are taken apart into words.
+        holes: Whether its floating-point numbers may be missing: NaN, which the model asks for.
+        tells_sizes: Whether sizes of tensors, or numbers of iterations, are computed from its elements.
     """
 
     limits: tuple[Limit, ...] = ()
@@ -81,6 +85,14 @@ class Role:
     image: bool = False
     words: tuple[str, ...] = ()
     sentences: bool = False
+    holes: bool = False
+    tells_sizes: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing restricts the integers of the input."""
+        bound = self.limits or self.values or self.words
+        return not (bound or self.mask is not None or self.length is not None or self.tells_sizes)
 
 
 @dataclass(frozen=True)
@@ -104,9 +116,15 @@ class _Step:
     scored: bool = False
 
 
-def role_of(value: ir.Value, facts: Facts) -> Role:
-    """The role of `value`, an input of the model of `facts`. Model functions must have been inlined."""
-    return _Walk(value, facts).run()
+def role_of(value: ir.Value, facts: Facts, *, tells_sizes: bool = False) -> Role:
+    """The role of `value`, an input of the model of `facts`. Model functions must have been inlined.
+
+    Args:
+        value: The input.
+        facts: The facts of its model.
+        tells_sizes: Whether it is one of `ortfuse.execution.size_operands.size_inputs`.
+    """
+    return replace(_Walk(value, facts).run(), tells_sizes=tells_sizes)
 
 
 class _Walk:
@@ -122,6 +140,7 @@ class _Walk:
         self._image = False
         self._words: dict[str, None] = {}
         self._sentences = False
+        self._holes = False
 
     def run(self) -> Role:
         pending = [_Step(self._input)]
@@ -135,7 +154,7 @@ class _Walk:
                         pending.append(follower)
         return Role(
             tuple(self._limits), self._mask(), tuple(self._values), self._length, self._boxes, self._image,
-            tuple(self._words), self._sentences,
+            tuple(self._words), self._sentences, self._holes,
         )  # fmt: skip
 
     def _mask(self) -> Use | None:
@@ -149,6 +168,7 @@ class _Walk:
     def _follow(self, step: _Step, node: ir.Node, index: int) -> Iterator[_Step]:
         """Record what `node` does with its input number `index`, and continue with its outputs where that makes sense."""
         self._look_up(step, node)
+        self._holes |= self._floating and node.op_type in _OF_HOLES
         if node.op_type in _OF_TEXTS:
             self._sentences |= _OF_TEXTS[node.op_type]
             yield replace(step, value=node.outputs[0])
@@ -340,6 +360,9 @@ _VOCABULARIES = ("keys_strings", "keys_int64s", "keys_tensor", "cats_strings", "
 
 _OF_TEXTS = {"StringSplit": True, "Tokenizer": True, "StringNormalizer": False}
 """Operators that make texts of texts, and whether they take them apart into words."""
+
+_OF_HOLES = frozenset({"IsNaN", "Imputer"})
+"""Operators that ask whether numbers are missing."""
 
 _LOGIC = LOGICAL | COMPARES | {"Cast", "Where"}
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Min", "Max", "Mod", "Clip"})

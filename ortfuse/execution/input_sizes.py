@@ -1,4 +1,4 @@
-"""Chooses sizes for a model's open dimensions: all 1, odd, larger, and others if the model cannot run on those.
+"""Chooses sizes for a model's open dimensions: all 1, odd, larger, a batch of one, and others if the model cannot run on those.
 
 Models have undeclared conditions on sizes: two names for the same length, a length that is the sum of two others, a state whose
 batch is not its first dimension, tables of limited length, images and samples that must be large enough. What a model accepts
@@ -13,20 +13,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ortfuse.dims import Dim, evaluate, symbols
+from ortfuse.errors import VerificationError
 from ortfuse.execution.inputs import InputSpec
 from ortfuse.execution.joined_sizes import Joined
 from ortfuse.execution.matched_sizes import Matched
 
 Sizes = dict[str, int]
 
-LEADING = {"ones": (1,), "odd": (3, 5), "larger": (2, 4)}
-OTHERS = {"ones": (1,), "odd": (7, 5, 9, 11), "larger": (32, 24, 40, 48)}
+LEADING = {"ones": (1,), "odd": (3, 5), "larger": (2, 4), "single": (1,)}
+OTHERS = {"ones": (1,), "odd": (7, 5, 9, 11), "larger": (32, 24, 40, 48), "single": (6, 10, 8, 12)}
 """The sizes tried first: for open dimensions that lead an input (batches), and for the others; each used in turn."""
 
-GROWN = (32, 64, 128, 224, 1024, 4096)
+GROWN = (32, 64, 128, 224, 1024, 4096, 16_000, 48_000, 160_000)
 """Tried for all other dimensions if no smaller size works; the last ones are for audio samples."""
 
-SPATIAL = {"ones": (32,), "odd": (33, 47), "larger": (96, 64)}
+SPATIAL = {"ones": (32,), "odd": (33, 47), "larger": (96, 64), "single": (64, 48)}
 """The sizes tried first for height and width of images: smaller ones leave nothing of them after a few layers."""
 
 TILE = 32
@@ -101,10 +102,23 @@ def describe(dims: Iterable[OpenDim], sizes: Mapping[str, int]) -> str:
 
 
 def wanted(dims: Sequence[OpenDim]) -> list[Sizes]:
-    """All 1, odd sizes, larger sizes; a single empty set if there are no open dimensions."""
-    if not dims:
-        return [{}]
-    return [_cycled(dims, LEADING[kind], OTHERS[kind], SPATIAL[kind]) for kind in LEADING]
+    """All 1, odd sizes, larger sizes, one batch of other sizes; a single empty set if there are no open dimensions."""
+    made = [_cycled(dims, LEADING[kind], OTHERS[kind], SPATIAL[kind]) for kind in LEADING]
+    return [sizes for number, sizes in enumerate(made) if sizes not in made[:number]]
+
+
+def fixed_sizes(dims: Sequence[OpenDim], sizes: Mapping[str, int]) -> Sizes:
+    """Sizes by symbol instead of by the name that messages use.
+
+    Raises:
+        VerificationError: There is no open dimension of a name.
+    """
+    symbols = {dim.label: dim.symbol for dim in dims}
+    for name in sizes:
+        if name not in symbols:
+            there = f"write one of {', '.join(symbols)}" if symbols else "all their sizes are fixed"
+            raise VerificationError(f"size of '{name}': the inputs have no open dimension of that name; {there}")
+    return {symbols[name]: size for name, size in sizes.items()}
 
 
 def _cycled(dims: Iterable[OpenDim], leading: Iterable[int], others: Iterable[int], spatial: Iterable[int]) -> Sizes:
@@ -168,6 +182,8 @@ class Search:
 
     def _scaled(self, sizes: Sizes) -> Iterator[Sizes]:
         yield sizes
+        # A batch is often declared open, although the model runs with one element only.
+        yield {**sizes, **{dim.symbol: 1 for dim in self._dims if dim.leading}}
         spatial = [dim.symbol for dim in self._dims if dim.spatial]
         if spatial:
             yield {**sizes, **{symbol: -(-sizes[symbol] // TILE) * TILE for symbol in spatial}}

@@ -1,8 +1,7 @@
 """Generates random inputs that suit what the graph does with them.
 
 Integers that select rows are below the size of the smallest table, those compared with certain numbers are these, masks have
-rows with padded tails, bytes are of any value, other integers small, and floating-point inputs are standard normal (see
-`ortfuse.execution.input_roles`).
+rows with padded tails (see `ortfuse.execution.input_roles`). All others are drawn as `ortfuse.execution.drawing` says.
 """
 
 from __future__ import annotations
@@ -18,21 +17,24 @@ import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike, evaluate
 from ortfuse.errors import VerificationError
+from ortfuse.execution import drawing
+from ortfuse.execution.drawing import SMALL, USUAL, Drawing, Masks
 from ortfuse.execution.input_roles import Boxes, Limit, Role, Use, role_of
+from ortfuse.execution.size_operands import size_inputs
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.functions import looked_into
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, Array]
 
-SMALL = 4
-"""Upper bound of integers that neither select nor mask anything."""
-
 UNKNOWN = 0.25
 """The share of words that an encoder does not know, where there are such."""
 
 LONGEST_SENTENCE = 6
 """The most words of a sentence."""
+
+HOLES = 0.15
+"""The share of numbers that are missing, where some may be."""
 
 _DRAWN = 8
 """Bytes of a random number, before it gets the type of its input."""
@@ -59,28 +61,40 @@ def input_specs(model: ir.Model) -> list[InputSpec]:
         VerificationError: Inputs cannot be generated for one of them, so the user has to provide them.
     """
     flat = looked_into(model)
-    facts = Facts(flat, as_declared=True)
-    return [_spec(value, facts) for value in flat.graph.inputs if value.name not in flat.graph.initializers]
+    facts, sized = Facts(flat, as_declared=True), size_inputs(flat)
+    given = (value for value in flat.graph.inputs if value.name not in flat.graph.initializers)
+    return [_spec(value, facts, tells_sizes=value.name in sized) for value in given]
 
 
-def _spec(value: ir.Value, facts: Facts) -> InputSpec:
+def _spec(value: ir.Value, facts: Facts, *, tells_sizes: bool) -> InputSpec:
     dtype, shape = facts.dtype(value), facts.shape(value)
     advice = "give your own inputs with --inputs FILE.npz"
     if dtype is None or not isinstance(value.type, ir.TensorType):
         raise VerificationError(f"input '{value.name}' is no tensor of a known element type; {advice}")
     if shape is None:
         raise VerificationError(f"the rank of input '{value.name}' is not known; {advice}")
-    return InputSpec(value.name or "", dtype, shape, role_of(value, facts))
+    return InputSpec(value.name or "", dtype, shape, role_of(value, facts, tells_sizes=tells_sizes))
 
 
-def make_inputs(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int) -> Inputs:
+def make_inputs(
+    specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int, drawings: Mapping[str, Drawing] | None = None
+) -> Inputs:
     """Random inputs with the given sizes of the symbols in the shapes of `specs`.
+
+    Args:
+        specs: The inputs.
+        sizes: Sizes by symbol.
+        seed: Seed of the random numbers.
+        drawings: How inputs are drawn, by name; those that are left out in the usual way.
 
     Raises:
         VerificationError: One of them would take more memory than this machine has.
     """
-    rng = np.random.default_rng(seed)
-    return {spec.name: _array(spec, _shape(spec, sizes), sizes, rng) for spec in specs}
+    rng, drawn = np.random.default_rng(seed), drawings or {}
+    return {
+        spec.name: _Maker(spec, sizes, seed, rng, drawn.get(spec.name, USUAL)).array(_shape(spec, sizes))
+        for spec in specs
+    }
 
 
 def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> list[int]:
@@ -101,16 +115,52 @@ def _memory() -> int:
         return 1 << 47
 
 
-def _array(spec: InputSpec, shape: list[int], sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
-    if spec.elements is not None:
-        numbers = [evaluate(element, sizes) for element in spec.elements]
-        return np.asarray(numbers, np.int64).reshape(shape).astype(spec.dtype.numpy())
-    if spec.dtype == ir.DataType.STRING:
-        return np.array(_texts(spec.role, math.prod(shape), rng), dtype=object).reshape(shape)
-    kind = spec.dtype.numpy()
-    if spec.dtype.is_floating_point():
-        return _numbers(spec.role, shape, rng).astype(kind)
-    return _integers(spec, shape, sizes, rng).astype(kind)
+@dataclass(frozen=True)
+class _Maker:
+    """Makes one input."""
+
+    spec: InputSpec
+    sizes: Mapping[str, int]
+    seed: int
+    rng: np.random.Generator
+    drawing: Drawing
+
+    def array(self, shape: list[int]) -> Array:
+        spec = self.spec
+        if spec.elements is not None:
+            numbers = [evaluate(element, self.sizes) for element in spec.elements]
+            return np.asarray(numbers, np.int64).reshape(shape).astype(spec.dtype.numpy())
+        if spec.dtype == ir.DataType.STRING:
+            return np.array(_texts(spec.role, math.prod(shape), self.rng), dtype=object).reshape(shape)
+        made = self._numbers(shape) if spec.dtype.is_floating_point() else self._integers(shape)
+        return made.astype(spec.dtype.numpy())
+
+    def _numbers(self, shape: list[int]) -> Array:
+        role = self.spec.role
+        if role.mask is not None:
+            return _masks(role.mask, self.drawing.masks, shape, self.rng)
+        if role.tells_sizes:
+            return drawing.counts(self.drawing, self.spec.name, shape, self.seed, self.rng).astype(np.float64)
+        numbers = drawing.numbers(self.drawing, shape, self.rng)
+        if role.holes and self.seed % 3:
+            numbers = np.where(self.rng.random(shape) < HOLES, np.nan, numbers)
+        return numbers if role.boxes is None or shape[-1:] != [4] else _boxes(role.boxes, numbers)
+
+    def _integers(self, shape: list[int]) -> Array:
+        role, rng = self.spec.role, self.rng
+        if role.limits:
+            return _with_values(role, _indices(role.limits, shape, self.sizes, rng), rng)
+        if role.values:
+            return np.asarray(rng.choice([*role.values, *role.values, int(rng.integers(0, SMALL))], shape))
+        if role.mask is not None and self.drawing.truth is None:
+            return _masks(role.mask, self.drawing.masks, shape, rng)
+        if role.length is not None:
+            return np.asarray(rng.integers(1, max(_size(role.length, self.sizes), 1) + 1, shape))
+        if self.spec.dtype == ir.DataType.BOOL:
+            return drawing.truths(self.drawing, shape, rng)
+        if role.tells_sizes:
+            return drawing.counts(self.drawing, self.spec.name, shape, self.seed, rng)
+        return drawing.integers(self.drawing, self.spec.dtype, shape, self.seed, rng)
 
 
 def _texts(role: Role, count: int, rng: np.random.Generator) -> list[str]:
@@ -127,32 +177,11 @@ def _texts(role: Role, count: int, rng: np.random.Generator) -> list[str]:
     return [between.join(word() for _ in range(rng.integers(1, LONGEST_SENTENCE + 1))) for _ in range(count)]
 
 
-def _numbers(role: Role, shape: list[int], rng: np.random.Generator) -> Array:
-    if role.mask is not None:
-        return _masks(role.mask, shape, rng)
-    numbers = np.asarray(rng.standard_normal(shape))
-    return numbers if role.boxes is None or shape[-1:] != [4] else _boxes(role.boxes, numbers)
-
-
 def _boxes(written: Boxes, numbers: Array) -> Array:
     """Boxes that overlap now and then: centres of unit spread, sizes about half of that."""
     centres, extents = numbers[..., :2], 0.3 + np.abs(numbers[..., 2:]) / 2
     ends = (centres, extents) if written is Boxes.CENTRES else (centres - extents / 2, centres + extents / 2)
     return np.concatenate(ends, axis=-1)
-
-
-def _integers(spec: InputSpec, shape: list[int], sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
-    role = spec.role
-    if role.limits:
-        return _with_values(role, _indices(role.limits, shape, sizes, rng), rng)
-    if role.values:
-        return np.asarray(rng.choice([*role.values, *role.values, int(rng.integers(0, SMALL))], shape))
-    if role.mask is not None:
-        return _masks(role.mask, shape, rng)
-    if role.length is not None:
-        return np.asarray(rng.integers(1, max(_size(role.length, sizes), 1) + 1, shape))
-    highest = {ir.DataType.BOOL: 2, ir.DataType.UINT8: 256}.get(spec.dtype, SMALL)
-    return np.asarray(rng.integers(0, highest, shape))
 
 
 def _with_values(role: Role, indices: Array, rng: np.random.Generator) -> Array:
@@ -182,18 +211,23 @@ def _size(dim: DimLike, sizes: Mapping[str, int]) -> int:
         return 1
 
 
-def _masks(use: Use, shape: list[int], rng: np.random.Generator) -> Array:
+def _masks(use: Use, masks: Masks, shape: list[int], rng: np.random.Generator) -> Array:
     """Rows whose first positions are kept and whose tails are hidden, with a different length for each element of a batch.
 
-    If there are several rows, the first is kept entirely, unless it could be mistaken for an entirely hidden one.
+    If there are several rows, the first is kept entirely, unless it could be mistaken for an entirely hidden one. A single truth
+    value is random.
     """
     kept = np.ones(shape, dtype=np.float64)
-    if shape and kept.size:
+    if not shape and masks is not Masks.WHOLE and use is not Use.BIAS:
+        return np.asarray(rng.integers(0, 2))
+    if shape and kept.size and masks is not Masks.WHOLE:
         length = shape[-1]
         batches = kept.reshape(shape[0], -1, length) if len(shape) > 1 else kept.reshape(1, 1, length)
         lengths = rng.integers(1, max(length, 2), len(batches))
         if len(batches) > 1 and use is not Use.EITHER:
             lengths[0] = length
+        if masks is Masks.HIDDEN:
+            lengths[-1] = 0
         for batch, end in zip(batches, lengths, strict=True):
             batch[:, end:] = 0
     if use is Use.BIAS:

@@ -3,6 +3,7 @@
     x + table, with a table of 12 rows       needs 12 rows of x, or one
     x @ w, with w of 12 rows                 needs 12 columns of x
     reshape(x, [1, 12, 4, 8])                needs as many elements
+    conv(x, w), with w of [8, 12, 3]         needs 12 channels of x
 
 A model that was traced, with its loops unrolled, runs with the one length that it was traced with, although its inputs declare
 any. That length is none of the usual sizes, and its operators are the only ones to tell it.
@@ -23,6 +24,19 @@ from ortfuse.graph.traits import BROADCASTS, RESHAPES, has
 
 OPERANDS = 2
 """The operands of a product."""
+
+_CHANNELS = {
+    "BatchNormalization": (1, 1, 0),
+    "Conv": (1, 1, 1),
+    "ConvTranspose": (1, 1, 0),
+    "GRU": (2, 1, 2),
+    "InstanceNormalization": (1, 1, 0),
+    "LSTM": (2, 1, 2),
+    "LayerNormalization": (-1, 1, -1),
+    "RMSNormalization": (-1, 1, -1),
+    "RNN": (2, 1, 2),
+}
+"""Operators with an axis of the first operand that is as large as an axis of another one: the axis, the operand, its axis."""
 
 _BASE = 2
 """Where a size is looked at to see how it grows: at 1 it may be stretched, at 0 everything is empty."""
@@ -82,8 +96,25 @@ def _of(node: ir.Node, facts: Facts) -> Iterator[Matched]:
         one, other = shapes
         yield from _pair(one[-1], other[-2:][0])
         yield from _along(one[-3::-1], other[-3::-1])
+    elif node.op_type in _CHANNELS and not node.domain:
+        yield from _channels(node, facts)
     elif has(node, RESHAPES) and shapes and (made := facts.shape(node.outputs[0])) is not None:
         yield from _pair(product(shapes[0]), product(made))
+
+
+def _channels(node: ir.Node, facts: Facts) -> Iterator[Matched]:
+    """The size of an axis of the first operand that an axis of another one is for."""
+    axis, other, other_axis = _CHANNELS[node.op_type]
+    shapes = [facts.shape(node.inputs[number]) if len(node.inputs) > number else None for number in (0, other)]
+    if any(
+        shape is None or not -len(shape) <= at < len(shape)
+        for shape, at in zip(shapes, (axis, other_axis), strict=True)
+    ):
+        return
+    size, fixed = shapes[0][axis], shapes[1][other_axis]  # type: ignore[index]
+    if node.op_type == "Conv":
+        fixed = fixed * (node.attributes.get_int("group", 1) or 1)
+    yield from _pair(size, fixed)
 
 
 def _along(first: Sequence[DimLike], other: Sequence[DimLike]) -> Iterator[Matched]:

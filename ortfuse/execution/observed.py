@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError
-from ortfuse.execution.experiments import attempt, searches_for
+from ortfuse.execution.generation import attempt, searches_for
 from ortfuse.execution.input_sizes import open_dims, wanted
 from ortfuse.execution.inputs import Inputs, input_specs
 from ortfuse.execution.part import showing

@@ -18,7 +18,8 @@ from ortfuse.execution.session import Arrays, Session, weight_bytes
 from ortfuse.execution.to_float64 import in_float64
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
-from ortfuse.graph.traits import QUANTISES, RANDOM, has
+from ortfuse.graph.purity import draws_random
+from ortfuse.graph.traits import QUANTISES, has
 from ortfuse.model.proto import to_proto
 from ortfuse.targets import Target, installed
 
@@ -93,7 +94,7 @@ def _infeasible(model: ir.Model) -> str | None:
     if weight_bytes(model) > LARGEST:
         return f"the weights exceed {LARGEST >> 30} GB"
     for node in walk.nodes(model):
-        if has(node, RANDOM):
+        if draws_random(node):
             return f"{node.op_type} draws random numbers"
         if has(node, QUANTISES):
             return f"{node.op_type} rounds to integers, and would round others in float64"

@@ -189,8 +189,10 @@ class Loaded:
         self.input_names = [value.name for value in self._session.get_inputs()]
         self.output_names = [value.name for value in self._session.get_outputs()]
 
-    def run(self, inputs: Mapping[str, Any], only: Sequence[str] | None = None) -> list[Any]:
-        """The outputs in order, or only those named."""
+    def run(
+        self, inputs: Mapping[str, Any], only: Sequence[str] | None = None, limit: float | None = None
+    ) -> list[Any]:
+        """The outputs in order, or only those named; `limit` is that of a session in another process."""
         if not self._beyond_numpy:
             return list(self._session.run(only, inputs))
         values = {name: _to_value(array) for name, array in inputs.items()}

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from ortfuse.errors import CrashError, OrtfuseError, VerificationError
 from ortfuse.execution.as_it_is import AsItIs, Runnable
 from ortfuse.execution.integer_caches import Rounding, integer_caches
+from ortfuse.execution.random_seeds import is_seeded
 from ortfuse.execution.runtime import InFile, Loaded, Settings
 from ortfuse.execution.worker import WORKER, Remote, UnavailableError
 from ortfuse.model.proto import separate
@@ -122,7 +123,8 @@ class Session:
                 if isinstance(model, ir.Model)
                 else (_source(model), {})
             )
-            self._runs = opened(source, weights, asked, isolated)
+            self._open = functools.partial(opened, source, weights, asked, isolated)
+            self._runs = self._open()
             USED["sessions"] += 1
         except OrtfuseError:
             raise
@@ -130,14 +132,18 @@ class Session:
             raise VerificationError(f"ONNX Runtime refuses the model: {shortened(error)}") from error
         self.input_names, self.output_names = self._runs.input_names, self._runs.output_names
         self._rounding = Rounding(integer_caches(model))
+        self._is_new, self._is_seeded = True, isinstance(model, ir.Model) and is_seeded(model)
 
-    def run(self, inputs: Mapping[str, Any], only: Sequence[str] | None = None) -> Arrays:
+    def run(
+        self, inputs: Mapping[str, Any], only: Sequence[str] | None = None, *, limit: float | None = None
+    ) -> Arrays:
         """All outputs by name, or only some of them.
 
         Args:
             inputs: Arrays (lists of arrays for sequences) by name; unknown names are ignored. Caches in float32 are rounded
                 where the model says that its own are 8-bit integers.
             only: The names of the outputs that are wanted; `None` for all. The runtime takes none for all, too.
+            limit: Seconds after which a run in another process counts as hanging; `None` for the usual limit.
 
         Raises:
             CrashError: The runtime crashes while executing the model on these inputs.
@@ -147,8 +153,11 @@ class Session:
             return {}
         given = self._given(inputs)
         USED["runs"] += 1
+        if self._is_seeded and not self._is_new:
+            self._runs = self._open()
+        self._is_new = False
         try:
-            results = self._runs.run(given, only)
+            results = self._runs.run(given, only, limit)
         except CrashError:
             raise
         except Exception as error:

@@ -56,8 +56,17 @@ class Worker:
         self._superfluous: list[int] = []
         self._generation = 0
 
-    def request(self, what: str, number: int, arguments: tuple[Any, ...], doing: str) -> Any:
-        """Send a request to the process and wait for the answer; `doing` describes it in error messages.
+    def request(
+        self, what: str, number: int, arguments: tuple[Any, ...], doing: str, limit: float | None = None
+    ) -> Any:
+        """Send a request to the process and wait for the answer.
+
+        Args:
+            what: The action.
+            number: The session.
+            arguments: Those of the action.
+            doing: Describes the action in error messages.
+            limit: Seconds to wait for the answer; `None` for `LIMIT`.
 
         Raises:
             CrashError: The process died, or did not answer in time.
@@ -67,12 +76,13 @@ class Worker:
         with self._lock:
             process = self._running()
             superfluous, self._superfluous = self._superfluous, []
+            limit = LIMIT if limit is None else limit
             try:
                 runtime.send(process.stdin, (superfluous, what, number, arguments))  # type: ignore[arg-type]
-                succeeded, result = self._answer(process, LIMIT)
+                succeeded, result = self._answer(process, limit)
             except TimeoutError:
                 self.stop()
-                raise CrashError(f"ONNX Runtime hangs when it {doing}: no answer after {LIMIT:.0f} s") from None
+                raise CrashError(f"ONNX Runtime hangs when it {doing}: no answer after {limit:.0f} s") from None
             except (EOFError, OSError):
                 code = _ended(process)
                 self.stop()
@@ -193,11 +203,13 @@ class Remote:
     def __del__(self) -> None:
         self._worker.forget(self._number)
 
-    def run(self, inputs: Mapping[str, Any], only: Sequence[str] | None = None) -> list[Any]:
-        """The outputs in order, or only those named."""
+    def run(
+        self, inputs: Mapping[str, Any], only: Sequence[str] | None = None, limit: float | None = None
+    ) -> list[Any]:
+        """The outputs in order, or only those named; after `limit` seconds the run counts as hanging."""
         if self._generation != self._worker.generation():
             self._open()
-        found: list[Any] = self._worker.request("run", self._number, (inputs, only), "executes the model")
+        found: list[Any] = self._worker.request("run", self._number, (inputs, only), "executes the model", limit)
         return found
 
     def run_each(self, inputs: Sequence[Mapping[str, Any]]) -> list[tuple[bool, Any]]:

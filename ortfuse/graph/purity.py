@@ -25,7 +25,7 @@ class Purity:
         if node.op_type == "Dropout":
             return not _may_train(node)
         if node.op_type == "BatchNormalization":
-            return not _updates_statistics(node)
+            return not updates_statistics(node)
         if self._functions and node.op_identifier() in self._functions:
             return self._is_pure_function(node.op_identifier())
         return node.domain in KNOWN_DOMAINS
@@ -47,12 +47,26 @@ class Purity:
         return self._known[identifier]
 
 
+def draws_random(node: ir.Node) -> bool:
+    """Whether a node draws random numbers: as its operator does, or because it is a Dropout that may be in training mode."""
+    return has(node, RANDOM) or (node.op_type == "Dropout" and not node.domain and may_drop(node))
+
+
+def may_drop(node: ir.Node) -> bool:
+    """Whether a Dropout has a training_mode that is no constant False."""
+    if not _may_train(node):
+        return False
+    mode = node.inputs[2]
+    known = None if mode is None else ir.convenience.get_const_tensor(mode)
+    return known is None or bool(known.numpy())
+
+
 def _may_train(node: ir.Node) -> bool:
     """Whether a Dropout has a training_mode input (opset 12 and later), whatever its value."""
     return len(node.inputs) > 2 and node.inputs[2] is not None
 
 
-def _updates_statistics(node: ir.Node) -> bool:
+def updates_statistics(node: ir.Node) -> bool:
     """Whether a BatchNormalization is in training mode: by attribute since opset 14, by its outputs before."""
     mode = node.attributes.get("training_mode")
     return len(node.outputs) > 1 or (mode is not None and (mode.is_ref() or mode.as_int() != 0))

@@ -18,7 +18,8 @@ import onnx_ir as ir
 
 from ortfuse.bench.inputs import labels_of_sizes, usual_sizes
 from ortfuse.errors import VerificationError
-from ortfuse.execution.experiments import Ran, attempt, searches_for
+from ortfuse.execution.exploration import Ran
+from ortfuse.execution.generation import attempt, searches_for
 from ortfuse.execution.inputs import Inputs, input_specs
 from ortfuse.execution.session import Arrays, Session
 

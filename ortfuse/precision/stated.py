@@ -199,4 +199,4 @@ def keeps(
     expected = [session.run(arrays) for arrays in inputs]
     found = [run_in_float32(lowered, caches, arrays) for arrays in inputs]
     error = bound.metric.of(expected, found, inputs).error
-    return BoundVerdict([], notes, error, bound.error, bound.metric.name, label)
+    return BoundVerdict([], notes, error=error, bound=bound.error, metric=bound.metric.name, label=label)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import Any, Literal
 
 from ortfuse.errors import CrashError, VerificationError
 from ortfuse.execution.as_it_is import Runnable
+from ortfuse.execution.budget import Budget
 from ortfuse.execution.compare import Difference, compare_all, failed
 from ortfuse.execution.experiments import Experiment
+from ortfuse.execution.exploration import Exercise
 from ortfuse.execution.session import Session
 
 
@@ -53,15 +57,35 @@ def _badness(difference: Difference) -> tuple[bool, float]:
     return not difference.ok, difference.relative
 
 
-State = Literal["equal", "equal within the model's own sensitivity", "not equal", "within the bound", "above the bound"]
+State = Literal[
+    "equal",
+    "equal as far as exercised",
+    "equal within the model's own sensitivity",
+    "not equal",
+    "not compared",
+    "within the bound",
+    "above the bound",
+]
+
+MOST_REMARKS = 3
+"""The most remarks on what was not exercised that the summary quotes."""
 
 
 @dataclass
 class Verdict:
-    """Whether the optimised model computes the same as the original, on everything that was tried."""
+    """Whether the optimised model computes the same as the original, on everything that was tried.
+
+    Attributes:
+        trials: The comparisons.
+        notes: What was left out, and why.
+        exercise: What the runs show of the original; it decides how much a verdict of equality says. `None` if it is not known.
+        tolerance: The allowed relative error that was asked for; `None` for the usual rules.
+    """
 
     trials: list[Trial] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    exercise: Exercise | None = None
+    tolerance: float | None = None
 
     @property
     def differences(self) -> list[Difference]:
@@ -71,14 +95,23 @@ class Verdict:
     @property
     def ok(self) -> bool:
         """Whether something was compared and everything passed."""
-        return bool(self.trials) and all(trial.ok for trial in self.trials)
+        return bool(self.trials) and not self._shows_nothing and all(trial.ok for trial in self.trials)
+
+    @property
+    def _shows_nothing(self) -> bool:
+        return self.exercise is not None and self.exercise.shows_nothing
 
     @property
     def state(self) -> State:
-        """Equal, equal as far as the model's own sensitivity lets anyone tell (`ortfuse.verification.weigh`), or not equal."""
+        """Equal, as far as parts of the model ran or its own sensitivity lets anyone tell (`weigh`), or not equal.
+
+        Outputs that were empty in every run were not compared.
+        """
         if not self.ok:
-            return "not equal"
-        return "equal within the model's own sensitivity" if self.excused else "equal"
+            return "not compared" if self._shows_nothing and all(trial.ok for trial in self.trials) else "not equal"
+        if self.excused:
+            return "equal within the model's own sensitivity"
+        return "equal" if self.exercise is None or self.exercise.is_complete else "equal as far as exercised"
 
     @property
     def excused(self) -> dict[str, Difference]:
@@ -112,15 +145,24 @@ class Verdict:
         """The verdict in one or two lines."""
         if not self.differences:
             return "nothing could be compared: " + "; ".join(self.notes)
-        return self._agreement() if self.ok else self._disagreement()
+        if self.state == "not compared":
+            return "all outputs were empty in every run; give inputs on which they are not with --inputs"
+        return self._agreement() + self._not_exercised() if self.ok else self._disagreement()
 
     def _agreement(self) -> str:
-        text = f"{self.state} on {len(self.trials)} runs, largest error {self.largest('absolute'):.3g}"
-        text += f" ({self.largest('relative'):.3g} of its scale)"
-        ours, theirs = self.largest("optimised_error"), self.largest("original_error")
+        text = f"{self.state} on {len(self.trials)} runs, largest error {self.largest('relative'):.3g} of the output's scale"
+        text += f" ({self.largest('absolute'):.3g})"
+        ours, theirs = self.largest("optimised_relative"), self.largest("original_relative")
         if ours is not None and theirs is not None:
             text += f"; against float64: original {theirs:.3g}, optimised {ours:.3g}"
         return f"{text}; {self.alike}" if self.alike else text
+
+    def _not_exercised(self) -> str:
+        remarks = [] if self.exercise is None else self.exercise.remarks()
+        if not remarks:
+            return ""
+        more = f" (and {len(remarks) - MOST_REMARKS} more)" if len(remarks) > MOST_REMARKS else ""
+        return f"; not exercised: {'; '.join(remarks[:MOST_REMARKS])}{more}"
 
     def _disagreement(self) -> str:
         trial = max(
@@ -146,6 +188,7 @@ class Verdict:
             "state": self.state,
             "summary": self.summary(),
             "notes": self.notes,
+            "exercise": None if self.exercise is None else self.exercise.to_dict(),
             "trials": [
                 {"inputs": trial.label, "runtime_optimisations": trial.optimise, "ok": trial.ok, "refusal": trial.refusal,
                  "outputs": [difference.to_dict() for difference in trial.differences]}
@@ -184,30 +227,59 @@ def judge(
     candidate: Runnable | Path,
     tolerance: float | None = None,
     levels: Sequence[bool] = (False, True),
+    budget: Budget | None = None,
 ) -> list[Trial]:
     """Run a candidate (a model or a file) on every experiment, with and without the runtime's optimisations, and compare.
 
     A candidate that crashes the runtime, or fails where the original runs, counts as different in all outputs.
+
+    Args:
+        found: The experiments, the most telling first.
+        candidate: The model, or the path of one.
+        tolerance: Allowed relative error; `None` for the usual rules.
+        levels: Whether the runtime's optimisations are on, in turn.
+        budget: The time for all of it: what it does not allow is left out, but for one experiment at each level.
     """
+    budget = Budget() if budget is None else budget
     return [
         trial
-        for optimise in levels
+        for number, optimise in enumerate(levels)
         for trial in judge_session(
-            functools.partial(Session, candidate, optimise=optimise), found, tolerance, optimise=optimise
+            functools.partial(Session, candidate, optimise=optimise),
+            found,
+            tolerance,
+            optimise=optimise,
+            seconds=budget.left / (len(levels) - number),
         )
     ]
 
 
 def judge_session(
-    make: Callable[[], Session], found: Sequence[Experiment], tolerance: float | None = None, *, optimise: bool
+    make: Callable[[], Session],
+    found: Sequence[Experiment],
+    tolerance: float | None = None,
+    *,
+    optimise: bool,
+    seconds: float = math.inf,
 ) -> list[Trial]:
-    """Run the session created by `make` on every experiment; `optimise` says whether the runtime's optimisations are on."""
+    """Run the session created by `make` on experiments.
+
+    Args:
+        make: Creates the session.
+        found: The experiments.
+        tolerance: Allowed relative error; `None` for the usual rules.
+        optimise: Whether the session's runtime optimises.
+        seconds: After these the remaining experiments are left out, but for the first.
+    """
+    started = time.monotonic()
     try:
         session = make()
     except VerificationError as error:
         return [_refused(experiment, optimise, error) for experiment in found]
-    trials = []
+    trials: list[Trial] = []
     for experiment in found:
+        if trials and time.monotonic() - started > seconds:
+            break
         try:
             outputs = session.run(experiment.inputs)
         except VerificationError as error:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
 from ortfuse.execution.as_it_is import Runnable, signature_of
-from ortfuse.execution.experiments import Experiment, experiments
+from ortfuse.execution.budget import SECONDS, Budget
+from ortfuse.execution.experiments import Experiment, Explored, explored
 from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.random_seeds import seeded, unseeded
 from ortfuse.verification.verdict import Verdict, judge
 from ortfuse.verification.weigh import weigh
 
@@ -22,6 +24,8 @@ def verify(
     seed: int = 0,
     tolerance: float | None = None,
     reference: bool = True,
+    sizes: Mapping[str, int] | None = None,
+    budget: float | None = None,
 ) -> Verdict:
     """Compare two models on generated inputs of several sizes, or on `inputs`.
 
@@ -32,18 +36,50 @@ def verify(
         seed: Seed of the generated inputs.
         tolerance: Allowed relative error; the default is given in `ortfuse.execution.compare`.
         reference: Whether to evaluate the original in float64 too, where that is feasible.
+        sizes: Sizes of open dimensions by name, for one more set of generated inputs.
+        budget: Seconds that the comparison may take; by default `ortfuse.execution.budget.SECONDS`.
 
     Raises:
         VerificationError: The original cannot be executed, or the input or output names of the models differ.
     """
     demand_same_interface(original, optimised)
-    found, notes = experiments(original, inputs, seed, reference)
-    verdict = Verdict(judge(found, optimised, tolerance), notes)
-    if tolerance is None and isinstance(original, ir.Model) and isinstance(optimised, ir.Model):
-        verdict = weigh(verdict, found, original, optimised)
+    limit = Budget(SECONDS if budget is None else budget)
+    first, second = repeatable(original), repeatable(optimised)
+    found = explored(first, inputs, seed, reference, sizes=sizes, budget=limit)
+    verdict = verdict_on(found, first, second, tolerance, limit)
     if verdict.only_optimised:
-        verdict.notes.append(_suspect(found, original, tolerance))
+        verdict.notes.append(_suspect(found.experiments, first, tolerance))
     return verdict
+
+
+def repeatable(model: Runnable) -> Runnable:
+    """The model with fixed seeds where it draws random numbers; what no graph can represent is left as it is."""
+    return seeded(model) if isinstance(model, ir.Model) else model
+
+
+def verdict_on(
+    found: Explored, original: Runnable, candidate: Runnable, tolerance: float | None, budget: Budget
+) -> Verdict:
+    """Compare a candidate with what the original computed, and weigh differences against the original's own sensitivity.
+
+    Args:
+        found: What the original computed.
+        original: The original, with fixed seeds.
+        candidate: The other model, with fixed seeds.
+        tolerance: Allowed relative error; `None` for the usual rules.
+        budget: The time that is left.
+    """
+    notes = [*found.notes]
+    trials = judge(found.experiments, candidate, tolerance, budget=budget)
+    if left := len({one.label for one in found.experiments}) - len({trial.label for trial in trials}):
+        notes.append(f"{left} more sets of inputs were left out: the time for verifying is over (--verify-budget)")
+    verdict = Verdict(trials, notes, found.exercise, tolerance)
+    if not isinstance(original, ir.Model) or not isinstance(candidate, ir.Model):
+        return verdict
+    if random := unseeded(original):
+        notes.append(f"{', '.join(random)} draws random numbers: outputs that depend on them cannot be compared")
+        return verdict
+    return weigh(verdict, found.experiments, original, candidate) if tolerance is None else verdict
 
 
 def _suspect(found: Sequence[Experiment], original: Runnable, tolerance: float | None) -> str:
