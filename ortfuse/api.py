@@ -96,7 +96,8 @@ def optimize(
     _refuse_what_is_in_vain(options, manager)
     progress("loading the model")
     clock = Clock()
-    if options.loaded and options.output is not None:
+    loads = _is_loaded(options, manager)
+    if loads:
         WORKER.start()  # it is ready when there is something to load
     try:
         inside, source = enter(model)
@@ -113,7 +114,7 @@ def optimize(
         report = attempts.run()
         clock.lap("optimize")
         try:
-            return concluded(attempts, report, clock, check=options.loaded and options.output is not None)
+            return concluded(attempts, report, clock, check=loads)
         except UnloadableError as error:
             report, loads = attempts.mended(report, error)
             return concluded(attempts, report, clock, check=loads)
@@ -127,6 +128,11 @@ def _options(options: Options | None, **changes: Unpack[AllOptions]) -> Options:
     for library in found.custom_ops:  # type: ignore[union-attr]
         use_library(library)
     return found
+
+
+def _is_loaded(options: Options, manager: PassManager) -> bool:
+    """Whether the runtime is to load the result: what is written, and what is handed back for the runtime that is installed."""
+    return options.loaded and (options.output is not None or manager.target.table is installed().table)
 
 
 def _refuse_what_is_in_vain(options: Options, manager: PassManager) -> None:
@@ -312,7 +318,7 @@ def explain(
     options = _options(options, **changes)
     only = {name: getattr(options, name) for name in PipelineOptions.__annotations__}
     asked = (rules,) if isinstance(rules, str) else tuple(rules)
-    result = optimize(model, Options(**only, explain=asked or True), progress=progress)
+    result = optimize(model, Options(**only, explain=asked or True, loaded=False), progress=progress)
     if result.explanation is None:
         from ortfuse.explanation import Explanation
 
@@ -357,7 +363,7 @@ def inspect(
     manager = PassManager(options)
     inside = enter(model)[0]
     chosen = usual_sizes(inside, options.sizes)
-    normal = optimize(inside, Options(passes=PASSES), progress=progress).model
+    normal = optimize(inside, Options(passes=PASSES, loaded=False), progress=progress).model
     progress("measuring this machine")
     machine = peaks(threads) if measure else None
     return inspection(inside, normal, manager.target, chosen, machine, labels_of_sizes(inside))

@@ -2,8 +2,8 @@
 
 - If the opset cannot be raised, the run starts again without the rewrites that need it.
 - If a pass of ortfuse fails, it starts again without that pass.
-- If the runtime does not load the result, it starts again at the newest opset at which it loads the model as it was, or
-  without the edits that are to blame.
+- If the runtime does not load the result, it starts again at the newest opset at which it loads the model as it was, with no
+  shapes declared that were not, or without the edits that are to blame.
 - If nothing of this helps, or a graph cannot represent the model at all, the model is left as it is.
 """
 
@@ -137,7 +137,7 @@ class Attempts:
     def mended(self, report: RunReport, error: UnloadableError) -> tuple[RunReport, bool]:
         """Run again without what keeps the runtime from loading the result where it loads the model as it was.
 
-        That is the opset, if the model as it was is not loaded at that of the result either, or else some edits.
+        That is the opset, if the model as it was is not loaded at that of the result either, declared shapes, or else some edits.
 
         Returns:
             The report, and whether the result is now to be loaded wherever the runtime has been asked to.
@@ -165,6 +165,14 @@ class Attempts:
                 found = "because the runtime does not load the model as it was at newer ones"
                 report.notes.append(f"the result has at most opset {opset}, {found} ({why})")
                 return report, len(levels) == len(LEVELS)
+        self.manager = self.manager.without_new_shapes()
+        self._start_over()
+        report = self.run()
+        if not Loading.of_graph(self.inside, levels).problem():
+            report.notes.append(
+                f"no shapes are declared that were not, because the runtime would not load the result ({why})"
+            )
+            return report, len(levels) == len(LEVELS)
         avoided = edits_to_avoid(self._made, levels)
         if avoided:
             self._start_over()

@@ -51,7 +51,7 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
         WrongResultError: It is wrong. Nothing was written.
     """
     inside, asked, options = attempts.inside, attempts.asked, attempts.options
-    if check and (options.verify == "whole" or options.bench):
+    if check and (options.verify == "whole" or options.bench or options.output is None):
         Loading.of_graph(inside).demand()
     sites = _site_checks(asked)
     session = _recommended_session(inside)

@@ -155,7 +155,7 @@ class Options:
         output: The file that the result is written to.
         link: Whether external data of the output may be hard links (see `ortfuse.save`).
         loaded: Whether the runtime loads the result, with all of its optimisations and in a process of its own, before it is
-            written. What it does not load is not written so.
+            written or, for the installed runtime, handed back. If it does not, the result is made again without what is to blame.
         debugging: A random order in which to visit sites, and checks after every rewrite; see `ortfuse.rewrite.Debugging`.
 
     Raises:

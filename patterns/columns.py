@@ -15,13 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ortfuse.dims import DimLike, is_nonzero, product, reshape_target
 from ortfuse.pattern import Match, Pattern, attr, computed, op, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import array_like, floating, ints, is_not_quantised
+from ._common import array_like, ints, is_not_quantised
 from .normal_form.reduction import axes
 
 PASS = "cliffs"
@@ -115,6 +116,16 @@ def _as_product(weigh: Callable[[int], float]) -> Callable[[Match], Pattern]:
     return made
 
 
+def is_single_or_double(match: Match) -> Refusal | None:
+    """x is of float32 or float64.
+
+    The runtime reduces half precision in float32, and what comes in and goes out stays so where its neighbours are computed in
+    float32 too. A Reshape beside it rounds to half precision, and so are weights of 1 / n.
+    """
+    wide = match.dtype("x") in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+    return None if wide else match.refuse("dtype", "x", "float32 or float64")
+
+
 def _rule(name: str, operator: str, weigh: Callable[[int], float]) -> Rule:
     far: dict[str, Any] = {"axes": [(1,), (-2,)], "keepdims": [0, 1]}
     return Rule(
@@ -123,7 +134,7 @@ def _rule(name: str, operator: str, weigh: Callable[[int], float]) -> Rule:
         pattern=getattr(op, operator)(x, axes=axes, keepdims=attr("keepdims")),
         replace=_as_product(weigh),
         makes=("Reshape", "MatMul", "Conv"),
-        guards=(reduces_known_rows, floating("x"), is_not_quantised),
+        guards=(reduces_known_rows, is_single_or_double, is_not_quantised),
         exactness=Exactness.ROUNDING,
         compared_by=_as_matrices,
         source=f"ONNX operator {operator}",

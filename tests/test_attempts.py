@@ -93,6 +93,31 @@ def test_an_operator_with_which_the_runtime_does_not_load_the_result_is_avoided(
     assert list(tmp_path.iterdir()) == [tmp_path / "o.onnx"]
 
 
+def test_a_result_that_is_not_written_loads_too() -> None:
+    with runtime_that("load", "Gelu"):
+        made = ortfuse.optimize(gelu())
+        unseen = ortfuse.optimize(gelu(), loaded=False)
+    assert "Erf" in {node.op_type for node in made.model.graph.node}
+    assert "Gelu" in {node.op_type for node in unseen.model.graph.node}
+
+
+ANY_RANK = """<ir_version: 8, opset_import: ["" : 20]> g (float x) => (float[] y) <int64 no = {0}, int64[1] last = {-1}> {
+    a = Loop<body = one (int64 i, bool go, float[] s) => (bool on, float[] t) { on = Identity(go) t = Neg(s) }>(no, , x)
+    y = ReduceMax<keepdims = 1>(a, last) }"""
+
+
+def test_shapes_that_the_runtime_cannot_do_with_are_not_declared() -> None:
+    """It reduces a scalar along its last axis, but not if it knows that it is one."""
+    original = parser.parse_model(ANY_RANK)
+    result = ortfuse.optimize(original)
+    assert any(note.startswith("no shapes are declared that were not") for note in result.report.notes)
+    before, after = (
+        Session(model.SerializeToString()).run({"x": np.array(3, np.float32)})["y"]
+        for model in (original, result.model)
+    )
+    assert np.array_equal(before, after)
+
+
 def test_the_result_is_written_unseen_if_that_is_asked_for(tmp_path: Path) -> None:
     with runtime_that("load", "Gelu"):
         ortfuse.optimize(gelu(), output=tmp_path / "o.onnx", loaded=False)

@@ -275,7 +275,9 @@ def substitute(
         patterns=(*options.rules, rule), passes=GIVEN if options.pipeline == "auto" else options.pipeline,
         explain=(rule.name,),
     )  # fmt: skip
-    first = Options(**{name: getattr(asked, name) for name in PipelineOptions.__annotations__}, explain=asked.explain)
+    first = Options(
+        **{name: getattr(asked, name) for name in PipelineOptions.__annotations__}, explain=asked.explain, loaded=False
+    )
     result = optimize(model, first, check_user=False, progress=progress)
     if result.report.log.hits().get(rule.name, 0):
         result = optimize(model, asked, progress=progress)

@@ -16,7 +16,9 @@
   cost 5 to 12 % on some models, and whatever needs them can infer them again; only images that are added keep those by which
   the runtime sees that their shapes are equal (`image_sizes`). `finalize{symbolic=true}` writes all names and short formulas.
   What inputs and outputs of the model and of bodies are declared as stays, whatever it is. Values of unknown rank keep what is
-  declared. Functions have no declared types and are left alone.
+  declared. Functions have no declared types and are left alone. In the body of a Loop that may not run nothing is declared
+  anew: of the results that no run stacks, the runtime makes up the sizes by what it knows of the body.
+  `finalize{shapes=false}` declares no new shape at all: the runtime refuses some nodes only if it knows the shapes of operands.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from ortfuse.graph.editor import Editor
 from ortfuse.graph.walk import Scope, nested, nested_nodes, nodes_within, roots, subgraphs
 from ortfuse.passes.context import Context
 from ortfuse.passes.image_sizes import unlike_sizes
+from ortfuse.passes.recurrence.nonempty import Nonempty
 from ortfuse.targets import missing_functions, opset_needed, raise_opset
 
 _FREE_INITIALIZERS = 4
@@ -49,10 +52,12 @@ class Finalize:
 
     Attributes:
         symbolic: Whether to declare sizes that are not numbers by name or formula, as far as they are known.
+        shapes: Whether to declare shapes of values that have none.
     """
 
     name: ClassVar[str] = "finalize"
     symbolic: bool = False
+    shapes: bool = True
 
     def run(self, context: Context) -> int:
         """Put the model in order; returns the number of corrections."""
@@ -62,9 +67,11 @@ class Finalize:
             changes = defined + _raise_ir_version(context, for_opset=bool(pending))
         changes += _raise_opset(context, pending)
         with editor.change(self.name):
+            as_declared = _bodies_that_may_not_run(context)
             for scope in context.scopes():
                 _clear_versions(scope, editor)
-                changes += _declare_types(scope, context, self.symbolic)
+                adds = self.shapes and scope.graph not in as_declared
+                changes += _declare_types(scope, context, adds=adds, symbolic=self.symbolic)
             for root in roots(context.model):
                 changes += _drop_imports(root, context.model, editor)
                 changes += _sort(root, editor)
@@ -123,7 +130,22 @@ def _clear_versions(scope: Scope, editor: Editor) -> None:
             editor.set_version(node, None)
 
 
-def _declare_types(scope: Scope, context: Context, symbolic: bool) -> int:
+def _bodies_that_may_not_run(context: Context) -> set[ir.Graph]:
+    """The bodies of Loops that stack results and may have no iteration, and the graphs nested in them."""
+    sizes = Nonempty(context.model.graph, context.facts)
+    return {
+        inner
+        for scope in context.scopes()
+        for node in scope.graph
+        if node.op_type == "Loop" and not node.domain and not sizes.surely_runs(node)
+        for body in subgraphs(node)
+        if len(body.outputs) >= len(body.inputs)
+        for inner in nested(body)
+    }
+
+
+def _declare_types(scope: Scope, context: Context, *, adds: bool, symbolic: bool) -> int:
+    """Declare what is known of the values of a graph; shapes where there is none only if it `adds` them."""
     if scope.root is not context.model.graph:
         return 0
     changes, named = 0, unlike_sizes(scope, context.facts)
@@ -134,7 +156,8 @@ def _declare_types(scope: Scope, context: Context, symbolic: bool) -> int:
             type_, shape = value.type, value.shape
             if type_ is None and (dtype := context.facts.dtype(value)) is not None:
                 type_ = ir.TensorType(dtype)
-            if not value.is_graph_output() or (shape is None and scope.graph is not scope.root):
+            inner = not value.is_graph_output() or (shape is None and scope.graph is not scope.root)
+            if inner and (adds or shape is not None):
                 shape = _proved(shape, context.facts.shape(value), symbolic or value in named)
             if type_ is not value.type or shape is not value.shape:
                 context.editor.set_type(value, type_, shape)

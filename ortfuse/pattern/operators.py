@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.schemas import attribute_default
-from ortfuse.graph.traits import ORDERED_AXES, PARAMETER_INPUTS
+from ortfuse.graph.traits import ORDERED_AXES, PARAMETER_INPUTS, REDUCES
 
 UNKNOWN: Any = object()
 """An attribute or parameter whose value is not known here (computed at run time, or given by a function's caller)."""
@@ -28,8 +28,21 @@ def attribute_value(node: ir.Node, name: str, facts: Facts) -> Any:
 def parameter(node: ir.Node, name: str, facts: Facts) -> Any:
     """The value of an attribute or of a parameter input; axes are counted from the front if the rank is known.
 
-    Integer tensors are returned as tuples of (symbolic) integers, or as one integer for rank 0; `UNKNOWN` if unknown.
+    Integer tensors are returned as tuples of (symbolic) integers, or as one integer for rank 0; `UNKNOWN` if unknown. An empty
+    list of axes that means all of them to the runtime is `None`, as if it were absent. Where nothing is reduced then, they
+    are the empty tuple.
     """
+    found = _parameter(node, name, facts)
+    if name == "axes" and not node.domain and (found is None or found == ()):
+        if node.op_type == "Squeeze":
+            return None
+        if node.op_type in REDUCES:
+            empty = attribute_value(node, "noop_with_empty_axes", facts)
+            return UNKNOWN if empty is UNKNOWN else () if empty else None
+    return found
+
+
+def _parameter(node: ir.Node, name: str, facts: Facts) -> Any:
     position = PARAMETER_INPUTS.get(node.op_type, {}).get(name)
     if position is not None and position < len(node.inputs) and name not in node.attributes:
         value = node.inputs[position]

@@ -7,6 +7,7 @@ import functools
 import os
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ class PassManager:
         self._check_use_of_patterns(Builder(self._catalogue, lists=self._lists).build(self._items))
         self._pins = checked(options.pins, self._catalogue.rules())
         self._skip: Collection[str] = ()
+        self._finalize = Finalize()
 
     def __str__(self) -> str:
         return ", ".join(str(item) if not isinstance(item, Pass) else str(call_of(item)) for item in self._items)
@@ -92,6 +94,12 @@ class PassManager:
         shorter = copy.copy(self)
         shorter._skip = passes
         return shorter
+
+    def without_new_shapes(self) -> PassManager:
+        """The same pipeline with results in which no value has a declared shape that had none."""
+        silent = copy.copy(self)
+        silent._finalize = Finalize(shapes=False)
+        return silent
 
     def run(
         self,
@@ -168,7 +176,7 @@ class PassManager:
 
     def _steps(self, builder: Builder) -> tuple[Step, ...]:
         steps = with_pinned_passes(pins_first(builder.build(self._items), self._pins), self._pins)
-        return _with_finalize(steps)
+        return _with_finalize(steps, self._finalize)
 
     def _tell_of_defects(self, context: Context) -> None:
         """Note where the runtime would go wrong on the model as it was."""
@@ -252,11 +260,14 @@ def _text(steps: tuple[Step, ...]) -> str:
     return ", ".join(step.name for step in steps)
 
 
-def _with_finalize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _with_finalize(steps: tuple[Step, ...], finalize: Finalize) -> tuple[Step, ...]:
     last = steps[-1] if steps else None
     if isinstance(last, Single) and isinstance(last.run, Finalize):
-        return steps
-    return (*steps, Single(Finalize.name, Finalize()))
+        if finalize.shapes:
+            return steps
+        last = Single(last.name, replace(last.run, shapes=False))
+        return (*steps[:-1], last)
+    return (*steps, Single(Finalize.name, finalize))
 
 
 def _items(pipeline: PipelineLike) -> list[Item | Pass]:

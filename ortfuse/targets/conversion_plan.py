@@ -17,6 +17,9 @@ from ortfuse.errors import TargetError
 from ortfuse.graph.editor import Editor
 from ortfuse.targets.skeleton import STUB_DOMAIN, Skeleton, graph_attributes
 
+_ALLOWS_ZERO = 14
+"""The opset from which on a Reshape can be told that a target of 0 is a size."""
+
 
 @dataclass
 class _ConvertedNode:
@@ -79,9 +82,10 @@ class Plan:
                 for key, inner in graph_attributes(node):
                     yield from self._plan(inner, converted[key])
             elif item.domain != STUB_DOMAIN:
-                plan.order.append(
-                    _ConvertedNode(item, [ir.serde.deserialize_attribute(value) for value in item.attribute])
-                )
+                attributes = [ir.serde.deserialize_attribute(value) for value in item.attribute]
+                if self._skeleton.opset >= _ALLOWS_ZERO and _restores_shape(item, proto):
+                    attributes.append(ir.AttrInt64("allowzero", 1))
+                plan.order.append(_ConvertedNode(item, attributes))
         if plan.constants or plan.order != list(graph):
             yield plan
 
@@ -96,6 +100,15 @@ class Plan:
                         f"ONNX's version converter lost an output of {node.op_type} '{node.name}' on the way to opset "
                         f"{self._skeleton.opset}; give --max-opset {self._skeleton.current} to stay below"
                     )
+
+
+def _restores_shape(made: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
+    """Whether a node of the converter's gives a tensor the shape of another, as around a Softmax of several axes.
+
+    A size of 0 there is one, and copies none, which the converter forgets.
+    """
+    shapes = {node.output[0] for node in graph.node if node.op_type == "Shape"} if made.op_type == "Reshape" else set()
+    return len(made.input) > 1 and made.input[1] in shapes
 
 
 class _Application:

@@ -1,18 +1,29 @@
-"""Images that have pixels in every run: on one without any, the runtime's InstanceNormalization ends the process."""
+"""Images that the runtime's InstanceNormalization can normalise.
+
+On one without any pixels, it ends the process. It computes `x f + (bias - mean f)`, `f = scale / sqrt(variance + epsilon)`: where
+the variance is 0, the bias loses as many digits as `f` is large. Of a single element, `x - mean` is exactly 0, so that the
+result is the bias with all of its digits.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, is_nonzero
+from ortfuse.dims import DimLike, is_nonzero, product
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Guard, Match, redundant
 from ortfuse.refusal import Refusal
+
+LEAST_EPSILON = 1e-6
+"""The least epsilon: of numbers about 1 that are all equal, the bias is off by up to 6e-5 then."""
+
+LEAST_OF_ANY = 1e-5
+"""The least epsilon where there may be a single element: the bias is off by up to 2e-5 then."""
 
 MOST = 64
 """How many values that an image is computed from are looked at."""
@@ -28,6 +39,23 @@ def has_pixels(name: str) -> Guard:
             return match.refuse("shape", name)
         wanting = _wanting(match[name], shape[1:], match.facts)
         return match.refuse_dimension(name, 1 + shape[1:].index(wanting[0]), "greater than 0") if wanting else None
+
+    return guard
+
+
+def keeps_digits(sizes: Callable[[Match], Sequence[DimLike] | None]) -> Guard:
+    """Guard: each mean is of more than one element, and the captured `epsilon` not so small that the bias loses digits."""
+
+    def guard(match: Match) -> Refusal | None:
+        normalised = sizes(match)
+        if normalised is None:
+            return match.refuse("shape", "x")
+        count = product(normalised)
+        if count == 1:
+            return match.refuse("shape", "x", "more than one element to each mean")
+        least = LEAST_EPSILON if is_nonzero(count - 1) else LEAST_OF_ANY
+        # An epsilon written in half precision is a little smaller than what is meant.
+        return match.unless_value("epsilon", match["epsilon"] >= 0.99 * least, f"at least {least:g}")
 
     return guard
 

@@ -12,11 +12,13 @@ GroupNormalization has no kernel on the CPU, where the runtime makes 30 nodes of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.dims import DimLike
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import MICROSOFT, has
 from ortfuse.pattern import Guard, Match, Pattern, computed, const, op, opt, redundant, scalar, var
@@ -25,7 +27,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import array_like
 from .._proofs import COST, NUMBERS
-from ._pixels import convolved, has_pixels
+from ._pixels import convolved, has_pixels, keeps_digits
 from .normalization import bias, normalised, scale
 
 BATCH_NORM = "arXiv:1502.03167"
@@ -87,6 +89,11 @@ def normalises_each_channel(match: Match) -> Refusal | None:
             else None
         )
     return None
+
+
+def _pixels(match: Match) -> Sequence[DimLike] | None:
+    shape = match.shape("x")
+    return None if shape is None else shape[2:]
 
 
 def _vector(match: Match, name: str, default: float) -> Any:
@@ -193,7 +200,7 @@ RULES = [
         replace=op.InstanceNormalization(
             x, channel_vector("scale", 1.0), channel_vector("bias", 0.0), epsilon=scalar("epsilon")
         ),
-        guards=(normalises_each_channel, by_channel("scale", "bias"), has_pixels("x")),
+        guards=(normalises_each_channel, by_channel("scale", "bias"), has_pixels("x"), keeps_digits(_pixels)),
         exactness=Exactness.ROUNDING,
         source="arXiv:1607.08022",
         proof=Proof(

@@ -10,19 +10,20 @@ InstanceNormalization would make an end, is normalised by what the 30 nodes comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.dims import DimLike
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import array_like, ints
-from ._pixels import convolved, has_pixels
+from ._pixels import convolved, has_pixels, keeps_digits
 
 x = var("x")
 vectors = {name: const(name, "_") for name in ("weight", "shift")}
@@ -119,6 +120,12 @@ def _groups(match: Match) -> int:
     return int(match["groups"])
 
 
+def _of_group(match: Match) -> Sequence[DimLike] | None:
+    """The sizes of what is normalised together: channels of one group, and pixels."""
+    shape = match.shape("x")
+    return None if shape is None else (_channels(match) // _groups(match), *shape[2:])
+
+
 def _in_float32(kind: Any, facts: Facts) -> bool:
     return kind in (None, 1)
 
@@ -168,7 +175,7 @@ RULES = [
         scaled_channels(
             merged_groups(x, _groups, attr("epsilon")), of_channels("weight"), of_channels("shift"), _channels
         ),
-        (has_pixels("x"),),
+        (has_pixels("x"), keeps_digits(_of_group)),
         inputs={"x": convolved(1)},
     ),
     _rule("spelled", _normalised_groups(), (is_not_half,), counterexamples={"in float16": Variation(dtype="float16")}),

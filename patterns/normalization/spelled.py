@@ -24,7 +24,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import array_like
 from .._proofs import COST
-from ._pixels import convolved, has_pixels
+from ._pixels import convolved, has_pixels, keeps_digits
 from .group import merged_groups, scaled_channels
 from .normalization import bias, scale
 
@@ -163,6 +163,16 @@ def normalises_images(match: Match) -> Refusal | None:
     return match.unless_value("epsilon", match["epsilon"] >= 0, "at least 0")
 
 
+def _sizes_of(name: str) -> Callable[[Match], Sequence[DimLike] | None]:
+    """The sizes along the normalised axes of a captured value."""
+
+    def sizes(match: Match) -> Sequence[DimLike] | None:
+        shape = match.shape(name)
+        return None if shape is None else [shape[axis] for axis in match["axes"]]
+
+    return sizes
+
+
 def _groups(match: Match) -> int:
     of, at, _ = _kept(match)
     return int((match.shape(of) or ())[at])  # type: ignore[arg-type]
@@ -237,7 +247,7 @@ RULES = [
         pattern=op.Reshape(_normalised(split), var("shape"), allowzero=attr("allowzero")),
         replace=_group_normalisation,
         makes=("Transpose", "Reshape", "InstanceNormalization", "Shape", "BatchNormalization"),
-        guards=(normalises_groups, scales_channels, has_pixels("x")),
+        guards=(normalises_groups, scales_channels, has_pixels("x"), keeps_digits(_sizes_of("split"))),
         exactness=Exactness.ROUNDING,
         source="arXiv:1803.08494",
         proof=Proof(
@@ -268,7 +278,7 @@ RULES = [
         pattern=_normalised(x),
         replace=_instance_normalisation,
         makes=("Transpose", "InstanceNormalization"),
-        guards=(normalises_images, scales_channels, has_pixels("x")),
+        guards=(normalises_images, scales_channels, has_pixels("x"), keeps_digits(_sizes_of("x"))),
         exactness=Exactness.ROUNDING,
         source="arXiv:1607.08022",
         proof=Proof(

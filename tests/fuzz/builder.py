@@ -15,6 +15,8 @@ import onnxruntime as ort
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from .old_forms import in_old_form
+
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
@@ -116,8 +118,15 @@ class Input:
         return fill(self.kind, shape, self.dtype, np.random.default_rng(self.seed))
 
 
+_SPECIAL = (np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-7, -1e-40, 1e4, -1e4, 65504.0, 1.0)
+
+
 def fill(kind: str, shape: Sequence[int], dtype: np.dtype[Any], rng: np.random.Generator) -> Array:
-    """Random numbers that fit what an input is for: `plain`, `index` (0 or 1), `mask` (rows with tails of zeros)."""
+    """Random numbers that fit what an input is for: `plain`, `index` (0 or 1), `mask` (rows with tails of zeros).
+
+    Of floating-point numbers also `large` (about 1e4), `equal` (the same number everywhere) and `special` (infinities, NaN, zeros of
+    both signs, and the ends of types among others).
+    """
     if dtype.kind in "OSU":
         return np.array([f"w{n}" for n in rng.integers(0, 3, int(np.prod(shape)))], dtype=object).reshape(shape)
     if kind == "index":
@@ -133,7 +142,15 @@ def fill(kind: str, shape: Sequence[int], dtype: np.dtype[Any], rng: np.random.G
         return rng.integers(0, 2, shape).astype(dtype)
     if dtype.kind in "iu":
         return rng.integers(0 if dtype.kind == "u" else -3, 4, shape).astype(dtype)
-    return np.asarray(rng.standard_normal(shape)).astype(dtype)
+    numbers = np.asarray(rng.standard_normal(shape))
+    if kind == "large":
+        numbers = numbers * 1e4
+    elif kind == "equal":
+        numbers = np.full(shape, 3 * rng.standard_normal())
+    elif kind == "special":
+        numbers = np.where(rng.random(shape) < 0.3, rng.choice(_SPECIAL, shape), numbers)
+    with np.errstate(over="ignore"):
+        return np.asarray(numbers).astype(dtype)
 
 
 class Choose:
@@ -167,10 +184,15 @@ class Choose:
 
 @dataclass
 class Shared:
-    """What all graphs of one model have in common; `nearly` allows constants a millionth off neutral ones."""
+    """What all graphs of one model have in common; `nearly` allows constants a millionth off neutral ones.
+
+    `only` is the one floating-point type of the model, if it has but one; `filling` is how inputs are filled unless asked otherwise.
+    """
 
     opset: int
     nearly: bool
+    only: type[np.floating[Any]] | None = None
+    filling: str = "plain"
     inputs: list[Input] = field(default_factory=list)
     functions: list[onnx.FunctionProto] = field(default_factory=list)
     count: int = 0
@@ -226,7 +248,10 @@ class Builder:
         if self.in_function:
             raise RefusedError("a function has no inputs of the model")
         declared = self.choose.pick(["all", "all", "all", "ranks", "none"])
-        made = Input(self.name(), np.dtype(dtype), tuple(dims), kind, self.choose.integer(0, 99), declared)
+        dtype = np.dtype(dtype)
+        if dtype.kind == "f":
+            dtype, kind = np.dtype(self.shared.only or dtype), self.shared.filling if kind == "plain" else kind
+        made = Input(self.name(), dtype, tuple(dims), kind, self.choose.integer(0, 99), declared)
         self.shared.inputs.append(made)
         value = Value(made.name, made.make(SIZES))
         self.root.values.append(value)
@@ -306,8 +331,11 @@ class Builder:
         """
         names = [self.name() for _ in range(outputs)]
         attributes = {key: item for key, item in attributes.items() if item is not None}
+        empty = attributes.pop("empty", ())
+        inputs, attributes = in_old_form(op_type, inputs, attributes, self.opset)  # type: ignore[assignment]
         given = ["" if value is None else value.name for value in inputs]
         node = helper.make_node(op_type, given, names, domain=domain, **attributes)
+        node.attribute.extend(onnx.AttributeProto(name=name, type=onnx.AttributeProto.INTS) for name in empty)
         exact = op_type in _MOVES and all(v is None or v.exact for v in inputs)
         if opaque:
             self._opaque[names[0]] = node
@@ -346,7 +374,8 @@ class Builder:
             if array.size > _MOST_ELEMENTS or array.ndim > 6:
                 raise RefusedError("too large")
             if (
-                array.dtype.kind == "f"
+                self.shared.filling in ("plain", "equal")
+                and array.dtype.kind == "f"
                 and finite.size
                 and np.abs(finite).max() > _LARGEST
                 and node.op_type not in (*_MOVES, "Mul", "Add")

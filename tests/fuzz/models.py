@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from .builder import SIZES, Array, Builder, Choose, Input, RefusedError, Shared, Value, free_names, model_of
+from .edges import EDGES
 from .fragments import FRAGMENTS
 from .moving import MOVES
 from .nesting import nested
 from .operators import FLOATS, INTEGERS, OPERATORS
 
-OPSETS = (11, 12, 13, 14, 15, 16, 17, 17, 18, 18, 19, 20, 20, 21, 22, 23, 23, 24)
+OPSETS = (7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 17, 18, 18, 19, 20, 20, 21, 22, 23, 23, 24)
 OTHER_SIZES = (
     {"b": 1, "s": 4, "t": 4, "n": 2, "z": 1},
     {"b": 3, "s": 1, "t": 2, "n": 1, "z": 2},
@@ -35,17 +37,32 @@ class Sample:
 
 
 @st.composite
-def samples(draw: Any, nearly: bool = True) -> Sample:
-    """Models of one fragment to some dozen nodes; `nearly` allows constants a millionth off neutral ones."""
-    choose = Choose(draw)
-    shared = Shared(choose.pick(OPSETS), nearly)
-    main = Builder(choose, shared)
-    _start(main)
-    grow(main, choose.integer(2, 12))
+def samples(draw: Any, nearly: bool = True, edges: bool = False) -> Sample:
+    """Models of one fragment to some dozen nodes; `nearly` allows constants a millionth off neutral ones.
+
+    With `edges`, many nodes are at the edges of what their operators are defined for, many models are of half precision, and some
+    inputs are large, all alike, or hold infinities and NaN.
+    """
     try:
-        return _finished(main)
+        return sample(Choose(draw), nearly, edges)
     except RefusedError:
         reject()
+
+
+def sample(choose: Choose, nearly: bool = True, edges: bool = False) -> Sample:
+    """One of `samples`, by choices of any kind.
+
+    Raises:
+        RefusedError: They make no model.
+    """
+    shared = Shared(choose.pick(OPSETS), nearly)
+    if edges:
+        shared.only = choose.pick([None, None, None, np.float16, np.float16, np.float32])
+        shared.filling = choose.pick(["plain", "plain", "plain", "plain", "large", "equal", "special"])
+    main = Builder(choose, shared)
+    _start(main)
+    grow(main, choose.integer(2, 12), edges)
+    return _finished(main)
 
 
 def _start(b: Builder) -> None:
@@ -61,18 +78,30 @@ def _start(b: Builder) -> None:
         b.input(dtype, dims)
 
 
-def grow(b: Builder, count: int) -> None:
+def grow(b: Builder, count: int, edges: bool = False) -> None:
     """Add what about `count` generators make; those that are refused leave nothing behind."""
     for _ in range(count):
         state, operators = b.state(), set(b.shared.operators)
         kind = b.choose.pick(
-            ["move", "move", "move", "any", "any", "any", "fragment", "fragment", "fragment", "nested"]
+            [
+                "move",
+                "move",
+                "move",
+                "any",
+                "any",
+                "any",
+                "fragment",
+                "fragment",
+                "fragment",
+                "nested",
+                *["edge"] * 6 * edges,
+            ]
         )
         try:
             if kind == "nested":
-                nested(b, grow)
+                nested(b, partial(grow, edges=edges))
             else:
-                made = b.choose.pick({"move": MOVES, "any": OPERATORS, "fragment": FRAGMENTS}[kind])(b)
+                made = b.choose.pick({"move": MOVES, "any": OPERATORS, "fragment": FRAGMENTS, "edge": EDGES}[kind])(b)
                 assert made.array is not None
         except (RefusedError, ValueError, IndexError, ZeroDivisionError):  # asked for what these operands do not have
             b.restore(state)

@@ -66,7 +66,7 @@ def loop(b: Builder, grow: Grow) -> Value:
     grow(inner, b.choose.integer(0, 4))
     onward = inner.op("Identity", goes)
     step = inner.op("Tanh", inner.op("Mul", carried, scalar_like(inner, carried, 0.5)))
-    stacked = inner.op("Cast", number, to=1)
+    stacked = inner.op("Cast", number, to=1) if inner.choose.chance(50) else inner.op("Neg", step)
     body = _body(inner, "body", [number, goes, carried], [onward, step, stacked])
     found = b.ops("Loop", count, go, start, body=body, outputs=2)
     return found[b.choose.integer(0, 1)]

@@ -64,7 +64,7 @@ class Batch:
 
 
 def run_models(batch: Batch, number: int, count: int, nearly: bool) -> None:
-    """Judge `count` random models."""
+    """Judge `count` random models; in every second batch many are at the edges of what is defined."""
 
     @seed(number)
     @settings(
@@ -74,7 +74,7 @@ def run_models(batch: Batch, number: int, count: int, nearly: bool) -> None:
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],
     )
-    @given(samples(nearly=nearly))
+    @given(samples(nearly=nearly, edges=bool(number % 2)))
     def each(sample: Sample) -> None:
         content = sample.model.SerializeToString()
         (batch.folder / "current.onnx").write_bytes(content)

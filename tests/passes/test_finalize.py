@@ -168,3 +168,26 @@ def test_inputs_that_are_only_initializers_go_also_when_the_opset_is_raised() ->
     Finalize().run(context_of(model))
     assert [value.name for value in model.graph.inputs] == ["x"]
     assert execute(model, {"x": floats(2)})[0].shape == (2,)
+
+
+RUNS = """agraph (float[2] x, int64 runs) => (float[2] y, float[] z) <int64 three = {3}> {
+    y, z = Loop<body = one (int64 i, bool go, float[] s) => (bool on, float[] s1, float[] t) {
+        on = Identity(go) s1 = Neg(s) u = Exp(s1) t = Abs(u) }>(LIMIT, , x) }"""
+
+
+@pytest.mark.parametrize(("limit", "declared"), [("runs", "None"), ("three", "[2]")])
+def test_what_no_iteration_stacks_keeps_the_sizes_that_the_runtime_makes_up(limit: str, declared: str) -> None:
+    before = model_of(RUNS.replace("LIMIT", limit))
+    after = before.clone()
+    Finalize().run(context_of(after))
+    body = after.graph[0].attributes["body"].as_graph()
+    assert [str(value.shape) for value in (body.outputs[2], body[2].outputs[0])] == [declared] * 2
+    for runs in (0, 2):
+        old, new = (execute(model, {"x": floats(2), "runs": np.array(runs)}) for model in (before, after))
+        assert [one.shape for one in old] == [one.shape for one in new]
+
+
+def test_no_new_shape_is_declared_if_that_is_asked_for() -> None:
+    text = "agraph (float[3] x) => (float[3] y) <float[3] b> { a = Neg(x) \n b = Exp(a) \n y = Abs(b) }"
+    model, _, _ = apply(text, Finalize(shapes=False))
+    assert [str(node.outputs[0].shape) for node in model.graph] == ["None", "[3]", "[3]"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
+from onnx import parser
 from small_models import apply, execute, floats, model_of, operators, proto_of
 
 import ortfuse
@@ -57,6 +59,23 @@ def test_queries_keys_and_values_of_one_tensor_are_what_attention_takes() -> Non
     (attention,) = [node for node in result.model.graph if node.op_type == "Attention"]
     assert attention.attributes["q_num_heads"].as_int() == 2
     assert "Transpose" not in [node.op_type for node in result.model.graph]
+
+
+@pytest.mark.parametrize("opset", [11, 20])
+@pytest.mark.parametrize("mover", ["Transpose<perm = [0]>(x)", "Reshape(x, minus)", "Neg(x)"])
+def test_a_squeeze_with_an_empty_list_of_axes_takes_out_all_that_are_1(mover: str, opset: int) -> None:
+    """So it is to the runtime; ONNX says that it takes out none."""
+    squeeze = "Squeeze(t, nothing)" if opset > 11 else "Squeeze(t)"
+    model = parser.parse_model(
+        HEAD.format(opset=opset)
+        + f"""agraph (float[1] x) => (float[] y) <int64[1] minus = {{-1}}, int64[0] nothing = {{}}>
+        {{ t = {mover} y = {squeeze} }}"""
+    )
+    if opset == 11:
+        model.graph.node[-1].attribute.add(name="axes", type=onnx.AttributeProto.INTS)
+    result = ortfuse.optimize(model).model
+    assert [array.shape for array in execute(model, {"x": floats(1)})] == [()]
+    assert [array.shape for array in execute(result, {"x": floats(1)})] == [()]
 
 
 LEFT = {

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from rewriting import ops, parse, rewritten, same
+from rewriting import both, ops, parse, rewritten, same
 
 X = np.array([[np.nan, np.inf, -np.inf, -0.0, 0.0], [1e-40, 1e38, 4.0, -4.0, 2.0]], np.float32)
 NUMBERS = """float half = {0.5}, int64[1] last = {1}, int64[3] row = {1, 2, 3}, int64[2] gap = {1, 3}, int64[3] back = {4, 2, 0}, int64[3] uneven = {0, 1, 3},
@@ -47,6 +47,20 @@ def test_a_slow_operator_is_spelled_anew(body: str) -> None:
     result = rewritten(original, "cliffs")
     assert ops(result) == RESPELLED[body]
     same(original, result, {"x": X})
+
+
+def test_means_of_half_precision_are_left_alone() -> None:
+    """The runtime takes them in float32, with what is before and behind; the weights of a product would be rounded."""
+    body = "q = Mul(x, x) m = ReduceMean<keepdims=0>(q, first) y = Sqrt(m)"
+    original = parse(
+        f"""<ir_version: 9, opset_import: ["": 20]> g (float16[5,n,8] x) => (float16[n,8] y) <int64[1] first = {{0}}>
+        {{ {body} }}"""
+    )
+    result = rewritten(original, "cliffs")
+    assert ops(result) == "Mul ReduceMean Sqrt"
+    large = (1e4 * np.random.default_rng(0).standard_normal((5, 3, 8))).astype(np.float16)
+    before, after = both(original, result, {"x": large})
+    assert np.array_equal(before, after) and np.isfinite(after).all()
 
 
 SLOPES = {"0.5, 0.5, 0.5, 0.5": "LeakyRelu", "0.5, 0.5, 0.5, 0.25": "PRelu"}

@@ -382,3 +382,30 @@ def test_means_as_sums_and_their_number(mean: str) -> None:
         }}
     """)
     assert ops(ortfuse.optimize(m).model) == "LayerNormalization"
+
+
+IMAGES = """<ir_version: 9, opset_import: ["": 20]> g (float[{shape}] x) => (float[{shape}] y)
+    <int64[{count}] axes = {{{axes}}}, float eps = {{{epsilon}}}, float[{vector}] w = {{1.5, 0.5, -1.0}}, float[{vector}] b = {{0.1, 0.2, 0.3}}> {{
+    m = ReduceMean(x, axes) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, axes) a = Add(v, eps) r = Sqrt(a) e = Div(d, r)
+    f = Mul(e, w) y = Add(f, b) }}"""
+MIDDLE = {"axes": "1", "count": 1, "vector": "3"}
+LAST = {"axes": "2, 3", "count": 2, "vector": "3, 1, 1"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "epsilon", "becomes"),
+    [
+        ("1,1,3", MIDDLE, 1e-5, False), ("1,1,3", MIDDLE, 1.0, False), ("2,4,3", MIDDLE, 1e-12, False),
+        ("2,4,3", MIDDLE, 1e-5, True), ("1,3,1,1", LAST, 1e-5, False), ("1,3,2,1", LAST, 1e-5, True),
+        ("1,3,2,1", LAST, 1e-12, False),
+    ],
+)  # fmt: skip
+def test_the_bias_of_an_image_whose_pixels_are_all_alike_keeps_its_digits(
+    shape: str, axes: dict[str, object], epsilon: float, becomes: bool
+) -> None:
+    original = parse(IMAGES.format(shape=shape, epsilon=f"{epsilon:.20f}", **axes))
+    result = rewritten(original, NORMALIZATION)
+    assert ("InstanceNormalization" in ops(result)) == becomes
+    alike = np.full([int(size) for size in shape.split(",")], 0.7, np.float32)
+    before, after = both(original, result, {"x": alike})
+    np.testing.assert_allclose(after, before, atol=1e-4)

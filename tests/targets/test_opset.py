@@ -263,3 +263,14 @@ def test_what_would_not_run_any_more_is_not_raised(opset: int, body: str, inputs
     with pytest.raises(TargetError, match=reason):
         raise_opset(model, 22)
     assert model.graph.opset_imports[""] == opset
+
+
+@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
+def test_what_the_converter_flattens_may_be_empty(operator: str) -> None:
+    """A size of 0 in the middle is a size, and copies none of the flattened rows."""
+    text = model_text(12, f"{{ z = Relu(x) y = {operator}<axis=3>(z) }}", "float[a,b,c,d,e] x")
+    model = read(text)
+    raise_opset(model, 20)
+    x = {"x": np.zeros((2, 4, 0, 1, 3), np.float32)}
+    before, after = (run(ir.to_proto(one), x)[0] for one in (read(text), model))
+    assert before.shape == after.shape == (2, 4, 0, 1, 3)
