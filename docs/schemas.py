@@ -206,7 +206,8 @@ def tables() -> dict[str, Schema]:
         },
         "verify": {**verdict, "properties": {**verdict["properties"], "error": schema(float), "bound": schema(float),
                                              "metric": schema(str)}},
-        "bench": _object({"inputs": schema(str), "latency": latency, "sessions": several(SessionLatency)}),
+        "bench": _object({"inputs": schema(str), "latency": latency, "sessions": several(SessionLatency),
+                          "notes": schema(list[str])}),
         "sweep": _object({"ok": schema(bool), "kept": schema(int), "rows": several(Row)}),
         "explain": _object({"model": schema(str), **explanation["properties"]}),
         "bisect": {

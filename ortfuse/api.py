@@ -12,16 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+import onnx_ir as ir
+
 from ortfuse.assessment import Assessment, Progress, given_inputs, inputs_to_measure, silent
-from ortfuse.attempts import Attempts, as_it_is, left_alone, runnable
+from ortfuse.attempts import Attempts, as_it_is, left_alone, runnable, taken_in
 from ortfuse.conclusion import Clock, concluded
 from ortfuse.errors import InvalidModelError, OptionError, PassError, PatternError
+from ortfuse.execution.as_it_is import AsItIs
 from ortfuse.execution.loading import UnloadableError
 from ortfuse.execution.worker import WORKER
 from ortfuse.facts.facts import Facts
 from ortfuse.model.atomic_write import writable_target
 from ortfuse.model.interop import AnyModel, enter
 from ortfuse.model.io import load, save
+from ortfuse.model.training_mode import training_note
 from ortfuse.options import (
     AllOptions,
     BenchOptions,
@@ -100,13 +104,13 @@ def optimize(
     if loads:
         WORKER.start()  # it is ready when there is something to load
     try:
-        inside, source = enter(model)
+        inside, source = taken_in(model, options)
     except InvalidModelError as error:
         if as_it_is(model) is None:
             raise
         return left_alone(model, options, str(error))
-    original = enter(model)[0] if Assessment.compares(options) else inside
-    asked = Assessment(options, original, progress, on_pass, lambda: enter(model)[0])
+    original = taken_in(model, options)[0] if Assessment.compares(options) else inside
+    asked = Assessment(options, original, progress, on_pass, lambda: taken_in(model, options)[0])
     clock.lap("load")
     progress("optimising")
     attempts = Attempts(model, inside, source, manager, asked, progress)
@@ -399,7 +403,15 @@ def benchmark(
     sessions = (
         measure_sessions(candidates, inputs, rounds=options.rounds, threads=options.threads) if candidates else ()
     )
-    return Latencies(sizes, tuple(rows), tuple(sessions))
+    return Latencies(sizes, tuple(rows), tuple(sessions), tuple(_of_training(entered)))
+
+
+def _of_training(models: Mapping[str, ir.Model | AsItIs]) -> Iterator[str]:
+    """Warnings of models in training mode."""
+    for name, model in models.items():
+        note = training_note(model) if isinstance(model, ir.Model) else None
+        if note is not None:
+            yield f"{name}: {note}"
 
 
 def _in_their_sessions(models: Mapping[str, AnyModel]) -> dict[str, Candidate]:

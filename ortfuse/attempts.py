@@ -24,8 +24,10 @@ from ortfuse.execution.loading import LEVELS, Loading, UnloadableError
 from ortfuse.execution.runtime import Level
 from ortfuse.graph.edit import Inspector
 from ortfuse.model.copy_file import copy_model
+from ortfuse.model.intake import NOTES
 from ortfuse.model.interop import AnyModel, Source, enter, leave
 from ortfuse.model.io import save
+from ortfuse.model.training_mode import to_inference
 from ortfuse.options import Options
 from ortfuse.passes import Finalize
 from ortfuse.pipeline.manager import PassManager
@@ -113,7 +115,7 @@ class Attempts:
 
     def _start_over(self) -> None:
         """Go back to the model as it was."""
-        self.inside, self.source = enter(self._model)
+        self.inside, self.source = taken_in(self._model, self.options)
         self.asked.start()
 
     def _stay_at_opset(self, error: OrtfuseError) -> None:
@@ -149,7 +151,7 @@ class Attempts:
         from ortfuse.bisection.runtime_optimizers import breaking
 
         self.progress("looking for what the runtime does not load")
-        original = enter(self._model)[0]
+        original = taken_in(self._model, self.options)[0]
         levels = [level for level in LEVELS if not Loading.of_graph(original, [level]).problem()]
         if len(levels) < len(LEVELS) and not Loading.of_graph(self.inside, levels).problem():
             report.notes.append(f"the runtime loads neither the model as it was nor the result: {error}")
@@ -187,7 +189,7 @@ class Attempts:
         """The newest opset up to the result's at which the runtime loads the model as it was; `None` if it is the result's."""
         newest = self.inside.graph.opset_imports.get("", 1)
         for opset in range(newest, self._opset, -1):
-            original = enter(self._model)[0]
+            original = taken_in(self._model, self.options)[0]
             try:
                 raise_opset(original, opset, self.manager.target)
             except TargetError:
@@ -197,7 +199,7 @@ class Attempts:
         return self._opset if newest > self._opset else None
 
     def _made(self, inspector: Inspector) -> ir.Model:
-        made = enter(self._model)[0]
+        made = taken_in(self._model, self.options)[0]
         self._pipeline().run(made, inspector=inspector)
         return made
 
@@ -205,7 +207,7 @@ class Attempts:
         """The result without a pass or, if that is not empty, without one of its rules, and the report of the run."""
         from ortfuse.bisection.slowdown import WithoutRule
 
-        (pass_name, rule), made, sites = left, enter(self._model)[0], self.asked.new_site_checks()
+        (pass_name, rule), made, sites = left, taken_in(self._model, self.options)[0], self.asked.new_site_checks()
         manager = self.manager.without({*self._left_out, *(() if rule else (pass_name,))})
         inspector = WithoutRule(rule, sites) if rule else sites
         checks = self.asked.new_user_checks()
@@ -213,6 +215,20 @@ class Attempts:
 
     def _pipeline(self) -> PassManager:
         return self.manager.without(self._left_out) if self._left_out else self.manager
+
+
+def taken_in(model: AnyModel, options: Options) -> tuple[ir.Model, Source[Any]]:
+    """A model of our own of any kind of model, as the options ask for it: without training mode, if they say so.
+
+    Raises:
+        InvalidModelError: A graph cannot represent the model.
+        OrtfuseError: The model cannot be used.
+    """
+    inside, source = enter(model)
+    done = to_inference(inside) if options.inference else None
+    if done is not None:
+        inside.graph.meta.setdefault(NOTES, []).append(done)
+    return inside, source
 
 
 def as_it_is(model: AnyModel) -> AsItIs | None:

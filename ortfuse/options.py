@@ -99,6 +99,7 @@ class BisectOptions(PipelineOptions, ComparisonOptions, total=False):
 class AllOptions(BisectOptions, total=False):
     """All options."""
 
+    inference: bool
     explain: bool | Sequence[str]
     measure: bool
     sizes: Mapping[str, int]
@@ -132,6 +133,8 @@ class Options:
         check_user: Whether each change of your own rules and passes (`patterns`, registered passes, those of installed packages)
             is checked on its own nodes, and undone if it is wrong. By default it is, unless `verify` asks for more:
             `"sites"` checks all changes so, and with `"whole"` nothing that is wrong is written.
+        inference: Whether training mode is removed first: a Dropout that drops, a BatchNormalization that takes the statistics of
+            its batch. The result is compared with the model without it.
         custom_ops: Libraries with kernels of operators in domains of the user's own, without which the runtime does not load the
             model. All sessions of the process know them from then on.
         explain: Whether to say for each site what fused it or came nearest, which takes time; names of families
@@ -170,6 +173,7 @@ class Options:
     patterns: PatternsLike = ()
     lists: PathLike | Sequence[PathLike] = ()
     approximate: bool = False
+    inference: bool = False
     check_user: bool | None = None
     custom_ops: PathLike | Sequence[PathLike] = ()
     explain: bool | Sequence[str] = False
@@ -437,6 +441,7 @@ _CHECKS: Mapping[str, Check] = {
     "patterns": _patterns,
     "lists": _paths,
     "approximate": _boolean,
+    "inference": _boolean,
     "check_user": _or_none(_boolean),
     "custom_ops": _paths,
     "explain": _explain,

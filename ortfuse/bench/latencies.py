@@ -18,13 +18,15 @@ class Latencies:
         rows: One per model; the first is the baseline.
         sessions: If settings are stored for any of the models: the first in a session of the runtime's default settings, and
             each that has some in such a session and in one of its settings.
+        notes: What to know of the models, such as that one is in training mode.
     """
 
     sizes: str
     rows: tuple[Latency, ...]
     sessions: tuple[SessionLatency, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The measurements as JSON data."""
         latency, sessions = [row.to_dict() for row in self.rows], [row.to_dict() for row in self.sessions]
-        return {"inputs": self.sizes, "latency": latency, "sessions": sessions}
+        return {"inputs": self.sizes, "latency": latency, "sessions": sessions, "notes": list(self.notes)}

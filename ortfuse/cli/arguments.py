@@ -224,6 +224,14 @@ Verify = Annotated[
         show_default=False,
     ),
 ]
+Inference = Annotated[
+    bool | None,
+    typer.Option(
+        "--inference/--no-inference",
+        help="Remove training mode first: Dropout that drops, BatchNormalization that takes the statistics of its batch.",
+        show_default=False,
+    ),
+]
 Pins = Annotated[
     list[str] | None,
     typer.Option(

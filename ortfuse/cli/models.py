@@ -22,6 +22,7 @@ from ortfuse.cli.arguments import (
     Explain,
     Fastest,
     For,
+    Inference,
     InputFiles,
     Json,
     Link,
@@ -68,6 +69,7 @@ def optimize(
     target: Target = None,
     max_opset: MaxOpset = None,
     approximate: Approximate = None,
+    inference: Inference = None,
     pin: Pins = None,
     measure: Measure = None,
     verify: Verify = None,
@@ -99,7 +101,7 @@ def optimize(
     with guarded(debug):
         options = arguments.options(
             config, output=output, passes=passes, purpose=purpose, patterns=patterns, lists=lists, target=target,
-            max_opset=max_opset, approximate=approximate, pins=pin, measure=measure, verify=verify,
+            max_opset=max_opset, approximate=approximate, inference=inference, pins=pin, measure=measure, verify=verify,
             verify_budget=verify_budget, check_user=check_user, bench=bench, fastest=fastest, explain=explain,
             inputs=inputs, sizes=size,
             seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,

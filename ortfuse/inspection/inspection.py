@@ -19,6 +19,7 @@ from ortfuse.graph.schemas import needed_opset
 from ortfuse.graph.tensors import tensors
 from ortfuse.inspection.assembly import find_blocks
 from ortfuse.inspection.ways import Block
+from ortfuse.model.training_mode import training_note
 from ortfuse.rewrite import NODES_KEY
 from ortfuse.targets import Target
 
@@ -246,7 +247,7 @@ def inspection(
         macs=_labelled(meter.formula(nodes), labels),
         sizes={labels.get(symbol, symbol): size for symbol, size in sizes.items()},
         peaks=peaks,
-        notes=tuple(_notes(normal, total, meter)),
+        notes=tuple(_notes(model, normal, total, meter)),
     )
 
 
@@ -393,7 +394,9 @@ def _detours(model: ir.Model, target: Target, facts: Facts) -> Iterable[Detour]:
         yield Detour(operator, tuple(names), reason, instead)
 
 
-def _notes(model: ir.Model, total: Region, meter: _Meter) -> Iterable[str]:
+def _notes(given: ir.Model, model: ir.Model, total: Region, meter: _Meter) -> Iterable[str]:
+    if (training := training_note(given)) is not None:
+        yield training
     if total.unknown:
         yield f"the cost of {total.unknown} nodes is not known, and left out: {', '.join(meter.unknown)}"
     if any(walk.subgraphs(node) for node in walk.nodes(model)):

@@ -19,6 +19,7 @@ from ortfuse.graph.edit import Inspector
 from ortfuse.model.check import check
 from ortfuse.model.intake import NOTES
 from ortfuse.model.io import uncollected
+from ortfuse.model.training_mode import training_note
 from ortfuse.options import TABLE, Options, PipelineLike
 from ortfuse.passes import Choices, Context, Finalize, Meter, Pass
 from ortfuse.passes.foreign import ForeignPass, foreign_pass
@@ -230,6 +231,8 @@ class PassManager:
         )
         for text in model.graph.meta.get(NOTES, ()):
             context.note(text)
+        if (training := training_note(model)) is not None:
+            context.note(training)
         if agreeing := context.facts.agreeing:
             pairs = ", ".join(f"{name} = {size}" for name, size in agreeing.items())
             context.note(

@@ -79,7 +79,7 @@ def show_latencies(console: Console, found: Latencies, title: str) -> None:
     console.print(table(found.rows, title))
     if found.sessions:
         console.print(sessions_table(found.sessions, "Sessions, each in a process of its own"))
-    show_notes(console, doubts(found.rows))
+    show_notes(console, [*found.notes, *doubts(found.rows)])
 
 
 def show_written(console: Console, path: Path | None, what: str = "model") -> None:

@@ -12,6 +12,7 @@ from ortfuse.execution.budget import SECONDS, Budget
 from ortfuse.execution.experiments import Experiment, Explored, explored
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.random_seeds import seeded, unseeded
+from ortfuse.model.training_mode import training_note
 from ortfuse.verification.verdict import Verdict, judge
 from ortfuse.verification.weigh import weigh
 
@@ -69,7 +70,8 @@ def verdict_on(
         tolerance: Allowed relative error; `None` for the usual rules.
         budget: The time that is left.
     """
-    notes = [*found.notes]
+    training = training_note(original) if isinstance(original, ir.Model) else None
+    notes = [*found.notes, *([] if training is None else [training])]
     trials = judge(found.experiments, candidate, tolerance, budget=budget)
     if left := len({one.label for one in found.experiments}) - len({trial.label for trial in trials}):
         notes.append(f"{left} more sets of inputs were left out: the time for verifying is over (--verify-budget)")
