@@ -253,10 +253,16 @@ def tables() -> dict[str, Schema]:
             ]
         },
         "prove": _object({"rules": several(proof)}),
-        "convert": _object({
-            "model": schema(str),
-            **record(Conversion, without=("model",), errors=dict[str, float])["properties"],
-        }),
+        "convert": {
+            "anyOf": [
+                _object({
+                    "model": schema(str),
+                    **record(Conversion, without=("model",), errors=dict[str, float], ordered=dict[str, float])["properties"],
+                    "warnings": {**schema(list[str]), "description": "What is large of the errors, in words."},
+                }),
+                refused,
+            ]
+        },
         "quantize": {
             "anyOf": [
                 _object({

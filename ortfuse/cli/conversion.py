@@ -8,9 +8,10 @@ import typer
 
 import ortfuse
 from ortfuse.cli.arguments import Debug, InputFiles, Json, Model, Output, Seed
-from ortfuse.cli.output import check_json, write_json
-from ortfuse.cli.terminal import guarded, out, progress_line
-from ortfuse.cli.usage import positive_number
+from ortfuse.cli.output import check_json, refused, write_json
+from ortfuse.cli.terminal import err, guarded, out, progress_line
+from ortfuse.cli.usage import NO, positive_number
+from ortfuse.errors import BoundError
 
 
 def convert(
@@ -60,11 +61,16 @@ def convert(
     """
     with guarded(debug):
         check_json(json_file)
-        with progress_line() as progress:
-            done = ortfuse.convert(
-                model, to, keep_io=keep_io, inputs=inputs, max_error=max_error, target=target, seed=seed or 0,
-                output=output, progress=progress,
-            )  # fmt: skip
+        try:
+            with progress_line() as progress:
+                done = ortfuse.convert(
+                    model, to, keep_io=keep_io, inputs=inputs, max_error=max_error, target=target, seed=seed or 0,
+                    output=output, progress=progress,
+                )  # fmt: skip
+        except BoundError as error:
+            err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
+            write_json(json_file, "convert", refused(model, error))
+            raise typer.Exit(NO) from None
         from ortfuse.report.conversion import show_conversion
 
         show_conversion(out, done)

@@ -21,6 +21,7 @@ from ortfuse.execution.integer_caches import Rounding, integer_caches
 from ortfuse.execution.random_seeds import is_seeded
 from ortfuse.execution.runtime import InFile, Loaded, Settings
 from ortfuse.execution.worker import WORKER, Remote, UnavailableError
+from ortfuse.graph.tensors import tensors
 from ortfuse.model.proto import separate
 from ortfuse.model.stored_tensor import in_file
 from ortfuse.targets import libraries, with_functions
@@ -311,10 +312,10 @@ def _source(model: AsItIs | str | os.PathLike[str] | bytes) -> str | bytes:
 
 
 def weight_bytes(model: Runnable) -> int:
-    """The bytes of all initializers."""
+    """The bytes of all initializers and constants, those of bodies and functions too."""
     if isinstance(model, AsItIs):
         return model.size
-    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+    return sum(slot.tensor.nbytes for slot in tensors(model))
 
 
 def _not_executed(error: BaseException | str) -> str:

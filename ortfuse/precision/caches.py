@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ortfuse.errors import RewriteError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.integer_caches import Cache, write_caches
-from ortfuse.execution.session import Arrays, Session
+from ortfuse.execution.session import Arrays
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import MICROSOFT
 from ortfuse.graph.walk import describe
@@ -23,7 +23,6 @@ from ortfuse.passes import CommonSubexpressions, Context, DeadCode, Finalize
 from ortfuse.pattern.result import Ranges
 from ortfuse.pipeline import load_catalogue
 from ortfuse.precision.calibration import COLUMNS, Calibration, calibrate
-from ortfuse.precision.like_float32 import LikeFloat32
 from ortfuse.precision.shared_ranges import ranges_of
 from ortfuse.rewrite import Log, Rewriter
 from ortfuse.targets import Target, installed
@@ -112,10 +111,9 @@ def in_int8(model: ir.Model, inputs: Sequence[Inputs], target: Target | None = N
     return Cached(context.model, caches, len(done), left, (4 * count, count))
 
 
-def run_in_float32(session: Session | LikeFloat32, caches: Sequence[Cache], inputs: Inputs) -> Arrays:
-    """Run a model with caches of integers on caches in float32; what it gives is in float32, too."""
-    found = session.run(inputs)
-    return {**found, **{one.present: one.widened(found[one.present]) for one in caches}}
+def in_float32(outputs: Arrays, caches: Sequence[Cache]) -> Arrays:
+    """The outputs of a model with caches of integers, with caches in float32."""
+    return {**outputs, **{one.present: one.widened(outputs[one.present]) for one in caches}}
 
 
 def _has_cache(node: ir.Node) -> bool:

@@ -249,6 +249,24 @@ def generated(
     return ran[-1][0] if ran else "", [inputs for _, inputs, _ in ran]
 
 
+def fresh_runs(
+    session: Session, model: ir.Model, seeds: Iterable[int], seconds: float, least: int = FRESH[0]
+) -> list[tuple[Inputs, Arrays]]:
+    """Generated inputs of typical size with what the model makes of them: as many as there is time and room for.
+
+    Args:
+        session: A session of the model.
+        model: The model.
+        seeds: The seeds of the sets.
+        seconds: How long the model runs on them, once there are enough.
+        least: How many are enough.
+
+    Raises:
+        VerificationError: The model runs on none of the sizes that were tried.
+    """
+    return list(_fresh(((inputs, outputs) for _, inputs, outputs in _ran(session, model, {}, seeds)), seconds, least))
+
+
 def _ran(session: Session, model: ir.Model, sizes: Mapping[str, int], seeds: Iterable[int]) -> Iterator[Ran]:
     """The model run on inputs of typical size, one set for each seed."""
     specs, usual = input_specs(model), usual_sizes(model, sizes)

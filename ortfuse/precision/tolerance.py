@@ -56,6 +56,11 @@ def factor(count: int, content: float = CONTENT) -> float:
     return max(LEAST, (covered + math.sqrt(covered**2 - a * b)) / a)
 
 
+def limit_of_rounding(errors: Sequence[float]) -> float:
+    """The same for errors of rounding in relation to what may be near 0: where many are known, as if they clipped."""
+    return limit_of(errors, clips=len(errors) >= MANY)
+
+
 def limit_of(errors: Sequence[float], clips: bool = False) -> float:
     """The largest error to be expected on other inputs, never less than the largest that was seen; infinite if one is.
 

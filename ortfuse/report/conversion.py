@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -31,12 +33,27 @@ def show_conversion(console: Console, done: Conversion) -> None:
     lines += [
         f"float32: {count}, such as {first[reason]}: {reason}" for reason, count in reasons.most_common(MOST_ISLANDS)
     ]
-    how = "emulated" if done.emulated else "run"
-    worst = sorted(done.errors.items(), key=lambda item: -item[1])
-    lines += [f"error of '{name}', {how} on the CPU: {error:.2g} of its norm" for name, error in worst[:MOST_ISLANDS]]
+    lines += _errors(done)
     if done.weak:
         lines.append("the ranges are those on generated inputs: give your own with --inputs")
     for line in lines:
         console.print(line, markup=False, highlight=False)
+    for warning in done.warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
     show_notes(console, done.notes)
     show_written(console, done.written)
+
+
+def _errors(done: Conversion) -> Iterator[str]:
+    """A line for each output that is off, the worst first."""
+    how = f"rounded to {done.to} after every operator" if done.emulated else "run on the CPU"
+    worst = sorted(done.errors.items(), key=lambda item: -item[1])
+    for name, error in [one for one in worst if one[1] or one[0] not in done.counted][:MOST_ISLANDS]:
+        if name in done.counted:
+            yield f"error of '{name}', {how}: {error:.2%} of its elements differ"
+            continue
+        size = (
+            f"{error:.2g} of its norm" if math.isfinite(error) else "infinity or NaN stands elsewhere than in float32"
+        )
+        ordered = done.ordered.get(name, error)
+        yield f"error of '{name}', {how}: {size}{f'; {ordered:.2g} in the order of float32' if ordered < error else ''}"

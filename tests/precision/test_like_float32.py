@@ -23,7 +23,7 @@ WEIGHTS = {
 }
 BODIES = {
     "plain": "p = MatMul(x, w) q = Add(p, c) r = Relu(q) y = MatMul(r, v)",
-    "branch": """p = MatMul(x, w) s = ReduceSum<keepdims = 0>(p) zero = Constant<value = float {0.0}> () k = Greater(s, zero)
+    "branch": """p = MatMul(x, w) s = ReduceMax<keepdims = 0>(x) zero = Constant<value = float {0.0}> () k = Greater(s, zero)
         y = If(k) <then_branch = t () => (float[n,8] a) { a = MatMul(p, v) },
                    else_branch = e () => (float[n,8] b) { b = Add(p, c) }>""",
     "input as output": "y = Identity(x)",
@@ -45,7 +45,7 @@ def test_a_result_in_half_precision_is_held_to_the_bound_that_it_states(
     body: str, to: str, keep_io: bool, tmp_path: Any
 ) -> None:
     path = tmp_path / "half.onnx"
-    convert(proto(BODIES[body]), to, keep_io=keep_io, max_error=0.05, output=path)
+    convert(proto(BODIES[body]), to, keep_io=keep_io, max_error=0.05 if to == "float16" else 0.5, output=path)
     verdict = ortfuse.verify(proto(BODIES[body]), path)
     assert (verdict.state, verdict.ok) == ("within the bound", True)
     assert verdict.error > 0 or body == "input as output"

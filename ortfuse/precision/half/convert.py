@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
-from ortfuse.errors import OptionError, RewriteError, TargetError, VerificationError
+from ortfuse.errors import BoundError, OptionError, RewriteError, TargetError, VerificationError
 from ortfuse.execution.experiments import experiments
 from ortfuse.execution.input_files import read_inputs
 from ortfuse.execution.inputs import Inputs
@@ -24,11 +24,14 @@ from ortfuse.graph.functions import without_functions
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import save
 from ortfuse.options import PathLike
-from ortfuse.precision.caches import ONE_SEQUENCE, in_int8, run_in_float32
-from ortfuse.precision.half.islands import TYPES, IslandSearch, error_of, has_floats
+from ortfuse.precision.caches import ONE_SEQUENCE, in_float32, in_int8
+from ortfuse.precision.half.islands import L2, TYPES, IslandSearch, has_floats
+from ortfuse.precision.half.order import Run
+from ortfuse.precision.half.readings import OPSET
 from ortfuse.precision.metrics import metric_of
-from ortfuse.precision.samples import generated, refuse_nan
+from ortfuse.precision.samples import SEEDS_APART, fresh_runs, refuse_nan
 from ortfuse.precision.stated import Bound, write_bound
+from ortfuse.precision.tolerance import limit_of_rounding
 from ortfuse.sessions import hand_on
 from ortfuse.targets import Target, raise_opset
 
@@ -38,7 +41,14 @@ _AT_ALL, _EVERYWHERE = 13, 22
 INT8_CACHES = "int8-caches"
 
 DRAWN = 8
-"""How many sets of inputs of typical size are generated for caches of integers, and for a bound."""
+"""How many sets of inputs of typical size are generated for caches of integers."""
+
+FOR_BOUND = (400, 2.0, 16)
+"""The same for a bound: so many at most, as many as the model runs in so many seconds, and so many at least."""
+
+
+LARGE = {"float16": 0.01, "bfloat16": 0.05, INT8_CACHES: 0.05}
+"""Errors from here on are warned of."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,10 @@ class Conversion:
         islands: What computes in float32, with the reason of each; of caches of integers, what has others.
         operators: How many operators compute in half precision, or read caches of integers.
         casts: How many Casts were added.
-        errors: For each output of floating-point numbers, but for caches of integers, the norm of its error in relation to its
-            own, at its worst; where a bound is to hold and inputs are generated, what is to be expected on others like them.
-        emulated: Whether the errors come from a float32 model that rounds, as the CPU has no kernels for the type.
+        errors: For each output, but for caches of integers, the norm of its error in relation to its own, at its worst, or the
+            share of its integers that are others; where a bound is to hold, what is to be expected on other inputs.
+        emulated: Whether the errors come from a float32 model that rounds after every operator, as accelerators do and the CPU
+            provider does not.
         bytes_before: The bytes of the weights.
         bytes_after: The same in the result.
         weak: Whether ranges were taken from generated inputs instead of the user's.
@@ -61,6 +72,9 @@ class Conversion:
         written: The file that it was written to.
         caches: The caches that are integers.
         token_bytes: What a token takes in these caches, in bytes: in float32, and now.
+        counted: The outputs whose error is a share of elements, since they hold no floating-point numbers.
+        ordered: The errors where TopK, ArgMax, ArgMin and NonMaxSuppression decide as in float32; empty if they do, or errors
+            are small.
     """
 
     model: Any = field(repr=False)
@@ -77,21 +91,39 @@ class Conversion:
     written: Path | None = None
     caches: Sequence[Cache] = ()
     token_bytes: tuple[int, int] | None = None
+    counted: Sequence[str] = ()
+    ordered: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
         """The largest error of an output."""
         return max(self.errors.values(), default=0.0)
 
+    @property
+    def warnings(self) -> list[str]:
+        """What is large of the errors, in words, apart from those that another order explains."""
+        errors = self.ordered or self.errors
+        name, error = max(errors.items(), key=lambda item: item[1], default=("", 0.0))
+        if error < LARGE[self.to]:
+            return []
+        size = f"{error:.2g}" if math.isfinite(error) else "without bounds"
+        remedy = (
+            "a bound (--max-error) leaves more operators in float32" if self.to in TYPES else "a bound is --max-error"
+        )
+        return [f"the error of '{name}' is {size}, much for {self.to}: {remedy}, and --inputs measures it on your data"]
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the model as data for JSON."""
-        errors = {name: value if math.isfinite(value) else None for name, value in self.errors.items()}
+        errors, ordered = (
+            {name: value if math.isfinite(value) else None for name, value in some.items()}
+            for some in (self.errors, self.ordered)
+        )
         return {
             "to": self.to, "islands": dict(self.islands), "operators": self.operators, "casts": self.casts,
-            "errors": errors, "emulated": self.emulated, "bytes_before": self.bytes_before,
+            "errors": errors, "ordered": ordered, "emulated": self.emulated, "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after, "weak": self.weak, "notes": list(self.notes),
             "written": str(self.written) if self.written else None, "caches": [asdict(one) for one in self.caches],
-            "token_bytes": self.token_bytes,
+            "token_bytes": self.token_bytes, "counted": list(self.counted), "warnings": self.warnings,
         }  # fmt: skip
 
 
@@ -127,8 +159,8 @@ def convert(
     Raises:
         OptionError: `to`, `keep_io` or `max_error` is not valid.
         RewriteError: The model has no cache that can be integers.
-        VerificationError: The model cannot be executed, no error can be measured on its inputs, or the bound cannot be met.
-            Nothing was written.
+        BoundError: The bound cannot be met; nothing was written.
+        VerificationError: The model cannot be executed, or no error can be measured on its inputs.
         OrtfuseError: The model cannot be used, or the result not be written.
     """
     if to not in (*TYPES, INT8_CACHES):
@@ -165,23 +197,26 @@ def _in_half(
     progress("running the model")
     found, notes = experiments(flat, inputs, seed, reference=False)
     _demand_numbers((one.expected for one in found), are_given=inputs is not None)
+    ran = [(one.inputs, one.expected) for one in found]
     # What the search for ranges is run on is of few sizes: a bound is to hold on others that are like those of a user.
-    drawn = _drawn(flat, seed) if max_error is not None and inputs is None else []
-    search = IslandSearch(flat, TYPES[to], keep_io, target, found, drawn, progress)
-    wide, casts, result, errors = search.run(max_error)
+    drawn = [] if max_error is None else ran if inputs is not None else _drawn(flat, seed)
+    search = IslandSearch(flat, TYPES[to], keep_io, target, ran, drawn, progress)
+    best = search.run(max_error)
     if max_error is not None:
-        write_bound(result, Bound(metric_of("l2", tuple(errors)), max_error))
+        write_bound(best.model, Bound(metric_of("l2", tuple(best.errors)), max_error))
+    order = search.order(best)
     return Conversion(
-        result, to, search.islands(wide), search.count(wide), casts, errors, to == "bfloat16", weight_bytes(model),
-        weight_bytes(result), inputs is None, [*raised, *notes, *search.notes],
+        best.model, to, search.islands(best.wide), search.count(best.wide), best.casts, best.errors, best.is_emulated,
+        weight_bytes(model), weight_bytes(best.model), inputs is None, [*raised, *notes, *search.notes, *order.notes],
+        counted=_counted(best.errors, found[0].expected), ordered=order.errors,
     )  # fmt: skip
 
 
-def _drawn(model: ir.Model, seed: int) -> list[tuple[Inputs, Arrays]]:
-    """Generated inputs of typical size, with what the model makes of them."""
-    session = Session(model, optimise=False)
-    _, sets = generated(session, model, {}, range(seed * DRAWN, (seed + 1) * DRAWN))
-    return [(given, session.run(given)) for given in sets]
+def _drawn(model: ir.Model, seed: int, how_many: tuple[int, float, int] = FOR_BOUND) -> list[Run]:
+    """Generated inputs of typical size, with what the model makes of them: as many as there is time for."""
+    most, seconds, least = how_many
+    seeds = range(seed * SEEDS_APART, seed * SEEDS_APART + most)
+    return fresh_runs(Session(model, optimise=False), model, seeds, seconds, least)
 
 
 def _with_int8_caches(
@@ -189,35 +224,40 @@ def _with_int8_caches(
     progress: Callable[[str], None],
 ) -> Conversion:  # fmt: skip
     progress("running the model")
-    session = Session(model)
     weak = inputs is None
-    if inputs is None:
-        _, inputs = generated(session, model, {}, range(seed * DRAWN, (seed + 1) * DRAWN))
+    if inputs is not None:
+        session = Session(model)
+        ran = [(given, session.run(given)) for given in inputs]
+    else:
+        ran = _drawn(model, seed, (DRAWN, 0.0, DRAWN) if max_error is None else FOR_BOUND)
+    _demand_numbers((outputs for _, outputs in ran), are_given=not weak)
     progress("observing keys and values")
     # Numbers on the others may lie outside of the range that is seen on these.
-    made = in_int8(model, inputs[: max(1, len(inputs) // 2)], target)
+    made = in_int8(model, [given for given, _ in ran[: max(1, min(len(ran), 2 * DRAWN) // 2)]], target)
     progress("running the result")
-    other, errors = Session(made.model), dict[str, float]()
-    presents = {one.present for one in made.caches}
-    originals = [session.run(given) for given in inputs]
-    _demand_numbers(originals, are_given=not weak)
-    for given, outputs in zip(inputs, originals, strict=True):
-        results = run_in_float32(other, made.caches, given)
-        for name, expected in outputs.items():
-            error = None if name in presents else error_of(expected, results[name])
-            if error is not None:
-                errors[name] = max(error, errors.get(name, 0.0))
+    other, presents = Session(made.model), {one.present for one in made.caches}
+    each: dict[str, list[float]] = {}
+    for given, outputs in ran:
+        for name, error in L2.each(outputs, in_float32(other.run(given), made.caches)).items():
+            if name not in presents:
+                each.setdefault(name, []).append(error)
+    errors = {name: max(some) if max_error is None else limit_of_rounding(some) for name, some in each.items()}
     if max_error is not None:
         if not all(math.isfinite(error) and error <= max_error for error in errors.values()):
-            raise VerificationError(
-                f"with caches of 8-bit integers the error is {max(errors.values()):.2g}, more than {max_error:g}; nothing was "
-                "written"
+            raise BoundError(
+                f"with caches of 8-bit integers the error is {max(errors.values()):.2g}, more than {max_error:g}"
             )
         write_bound(made.model, Bound(metric_of("l2", tuple(errors)), max_error))
     return Conversion(
         made.model, INT8_CACHES, made.left, made.operators, 0, errors, False, weight_bytes(model),
         weight_bytes(made.model), weak, [ONE_SEQUENCE], None, made.caches, made.token_bytes,
+        _counted(errors, ran[0][1]),
     )  # fmt: skip
+
+
+def _counted(names: Iterable[str], outputs: Arrays) -> tuple[str, ...]:
+    """The names of outputs that hold no floating-point numbers."""
+    return tuple(name for name in names if not has_floats(outputs[name]))
 
 
 def _target(given: Target | PathLike | None) -> Target | None:
@@ -247,14 +287,18 @@ def _flat(model: ir.Model, half: ir.DataType) -> tuple[ir.Model, list[str]]:
             "convert functions to the opset of the model first, or inline them"
         )
     opset = copy.graph.opset_imports.get("", 1)
-    if half == ir.DataType.BFLOAT16 and opset < _EVERYWHERE:
+    wanted = _EVERYWHERE if half == ir.DataType.BFLOAT16 else OPSET
+    if opset < wanted:
         try:
-            raise_opset(copy, _EVERYWHERE)
+            raise_opset(copy, wanted)
         except TargetError as error:
             why = str(error).partition(";")[0]
-            if opset < _AT_ALL:
+            if half == ir.DataType.FLOAT16:
+                notes.append(f"single operators are not emulated at opset {opset}, the outputs alone tell: {why}")
+            elif opset < _AT_ALL:
                 raise TargetError(f"bfloat16 needs opset {_AT_ALL}: {why}; export it anew, or take float16") from error
-            notes.append(f"operators that are not defined for bfloat16 at opset {opset} stay float32: {why}")
+            else:
+                notes.append(f"operators that are not defined for bfloat16 at opset {opset} stay float32: {why}")
     return LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy).model, notes
 
 

@@ -5,24 +5,33 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.errors import VerificationError
-from ortfuse.execution.experiments import Experiment
+from ortfuse.errors import BoundError, VerificationError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.loading import Loading
 from ortfuse.execution.session import Arrays, Session
 from ortfuse.precision.half.emulation import Finding, defaults, emulate, overflows
 from ortfuse.precision.half.network import Units
-from ortfuse.precision.half.write import imitate, rewrite
-from ortfuse.precision.metrics import relative_l2
-from ortfuse.precision.tolerance import limit_of
+from ortfuse.precision.half.order import InOrder, Run, in_order
+from ortfuse.precision.half.write import rewrite
+from ortfuse.precision.imitation import imitation
+from ortfuse.precision.like_float32 import run_of
+from ortfuse.precision.metrics import METRICS
+from ortfuse.precision.tolerance import limit_of_rounding
 from ortfuse.targets import Target
 
 TYPES = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
+
+L2 = METRICS["l2"]
+"""How errors of outputs are measured; of integers, it is the share that differs."""
+
+_EMULATED = 8
+"""On how many of the inputs that are drawn for a bound operators are emulated."""
 
 _ROUNDS = 8
 """How often islands are extended towards what enters them."""
@@ -30,24 +39,59 @@ _ROUNDS = 8
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """A model in half precision.
+
+    Attributes:
+        wide: For each unit whether it computes in float32.
+        casts: How many Casts it takes.
+        model: The model.
+        errors: The errors of its outputs, by name.
+        ran: The model that errors were measured on: every value is rounded that is half, as the runtime does not on the CPU.
+    """
+
+    wide: list[bool]
+    casts: int
+    model: ir.Model = field(repr=False)
+    errors: dict[str, float]
+    ran: ir.Model = field(repr=False)
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether it has roundings that the runtime would leave out."""
+        return self.ran is not self.model
+
+
 class IslandSearch:
-    """Finds the islands of one model."""
+    """Finds the islands of one model.
+
+    Args:
+        model: The model, without functions.
+        half: float16 or bfloat16.
+        keep_io: Whether inputs and outputs of the model stay float32.
+        target: The runtime that has to have kernels; `None` for any.
+        ran: What ranges are taken from: the model run on inputs of several sizes, or on the user's.
+        drawn: The runs by whose errors those of others are told, if a bound is to hold.
+        progress: Called with short messages.
+    """
 
     def __init__(
-        self, model: ir.Model, half: ir.DataType, keep_io: bool, target: Target | None, found: Sequence[Experiment],
-        drawn: Sequence[tuple[Inputs, Arrays]], progress: Callable[[str], None],
+        self, model: ir.Model, half: ir.DataType, keep_io: bool, target: Target | None, ran: Sequence[Run],
+        drawn: Sequence[Run], progress: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._model, self._half, self._keep_io, self._target = model, half, keep_io, target
-        self._experiments, self._drawn, self._progress = found, drawn, progress
+        self._ran, self._drawn, self._progress = ran, drawn, progress
         self._units = self._new_units(model)
         self._local: dict[int, float] = {}
         self.notes = self._keep_ends()
 
-    def run(self, bound: float | None) -> tuple[list[bool], int, ir.Model, dict[str, float]]:
+    def run(self, bound: float | None) -> Attempt:
         """The choice for each unit, the Casts it takes, the model, and the errors of its outputs.
 
         Raises:
-            VerificationError: The bound cannot be met.
+            BoundError: The bound cannot be met.
+            VerificationError: A model cannot be run.
         """
         self._keep_what_fails()
         result = self._rewritten()[0].model
@@ -55,32 +99,52 @@ class IslandSearch:
             self._half == ir.DataType.FLOAT16 and Loading.of_graph(result).problem()
         ):  # the runtime executes float16 itself
             self._keep_what_does_not_work(self._loads, "load")
+        limit = math.inf if bound is None else bound
         try:
-            best = self._attempt()
+            best = self._attempt(limit)
         except VerificationError:
             self._keep_what_does_not_work(self._runs, "run")
-            best = self._attempt()
+            best = self._attempt(limit)
         order = self._by_error()
-        limit = math.inf if bound is None else bound
-        least, count = -1, 0
-        while not self._holds(best[3], limit) and count < len(order):
-            least, count = count, min(len(order), max(1, count * 2))
-            best = self._attempt(order[:count])
-        if not self._holds(best[3], limit):
-            least_error = f"the least is {max(best[3].values()):.2g}"
-            raise VerificationError(
-                f"no float32 islands keep the error below {limit:g}, {least_error}; nothing was written"
-            )
-        while count - least > 1:
-            middle = (least + count) // 2
-            other = self._attempt(order[:middle])
-            if self._holds(other[3], limit):
-                best, count = other, middle
-            else:
-                least = middle
+        best, count = self._least(best, order, limit)
         for unit in order[:count]:
             self._units.keep(unit, "the outputs would be off by more than is allowed")
         return best
+
+    def _least(self, best: Attempt, order: Sequence[int], limit: float) -> tuple[Attempt, int]:
+        """The attempt that holds with as few more nodes in float32 as it takes, and how many these are.
+
+        Args:
+            best: The attempt with none of them.
+            order: The nodes, those first that help most.
+            limit: The largest error.
+
+        Raises:
+            BoundError: None holds.
+        """
+        least, count = -1, 0
+        while not self._holds(best.errors, limit) and count < len(order):
+            least, count = count, min(len(order), max(1, count * 2))
+            best = self._attempt(limit, order[:count])
+        if not self._holds(best.errors, limit):
+            why = "; ".join([_unmet(limit, best.errors), *self.order(best).notes])
+            raise BoundError(why)
+        while count - least > 1:
+            middle = (least + count) // 2
+            other = self._attempt(limit, order[:middle])
+            if self._holds(other.errors, limit):
+                best, count = other, middle
+            else:
+                least = middle
+        return best, count
+
+    def order(self, attempt: Attempt) -> InOrder:
+        """The errors of an attempt where everything is in the order of float32."""
+
+        def load(model: ir.Model) -> Callable[[Inputs], Arrays]:
+            return run_of(Session(model, optimise=False), self._model, model)
+
+        return in_order(self._model, attempt.ran, attempt.errors, self._ran, load)
 
     def islands(self, wide: Sequence[bool]) -> dict[str, str]:
         """What computes in float32, with the reason."""
@@ -103,7 +167,7 @@ class IslandSearch:
         units, graph, notes = self._units, self._units.model.graph, []
         ends = [(value, units.makers.get(value)) for value in graph.inputs]
         ends += [(value, units.uses.get(value, {}).get((graph, n))) for n, value in enumerate(graph.outputs)]
-        known = [{**defaults(graph), **one.inputs, **one.expected} for one in self._experiments]
+        known = [{**defaults(graph), **given, **outputs} for given, outputs in (*self._ran, *self._drawn)]
         for value, unit in ends:
             arrays = [one.get(value.name or "") for one in known]
             beyond = any(array is not None and overflows(array, self._half) for array in arrays)
@@ -115,7 +179,8 @@ class IslandSearch:
 
     def _keep_what_fails(self) -> None:
         """Demand float32 where the emulation says so, until nothing fails that could be mended by what comes before it."""
-        inputs = [one.inputs for one in self._experiments]
+        inputs = [given for given, _ in self._ran]
+        inputs += [given for given, _ in self._drawn[:_EMULATED] if all(given is not one for one in inputs)]
         for number in range(_ROUNDS):
             self._progress(f"emulating {self._half.name.lower()} ({number + 1})")
             wide = self._units.chosen()
@@ -133,7 +198,7 @@ class IslandSearch:
         assert node is not None
         reason = f"{finding.reason}: so its operands are not rounded"
         makers = {units.makers[value] for value in node.inputs if value is not None and value in units.makers}
-        return sum(units.keep(maker, reason) for maker in makers if units.units[maker].node is not None) > 0
+        return sum(units.keep(maker, reason) for maker in makers if units.units[maker].kind == "free") > 0
 
     def _keep_what_does_not_work(self, works: Callable[[Sequence[int]], bool], verb: str) -> None:
         """Demand float32 of operators of as few kinds as it takes, and of as few of these, if the model works then.
@@ -171,7 +236,7 @@ class IslandSearch:
         """Whether it runs with them: some kernels say only then that they do not have the type."""
         model = self._without_others(more)
         try:
-            Session(model, optimise=False).run(_typed(self._experiments[0].inputs, model))
+            run_of(Session(model, optimise=False), self._model, model)(self._ran[0][0])
         except VerificationError:
             return False
         return True
@@ -182,31 +247,47 @@ class IslandSearch:
         nodes = [unit for unit in self._units.of_node.values() if not wide[unit]]
         return sorted(nodes, key=lambda unit: -self._local.get(unit, math.inf))
 
-    def _attempt(self, more: Sequence[int] = ()) -> tuple[list[bool], int, ir.Model, dict[str, float]]:
-        """The model with some more nodes in float32, and the errors of its outputs."""
+    def _attempt(self, limit: float, more: Sequence[int] = ()) -> Attempt:
+        """The model with some more nodes in float32, and the errors of its outputs.
+
+        Args:
+            limit: The largest error that is allowed: of those that are beyond it, some more may be.
+            more: The nodes.
+
+        Raises:
+            VerificationError: The runtime does not run it.
+        """
         units, wide, casts = self._rewritten(more)
         self._progress("running the result")
-        runs = units.model
-        if self._half == ir.DataType.BFLOAT16:
-            copy = self._new_units(self._model.clone())
-            imitate(copy, wide)
-            runs = copy.model
-        session = Session(runs, optimise=False)
+        imitated = imitation(units.model)
+        ways = [units.model] if imitated is None or self._half == ir.DataType.FLOAT16 else []
+        ways += [] if imitated is None else [imitated]
         errors: dict[str, float] = {}
-        for experiment in self._experiments:
-            results = session.run(_typed(experiment.inputs, runs))
-            for name, expected in experiment.expected.items():
-                error = error_of(expected, results[name])
-                if error is not None:
-                    errors[name] = max(error, errors.get(name, 0.0))
-        each: dict[str, list[float]] = {}
-        for given, outputs in self._drawn:
-            results = session.run(_typed(given, runs))
-            for name in errors:
-                each.setdefault(name, []).append(relative_l2(outputs[name], results[name]))
-        for name, some in each.items():
-            errors[name] = max(errors[name], limit_of(some))
-        return wide, casts, units.model, errors
+        for way in ways:
+            run = run_of(Session(way, optimise=False), self._model, way)
+            found = self._errors(run, limit, drawn=way is ways[-1])
+            errors = {name: max(error, errors.get(name, 0.0)) for name, error in found.items()}
+        return Attempt(wide, casts, units.model, errors, ways[-1])
+
+    def _errors(self, run: Callable[[Inputs], Arrays], limit: float, *, drawn: bool) -> dict[str, float]:
+        """The error of each output: the largest that was seen or, if a bound is to hold, that is to be expected on others.
+
+        Args:
+            run: Runs the model.
+            limit: The largest error that is allowed: beyond it, the rest is not run.
+            drawn: Whether it is run on what was drawn, too.
+        """
+        errors: dict[str, float] = {}
+        for given, outputs in self._ran:
+            for name, error in L2.each(outputs, run(given)).items():
+                errors[name] = max(error, errors.get(name, 0.0))
+        each: dict[str, list[float]] = {name: [] for name in errors}
+        for given, outputs in self._drawn if drawn else ():
+            for name, error in L2.each(outputs, run(given)).items():
+                each[name].append(error)
+            if not self._holds({name: some[-1] for name, some in each.items()}, limit):
+                break
+        return {name: max(error, limit_of_rounding(each[name])) for name, error in errors.items()}
 
     def _without_others(self, more: Sequence[int]) -> ir.Model:
         """A copy of the model in which these nodes have float32 and no others that need not: none to save Casts."""
@@ -248,17 +329,15 @@ def _fewest(all_of_them: Sequence[T], works: Callable[[Sequence[T]], bool]) -> S
     return kept
 
 
-def _typed(inputs: Inputs, model: ir.Model) -> Inputs:
-    """Inputs in the types that a model takes."""
-    types = {value.name: kind.numpy() for value in model.graph.inputs for kind in TYPES.values() if value.dtype == kind}
-    return {name: array.astype(types[name]) if name in types else array for name, array in inputs.items()}
-
-
 def has_floats(array: Any) -> bool:
     """Whether these are floating-point numbers."""
     return isinstance(array, np.ndarray) and array.dtype.kind == "f"
 
 
-def error_of(expected: Any, found: Any) -> float | None:
-    """The norm of the difference in relation to that of what is expected; `None` if there are no floats."""
-    return relative_l2(expected, found) if has_floats(expected) else None
+def _unmet(limit: float, errors: Mapping[str, float]) -> str:
+    """Why a bound is not met, in words."""
+    name, error = max(errors.items(), key=lambda item: item[1])
+    least = f"the least is {error:.2g}" if math.isfinite(error) else "infinity or NaN stands where float32 has numbers"
+    if math.isinf(limit):
+        return f"no float32 islands keep '{name}' in range: {least}"
+    return f"no float32 islands keep the error below {limit:g}, {least}, of '{name}'"

@@ -150,6 +150,14 @@ _SCAN_WITHOUT_BATCHES = 9
 """The opset from which on a Scan has no axis of batches."""
 
 
+def graph_of(use: Use) -> ir.Graph:
+    """The graph that a use is in."""
+    place, _ = use
+    graph = place.graph if isinstance(place, ir.Node) else place
+    assert isinstance(graph, ir.Graph)
+    return graph
+
+
 def _used(use: Use) -> ir.Value | None:
     place, number = use
     return place.inputs[number] if isinstance(place, ir.Node) else place.outputs[number]

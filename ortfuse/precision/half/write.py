@@ -155,26 +155,3 @@ def _name_type(node: ir.Node, version: int, half: ir.DataType) -> None:
         default = attribute_default(node.domain, node.op_type, version, name)
         if int(ir.DataType.FLOAT) in (known, default if known is None else None):
             node.attributes[name] = ir.AttrInt64(name, int(half))
-
-
-def imitate(units: Units, wide: Sequence[bool]) -> None:
-    """Turn the model of `units` into one that computes in float32, but rounds every value that is made or taken in half.
-
-    Where the runtime has no kernels for the type, this is how the result of `rewrite` computes, apart from its sums being
-    more accurate. Inputs and outputs stay float32.
-    """
-    hidden = clamped(units.model, units.facts, units.half).constants
-    names = _Names(units.model)
-    for value in dict.fromkeys((*units.makers, *units.uses)):
-        uses = units.uses.get(value, {})
-        if value in units.makers:
-            is_wide = wide[units.makers[value]]
-            rounded = [use for use, unit in uses.items() if not (is_wide and wide[unit])]
-            if rounded:
-                _cast(value, rounded, [units.half, ir.DataType.FLOAT], names)
-        elif any(not wide[unit] for unit in uses.values()):
-            assert value.const_value is not None
-            narrow = _narrowed(
-                value.const_value, units.half, clamp=value in hidden or units.half == ir.DataType.BFLOAT16
-            )
-            value.const_value = ir.Tensor(narrow.numpy().astype(np.float32))
