@@ -33,6 +33,7 @@ from ortfuse.explanation.explain import Fused, Missed
 from ortfuse.explanation.pins import PinOutcome
 from ortfuse.fleet import Row
 from ortfuse.inspection.inspection import Detour, FoundBlock, Import, Port, Region, Weights
+from ortfuse.passes import Grown
 from ortfuse.pipeline.report import Counts, PassReport
 from ortfuse.precision.half.convert import Conversion
 from ortfuse.precision.outcome import Point as PrecisionPoint
@@ -178,14 +179,16 @@ def tables() -> dict[str, Schema]:
         "before": record(Counts), "after": record(Counts), "families": schema(dict[str, int]), "improved": schema(dict[str, int]),
         "passes": several(_nested(record(PassReport, without=("parts",)))), "rules": schema(dict[str, RuleStatistics]),
         "events": several(Event), "misses": several(record(NearMiss, ("root",), refusal=refusal, nodes=list[str])),
-        "choices": several(choice), "notes": schema(list[str]), "failures": schema(list[str]),
+        "choices": several(choice), "folded": several(Grown),
+        "held_back": several(Grown), "notes": schema(list[str]), "failures": schema(list[str]),
     }  # fmt: skip
     result = {
         **report, "ok": schema(bool), "options": schema(dict[str, object]), "verdict": maybe(verdict), "blame": schema(str),
         "sites": maybe(several(record(SiteCheck, verdict=maybe(verdict), **judged))), "explanation": maybe(explanation),
         "pins": several(PinOutcome), "latency_sizes": schema(str), "latency": latency, "left_alone": schema(str),
         "slowdown": maybe(slowdown), "session": settings, "written": schema(str | None),
-        "session_file": schema(str | None), "timings": record(Timings),
+        "session_file": schema(str | None), "file_bytes": schema({"before": int | None, "after": int | None}),
+        "timings": record(Timings),
     }  # fmt: skip
     region = record(Region, intensity=float)
     point = record(Point, choice=dict[str, object])

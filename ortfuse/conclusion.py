@@ -14,7 +14,7 @@ from ortfuse.assessment import Assessment
 from ortfuse.attempts import Attempts
 from ortfuse.execution.loading import Loading
 from ortfuse.model.interop import leave
-from ortfuse.model.io import save
+from ortfuse.model.io import save, stored_bytes
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport
 from ortfuse.result import Result, Timings, WrongResultError
@@ -74,9 +74,13 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
         clock.lap("bench")
     if options.output is not None:
         attempts.progress(f"writing {options.output}")
+        given = None if attempts.source.path is None else stored_bytes(attempts.source.path)
         save(inside, options.output, link=options.link, check=_load_written if check else None)
         result = replace(
-            result, written=Path(options.output), session_file=write_beside(options.output, result.session)
+            result,
+            written=Path(options.output),
+            session_file=write_beside(options.output, result.session),
+            file_bytes=(given, stored_bytes(options.output)),
         )
         clock.lap("write")
     return replace(result, timings=clock.timings())

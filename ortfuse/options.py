@@ -61,6 +61,7 @@ class PipelineOptions(TypedDict, total=False):
     purpose: Purpose
     target: Target | PathLike | None
     max_opset: int | None
+    max_growth: int | None
     patterns: PatternsLike
     lists: PathLike | Sequence[PathLike]
     approximate: bool
@@ -126,6 +127,8 @@ class Options:
         target: The runtime to optimise for: a target, the name of a provider of the installed runtime, or the path of a
             kernel table (`.json`); by default the installed runtime on the CPU.
         max_opset: The highest ai.onnx opset that the result may use.
+        max_growth: Bytes by which constant folding may make the model grow, decompressed weights included. By default 64 KiB and
+            a twentieth of the model's constants, without decompressing weights that are stored in a narrower type.
         patterns: Files and folders with rules of the user's own, or rules as objects, which are the pass `fuse.given`.
         lists: Files and folders with pass lists of the user's own, which extend those that come with ortfuse and replace those of
             the same name, under `auto` too.
@@ -170,6 +173,7 @@ class Options:
     purpose: Purpose = "execution"
     target: Target | PathLike | None = None
     max_opset: int | None = None
+    max_growth: int | None = None
     patterns: PatternsLike = ()
     lists: PathLike | Sequence[PathLike] = ()
     approximate: bool = False
@@ -438,6 +442,7 @@ _CHECKS: Mapping[str, Check] = {
     "purpose": _one_of(get_args(Purpose)),
     "target": _target,
     "max_opset": _or_none(_number(1)),
+    "max_growth": _or_none(_number(0)),
     "patterns": _patterns,
     "lists": _paths,
     "approximate": _boolean,

@@ -60,6 +60,8 @@ class Result:
         session: The settings that are recommended for sessions of the result; they are also in its metadata.
         written: The file that the result was written to.
         session_file: The file beside it with the settings; `None` if there are none.
+        file_bytes: The bytes of the file that was read and of the one that was written, each with its external data; `None` where
+            there is none.
         timings: Seconds spent in each part.
         left_alone: Why the model was left as it is, if it was. What a graph cannot represent is then in `model` as it was
             handed in.
@@ -78,6 +80,7 @@ class Result:
     session: SessionConfig = field(default_factory=SessionConfig)
     written: Path | None = None
     session_file: Path | None = None
+    file_bytes: tuple[int | None, int | None] = (None, None)
     timings: Timings = field(default_factory=Timings)
     left_alone: str = ""
 
@@ -118,6 +121,7 @@ class Result:
             "slowdown": self.slowdown.to_dict() if self.slowdown else None,
             "session": [setting.to_dict() for setting in self.session],
             "written": str(self.written) if self.written else None,
+            "file_bytes": dict(zip(("before", "after"), self.file_bytes, strict=True)),
             "session_file": str(self.session_file) if self.session_file else None,
             "timings": asdict(self.timings),
         }

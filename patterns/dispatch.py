@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, attr, built, computed, const, op, redundant, scalar, var
+from ortfuse.pattern import Match, Pattern, attr, built, computed, fixed, op, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -168,7 +168,7 @@ def has_columns(match: Match) -> Refusal | None:
 
 def _activated() -> Iterator[Rule]:
     """As exporters write a linear layer without bias, in squeeze-and-excitation (arXiv:1709.01507) for example."""
-    rows, weight = var("rows", "b k"), const("weight", "k n")
+    rows, weight = var("rows", "b k"), fixed("weight", "k n")
     for name, attributes in (("Relu", {}), ("Sigmoid", {}), ("Tanh", {}), ("LeakyRelu", {"alpha": attr("alpha")})):
         yield Rule(
             name=f"dispatch.{name.lower()}_of_product",

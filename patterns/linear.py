@@ -23,7 +23,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.dims import DimLike, product
-from ortfuse.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
+from ortfuse.pattern import Match, Pattern, attr, built, computed, const, fixed, ms, op, opt, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -33,7 +33,7 @@ from ._proofs import COST
 SOURCE = "ONNX operator Gemm"
 
 x = var("x")
-weight = const("weight", "_ _")
+weight = fixed("weight", "_ _")
 bias = const("bias", "_")
 flat = op.Reshape(x, var("flat_shape"), allowzero=attr("flat_allowzero")).named("flat").kept()
 

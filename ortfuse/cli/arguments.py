@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ortfuse.cli.usage import positive_number, purpose, seconds, verification, whole_number
+from ortfuse.cli.usage import positive_number, purpose, seconds, size_in_bytes, verification, whole_number
 from ortfuse.errors import OptionError, OutputError
 from ortfuse.options import Options, Purpose, Verification
 
@@ -103,6 +103,17 @@ MaxOpset = Annotated[
         parser=whole_number(1),
         metavar="NUMBER",
         help="Highest ai.onnx opset that the result may use.",
+        show_default=False,
+    ),
+]
+MaxGrowth = Annotated[
+    int | None,
+    typer.Option(
+        "--max-growth",
+        parser=size_in_bytes,
+        metavar="SIZE",
+        help="How much larger constant folding may make the file, such as 10MB, weights that are stored in a narrower type "
+        "included; by default 64 KiB and a twentieth of the constants, without such weights.",
         show_default=False,
     ),
 ]

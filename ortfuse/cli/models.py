@@ -28,6 +28,7 @@ from ortfuse.cli.arguments import (
     Link,
     Lists,
     Load,
+    MaxGrowth,
     MaxOpset,
     Measure,
     Model,
@@ -68,6 +69,7 @@ def optimize(
     lists: Lists = None,
     target: Target = None,
     max_opset: MaxOpset = None,
+    max_growth: MaxGrowth = None,
     approximate: Approximate = None,
     inference: Inference = None,
     pin: Pins = None,
@@ -101,8 +103,8 @@ def optimize(
     with guarded(debug):
         options = arguments.options(
             config, output=output, passes=passes, purpose=purpose, patterns=patterns, lists=lists, target=target,
-            max_opset=max_opset, approximate=approximate, inference=inference, pins=pin, measure=measure, verify=verify,
-            verify_budget=verify_budget, check_user=check_user, bench=bench, fastest=fastest, explain=explain,
+            max_opset=max_opset, max_growth=max_growth, approximate=approximate, inference=inference, pins=pin, measure=measure,
+            verify=verify, verify_budget=verify_budget, check_user=check_user, bench=bench, fastest=fastest, explain=explain,
             inputs=inputs, sizes=size,
             seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
             loaded=load, custom_ops=custom_ops,
@@ -221,6 +223,7 @@ def bisect(
     lists: Lists = None,
     target: Target = None,
     max_opset: MaxOpset = None,
+    max_growth: MaxGrowth = None,
     approximate: Approximate = None,
     inputs: InputFiles = None,
     seed: Seed = None,
@@ -238,7 +241,8 @@ def bisect(
     with guarded(debug):
         check_json(json_file)
         options = arguments.options(
-            config, passes=passes, patterns=patterns, lists=lists, target=target, max_opset=max_opset, approximate=approximate,
+            config, passes=passes, patterns=patterns, lists=lists, target=target, max_opset=max_opset,
+            max_growth=max_growth, approximate=approximate,
             inputs=inputs, seed=seed, tolerance=tolerance, custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:
@@ -266,6 +270,7 @@ def explain(
     lists: Lists = None,
     target: Target = None,
     max_opset: MaxOpset = None,
+    max_growth: MaxGrowth = None,
     approximate: Approximate = None,
     check_user: CheckUser = None,
     custom_ops: CustomOps = None,
@@ -279,8 +284,8 @@ def explain(
     with guarded(debug):
         check_json(json_file)
         options = arguments.options(
-            config, passes=passes, patterns=patterns, lists=lists, target=target, max_opset=max_opset, approximate=approximate,
-            check_user=check_user, custom_ops=custom_ops,
+            config, passes=passes, patterns=patterns, lists=lists, target=target, max_opset=max_opset,
+            max_growth=max_growth, approximate=approximate, check_user=check_user, custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:
             found = ortfuse.explain(model, rule or (), options, progress=progress)

@@ -240,6 +240,13 @@ def quantity(
     return read
 
 
+def size_in_bytes(text: Any) -> int:
+    """Parse a size as a number of bytes."""
+    return round(_megabytes(text) * 1e6)
+
+
+_megabytes = quantity(("", "kB", "MB", "GB"), 1.0, "10MB", 0.0)
+
 seconds = quantity(("", "s", "min", "m", "h"), 1.0, "120s", 0.0)
 """Parses a time that a command may take."""
 

@@ -37,8 +37,12 @@ from ortfuse.facts.values.ask import Assumption, FillOf, RangeOf, Values
 from ortfuse.facts.values.range import Range
 from ortfuse.facts.values.repeats import Repeats
 from ortfuse.graph.journal import Assigned, Entry, Flip
+from ortfuse.graph.purity import Purity
 
 __all__ = ["Assumption", "Facts", "IntTensor", "Range"]
+
+_MOST_FIXED = 12
+"""The most nodes that are looked at to find that a value is the same in every run."""
 
 _RANGE = RangeOf()
 _FILL = FillOf(_RANGE)
@@ -66,6 +70,7 @@ class Facts:
         self._values = Values(self._analysis)
         self._assuming: dict[Assumption, RangeOf] = {}
         self._inferred: Inferred | None = None
+        self._purity = Purity(model)
 
     @property
     def agreeing(self) -> Mapping[str, DimLike]:
@@ -121,6 +126,22 @@ class Facts:
         True for initializers and Constant nodes, and for small tensors computed from constants alone.
         """
         return value is not None and self._analysis.fact(value).is_constant
+
+    def is_fixed(self, value: ir.Value | None) -> bool:
+        """Whether a value is the same in every run: a constant, or computed of constants alone by a few pure nodes.
+
+        The second kind are weights that are stored small, which the runtime decompresses once, when it loads the model.
+        """
+        pending, left = [value], _MOST_FIXED
+        while pending:
+            found = pending.pop()
+            if found is None or self.is_const(found):
+                continue
+            producer, left = found.producer(), left - 1
+            if producer is None or not producer.inputs or left < 0 or not self._purity.is_pure(producer):
+                return False
+            pending += producer.inputs
+        return value is not None
 
     def const(self, value: ir.Value | None) -> np.ndarray | None:
         """The value as a constant, None if it is not one. Large constants are read at each call; do not modify the array."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir
 
 from ortfuse.graph.walk import describe, graphs
@@ -67,3 +68,22 @@ def tensors_of(attribute: onnx_ir.Attr) -> tuple[onnx_ir.TensorProtocol, ...]:
     if attribute.type == onnx_ir.AttributeType.TENSORS and not attribute.is_ref():
         return tuple(attribute.value)
     return ()
+
+
+def constant_tensor(node: onnx_ir.Node) -> onnx_ir.TensorProtocol | None:
+    """The value of a Constant node as a dense tensor; `None` if it is sparse or refers to an attribute of a function."""
+    attribute = next(iter(node.attributes.values()), None)
+    if attribute is None or attribute.is_ref():
+        return None
+    if attribute.name == "value":
+        # as_tensor() is avoided: its check against a protocol class takes longer than the rest of the conversion.
+        tensor: onnx_ir.TensorProtocol = attribute.value
+        return tensor
+    if attribute.name in ("value_string", "value_strings"):
+        strings = [attribute.as_string()] if attribute.name == "value_string" else attribute.as_strings()
+        shape = onnx_ir.Shape([] if attribute.name == "value_string" else [len(strings)])
+        return onnx_ir.StringTensor([text.encode() for text in strings], shape=shape)
+    dtype = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    if attribute.name not in dtype:
+        return None
+    return onnx_ir.Tensor(np.asarray(attribute.value, dtype[attribute.name]))

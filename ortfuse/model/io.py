@@ -78,6 +78,18 @@ def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     return {entry.key: entry.value for entry in proto.metadata_props}
 
 
+def stored_bytes(path: str | os.PathLike[str]) -> int | None:
+    """The bytes of a model file and of the files of its external data; `None` if they cannot be read."""
+    try:
+        skeleton = _outline(_open(path), os.fspath(path)).skeleton
+        tensors = external_data.external_tensors(onnx.ModelProto.FromString(skeleton))
+        entries = (entry for tensor in tensors for entry in tensor.external_data)
+        names = {entry.value for entry in entries if entry.key == "location"}
+        return sum(file.stat().st_size for file in (Path(path), *(Path(path).parent / name for name in sorted(names))))
+    except (OSError, DecodeError, OrtfuseError):
+        return None
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Disable the garbage collector while a graph is being built: its repeated traversals take a third of the time."""

@@ -10,6 +10,7 @@ from ortfuse.passes.dims_from_convolution import DimsFromConvolution
 from ortfuse.passes.drop_length_clamps import DropLengthClamps
 from ortfuse.passes.finalize import Finalize
 from ortfuse.passes.fold import Fold
+from ortfuse.passes.growth import Grown, constant_bytes
 from ortfuse.passes.hoist import Hoist
 from ortfuse.passes.inline_branches import InlineBranches
 from ortfuse.passes.inline_functions import InlineFunctions
@@ -40,6 +41,7 @@ __all__ = [
     "DropLengthClamps",
     "Finalize",
     "Fold",
+    "Grown",
     "Hoist",
     "InlineBranches",
     "InlineFunctions",
@@ -59,5 +61,6 @@ __all__ = [
     "Suppressions",
     "Unroll",
     "check_pins",
+    "constant_bytes",
     "names_one",
 ]

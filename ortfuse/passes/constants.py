@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import onnx_ir as ir
 
+from ortfuse.graph.tensors import constant_tensor
 from ortfuse.graph.walk import nested
 from ortfuse.passes.context import Context
 
@@ -45,22 +45,3 @@ def _convert(graph: ir.Graph, context: Context) -> int:
             editor.replace_by_constant(node.outputs[0], tensor)
         editor.remove(*found)
     return len(found) if change else 0
-
-
-def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
-    """The value of a Constant node as a dense tensor; `None` if it is sparse or refers to an attribute of a function."""
-    attribute = next(iter(node.attributes.values()), None)
-    if attribute is None or attribute.is_ref():
-        return None
-    if attribute.name == "value":
-        # as_tensor() is avoided: its check against a protocol class takes longer than the rest of the conversion.
-        tensor: ir.TensorProtocol = attribute.value
-        return tensor
-    if attribute.name in ("value_string", "value_strings"):
-        strings = [attribute.as_string()] if attribute.name == "value_string" else attribute.as_strings()
-        shape = ir.Shape([] if attribute.name == "value_string" else [len(strings)])
-        return ir.StringTensor([text.encode() for text in strings], shape=shape)
-    dtype = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
-    if attribute.name not in dtype:
-        return None
-    return ir.Tensor(np.asarray(attribute.value, dtype[attribute.name]))

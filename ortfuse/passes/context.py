@@ -12,6 +12,7 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Inspector
 from ortfuse.graph.editor import Editor
 from ortfuse.graph.walk import Scope, scopes
+from ortfuse.passes.growth import Growth
 from ortfuse.passes.pairs_apart import PairsApart
 from ortfuse.passes.profitability import Choices
 from ortfuse.passes.spill import Spill
@@ -35,6 +36,8 @@ class Context:
         checks: Sees the changes of the user's own rules and passes alone, and may object.
         debugging: Extra checks and random orders for debugging.
         spill: Where computed constants are kept.
+        max_growth: The bytes that constant folding may add, if the user gave a bound.
+        growth: What it has added, and may add.
         editor: Makes the changes: passes change a model only through it.
     """
 
@@ -49,9 +52,12 @@ class Context:
     checks: Inspector | None = None
     debugging: Debugging = field(default_factory=Debugging)
     spill: Spill = field(default_factory=Spill)
+    max_growth: int | None = None
+    growth: Growth = field(init=False)
     editor: Editor = field(init=False)
 
     def __post_init__(self) -> None:
+        self.growth = Growth(self.model, self.max_growth)
         self.editor = Editor(self.model, self.facts, [self.inspector] if self.inspector is not None else [], self.log)
         if self.checks is not None:
             self.editor.checks.append(self.checks)

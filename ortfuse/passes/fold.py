@@ -11,11 +11,12 @@ Folded, in the main graph, in subgraphs and in functions (constants of an outer 
 
 Left alone:
 - operators that draw random numbers, operators of unknown domains, nodes with subgraphs;
-- quantisation: a DequantizeLinear of a weight is there so that the weight stays small;
-- a node that would make the model grow: all results together may be at most `max_growth` bytes (and a twentieth of the model's
-  constants) larger than the constants that nothing needs afterwards; numbers of up to 256 bytes do not count. Sizes are estimated
-  before anything is computed; where they are unknown, the node is left alone, except for operators whose result cannot be large
-  (NonZero, Compress, Unique);
+- quantisation: a DequantizeLinear of a weight is there so that the weight stays small, and so are Cast, Sub and Mul of a
+  matrix of narrow numbers (see `fold_plan`);
+- a node that would make the model grow too much. The bound is one for the whole optimisation, however often this pass is run
+  (see `growth`): 64 KiB and a twentieth of the model's constants, or `max_growth` bytes. Results of up to 256 bytes do not count.
+  Sizes are estimated before anything is computed; where they are unknown, the node is left alone, except for operators whose
+  result cannot be large (NonZero, Compress, Unique);
 - element types that numpy lacks, unless elements are only moved; strings, sequences, optionals;
 - an Identity that gives a value the name of a graph output;
 - integer division by a constant that contains 0 or -1, which can end the process, and what would make an operand of such
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -38,10 +39,12 @@ import onnx_ir as ir
 
 from ortfuse.execution.constants import NATIVE, Region, evaluate
 from ortfuse.graph.purity import Purity
+from ortfuse.graph.tensors import constant_tensor
 from ortfuse.graph.traits import DEQUANTISES, QUANTISES
-from ortfuse.graph.walk import Scope, graphs
-from ortfuse.passes.constants import constant_tensor
+from ortfuse.graph.walk import Scope
 from ortfuse.passes.context import Context
+from ortfuse.passes.fold_plan import UNCOUNTED_BYTES, Plan
+from ortfuse.passes.growth import Grown
 from ortfuse.passes.lazy_transpose import moved_constant
 
 _LEFT_ALONE = QUANTISES | DEQUANTISES | {"Constant"}
@@ -52,10 +55,9 @@ _SMALL_RESULT = frozenset({"NonZero", "Compress", "Unique"})
 _BATCH_BYTES = 1 << 28
 """The most bytes of constants computed in one batch; results of a batch are stored before the next one starts."""
 
-_UNCOUNTED_BYTES = 256
-"""Results of at most this many bytes, which replace nodes that take as much room, do not count as growth."""
-
-_SHARE_OF_CONSTANTS = 20
+_WORKING_BYTES = 1 << 20
+_WORKING_FACTOR = 8
+"""A node is computed if its result is at most so many bytes, or so many times what its operands take; it need not be kept."""
 
 _MANY_USES = 64
 """A constant with more uses than this is assumed to stay, without checking each use."""
@@ -63,21 +65,24 @@ _MANY_USES = 64
 
 @dataclass(frozen=True)
 class Fold:
-    """Folds constants. `max_growth`: bytes by which all folded values may exceed the constants they make unnecessary."""
+    """Fold constants. `max_growth`: bytes that folding may add in the whole optimisation, by decompressed weights too."""
 
     name: ClassVar[str] = "fold"
-    max_growth: int = 1 << 20
+    max_growth: int | None = None
 
     def run(self, context: Context) -> int:
         """Fold until nothing new is constant; returns how many nodes were folded."""
-        return _Folder(context, self.max_growth).run()
+        return _Folder(context, context.growth.bound if self.max_growth is None else self.max_growth).run()
 
 
 class _Folder:
-    def __init__(self, context: Context, max_growth: int) -> None:
+    def __init__(self, context: Context, bound: int | None) -> None:
         self._context, self._facts = context, context.facts
-        self._max_growth = max_growth + _bytes_of_constants(context.model) // _SHARE_OF_CONSTANTS
-        self._growth = 0
+        self._account = context.growth
+        self._account.held_back.clear()
+        self._decompresses = bound is not None
+        self._allowed = self._account.allowance(context.model, bound)
+        self._working_bytes = _WORKING_BYTES + self._account.first
         self._freed: set[ir.Value] = set()
         self._purity = Purity(context.model)
         self._scopes: dict[ir.Graph, Scope] = {}
@@ -115,10 +120,13 @@ class _Folder:
         if node.op_type in _LEFT_ALONE or self._is_pending(node) or _names_an_output(node):
             return
         constant = self._is_constant_node(node)
-        if constant and self._bounded(node) and self._fold_move(node):
+        if constant and self._is_workable(node) and self._fold_move(node):
             return
         known = self._known_outputs(node)
-        if not (known or constant) or not self._bounded(node):
+        if not (known or constant):
+            return
+        if not self._is_workable(node):
+            self._hold_back(node, self._result_bytes(node) or 0)
             return
         computed = constant and self._can_evaluate(node)
         if known and not (computed and not all(_is_whole(tensor.dtype) for tensor in known.values())):
@@ -177,14 +185,18 @@ class _Folder:
         if any(self._stops_the_process(*result) or self._stops_loading(*result) for result in results.items()):
             return False
         growth = self._growth_by(node, results.values())
-        if self._growth + growth > self._max_growth and growth > 0:
+        if growth > 0 and growth > self._allowed:
+            self._hold_back(node, growth)
             return False
+        name = next(iter(results), node.outputs[0]).name or "?"
         editor = self._context.editor
         with editor.change(Fold.name, nodes=nodes) as change:
             made = [editor.replace_by_constant(output, tensor) for output, tensor in results.items()]
             removed = self._sweep(node)
         if change:
-            self._growth += growth
+            self._allowed -= growth
+            if growth > 0:
+                self._account.folded[name] = Grown(name, node.op_type, growth)
             self._folded |= removed
             for gone in removed:
                 self._region.pop(gone, None)
@@ -232,20 +244,22 @@ class _Folder:
         divisor = self._tensor(node.inputs[1]) if node.inputs[1] is not None else None
         return divisor is not None and not _is_risky(divisor)
 
-    def _bounded(self, node: ir.Node) -> bool:
-        """Whether folding the node makes the model grow by no more than `max_growth`."""
+    def _is_workable(self, node: ir.Node) -> bool:
+        """Whether the results of the node take a sensible amount of memory."""
         size = self._result_bytes(node)
         if size is None:
             return False
-        if size <= self._max_growth:
-            return True
-        freed = {value: self._bytes(value) or 0 for value in node.inputs if value is not None and self._goes(value)}
-        return size <= self._max_growth + sum(freed.values())
+        operands = sum(self._bytes(value) or 0 for value in node.inputs if value is not None)
+        return size <= max(self._working_bytes, _WORKING_FACTOR * operands)
+
+    def _hold_back(self, node: ir.Node, size: int) -> None:
+        name = node.outputs[0].name or "?"
+        self._account.held_back[name] = Grown(name, node.op_type, size)
 
     def _growth_by(self, node: ir.Node, results: Iterable[ir.TensorProtocol]) -> int:
         """The bytes of the results, less those of the constants that `node` is computed from and nothing else needs."""
         added = sum(tensor.nbytes for tensor in results)
-        if added <= _UNCOUNTED_BYTES:
+        if added <= UNCOUNTED_BYTES:
             return 0
         pending = [value for value in node.inputs if value is not None]
         while pending:
@@ -285,11 +299,14 @@ class _Folder:
 
     def _goes(self, value: ir.Value) -> bool:
         """Whether a constant is no longer needed once everything foldable has been folded."""
+        return self._is_dropped(value, lambda user: user in self._region or self._is_constant_node(user))
+
+    def _is_dropped(self, value: ir.Value, is_gone: Callable[[ir.Node], bool]) -> bool:
+        """Whether a constant has only users that are folded or gone."""
         uses = value.uses()
         if value.is_graph_output() or len(uses) > _MANY_USES:
             return False
-        users = {use.node for use in uses}
-        return all(user in self._folded or user in self._region or self._is_constant_node(user) for user in users)
+        return all(user in self._folded or is_gone(user) for user in {use.node for use in uses})
 
     def _result_bytes(self, node: ir.Node) -> int | None:
         total = 0
@@ -330,7 +347,8 @@ class _Folder:
         """Compute the collected nodes, with separate sessions for the main graph and for each function."""
         regions: dict[ir.Graph, Region] = {}
         model = self._context.model
-        for node in self._region:
+        plan = self._planned()
+        for node in plan.evaluated():
             root = self._scope(node).root
             if root not in regions:
                 regions[root] = Region(root.opset_imports, (), self._constant)
@@ -340,10 +358,23 @@ class _Folder:
         for region in regions.values():
             for batch in self._batches(region.nodes):
                 region.nodes = [node for node in batch if not self._lacks_input(node)]
-                self._evaluate(region)
+                self._evaluate(region, plan)
         # What remains is needed by a node that failed, or whose constant was rejected.
         self._failed |= self._region.keys() - self._folded
         self._region = {}
+
+    def _planned(self) -> Plan:
+        plan = Plan(
+            list(self._region),
+            self._facts,
+            self._bytes,
+            self._is_dropped,
+            allowed=self._allowed,
+            decompresses=self._decompresses,
+        )
+        for node, size in plan.held_back():
+            self._hold_back(node, size)
+        return plan
 
     def _batches(self, nodes: Iterable[ir.Node]) -> Iterator[list[ir.Node]]:
         """The nodes in order, in batches that stay within the memory limit, of at least one node each."""
@@ -365,14 +396,20 @@ class _Folder:
             self._failed.add(node)
         return lacks
 
-    def _evaluate(self, region: Region) -> None:
-        wanted = {output for node in region.nodes for output in node.outputs if self._is_needed(output)}
+    def _evaluate(self, region: Region, plan: Plan) -> None:
+        wanted = {output for node in region.nodes for output in plan.results(node)}
         results = evaluate(region, wanted)
         for node, reason in results.failures.items():
             self._failed.add(node)
             if reason is not None:
                 self._context.note(f"fold: {node.op_type} '{node.name}' is left as it is: {reason}")
-        found = {node: self._kept(node, results.values) for node in region.nodes if node not in results.failures}
+        # Other nodes have results too where a node that needs them failed, or is in a later batch.
+        found = {
+            node: {} if node in plan.computed else self._kept(node, results.values)
+            for node in region.nodes
+            if node not in results.failures
+        }
+        self._failed |= plan.computed.keys() & set(region.nodes)
         for node, tensors in found.items():
             if tensors or not any(output.uses() for output in node.outputs):
                 self._replace(node, tensors, region.nodes)
@@ -380,9 +417,6 @@ class _Folder:
     def _kept(self, node: ir.Node, values: dict[ir.Value, Any]) -> dict[ir.Value, ir.TensorProtocol]:
         """The computed outputs of a node as tensors, spilled to a file if they are large."""
         return {output: self._context.spill.keep(values.pop(output)) for output in node.outputs if output in values}
-
-    def _is_needed(self, value: ir.Value) -> bool:
-        return value.is_graph_output() or any(use.node not in self._region for use in value.uses())
 
 
 def _users(value: ir.Value) -> list[ir.Node]:
@@ -400,12 +434,6 @@ def _is_risky(divisor: ir.TensorProtocol) -> bool:
 def _is_whole(dtype: ir.DataType) -> bool:
     """Whether numbers are integers or truth values, which everyone computes alike."""
     return dtype == ir.DataType.BOOL or dtype.is_integer()
-
-
-def _bytes_of_constants(model: ir.Model) -> int:
-    values = (value for graph in graphs(model) for value in graph.initializers.values())
-    tensors = [value.const_value for value in values if value.const_value is not None]
-    return sum(tensor.nbytes for tensor in tensors if tensor.dtype != ir.DataType.STRING)
 
 
 _INTEGERS = frozenset(dtype for dtype in NATIVE if dtype.is_integer())

@@ -132,9 +132,17 @@ class Var(Pattern):
     """Any value, captured as `name`; the same name elsewhere in the pattern must be the same value."""
 
     def __init__(
-        self, name: str, check: Check | None = None, text: str = "", constant: bool = False, axes: Axes | None = None
+        self,
+        name: str,
+        check: Check | None = None,
+        text: str = "",
+        constant: bool = False,
+        axes: Axes | None = None,
+        *,
+        computed: bool = False,
     ) -> None:
         self.name, self.check, self.text, self.constant, self.axes = name, check, text, constant, axes
+        self.computed = computed
 
     def __str__(self) -> str:
         return self.name

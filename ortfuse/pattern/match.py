@@ -124,7 +124,7 @@ def _match_var(m: Machine, pattern: Var, value: ir.Value | None, rest: Goals) ->
         return m.fail(_missing(m, pattern.name))
     if value.graph in m.bodies and not m.facts.is_const(value):
         return m.fail(lambda: refuse("other_graph", value, needed=m.root))
-    if pattern.constant and not m.facts.is_const(value):
+    if pattern.constant and not (m.facts.is_fixed(value) if pattern.computed else m.facts.is_const(value)):
         return m.fail(_not_constant(m, pattern.name, value, "a constant"))
     if pattern.check is not None and not pattern.check(value, m.facts):
         return m.fail(_unfit(m, pattern, value))

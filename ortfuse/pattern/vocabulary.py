@@ -71,10 +71,20 @@ def const(name: str, what: str | Check | None = None, text: str = "", *, check: 
     return _variable(name, what, text, check, constant=True)
 
 
-def _variable(name: str, what: str | Check | None, text: str, check: Check | None, *, constant: bool) -> Var:
+def fixed(name: str, what: str | Check | None = None, text: str = "", *, check: Check | None = None) -> Var:
+    """A constant, or a value computed of constants alone, such as Cast and Mul of an int8 weight; captured as `name`.
+
+    Its numbers may be unknown: `match.const` is `None` then. For `what`, `text` and `check` see `var`.
+    """
+    return _variable(name, what, text, check, constant=True, computed=True)
+
+
+def _variable(
+    name: str, what: str | Check | None, text: str, check: Check | None, *, constant: bool, computed: bool = False
+) -> Var:
     if isinstance(what, str):
-        return Var(name, check, text, constant, axes_of(what))
-    return Var(name, what or check, text, constant)
+        return Var(name, check, text, constant, axes_of(what), computed=computed)
+    return Var(name, what or check, text, constant, computed=computed)
 
 
 def scalar(name: str) -> Scalar:

@@ -169,6 +169,8 @@ class PassManager:
             choices=context.choices.list(),
             notes=[*context.notes, *context.choices.remarks()],
             chosen=builder.chosen,
+            folded=context.growth.folded_values(model),
+            held_back=context.growth.held_back_values(model),
         )
 
     def pipeline_for(self, model: ir.Model) -> str:
@@ -228,6 +230,7 @@ class PassManager:
             inspector=inspector,
             checks=checks,
             debugging=options.debugging or Debugging(),
+            max_growth=options.max_growth,
         )
         for text in model.graph.meta.get(NOTES, ()):
             context.note(text)

@@ -7,6 +7,7 @@ import difflib
 import functools
 import typing
 from collections.abc import Iterable, Mapping
+from types import UnionType
 from typing import Any, TypeVar, cast
 
 from ortfuse.errors import PipelineError
@@ -139,9 +140,14 @@ def passes() -> dict[str, type[Any] | ForeignPass]:
 
 @functools.lru_cache(maxsize=128)
 def option_types(kind: type[Any]) -> Mapping[str, Any]:
-    """The types of the options of a pass class."""
+    """The types of the options of a pass class; `None`, which stands for an option that is not given, is no type of its own."""
     hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {field.name: _without_none(hints[field.name]) for field in dataclasses.fields(kind)}
+
+
+def _without_none(hint: Any) -> Any:
+    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    return kinds[0] if isinstance(hint, UnionType) and len(kinds) == 1 else hint
 
 
 def make_pass(call: Call) -> Pass:

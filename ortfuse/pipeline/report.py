@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.graph.walk import nodes
-from ortfuse.passes import Choice
+from ortfuse.passes import Choice, Grown, constant_bytes
 from ortfuse.rewrite import Event, Log, NearMiss
 
 
@@ -26,6 +26,7 @@ class PassReport:
         nodes_before: Nodes of the model, all graphs together, before its first run.
         nodes_after: The same with the nodes that its own runs removed or added, whatever other passes did between them.
         hits: For each rule, how many sites it rewrote.
+        bytes: The bytes that its own runs added to the constants of the model; negative if they removed some.
     """
 
     name: str
@@ -35,6 +36,7 @@ class PassReport:
     nodes_before: int = 0
     nodes_after: int = 0
     hits: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
     parts: list[PassReport] = field(default_factory=list)
 
     @property
@@ -55,16 +57,23 @@ class PassReport:
 
 @dataclass(frozen=True)
 class Counts:
-    """The nodes of a model, in all its graphs: in total, and by operator (with its domain if that is not ai.onnx)."""
+    """The nodes of a model, in all its graphs, and the bytes of the constants that they use.
+
+    Attributes:
+        nodes: All nodes.
+        operators: Those of each operator, with its domain if that is not ai.onnx.
+        constants: The bytes of the constants, without strings.
+    """
 
     nodes: int
     operators: dict[str, int]
+    constants: int = 0
 
     @classmethod
     def of(cls, model: ir.Model) -> Counts:
-        """Count the nodes of a model."""
+        """Count the nodes and the constants of a model."""
         found = Counter(f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in nodes(model))
-        return cls(sum(found.values()), dict(found.most_common()))
+        return cls(sum(found.values()), dict(found.most_common()), constant_bytes(model))
 
 
 @dataclass
@@ -83,6 +92,8 @@ class RunReport:
         notes: What could not be done and why.
         failures: Passes that failed on the model and were left out, each with what happened; these are mistakes in ortfuse.
         chosen: The pass list that `auto` selected, with what in the model speaks for it; empty if it was not asked.
+        folded: The constants of the result that folding made larger than the constants they come from, the largest first.
+        held_back: Constant values that are left to the runtime, as folding them would make the file grow too much.
     """
 
     pipeline: str
@@ -96,6 +107,16 @@ class RunReport:
     notes: list[str]
     failures: list[str] = field(default_factory=list)
     chosen: str = ""
+    folded: Sequence[Grown] = ()
+    held_back: Sequence[Grown] = ()
+
+    def growth(self) -> dict[str, int]:
+        """The bytes that each pass added to the constants or removed from them, those that added most first."""
+        found: Counter[str] = Counter()
+        for report in self.passes:
+            for leaf in report.leaves():
+                found[leaf.name] += leaf.bytes
+        return {name: size for name, size in found.most_common() if size}
 
     @property
     def events(self) -> list[Event]:
@@ -147,6 +168,8 @@ class RunReport:
         return {
             "pipeline": self.pipeline,
             "chosen": self.chosen,
+            "folded": [asdict(one) for one in self.folded],
+            "held_back": [asdict(one) for one in self.held_back],
             "seconds": self.seconds,
             "analysis_seconds": self.analysis_seconds,
             "before": asdict(self.before),

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import UnsettledError
 from ortfuse.facts.facts import Facts
-from ortfuse.passes import Context, Finalize, Pass
+from ortfuse.passes import Context, Finalize, Pass, constant_bytes
 from ortfuse.pipeline.build import Repeated, Single, Step
 from ortfuse.pipeline.report import PassReport
 from ortfuse.rewrite import Log
@@ -68,7 +68,7 @@ class Schedule:
         self._steps, self._context, self._on_pass, self._skip = steps, context, on_pass, skip
         self.reports = [_report(step) for step in steps]
         """A report for each step of what it has done so far."""
-        self._nodes = self._count()
+        self._nodes, self._bytes = self._count(), constant_bytes(context.model)
         self._index = 0
 
     def __iter__(self) -> Iterator[Turn]:
@@ -78,7 +78,7 @@ class Schedule:
 
     def _turns(self, step: Step, report: PassReport) -> Generator[Turn, None, int]:
         """The turns of one run of a step; returns the number of changes."""
-        started, nodes = time.perf_counter(), self._nodes
+        started, nodes, size = time.perf_counter(), self._nodes, self._bytes
         if not report.runs:
             report.nodes_before = report.nodes_after = nodes
         changes = yield from self._once(step, report) if isinstance(step, Single) else self._rounds(step, report)
@@ -86,6 +86,7 @@ class Schedule:
         report.changes += changes
         # For a pass that runs again later, count only the nodes that its own runs removed or added.
         report.nodes_after += self._nodes - nodes
+        report.bytes += self._bytes - size
         report.seconds += time.perf_counter() - started
         if self._on_pass is not None:
             self._on_pass(PassEvent(self._index, len(self._steps), report, self._context, changes))
@@ -101,7 +102,7 @@ class Schedule:
         yield turn
         context.debugging.inspect(context.model, context.facts, step.name)
         if turn.changes:
-            self._nodes = self._count()
+            self._nodes, self._bytes = self._count(), constant_bytes(context.model)
             for rule, hits in context.log.hits().items():
                 if hits > before.get(rule, 0):
                     report.hits[rule] = report.hits.get(rule, 0) + hits - before.get(rule, 0)

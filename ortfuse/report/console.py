@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ortfuse.report.costs import sources_of_costs
+from ortfuse.report.growth import growth_remarks, size_line
 from ortfuse.report.names import Names
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ LONGEST_REASON = 240
 
 def show_result(console: Console, result: Result, *, offered: bool = True) -> None:
     """Print the complete result of `ortfuse optimize`; where none was written, it may be `offered` to be."""
-    show_report(console, result.report)
+    show_report(console, result.report, result.file_bytes)
     for line in (line for pin in result.pins for line in pin.lines()):
         console.print(line, markup=False, highlight=False)
     if result.verdict is not None:
@@ -51,7 +52,7 @@ def show_result(console: Console, result: Result, *, offered: bool = True) -> No
         show_latencies(console, rows, f"Latency at {rows.sizes}, interleaved with the original")
     if result.slowdown is not None:
         console.print(result.slowdown.text(), style="bold red", markup=False, highlight=False)
-    show_notes(console, [*result.report.notes, *result.report.failures])
+    show_notes(console, [*growth_remarks(result.report), *result.report.notes, *result.report.failures])
     for setting in result.session:
         console.print(f"session: {setting} ({setting.reason})", markup=False, highlight=False)
     if result.written is not None or (result.ok and offered):
@@ -115,11 +116,12 @@ def show_notes(console: Console, notes: Iterable[str]) -> None:
         console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
 
 
-def show_report(console: Console, report: RunReport) -> None:
-    """Print the nodes before and after, the families with their sites, and the passes in order."""
+def show_report(console: Console, report: RunReport, file_bytes: tuple[int | None, int | None] = (None, None)) -> None:
+    """Print the nodes and bytes before and after, the families with their sites, and the passes in order."""
     console.print(
         f"nodes: {report.before.nodes} -> {report.after.nodes}   engine: {report.seconds:.3f} s", highlight=False
     )
+    console.print(size_line(report, file_bytes), markup=False, highlight=False)
     said = f"auto takes {report.chosen}" if report.chosen else f"passes: {report.pipeline}"
     console.print(said, markup=False, highlight=False)
     console.print(f"fused sites: {_counted(report.families()) or 'none'}", highlight=False)

@@ -22,7 +22,7 @@ from ortfuse.execution.inputs import Inputs, InputSpec
 from ortfuse.execution.session import Session
 from ortfuse.graph import walk
 from ortfuse.graph.edit import Edit
-from ortfuse.passes.constants import constant_tensor
+from ortfuse.graph.tensors import constant_tensor
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import Exactness
 from ortfuse.verification.verdict import Judged, Verdict, judge

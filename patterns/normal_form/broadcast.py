@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.dims import product as volume
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Pattern, attr, computed, const, op, var
+from ortfuse.pattern import Match, Pattern, attr, computed, const, fixed, op, var
 from ortfuse.pattern.operators import attribute_value
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
@@ -129,7 +129,7 @@ def branch_has_shape(match: Match) -> Refusal | None:
     return match.unless_same_shape("x", "root") and match.unless_same_shape("other", "root")
 
 
-product = op.MatMul(x, const("weight", "_ _")).named("product")
+product = op.MatMul(x, fixed("weight", "_ _")).named("product")
 split = op.Reshape(product, var("shape"), allowzero=attr("allowzero")).named("split")
 
 

@@ -5,8 +5,8 @@ import onnx_ir as ir
 import pytest
 from small_models import apply, floats, operators
 
+from ortfuse.graph.tensors import constant_tensor
 from ortfuse.passes import Constants
-from ortfuse.passes.constants import constant_tensor
 
 CHAIN = "agraph (float[2] x) => (float[2] y) { c = Constant <VALUE> () \n y = Add(x, c) }"
 

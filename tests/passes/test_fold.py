@@ -125,11 +125,9 @@ def test_bombs_and_random_numbers_are_not_evaluated(bomb: str) -> None:
 
 
 def test_growth_is_bounded_and_the_bound_is_an_option() -> None:
-    text = (
-        "agraph (float[64] x) => (float[64] y) <float w = {1}, int64[1] s = {64}> { a = Expand(w, s) \n y = Add(x, a) }"
-    )
+    text = "agraph (float[128] x) => (float[128] y) <float w = {1}, int64[1] s = {128}> { a = Expand(w, s) \n y = Add(x, a) }"
     assert apply(text, Fold(max_growth=64))[1] == [0]
-    assert apply(text, Fold(max_growth=256))[1] == [1]
+    assert apply(text, Fold(max_growth=512))[1] == [1]
 
 
 def test_a_weight_that_stays_in_use_is_not_doubled() -> None:

@@ -14,6 +14,7 @@ from ortfuse.page.pictures import Pair, Pictures
 from ortfuse.pipeline.report import PassReport
 from ortfuse.profiling import SideBySide
 from ortfuse.report.costs import sources_of_costs
+from ortfuse.report.growth import growth_remarks, size_text
 from ortfuse.report.pages.common import (
     change,
     command,
@@ -69,7 +70,12 @@ def optimisation_page(
     blocks += _choices(result)
     if result.latencies is not None:
         blocks.append(latency_rows(result.latencies.rows))
-    remarks = [*report.notes, *report.failures, *(line for pin in result.pins for line in pin.lines())]
+    remarks = [
+        *growth_remarks(report),
+        *report.notes,
+        *report.failures,
+        *(line for pin in result.pins for line in pin.lines()),
+    ]
     remarks += [f"{setting}: {setting.reason}" for setting in result.session]
     if result.latencies is not None:
         remarks += doubts(result.latencies.rows)
@@ -100,6 +106,7 @@ def _summary(result: Result) -> str:
 def _cards(result: Result) -> list[Card]:
     report = result.report
     cards = [Card("nodes", f"{report.before.nodes} → {report.after.nodes}")]
+    cards.append(Card("constants", size_text(report.after.constants), f"were {size_text(report.before.constants)}"))
     if result.latencies is not None and len(result.latencies.rows) > 1:
         first, last = result.latencies.rows[0], result.latencies.rows[-1]
         bounds = (
