@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
 
+from ortfuse.assumptions import ASSUMPTIONS
 from ortfuse.errors import OptionError
 from ortfuse.execution.budget import SECONDS
 
@@ -65,6 +66,7 @@ class PipelineOptions(TypedDict, total=False):
     patterns: PatternsLike
     lists: PathLike | Sequence[PathLike]
     approximate: bool
+    assume: str | Sequence[str]
     pins: Mapping[str, str]
     check_user: bool | None
     custom_ops: PathLike | Sequence[PathLike]
@@ -138,6 +140,8 @@ class Options:
             `"sites"` checks all changes so, and with `"whole"` nothing that is wrong is written.
         inference: Whether training mode is removed first: a Dropout that drops, a BatchNormalization that takes the statistics of
             its batch. The result is compared with the model without it.
+        assume: Names of what is declared about the model that ortfuse cannot prove (see `ortfuse.assumptions`): `"fills-hide"` of
+            finite numbers that replace scores of attention, `"loops-run"` of Loops over sequences of open length.
         custom_ops: Libraries with kernels of operators in domains of the user's own, without which the runtime does not load the
             model. All sessions of the process know them from then on.
         explain: Whether to say for each site what fused it or came nearest, which takes time; names of families
@@ -179,6 +183,7 @@ class Options:
     approximate: bool = False
     inference: bool = False
     check_user: bool | None = None
+    assume: str | Sequence[str] = ()
     custom_ops: PathLike | Sequence[PathLike] = ()
     explain: bool | Sequence[str] = False
     pins: Mapping[str, str] = field(default_factory=dict)
@@ -390,6 +395,16 @@ def _passes(name: str, value: Any) -> Any:
     return tuple(value)
 
 
+def _assumptions(name: str, value: Any) -> tuple[str, ...]:
+    found = (value,) if isinstance(value, str) else value
+    if not isinstance(found, Sequence) or not all(isinstance(one, str) for one in found):
+        raise OptionError(name, f"write the names of assumptions, such as {next(iter(ASSUMPTIONS))}, not {value!r}")
+    for one in found:
+        if one not in ASSUMPTIONS:
+            raise OptionError(name, f"there is no assumption {one!r}; there are {', '.join(ASSUMPTIONS)}")
+    return tuple(dict.fromkeys(found))
+
+
 def _explain(name: str, value: Any) -> Any:
     if isinstance(value, bool):
         return value
@@ -448,6 +463,7 @@ _CHECKS: Mapping[str, Check] = {
     "approximate": _boolean,
     "inference": _boolean,
     "check_user": _or_none(_boolean),
+    "assume": _assumptions,
     "custom_ops": _paths,
     "explain": _explain,
     "pins": _pins,

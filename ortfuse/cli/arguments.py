@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ortfuse.assumptions import ASSUMPTIONS
 from ortfuse.cli.usage import positive_number, purpose, seconds, size_in_bytes, verification, whole_number
 from ortfuse.errors import OptionError, OutputError
 from ortfuse.options import Options, Purpose, Verification
@@ -130,6 +131,17 @@ CheckUser = Annotated[
     typer.Option(
         "--check-user/--no-check-user",
         help="Check each change of your own rules and passes on its own nodes and undo wrong ones; the default without --verify.",
+        show_default=False,
+    ),
+]
+Assume = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--assume",
+        metavar="NAME",
+        help="What is true of the model although ortfuse cannot prove it; may be given several times: "
+        + "; ".join(f"{name}, {text}" for name, text in ASSUMPTIONS.items())
+        + ".",
         show_default=False,
     ),
 ]

@@ -13,6 +13,7 @@ import ortfuse
 from ortfuse.cli import arguments
 from ortfuse.cli.arguments import (
     Approximate,
+    Assume,
     Bench,
     Check,
     CheckUser,
@@ -72,6 +73,7 @@ def optimize(
     max_growth: MaxGrowth = None,
     approximate: Approximate = None,
     inference: Inference = None,
+    assume: Assume = None,
     pin: Pins = None,
     measure: Measure = None,
     verify: Verify = None,
@@ -103,9 +105,9 @@ def optimize(
     with guarded(debug):
         options = arguments.options(
             config, output=output, passes=passes, purpose=purpose, patterns=patterns, lists=lists, target=target,
-            max_opset=max_opset, max_growth=max_growth, approximate=approximate, inference=inference, pins=pin, measure=measure,
-            verify=verify, verify_budget=verify_budget, check_user=check_user, bench=bench, fastest=fastest, explain=explain,
-            inputs=inputs, sizes=size,
+            max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume, inference=inference, pins=pin,
+            measure=measure, verify=verify, verify_budget=verify_budget, check_user=check_user, bench=bench, fastest=fastest,
+            explain=explain, inputs=inputs, sizes=size,
             seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
@@ -225,6 +227,7 @@ def bisect(
     max_opset: MaxOpset = None,
     max_growth: MaxGrowth = None,
     approximate: Approximate = None,
+    assume: Assume = None,
     inputs: InputFiles = None,
     seed: Seed = None,
     tolerance: Tolerance = None,
@@ -242,7 +245,7 @@ def bisect(
         check_json(json_file)
         options = arguments.options(
             config, passes=passes, patterns=patterns, lists=lists, target=target, max_opset=max_opset,
-            max_growth=max_growth, approximate=approximate,
+            max_growth=max_growth, approximate=approximate, assume=assume,
             inputs=inputs, seed=seed, tolerance=tolerance, custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:
@@ -273,6 +276,7 @@ def explain(
     max_growth: MaxGrowth = None,
     approximate: Approximate = None,
     check_user: CheckUser = None,
+    assume: Assume = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
@@ -285,7 +289,7 @@ def explain(
         check_json(json_file)
         options = arguments.options(
             config, passes=passes, patterns=patterns, lists=lists, target=target, max_opset=max_opset,
-            max_growth=max_growth, approximate=approximate, check_user=check_user, custom_ops=custom_ops,
+            max_growth=max_growth, approximate=approximate, assume=assume, check_user=check_user, custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:
             found = ortfuse.explain(model, rule or (), options, progress=progress)

@@ -279,7 +279,10 @@ def _missed(
 ) -> list[Missed]:
     """The nearest miss of each family at each site, without those that add nothing new; then those of remaining marks."""
     best: dict[tuple[str, str], NearMiss] = {}
+    prepared: dict[tuple[str, str], NearMiss] = {}
     for miss in misses:
+        if _stops_preparation(miss, chosen):
+            prepared[chosen[miss.rule].family, miss.site] = miss
         if nearness.tells(miss):
             key = (chosen[miss.rule].family, miss.site)
             if key not in best or nearness.order(miss) > nearness.order(best[key]):
@@ -293,7 +296,21 @@ def _missed(
         family = chosen[miss.rule].family
         if not any(family == other and (miss.site == told.site or _same_place(miss, told)) for other, told in kept):
             kept.append((family, miss))
-    return [_described(miss, nearness.least[miss.rule]) for _, miss in kept]
+    told = [
+        prepared.get((family, miss.refusal.subject.name), miss) if miss.step == "pattern" else miss
+        for family, miss in kept
+    ]
+    return [_described(miss, nearness.least[miss.rule]) for miss in told]
+
+
+def _stops_preparation(miss: NearMiss, chosen: Mapping[str, Rule]) -> bool:
+    """Whether a rule that brings values into the form that the fusions of its family ask for was refused in the end.
+
+    Where such a fusion stops at that value, this tells more than what the value is computed by.
+    """
+    rule = chosen.get(miss.rule)
+    refused = miss.step != "pattern" and miss.refusal.code not in POINTLESS
+    return rule is not None and rule.is_refinement and refused and miss.root is not None
 
 
 def _same_place(miss: NearMiss, other: NearMiss) -> bool:

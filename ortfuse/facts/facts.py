@@ -23,7 +23,7 @@ the runtime does not (its reductions over the last axis of an empty tensor keep 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -34,6 +34,7 @@ from ortfuse.facts.analysis import Analysis
 from ortfuse.facts.inferred import Inferred
 from ortfuse.facts.transfer.fact import INTEGERS, Element, Fact, IntTensor, Shape, static_shape
 from ortfuse.facts.values.ask import Assumption, FillOf, RangeOf, Values
+from ortfuse.facts.values.norms import NormOf
 from ortfuse.facts.values.range import Range
 from ortfuse.facts.values.repeats import Repeats
 from ortfuse.graph.journal import Assigned, Entry, Flip
@@ -55,13 +56,15 @@ class Facts:
     Values are identified by object, so values of outer scopes are found from within bodies too.
     """
 
-    def __init__(self, model: ir.Model, *, as_declared: bool = False) -> None:
+    def __init__(self, model: ir.Model, *, as_declared: bool = False, assumed: Collection[str] = frozenset()) -> None:
         """Compute the facts.
 
         Args:
             model: the model.
             as_declared: leave the sizes of inputs as they are declared, where the model's operators tell more about them.
+            assumed: what the user declares about the model (see `ortfuse.assumptions`); rules look it up here.
         """
+        self.assumed = frozenset(assumed)
         self._model = model
         self._as_declared = as_declared
         self._journal: list[Flip] | None = None
@@ -183,6 +186,11 @@ class Facts:
     def last_column(self, value: ir.Value, assuming: Assumption | None = None) -> Range | None:
         """Like `first_column`, but for the elements at the last index of the last axis."""
         found: Range | None = self._values.ask(self._range_question(assuming).last_column, value)
+        return found
+
+    def norm(self, value: ir.Value, axis: int = -1) -> float | None:
+        """An upper bound of the Euclidean norm of the vectors along an axis (counted from the end); `None` if none is known."""
+        found: float | None = self._values.ask(NormOf(axis, None, _RANGE), value)
         return found
 
     def fill(self, value: ir.Value) -> float | int | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ortfuse.assumptions import ASSUMPTIONS
 from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, PipelineError, RewriteError, RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Inspector
@@ -222,7 +223,7 @@ class PassManager:
         options = self._options
         context = Context(
             model,
-            Facts(model),
+            Facts(model, assumed=options.assume),
             target,
             Log(bool(options.explain), self._watched()),
             options.approximate,
@@ -236,6 +237,8 @@ class PassManager:
             context.note(text)
         if (training := training_note(model)) is not None:
             context.note(training)
+        for name in options.assume:
+            context.note(f"taken for granted, as --assume {name} says: {ASSUMPTIONS[name]}")
         if agreeing := context.facts.agreeing:
             pairs = ", ".join(f"{name} = {size}" for name, size in agreeing.items())
             context.note(

@@ -98,7 +98,9 @@ def something_is_scaled(match: Match) -> Refusal | None:
 
 def hides_altogether(match: Match) -> Refusal | None:
     """Any score added to the filler is lost in rounding."""
-    return None if match["filler"] <= DEEP else match.refuse("value", "filler", f"at most {DEEP:g}, as no score is")
+    return (
+        None if match["filler"] <= DEEP else match.refuse("other_rule", "filler", "a rule that asks how low scores are")
+    )
 
 
 def windows_are_counted(match: Match) -> Refusal | None:

@@ -24,6 +24,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortfuse.assumptions import LOOPS_RUN
 from ortfuse.graph.traits import MICROSOFT
 from ortfuse.graph.walk import Scope, describe
 from ortfuse.passes.building import Builder, Rounds
@@ -94,7 +95,7 @@ class Loops:
                 is_slower = not all(pays(one.kind, one.output, context.facts) for one in body.cells.values())
                 if is_slower and not self.always:
                     raise _UnresolvedError(f"{SLOWER} (`loops{{always=true}}`)")
-                if not self.nonempty and not sizes.surely_runs(node):
+                if not (self.nonempty or LOOPS_RUN in context.facts.assumed) and not sizes.surely_runs(node):
                     raise _UnresolvedError(_may_not_run(iteration))
                 _resolve(body, scope, context, self.always)
             except _UnresolvedError as why:
@@ -148,7 +149,7 @@ def _body(iteration: Iteration, context: Context) -> _Body:
 
 def _may_not_run(iteration: Iteration) -> str:
     """What stands in the way of a loop that may not run at all."""
-    runs = f"it runs {iteration.runs} times; `{Loops.name}{{nonempty=true}}` takes for granted that it does"
+    runs = f"it runs {iteration.runs} times; --assume {LOOPS_RUN} takes for granted that it does"
     return f"it may not run at all ({runs})"
 
 

@@ -1,0 +1,194 @@
+"""Attention scores that a finite number replaces, `scores.masked_fill(mask, -1e4)`, as an additive mask.
+
+    softmax(where(keep, s q k^T + m, filler)) = softmax(s q k^T + where(keep, m, lowest))
+    softmax(keep (s q k^T + m) + (1 - keep) filler) = softmax(s q k^T + where(keep, m, lowest))    keep is 1 or 0
+
+Both sides give a hidden key no weight if all scores of kept keys are at least `VANISHES` above the filler, where exp is 0. A
+query that keeps no key weighs all keys alike on both sides, since every score is lost in rounding beside `lowest`. How low
+scores can be follows from a cap, from the norms of queries and keys (a layer of normalised vectors), or from the ranges of
+their elements. Beside a filler of `COARSE` or less a score is taken to be far above it: one that is not would be rounded to
+multiples of 8. Otherwise the rule asks for the assumption `fills-hide`.
+
+`masks` has the rules for fillers in which any score is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.assumptions import FILLS_HIDE
+from ortfuse.pattern import Match, Pattern, attr, built, computed, op, opt, redundant, scalar, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._common import array_like
+from .._proofs import FINITE_SCORES
+from ._masks import DEEP, DEEPEST_ALLOWED, mask_range
+from .dot_product import PAPER
+from .masks import chooses_by_truths, operands_are_computed
+
+VANISHES = 104.0
+"""A score that is so far below the largest one has no weight: exp(-104) is 0 in float32."""
+
+COARSE = -1e8
+"""Scores of this size are multiples of 8 in float32, and those of real models are not of this size."""
+
+LEAST_FILLER = -VANISHES
+"""The highest filler that can hide scores at all."""
+
+mask, filler = var("mask"), scalar("filler")
+_STRAIGHT = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity"})
+
+
+def goes_to_softmax(match: Match) -> Refusal | None:
+    """The scores with their fillers go to a Softmax, with nothing added to them."""
+    level = [match.root]
+    while level:
+        users = [use.node for value in level for use in value.uses()]
+        if any(value.is_graph_output() or not value.uses() for value in level) or any(
+            node.op_type not in _STRAIGHT | {"Softmax"} for node in users
+        ):
+            return match.refuse("use", "root", "the scores of a Softmax alone", found="something else")
+        level = [node.outputs[0] for node in users if node.op_type != "Softmax"]
+    return None
+
+
+def filler_hides_kept_scores(match: Match) -> Refusal | None:
+    """Every score that is kept is so far above the filler that what the filler replaces has no weight."""
+    number = float(match["filler"])
+    if number <= DEEP:
+        return match.refuse("other_rule", "filler", "a rule for fillers in which any score is lost")
+    if not math.isfinite(number) or number > LEAST_FILLER:
+        return match.unless_value("filler", False, f"at most {LEAST_FILLER:g}, so that hidden keys can have no weight")
+    if FILLS_HIDE in match.facts.assumed:
+        return None
+    lowest = lowest_score(match)
+    if lowest is not None and lowest >= number + VANISHES:
+        return None
+    known = "nothing is known of how low scores are" if lowest is None else f"scores may be as low as {lowest:.4g}"
+    return match.refuse(
+        "value", "filler", f"low enough to hide every key that it replaces ({known})",
+        remedy=f"the filler were at most {COARSE:g}, or scores were known to stay above {number + VANISHES:g} (normalised "
+        f"queries and keys, or a cap), or --assume {FILLS_HIDE} said that they do",
+    )  # fmt: skip
+
+
+def lowest_score(match: Match) -> float | None:
+    """How low the scores of kept keys can be; `None` if that is not known."""
+    added = 0.0
+    if match.get("mask") is not None:
+        found = mask_range(match["mask"], match.facts)
+        if found is None or found.deep:
+            return None
+        added = min(found.low, 0.0)
+    if match.get("cap") is not None:
+        return added - abs(match["cap"])
+    query, key = match.facts.norm(match["query"], -1), match.facts.norm(match["transposed_key"], -2)
+    if query is not None and key is not None:
+        return added - 1.01 * abs(match["score_scale"]) * query * key
+    return added + match["filler"] / 2 if match["filler"] <= COARSE else None
+
+
+def _product() -> Pattern:
+    return scalar("score_scale") * (var("query", "... _ _") @ var("transposed_key", "... _ _"))
+
+
+def _chosen(hide: bool) -> Pattern:
+    scores = (_product() | scalar("cap") * op.Tanh(_product()).named("capped")) + opt(mask)
+    parts = (filler, scores.named("scores", "...b s t")) if hide else (scores.named("scores", "...b s t"), filler)
+    chosen: Pattern = op.Where(var("keep"), *parts).named("chosen", "...b s t")
+    return chosen
+
+
+def _multiplied() -> Pattern:
+    """Scores times 1 or 0, plus a filler times 0 or 1."""
+
+    def number(truth: Pattern) -> Pattern:
+        cast: Pattern = op.Cast(truth, to=attr("to")).kept()
+        return cast
+
+    keep = var("keep")
+    hidden = number(op.Not(keep).kept()) | op.Sub(scalar("one"), number(keep)).kept()
+    scored = (_product() + opt(mask)).named("scores", "b h s t")
+    made: Pattern = (number(keep) * scored + op.Mul(filler, hidden).kept()).named("chosen", "b h s t")
+    return made
+
+
+def _summed(hide: bool) -> Pattern:
+    def made(match: Match) -> Pattern:
+        lowest = computed("lowest", lambda match: array_like(match, DEEPEST_ALLOWED))
+        kept = mask if match.get("mask") is not None else computed("nothing", lambda match: array_like(match, 0.0))
+        product: Pattern = _product()
+        scores = product if match.get("cap") is None else scalar("cap") * op.Tanh(product)
+        return scores + op.Where(var("keep"), *((lowest, kept) if hide else (kept, lowest)))
+
+    return built(made, makes=("Add", "MatMul", "Mul", "Tanh", "Where"))
+
+
+@redundant("the lowest number of float16 is not so low that every score is lost in it")
+def is_wide(match: Match) -> Refusal | None:
+    """The scores are of float32 or bfloat16."""
+    return match.unless_dtype("query", ir.DataType.FLOAT, ir.DataType.BFLOAT16)
+
+
+def _unit(name: str, axis: int) -> Any:
+    """Vectors of length 1, so that scores are between -1 and 1."""
+
+    def make(build: Any) -> ir.Value:
+        made: ir.Value = build.node("Softmax", [build.input(name, build.dims(name))], {"axis": axis}).outputs[0]
+        return made
+
+    return make
+
+
+def _rule(name: str, formula: str, pattern: Pattern, *, hide: bool = False, **proof: Any) -> Rule:
+    guards = [operands_are_computed, is_wide, filler_hides_kept_scores, goes_to_softmax]
+    return Rule(
+        name=f"attention.{name}",
+        formula=formula,
+        is_refinement=True,
+        pattern=pattern,
+        replace=_summed(hide),
+        guards=(*guards[:1], chooses_by_truths, *guards[1:]) if "one" in proof.get("scalars", {}) else tuple(guards),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(
+            followed_by="Softmax",
+            inputs={"query": _unit("query", -1), "transposed_key": _unit("transposed_key", -2), "keep": "bool",
+                    "mask": _small_bias},
+            **{
+                **proof,
+                "scalars": {"score_scale": [1.0, 0.5], "filler": [-1000.0, -1e9], "cap": [20.0], **proof.get("scalars", {})},
+            },
+        ),
+    )  # fmt: skip
+
+
+def _small_bias(build: Any) -> ir.Value:
+    """A bias of positions between -1 and 1."""
+    made: ir.Value = build.node("Tanh", [build.input("mask", build.dims("mask"))]).outputs[0]
+    return made
+
+
+_SHAPES = (
+    {"query": "b 2 s 4", "transposed_key": "b 2 4 t", "mask": "1 2 s t", "keep": "b 1 1 t"},
+    {"query": "b s 4", "transposed_key": "b 4 t", "mask": "1 s t", "keep": "b 1 t"},
+)
+
+RULES = [
+    *(
+        _rule(name, formula, _chosen(hide), hide=hide, shapes=_SHAPES, assumes=FINITE_SCORES)
+        for name, formula, hide in (
+            ("filled_kept_scores", "where(keep, s q k^T + mask, filler)", False),
+            ("filled_hidden_scores", "where(hide, filler, s q k^T + mask)", True),
+        )
+    ),
+    _rule(
+        "filled_multiplied_scores", "keep (s q k^T + mask) + (1 - keep) filler", _multiplied(),
+        shapes=_SHAPES[0], assumes=FINITE_SCORES, attributes={"to": [int(ir.DataType.FLOAT)]},
+        scalars={"one": [1.0], "filler": [-1000.0, -1e9]},
+    ),
+]  # fmt: skip
