@@ -85,7 +85,10 @@ def stored_bytes(path: str | os.PathLike[str]) -> int | None:
         tensors = external_data.external_tensors(onnx.ModelProto.FromString(skeleton))
         entries = (entry for tensor in tensors for entry in tensor.external_data)
         names = {entry.value for entry in entries if entry.key == "location"}
-        return sum(file.stat().st_size for file in (Path(path), *(Path(path).parent / name for name in sorted(names))))
+        sizes: list[int] = [
+            file.stat().st_size for file in (Path(path), *(Path(path).parent / name for name in sorted(names)))
+        ]
+        return sum(sizes)
     except (OSError, DecodeError, OrtfuseError):
         return None
 

@@ -26,6 +26,7 @@ from ortfuse.passes.sequences import Sequences
 from ortfuse.passes.splits import Splits
 from ortfuse.passes.suppressions import Suppressions
 from ortfuse.passes.unroll import Unroll
+from ortfuse.passes.widen_attention import WidenAttention
 
 __all__ = [
     "LEAVE",
@@ -60,6 +61,7 @@ __all__ = [
     "Stacks",
     "Suppressions",
     "Unroll",
+    "WidenAttention",
     "check_pins",
     "constant_bytes",
     "names_one",

@@ -37,6 +37,7 @@ from ortfuse.passes import (
     Stacks,
     Suppressions,
     Unroll,
+    WidenAttention,
 )
 from ortfuse.passes.foreign import ForeignPass, foreign_pass
 from ortfuse.pipeline.text import Call, OptionValue
@@ -72,6 +73,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
         Splits,
         Suppressions,
         AddedParts,
+        WidenAttention,
     )
 }
 _registered: dict[str, type[Any] | ForeignPass] = {}

@@ -30,6 +30,9 @@ class Quirk(Enum):
     TURNS_SIGNED_PAIRS = (
         "makes signed quantised pairs unsigned, but not all of them, and not the attribute that names their type"
     )
+    COMPUTES_HALF_IN_FLOAT32 = (
+        "computes float16 in float32, between Casts of its own, except in its Attention, which rounds the scores"
+    )
     UNBLOCKS_RESIDUAL_CONVOLUTIONS = "leaves its blocked layout for a convolution that adds what is not blocked"
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.assumptions import FILLS_HIDE
+from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Match, Pattern, attr, built, computed, op, opt, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
@@ -35,6 +36,12 @@ VANISHES = 104.0
 
 COARSE = -1e8
 """Scores of this size are multiples of 8 in float32, and those of real models are not of this size."""
+
+COARSE_IN_HALF = -1e4
+"""The same for scores of queries that were float16 or bfloat16 before they were widened."""
+
+_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_MOVES = frozenset({"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Mul", "Div"})
 
 LEAST_FILLER = -VANISHES
 """The highest filler that can hide scores at all."""
@@ -85,11 +92,22 @@ def lowest_score(match: Match) -> float | None:
             return None
         added = min(found.low, 0.0)
     if match.get("cap") is not None:
-        return added - abs(match["cap"])
+        return added - abs(float(match["cap"]))
     query, key = match.facts.norm(match["query"], -1), match.facts.norm(match["transposed_key"], -2)
     if query is not None and key is not None:
-        return added - 1.01 * abs(match["score_scale"]) * query * key
-    return added + match["filler"] / 2 if match["filler"] <= COARSE else None
+        return added - 1.01 * abs(float(match["score_scale"])) * query * key
+    filler = float(match["filler"])
+    return (
+        added + filler / 2 if filler <= (COARSE_IN_HALF if was_half(match["query"], match.facts) else COARSE) else None
+    )
+
+
+def was_half(value: ir.Value, facts: Facts) -> bool:
+    """Whether a value is converted from half precision, and then at most moved and scaled."""
+    node = value.producer()
+    while node is not None and node.op_type in _MOVES and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node is not None and node.op_type == "Cast" and facts.dtype(node.inputs[0]) in _HALVES
 
 
 def _product() -> Pattern:
@@ -97,7 +115,8 @@ def _product() -> Pattern:
 
 
 def _chosen(hide: bool) -> Pattern:
-    scores = (_product() | scalar("cap") * op.Tanh(_product()).named("capped")) + opt(mask)
+    product = _product()
+    scores = (product | scalar("cap") * op.Tanh(product).named("capped")) + opt(mask)
     parts = (filler, scores.named("scores", "...b s t")) if hide else (scores.named("scores", "...b s t"), filler)
     chosen: Pattern = op.Where(var("keep"), *parts).named("chosen", "...b s t")
     return chosen

@@ -155,8 +155,9 @@ def test_the_lowest_number_is_kept_from_the_kernel_only_where_a_row_may_hold_not
 
 
 @pytest.mark.parametrize("filler", [-10000.0, -65504.0])
-def test_a_finite_filler_of_float16_stays_where_a_row_may_hold_nothing_else(filler: float) -> None:
-    assert "Attention" not in optimized(with_mask(BOOLEAN, "float16", filler=filler))
+def test_a_finite_filler_of_float16_is_added_in_float32_where_a_row_may_hold_nothing_else(filler: float) -> None:
+    made = optimized(with_mask(BOOLEAN, "float16", filler=filler))
+    assert "Attention" in made and "Softmax" not in made
 
 
 @pytest.mark.parametrize("filler", [-10000.0, -65504.0])
@@ -174,9 +175,9 @@ def test_a_finite_filler_of_float16_hides_keys_of_rows_that_keep_one(mask: str, 
 
 
 @pytest.mark.parametrize("number", [-1000.0, -200.0, 100.0])
-def test_sums_of_scores_and_large_numbers_that_hide_nothing_are_rounded_as_float16_rounds(number: float) -> None:
+def test_sums_of_scores_and_large_numbers_of_float16_that_hide_nothing_are_computed_in_float32(number: float) -> None:
     mask = "see = GreaterOrEqual(column, row) seen = Where(see, bias, filler) past = Greater(row, n)"
-    assert "Attention" not in optimized(
+    assert "Attention" in optimized(
         with_sizes(f"{mask} mask = Where(past, zero, seen)", -65504.0, "float16", bias=number)
     )
 
