@@ -48,6 +48,7 @@ from ortfuse.rewrite import Event, NearMiss
 from ortfuse.rewrite.log import RuleStatistics
 from ortfuse.sessions import Setting
 from ortfuse.tuning.outcome import Point
+from ortfuse.verification.runtime_changes import RuntimeChange
 from ortfuse.verification.sites import SiteCheck
 
 Schema = dict[str, Any]
@@ -134,7 +135,7 @@ def tables() -> dict[str, Schema]:
     verdict = _object(
         {
             "ok": schema(bool), "state": schema(str), "summary": schema(str), "notes": schema(list[str]),
-            "exercise": maybe(record(Exercise)),
+            "exercise": maybe(record(Exercise)), "runtime": maybe(record(RuntimeChange)),
             "trials": several(
                 _object({
                     "inputs": schema(str), "runtime_optimisations": schema(bool), "ok": schema(bool), "refusal": schema(str),

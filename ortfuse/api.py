@@ -213,6 +213,7 @@ def verify(
         VerificationError: One of the models cannot be executed, or the names of their inputs or outputs differ.
         OrtfuseError: One of the models or options cannot be used.
     """
+    from ortfuse.bisection.runtime_changes import told
     from ortfuse.precision.stated import bound_between, keeps
     from ortfuse.verification import verify as compare
 
@@ -232,6 +233,7 @@ def verify(
         reference=reference,
         sizes=options.sizes,
         budget=options.verify_budget,
+        tell=told,
     )
 
 

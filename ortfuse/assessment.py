@@ -150,6 +150,8 @@ class Assessment:
     def start(self) -> None:
         """Start, or start over with the model as it was."""
         self._stages: list[tuple[str, ir.Model]] = []
+        self.disabled: tuple[str, ...] = ()
+        """The runtime's own optimisers that have to be disabled for the result to be right, as for the original."""
         self.sites = self.new_site_checks()
         """Checks each change at its site; `None` if that is not asked for."""
         self.user_checks = self.new_user_checks()
@@ -181,7 +183,13 @@ class Assessment:
         original = repeatable(self._original)
         found = explored(original, self._inputs, options.seed, sizes=options.sizes, budget=budget)
         self._progress("verifying")
-        verdict = verdict_on(found, original, repeatable(optimised), options.tolerance, budget)
+        candidate = repeatable(optimised)
+        verdict = verdict_on(found, original, candidate, options.tolerance, budget)
+        if verdict.runtime is not None and isinstance(original, ir.Model) and isinstance(candidate, ir.Model):
+            from ortfuse.bisection.runtime_changes import told
+
+            self._progress("looking for the runtime's optimiser that changes the original")
+            verdict, self.disabled = told(verdict, found.experiments, original, candidate)
         if verdict.ok or verdict.state == "not compared":
             return verdict, ""
         self._progress("looking for the pass that broke it")

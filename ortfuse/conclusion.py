@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +18,17 @@ from ortfuse.model.io import save, stored_bytes
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport
 from ortfuse.result import Result, Timings, WrongResultError
-from ortfuse.sessions import SessionConfig, recommended, store, write_beside
+from ortfuse.sessions import SessionConfig, Setting, recommended, store, write_beside
+from ortfuse.sessions.recommended import with_runtime
 
 if TYPE_CHECKING:
     from ortfuse.bisection.slowdown import Slowdown
     from ortfuse.explanation import Explanation, PinOutcome
     from ortfuse.verification import SiteCheck
+
+
+WRONG = "in a default session ONNX Runtime computes other numbers than the model says, of the original too"
+"""The reason to disable optimisers of the runtime."""
 
 
 class Clock:
@@ -64,6 +69,9 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
         verdict, blame = asked.verdict(inside)
         clock.lap("verify")
         result = replace(result, verdict=verdict, blame=blame)
+        if asked.disabled:
+            session = _recommended_session(inside, asked.disabled)
+            result = replace(result, model=leave(inside, attempts.source), session=session)
         if not result.ok:
             raise WrongResultError(replace(result, timings=clock.timings()))
     if options.bench:
@@ -104,15 +112,22 @@ def _faster(attempts: Attempts, result: Result, slowdown: Slowdown) -> tuple[ir.
         if not verdict.ok:
             result.report.notes.append(f"{slowdown.offered} was not taken: {blame}")
             return attempts.inside, result
-    session = _recommended_session(inside)
+    session = _recommended_session(inside, attempts.asked.disabled)
     model = leave(inside, attempts.source)
     slowdown = replace(slowdown, taken=True)
     return inside, replace(result, model=model, report=report, verdict=verdict, slowdown=slowdown, session=session)
 
 
-def _recommended_session(model: ir.Model) -> SessionConfig:
-    """The settings to open a model with; they are also put into its metadata."""
+def _recommended_session(model: ir.Model, disabled: Sequence[str] = ()) -> SessionConfig:
+    """The settings to open a model with; they are also put into its metadata.
+
+    Args:
+        model: The model.
+        disabled: The runtime's own optimisers without which alone it computes what the model says.
+    """
     found = recommended(model)
+    if disabled:
+        found = with_runtime((*found, Setting("disabled_optimizers", tuple(disabled), WRONG)))
     store(model, found)
     return found
 

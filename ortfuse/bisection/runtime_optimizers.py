@@ -164,6 +164,21 @@ def bisect_runtime(
     return RuntimeBisection(verdict, tuple(culprits), tuple(changed), site, search.runs)
 
 
+def changing(model: ir.Model, experiment: Experiment) -> tuple[str, ...]:
+    """The smallest set of the runtime's own optimisers that changes a model on an experiment; empty if none has a name."""
+    try:
+        changed, seen = _optimisers(model)
+        trials = _trials(lambda disabled: Session(model, disabled=disabled), (), [experiment], None)
+        if trials[0].ok:
+            return ()
+        search = _Search(
+            lambda disabled: Session(model, disabled=disabled), seen, experiment, trials[0], None, lambda text: None
+        )
+        return tuple(search.run(changed))
+    except VerificationError:
+        return ()
+
+
 def breaking(model: ir.Model, session: Disabled | None = None) -> tuple[str, ...]:
     """The smallest set of the runtime's own optimisers with which it does not load a model; empty if none has a name.
 

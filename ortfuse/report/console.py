@@ -193,6 +193,8 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
     )
     for name, difference in verdict.excused.items():
         console.print(f"output '{name}': {difference.reason}", markup=False, highlight=False)
+    if verdict.runtime is not None:
+        console.print(f"warning: {verdict.runtime.text()}", style="yellow", markup=False, highlight=False)
     show_notes(console, verdict.notes)
 
 

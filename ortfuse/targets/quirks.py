@@ -33,11 +33,24 @@ class Quirk(Enum):
     COMPUTES_HALF_IN_FLOAT32 = (
         "computes float16 in float32, between Casts of its own, except in its Attention, which rounds the scores"
     )
+    LOSES_ABSENT_ZERO_POINTS = (
+        "moves signed quantised pairs and makes them unsigned, but a DequantizeLinear without a zero point stays without one, "
+        "so that its results are off"
+    )
+    LOSES_TRANSPOSITION_BEFORE_VECTOR = (
+        "leaves out the Transpose of a matrix that is multiplied by a vector, so that the results are others"
+    )
     UNBLOCKS_RESIDUAL_CONVOLUTIONS = "leaves its blocked layout for a convolution that adds what is not blocked"
 
 
 DEFECTS = frozenset(
-    {Quirk.MERGES_ZEROS_INTO_MAX_POOL, Quirk.CRASHES_ON_MOVED_BATCH_AXIS, Quirk.ROUNDS_FACTORS_OF_PRODUCTS}
+    {
+        Quirk.MERGES_ZEROS_INTO_MAX_POOL,
+        Quirk.CRASHES_ON_MOVED_BATCH_AXIS,
+        Quirk.ROUNDS_FACTORS_OF_PRODUCTS,
+        Quirk.LOSES_ABSENT_ZERO_POINTS,
+        Quirk.LOSES_TRANSPOSITION_BEFORE_VECTOR,
+    }
 )
 """Those by which the runtime's own optimisations go wrong on right models; users are told where that is avoided."""
 

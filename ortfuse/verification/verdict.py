@@ -17,6 +17,7 @@ from ortfuse.execution.compare import Difference, compare_all, failed
 from ortfuse.execution.experiments import Experiment
 from ortfuse.execution.exploration import Exercise
 from ortfuse.execution.session import Session
+from ortfuse.verification.runtime_changes import RuntimeChange
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,14 @@ class Verdict:
         notes: What was left out, and why.
         exercise: What the runs show of the original; it decides how much a verdict of equality says. `None` if it is not known.
         tolerance: The allowed relative error that was asked for; `None` for the usual rules.
+        runtime: What the runtime's own optimisations change in the original; `None` if nothing beyond rounding was seen.
     """
 
     trials: list[Trial] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     exercise: Exercise | None = None
     tolerance: float | None = None
+    runtime: RuntimeChange | None = None
 
     @property
     def differences(self) -> list[Difference]:
@@ -189,6 +192,7 @@ class Verdict:
             "summary": self.summary(),
             "notes": self.notes,
             "exercise": None if self.exercise is None else self.exercise.to_dict(),
+            "runtime": None if self.runtime is None else self.runtime.to_dict(),
             "trials": [
                 {"inputs": trial.label, "runtime_optimisations": trial.optimise, "ok": trial.ok, "refusal": trial.refusal,
                  "outputs": [difference.to_dict() for difference in trial.differences]}

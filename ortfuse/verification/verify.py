@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -12,7 +13,9 @@ from ortfuse.execution.budget import SECONDS, Budget
 from ortfuse.execution.experiments import Experiment, Explored, explored
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.random_seeds import seeded, unseeded
+from ortfuse.execution.sensitivity import Sensitivity
 from ortfuse.model.training_mode import training_note
+from ortfuse.verification.runtime_changes import RuntimeChange, refuses, runtime_change
 from ortfuse.verification.verdict import Verdict, judge
 from ortfuse.verification.weigh import weigh
 
@@ -27,6 +30,7 @@ def verify(
     reference: bool = True,
     sizes: Mapping[str, int] | None = None,
     budget: float | None = None,
+    tell: Callable[[Verdict, Sequence[Experiment], ir.Model, ir.Model], tuple[Verdict, Sequence[str]]] | None = None,
 ) -> Verdict:
     """Compare two models on generated inputs of several sizes, or on `inputs`.
 
@@ -39,6 +43,7 @@ def verify(
         reference: Whether to evaluate the original in float64 too, where that is feasible.
         sizes: Sizes of open dimensions by name, for one more set of generated inputs.
         budget: Seconds that the comparison may take; by default `ortfuse.execution.budget.SECONDS`.
+        tell: Names the runtime's own optimisers where they change the original.
 
     Raises:
         VerificationError: The original cannot be executed, or the input or output names of the models differ.
@@ -48,6 +53,13 @@ def verify(
     first, second = repeatable(original), repeatable(optimised)
     found = explored(first, inputs, seed, reference, sizes=sizes, budget=limit)
     verdict = verdict_on(found, first, second, tolerance, limit)
+    if (
+        verdict.runtime is not None
+        and tell is not None
+        and isinstance(first, ir.Model)
+        and isinstance(second, ir.Model)
+    ):
+        verdict, _ = tell(verdict, found.experiments, first, second)
     if verdict.only_optimised:
         verdict.notes.append(_suspect(found.experiments, first, tolerance))
     return verdict
@@ -81,7 +93,46 @@ def verdict_on(
     if random := unseeded(original):
         notes.append(f"{', '.join(random)} draws random numbers: outputs that depend on them cannot be compared")
         return verdict
-    return weigh(verdict, found.experiments, original, candidate) if tolerance is None else verdict
+    if tolerance is not None:
+        return verdict
+    sensitivity = Sensitivity(original)
+    verdict = _without_common_refusals(verdict, found.experiments, original)
+    verdict = weigh(verdict, found.experiments, original, candidate, sensitivity)
+    return _with_runtime_change(verdict, found.experiments, original, sensitivity, budget)
+
+
+def _without_common_refusals(verdict: Verdict, found: Sequence[Experiment], original: ir.Model) -> Verdict:
+    """The verdict without runs that the runtime's own optimisations keep it from, of the original as of the candidate."""
+    experiments = {experiment.label: experiment for experiment in found}
+    right = {trial.label for trial in verdict.trials if not trial.optimise and trial.ok}
+    common = [
+        trial
+        for trial in verdict.trials
+        if trial.optimise and trial.refusal and trial.label in right and refuses(original, experiments[trial.label])
+    ]
+    if not common or len(common) == sum(trial.optimise for trial in verdict.trials):
+        return verdict
+    first = common[0]
+    verdict = replace(verdict, trials=[trial for trial in verdict.trials if trial not in common])
+    return replace(verdict, runtime=RuntimeChange(first.label, refusal=first.refusal))
+
+
+def _with_runtime_change(
+    verdict: Verdict, found: Sequence[Experiment], original: ir.Model, sensitivity: Sensitivity, budget: Budget
+) -> Verdict:
+    """The verdict with what the runtime's own optimisations change in the original, sought where it is most likely."""
+    if verdict.runtime is not None or not found:
+        return verdict
+    moved = {
+        trial.label
+        for trial in verdict.trials
+        if trial.optimise and any(not one.ok or one.judged_by == "the same level" for one in trial.differences)
+    }
+    suspects = [experiment for experiment in found if experiment.label in moved] or found[:2][-1:]
+    change = runtime_change(original, suspects, sensitivity, budget)
+    if change is None:
+        return verdict
+    return replace(verdict, runtime=replace(change, is_avoided=verdict.ok and not moved))
 
 
 def _suspect(found: Sequence[Experiment], original: Runnable, tolerance: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Transposed operands of products on which the runtime crashes.
+"""Transposed operands of products on which the runtime crashes, or which it does not transpose.
 
 MatMul(transpose(x), y) = MatMul(squeeze(transpose(unsqueeze(x))), y)
 
@@ -7,6 +7,11 @@ axis behind the batch axes and the operands differ in rank, as with a weight. Th
 is inserted; MatmulTransposeFusion swaps the two, then gives up because of the ranks without reporting that it has changed the
 graph, and NchwcTransformer reads the missing schema of the new nodes. A Cast in the model itself triggers it as well. The
 fusion only looks for a Transpose there, so with a Squeeze in its place it changes nothing.
+
+MatMul(swap(x), v) = MatMul(v, x), v a vector
+
+MatmulTransposeFusion makes FusedMatMul with `transA` of the first form. Its kernel (1.32 among others) ignores `transA` if the
+second operand is a vector. The second form has no Transpose.
 """
 
 from __future__ import annotations
@@ -62,6 +67,14 @@ def _lifted_permutation(match: Match) -> list[int]:
     return [0, *(axis + 1 for axis in match["perm"])]
 
 
+vector = var("v", "n")
+
+
+def _swaps_last_axes(perm: Any, facts: Any) -> bool:
+    last = len(perm) - 1 if isinstance(perm, tuple | list) else 0
+    return last > 0 and list(perm) == [*range(last - 1), last, last - 1]
+
+
 _front = computed("front", lambda match: ints([0]))  # axes are an input since opset 13
 
 
@@ -85,6 +98,20 @@ RULES = [
             dtypes=("float16",),
             followed_by=_product,
             redundant={"check of attribute perm": HEALTHY},
+        ),
+    ),
+    Rule(
+        name="runtime.vector_times_matrix",
+        formula="swap(x) v, v a vector",
+        pattern=op.MatMul(op.Transpose(x, perm=attr("perm", _swaps_last_axes, "that swaps the last two axes")), vector),
+        replace=op.MatMul(vector, x),
+        is_refinement=True,
+        because=Quirk.LOSES_TRANSPOSITION_BEFORE_VECTOR,
+        exactness=Exactness.ROUNDING,
+        source="ONNX Runtime's MatmulTransposeFusion",
+        proof=Proof(
+            shapes=({"x": "n m", "v": "n"}, {"x": "b n m", "v": "n"}),
+            attributes=({"perm": [(1, 0)]}, {"perm": [(0, 2, 1)]}),
         ),
     ),
 ]
