@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -9,14 +10,20 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from ortfuse.printable import visible, visible_lines
+from ortfuse.streams import discard, secure
+
 _INTERRUPTED = 130
 
 _TERMINATED = 143
+
+_UNUSABLE = 2
 
 _SAID = "interrupted; no file is left half written\n"
 
@@ -96,19 +103,48 @@ def _interrupt(number: signal.Signals) -> None:
 def main() -> None:
     """Load the command line, which takes a second, and run it."""
     began = time.monotonic()
+    secure()
     interruptions = Interruptions()
     try:
         with interruptions.watched():
             importlib.import_module("ortfuse.cli.app").main(began=began)
     except (KeyboardInterrupt, Exception) as error:
         if not (interruptions.came or isinstance(error, KeyboardInterrupt)):
-            raise
-        sys.stderr.write(_SAID)
+            sys.exit(_unexpected(error))
+        _say(_SAID)
         sys.exit(interruptions.code)
     except SystemExit as end:
         if end.code == _INTERRUPTED:
             sys.exit(interruptions.code)
+        if isinstance(end.__context__, BrokenPipeError):  # of who prints the help
+            sys.exit(0)
         raise
+
+
+def _unexpected(error: BaseException) -> int:
+    """Tell an error that nobody foresaw in one line, or with `--debug` all that led to it; returns the exit code.
+
+    Python's own exit code after an error is 1, by which commands say that outputs differ.
+    """
+    if isinstance(error, BrokenPipeError):
+        discard(sys.stdout)
+        return 0
+    if isinstance(error, OSError) and error.filename is None:  # of who prints the help
+        discard(sys.stdout)
+        text = f"error: standard output cannot be written: {visible(error.strerror or str(error))}\n"
+    else:
+        said = f"{type(error).__name__}: {visible(str(error))}"
+        text = f"error: {said}; --debug shows where it comes from: please report it\n"
+    if "--debug" in sys.argv:
+        text = visible_lines("".join(traceback.format_exception(error)))
+    _say(text)
+    return _UNUSABLE
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def _look_elsewhere_first() -> None:

@@ -9,13 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ortfuse.printable import visible
+
 
 class OrtfuseError(Exception):
     """Base class of every error that ortfuse raises on purpose."""
 
+    def __str__(self) -> str:
+        """The message in one line, fit to be shown: names in it come from models."""
+        return visible(super().__str__())
+
 
 class OrtfuseWarning(UserWarning):
     """Something in a model or beside it is left aside; the message says what, and how to have it all the same."""
+
+    def __str__(self) -> str:
+        """The message in one line, fit to be shown."""
+        return visible(super().__str__())
 
 
 class ModelFileError(OrtfuseError):

@@ -106,10 +106,14 @@ def test_an_interruption_is_one_line_wherever_it_comes(
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_what_goes_wrong_without_an_interruption_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_wrong_without_an_interruption_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def broken(name: str) -> None:
         raise ImportError("initialization failed")
 
     monkeypatch.setattr("importlib.import_module", broken)
-    with pytest.raises(ImportError, match="initialization failed"):
+    with pytest.raises(SystemExit) as stopped:
         main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith("error: ImportError: initialization failed; --debug shows")

@@ -11,6 +11,8 @@ from rich.console import Console, ConsoleOptions
 from rich.markup import escape
 from rich.table import Table
 
+from ortfuse.printable import visible
+
 LONGEST = 24
 """The letters of a name that stand in one line at least, if it has so many."""
 
@@ -60,7 +62,7 @@ class Fitting:
         yield made
 
     def _cells(self, column: int) -> list[str]:
-        return [row[column] if column < len(row) else "" for row in self.rows]
+        return [visible(row[column]) if column < len(row) else "" for row in self.rows]
 
     def _width(self, shown: Sequence[int]) -> int:
         """The letters that these columns need."""

@@ -31,7 +31,7 @@ from ortfuse.cli.arguments import (
 from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.pages import check_report, write_report
 from ortfuse.cli.regression import demand_no_regression, stored
-from ortfuse.cli.terminal import err, guarded, out
+from ortfuse.cli.terminal import err, guarded, out, shown
 from ortfuse.cli.usage import NO, seconds, whole_number
 
 
@@ -130,7 +130,7 @@ def sweep(
             found = ortfuse.sweep(
                 places, options, jobs=jobs, output=output, store=store, measured=bench,
                 ray=ray, limit=limit,
-                progress=lambda row, done, total: status.update(f"{done} of {total}: {row.model} {row.status}"),
+                progress=lambda row, done, total: status.update(shown(f"{done} of {total}: {row.model} {row.status}")),
             )  # fmt: skip
         show_sweep(out, found)
         write_json(json_file, "sweep", found.to_dict())

@@ -10,24 +10,75 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import typer
 from rich.console import Console
+from rich.segment import Segment
+from rich.text import Text
 
 from ortfuse.cli.arguments import in_flags
 from ortfuse.cli.usage import INTERRUPTED, UNUSABLE
-from ortfuse.errors import OptionError, OrtfuseError, OrtfuseWarning
+from ortfuse.errors import OptionError, OrtfuseError, OrtfuseWarning, OutputError
+from ortfuse.printable import visible, visible_lines
+from ortfuse.streams import discard
 
 PIPED = 140
 """The width where the output is no terminal and `COLUMNS` does not say another."""
 
-out = Console(width=None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else PIPED)
-err = Console(stderr=True)
+
+class Terminal(Console):
+    """A console that shows what names of models and files hold as text, and that outlives who reads it."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(emoji=False, **how)
+
+    def print(self, *objects: Any, markup: bool | None = None, **how: Any) -> None:
+        """Print texts, in which nothing is markup unless it is said to be, and tables, whose cells are."""
+        super().print(*objects, markup=bool(markup), **how)
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """Text as it is printed: in one line, whatever is in it. Text of several lines is given as `rich.text.Text`."""
+        return super().render_str(visible(text), **how)
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        """What is written; that of texts which were made elsewhere is fit to be shown, too."""
+        shown = (one if one.control else Segment(visible_lines(one.text), one.style) for one in buffer)
+        return super()._render_buffer(shown)
+
+    def _write_buffer(self) -> None:
+        """Write what waits to be written.
+
+        Nobody may read any more, as with `| head`: then the rest goes nowhere, and the command goes on to its own end.
+
+        Raises:
+            OutputError: Standard output cannot be written.
+        """
+        try:
+            super()._write_buffer()
+        except BrokenPipeError:
+            discard(self.file)
+        except OSError as error:
+            discard(self.file)
+            if not self.stderr:
+                raise OutputError(f"standard output cannot be written: {error.strerror or error}") from error
+
+
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+out = Terminal(width=None if _is_terminal() or os.environ.get("COLUMNS", "").isdigit() else PIPED)
+err = Terminal(stderr=True)
 
 EACH = 5.0
 """Where progress is printed instead of shown on a terminal, so many seconds go by between its lines."""
+
+
+def shown(text: str) -> Text:
+    """A text for what takes markup: none of it is."""
+    return Text(visible(text))
 
 
 @contextlib.contextmanager
@@ -35,7 +86,7 @@ def progress_line(*, printed: bool = False) -> Iterator[Callable[[str], None]]:
     """A status line on the terminal; nothing if the output is no terminal, or if it is to be `printed`, a line now and then."""
     if not printed or err.is_terminal:
         with err.status("starting") as status:
-            yield lambda text: status.update(text)
+            yield lambda text: status.update(shown(text))
         return
     latest, done = [""], threading.Event()
     printing = threading.Thread(target=_now_and_then, args=(latest, done), daemon=True)
@@ -66,11 +117,11 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
     )
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("", total=None)
-        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
+        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=visible(text))
 
 
 def _warn(usual: Callable[..., object], message: Warning | str, category: type[Warning], *where: Any) -> None:

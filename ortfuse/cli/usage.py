@@ -23,6 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 import ortfuse
 from ortfuse.cli.own_files import demand_own_files
 from ortfuse.options import Purpose, Verification
+from ortfuse.printable import visible
 
 NO = 1
 """The exit code where a question was answered, and the answer is no."""
@@ -71,7 +72,7 @@ class OneLineErrors(TyperGroup):
                 raise
             context = getattr(error, "ctx", None)
             path = "ortfuse" if context is None else context.command_path
-            typer.echo(f"error: {' '.join(say().split()).rstrip('.')}; see `{path} --help`", err=True)
+            typer.echo(f"error: {visible(' '.join(say().split()).rstrip('.'))}; see `{path} --help`", err=True)
             sys.exit(UNUSABLE)
         if standalone_mode:
             sys.exit(code if isinstance(code, int) else 0)

@@ -232,8 +232,8 @@ def _mode(path: Path) -> int | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small file of text (see `write_bytes`)."""
-    write_bytes(path, text.encode())
+    """Write a small file of text (see `write_bytes`); what is no text, such as the name of a file in no encoding, as escapes."""
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from ortfuse.printable import visible
+
 ROW, GAP, HEIGHT, PAD = 62.0, 18.0, 30.0, 12.0
 CHARACTER = 7.4
 """The width of a character of the labels, in the units of the drawing."""
@@ -79,7 +81,8 @@ def _width(box: Box) -> float:
     return max(46.0, CHARACTER * len(_short(box.label)) + 18)
 
 
-def _short(text: str) -> str:
+def _short(label: str) -> str:
+    text = visible(label)
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 

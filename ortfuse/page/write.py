@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import re
 from html import escape
@@ -11,6 +13,7 @@ from typing import Any
 from ortfuse.errors import OptionError
 from ortfuse.model.atomic_write import writable_target, write_text
 from ortfuse.page.blocks import Page
+from ortfuse.printable import visible_lines
 
 _PERCENT = r"(?<=\d) ?%"
 
@@ -27,6 +30,11 @@ _WITHIN_NAMES = r"(?<=[A-Za-z])([._/])(?=[A-Za-z])"
 
 _HYPHENED = r"((?<!\S)--[a-z]+(?:-[a-z]+)*|\d[\d.]*e-\d+)"
 """Options and numbers with a hyphen, behind which a line would end."""
+
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{script}'; base-uri 'none'; form-action 'none'"
+)
+"""What a page may do: have its own looks and run its own script, and nothing of what names in it may hold."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -65,7 +73,13 @@ def html(page: Page) -> str:
     )
     environment.filters.update(breakable=_breakable, prose=_prose, sentence=_sentence, words=_command)
     style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    return str(environment.get_template("page.html").render(page=page, style=style, script=script))
+    policy = _POLICY.format(script=_digest(script))
+    template = environment.get_template("page.html")
+    return visible_lines(str(template.render(page=page, style=style, script=script, policy=policy)))
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _spaced(text: str) -> str:

@@ -24,6 +24,13 @@ OptionValue: TypeAlias = bool | int | float | str
 Options: TypeAlias = Mapping[str, OptionValue]
 
 _MAX_DEPTH = 20
+
+_LONGEST = 100_000
+"""Characters of a pipeline."""
+
+_SHOWN = 60
+"""Characters before and after a mistake that are shown."""
+
 _TOKEN = re.compile(
     r"\s*(?:(?P<name>[A-Za-z_][\w\-]*(?:\.[\w\-]+)*(?:\.\*)?)|(?P<number>[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"
     r'|(?P<string>"(?:[^"\\]|\\.)*")|(?P<mark>[,(){}=]))'
@@ -71,6 +78,8 @@ def parse(text: str) -> Pipeline:
     Raises:
         PipelineError: The text does not follow the grammar; the message shows where.
     """
+    if len(text) > _LONGEST:
+        raise PipelineError(f"pipeline text: it has {len(text):,} characters, and may have {_LONGEST:,}")
     parser = _Parser(text)
     items = parser.items(depth=0)
     if parser.token:
@@ -99,7 +108,8 @@ class _Parser:
         line = " ".join(self._text.split())
         at = len(" ".join(self._text[: self._start].split())) if self._start else 0
         at += bool(at and self._text[: self._start][-1:].isspace())
-        return PipelineError(f"pipeline text: {message}\n    {line}\n    {' ' * at}^")
+        before, after = line[max(0, at - _SHOWN) : at], line[at : at + _SHOWN]
+        return PipelineError(f"pipeline text: {message}, at the mark in: {before}▸{after}")
 
     def items(self, depth: int) -> tuple[Item, ...]:
         """Parse the items up to the end or a closing parenthesis."""

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ortfuse.report.costs import sources_of_costs
 from ortfuse.report.growth import growth_remarks, size_line
@@ -232,8 +233,8 @@ def show_explanation(console: Console, found: Explanation) -> None:
     for miss in found.missed[:MOST_MISSES]:
         heading = f"{miss.rule} at '{miss.site}' ({miss.root}): {_matched(miss)}"
         console.print(heading, style="bold", markup=False, highlight=False)
-        text = f"  stopped by: {_short(miss.refusal.reason)}\n  would match if {miss.refusal.remedy}"
-        console.print(text, markup=False, highlight=False)
+        console.print(f"  stopped by: {_short(miss.refusal.reason)}", markup=False, highlight=False)
+        console.print(f"  would match if {miss.refusal.remedy}", markup=False, highlight=False)
     if len(found.missed) > MOST_MISSES:
         console.print(f"and {len(found.missed) - MOST_MISSES} more misses; --json has them all")
     for rule, why in found.absent.items():
@@ -326,7 +327,7 @@ def show_proof(console: Console, report: ProofReport) -> None:
     for text in shown:
         console.print(f"  {text}", markup=False, highlight=False)
     if smallest is not None:
-        console.print(textwrap.indent(_as_text(smallest[1]), "    "), markup=False, highlight=False)
+        console.print(Text(textwrap.indent(_as_text(smallest[1]), "    ")))
     if len(failures) > len(shown):
         console.print(f"  and {len(failures) - len(shown)} more failures, none on a smaller model; --json has them all")
 

@@ -12,6 +12,8 @@ from rich.containers import Lines
 from rich.measure import Measurement
 from rich.text import Text
 
+from ortfuse.printable import visible
+
 _PART = re.compile(r"[^\s./_:*]*[./_:*]*")
 """A part of a name, with what ends it."""
 
@@ -19,8 +21,11 @@ _PART = re.compile(r"[^\s./_:*]*[./_:*]*")
 class Names(Text):
     """Text with names in it. One that is wider than its column goes on after a dot, a slash, an underscore, a colon or a `*`.
 
-    It is no markup.
+    It is no markup, and characters that control a terminal are shown as escapes.
     """
+
+    def __init__(self, text: str = "", **how: Any) -> None:
+        super().__init__(visible(text), **how)
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         """The widest part, and the whole."""

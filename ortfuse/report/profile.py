@@ -16,6 +16,7 @@ from rich.table import Table
 from ortfuse.bench.digits import digits
 from ortfuse.errors import OptionError
 from ortfuse.model.atomic_write import write_bytes
+from ortfuse.printable import cell, visible
 from ortfuse.report.console import show_notes
 from ortfuse.report.names import Names
 
@@ -176,7 +177,8 @@ def _as_csv(found: Profile) -> bytes:
     rows.writeheader()
     for one in found.kernels:
         share = one.seconds / found.seconds if found.seconds else 0.0
-        rows.writerow({**one.to_dict(), "share": share, "nodes": ";".join(one.nodes)})
+        row = {**one.to_dict(), "share": share, "nodes": ";".join(one.nodes)}
+        rows.writerow({name: cell(value) for name, value in row.items()})
     return made.getvalue().encode()
 
 
@@ -189,9 +191,10 @@ def _as_png(found: Profile, model: str) -> bytes:
         _bars(axes, _TITLES[view], found.by(view))
     _roofline(roof, found)
     name, one = f"{model}: " if model else "", found.timing
-    figure.suptitle(
+    title = (
         f"{name}{digits(one.p50_ms, 4)} ms at {found.sizes} (p95 {digits(one.p95_ms, 4)} ms), {_threads(found.threads)}"
     )
+    figure.suptitle(_plain(title))
     made = io.BytesIO()
     figure.savefig(made, format="png", dpi=110)
     return made.getvalue()
@@ -211,7 +214,13 @@ def _bars(axes: Any, title: str, rows: Sequence[Group]) -> None:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 40 else f"...{name[-37:]}"
+    shown = visible(name)
+    return _plain(shown if len(shown) <= 40 else f"...{shown[-37:]}")
+
+
+def _plain(text: str) -> str:
+    """A text for a picture, in which no part is a formula."""
+    return visible(text).replace("$", r"\$")
 
 
 def _roofline(axes: Any, found: Profile) -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from ortfuse.bench.fitting import Fitting
 from ortfuse.errors import OptionError
 from ortfuse.model.atomic_write import write_bytes
+from ortfuse.printable import cell
 from ortfuse.report.console import show_notes, show_written
 
 if TYPE_CHECKING:
@@ -160,7 +161,8 @@ def _as_csv(outcome: Outcome) -> bytes:
     rows = csv.DictWriter(made, _COLUMNS, extrasaction="ignore", lineterminator="\n")
     rows.writeheader()
     for point in outcome.curve:
-        rows.writerow({**point.to_dict(), "sites": len(point.choice)})
+        row = {**point.to_dict(), "sites": len(point.choice)}
+        rows.writerow({name: cell(value) for name, value in row.items()})
     return made.getvalue().encode()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ortfuse.errors import OptionError, OrtfuseWarning
 from ortfuse.model.small_files import from_json
+from ortfuse.printable import visible
 from ortfuse.sessions.allowed import refusal
 
 SCHEMA = 1
@@ -101,6 +102,9 @@ class Setting:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", _checked(self.name, self.value))
+        object.__setattr__(
+            self, "reason", visible(self.reason)
+        )  # it has names of a model in it, and is written to a file
 
     def to_dict(self) -> dict[str, Any]:
         """The setting as data for JSON."""

@@ -67,4 +67,20 @@ def test_what_is_printed_is_read_back(pipeline: Pipeline) -> None:
 def test_mistakes_are_shown_where_they_are(text: str, message: str) -> None:
     with pytest.raises(PipelineError, match=message) as error:
         parse(text)
-    assert str(error.value).splitlines()[-1].strip() == "^"
+    assert "▸" in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("fold; cse", "fold▸; cse"), ("fold cse", "fold ▸cse"), ("fold,", "fold,▸"), ("fold,\n\n  (", "fold, ▸(")],
+)
+def test_the_place_of_a_mistake_is_marked(text: str, shown: str) -> None:
+    with pytest.raises(PipelineError) as error:
+        parse(text)
+    assert str(error.value).endswith(f"at the mark in: {shown}")
+
+
+def test_a_text_that_is_too_long_is_an_error_at_once() -> None:
+    with pytest.raises(PipelineError, match="characters"):
+        parse("fold," * 1_000_000)
