@@ -122,6 +122,14 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "trust.readings",
+        "do operators mean the same in the opsets by which the runtime reads functions?",
+        ("benchmarks.trust.readings", "--most", "30", "--write"),
+        ("Softmax", "--most", "4"),
+        stored="trust/readings.json",
+        answer_no=True,
+    ),
+    Job(
         "trust.control",
         "do random If, Loop and Scan, nested in each other, come out the same?",
         ("benchmarks.trust.control", "--count", "300", "--write"),

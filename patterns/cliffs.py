@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ortfuse.dims import DimLike, product, reshape_target
 from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
@@ -74,6 +75,13 @@ def is_no_list(match: Match) -> Refusal | None:
     """x has more than one axis: of a list of sizes, either takes no time."""
     few = match.rank("x") == 1
     return match.refuse("needless", "x", found="it is a list") if few else None
+
+
+@redundant("the Slice would be right where the kernel of Gather is not")
+def is_no_text(match: Match) -> Refusal | None:
+    """x is no text: of blocks of strings, the runtime's Gather leaves all but the first empty, which is not put right here."""
+    text = match.dtype("x") in (None, ir.DataType.STRING)
+    return match.refuse("dtype", "x", "numbers") if text else None
 
 
 def _bound(name: str, position: int, more: int) -> Pattern:
@@ -290,7 +298,7 @@ RULES = [
         replace=op.Slice(
             x, _bound("start", 0, 0), _bound("end", -1, 1), computed("axis", lambda match: ints([match["axis"]]))
         ),
-        guards=(are_neighbours, is_no_list),
+        guards=(are_neighbours, is_no_list, is_no_text),
         exactness=Exactness.EXACT,
         source="ONNX operators Gather and Slice",
         proof=Proof(
@@ -315,7 +323,7 @@ RULES = [
             computed("axis", lambda match: ints([match["axis"]])),
             computed("step", lambda match: ints([match.const("indices")[1] - match.const("indices")[0]])),
         ),
-        guards=(are_in_steps, is_no_list),
+        guards=(are_in_steps, is_no_list, is_no_text),
         exactness=Exactness.EXACT,
         source="ONNX operators Gather and Slice",
         proof=Proof(

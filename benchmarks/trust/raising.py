@@ -67,29 +67,31 @@ def outcome(cell: Cell, opset: int) -> str:
         found = [raised.run(feeds) for feeds, _ in cell.runs[:1]]
     except VerificationError as error:
         return f"does not run: {error}"[:SHOWN]
-    if is_known(cell, Failure(OPTIMISED, "")) or _saturates_strangely(cell):
+    if is_known(cell, Failure(OPTIMISED, "")) or saturates_strangely(cell):
         return NOT_RUN
-    if _all_are(_equal, expected, found):
+    if all_are(equal, expected, found):
         return SAME
-    return ROUNDED if _all_are(same, expected, found) else "differs"
+    return ROUNDED if all_are(same, expected, found) else "differs"
 
 
-def _saturates_strangely(cell: Cell) -> bool:
+def saturates_strangely(cell: Cell) -> bool:
     """Casts with a `saturate` that is neither 0 nor 1 leave the result as the memory was."""
     value = cell.seed.attributes.get("saturate")
     return cell.seed.op_type in ("Cast", "CastLike") and value is not None and value.i not in (0, 1)
 
 
-def _all_are(alike: Callable[[Any, Any], bool], before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
+def all_are(alike: Callable[[Any, Any], bool], before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
+    """Whether all outputs of all runs are alike."""
     return all(
         one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
         for one, other in zip(before, after, strict=True)
     )
 
 
-def _equal(one: Any, other: Any) -> bool:
+def equal(one: Any, other: Any) -> bool:
+    """Whether two outputs have the same bits."""
     if isinstance(one, list) or isinstance(other, list):
-        return type(one) is type(other) and len(one) == len(other) and all(map(_equal, one, other))
+        return type(one) is type(other) and len(one) == len(other) and all(map(equal, one, other))
     one, other = np.asarray(one), np.asarray(other)
     if one.dtype != other.dtype or one.shape != other.shape:
         return False

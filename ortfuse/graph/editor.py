@@ -384,7 +384,7 @@ class Editor(Changes):
 
     @operation()
     def remove_functions(self, identifiers: Collection[ir.OperatorIdentifier]) -> bool:
-        """Remove functions that nothing calls."""
+        """Remove functions; those that are still called are unknown operators to the facts once these are renewed."""
         functions = self.model.functions
         self._journal.append(Filled(functions, dict(functions)))
         for identifier in identifiers:

@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Iterator, Mapping
 from importlib import resources
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import onnx
@@ -89,12 +90,13 @@ def _versions(op_type: str) -> Iterator[Any]:
 
 
 def accepts(node: ir.Node, version: int) -> bool:
-    """Whether the operator at `version` of ai.onnx has the attributes of a node and takes as many inputs."""
+    """Whether the operator at `version` of ai.onnx has the attributes of a node, all that it needs, and takes as many inputs."""
     schema = schema_at(node.op_type, version)
     return (
         schema is not None
         and schema.attributes.keys() >= node.attributes.keys()
-        and len(node.inputs) <= schema.max_input
+        and schema.min_input <= len(node.inputs) <= schema.max_input
+        and all(name in node.attributes for name, attribute in schema.attributes.items() if attribute.required)
     )
 
 
@@ -105,6 +107,45 @@ def changes(op_type: str, version: int, opset: int) -> bool:
     if old is None:
         return False  # an operator that the runtime itself defines in ONNX's domain: no opset has it
     return new is None or bool(old.since_version != new.since_version)
+
+
+_OTHER_MEANING = frozenset({("RoiAlign", 16), ("GroupNormalization", 21), ("Attention", 25)})
+"""Definitions that mean something else than those before them, or are rounded otherwise by the runtime, although they take the
+same nodes (`python -m benchmarks.trust.readings`)."""
+
+
+@functools.cache
+def keeps_meaning(op_type: str, version: int, opset: int) -> bool:
+    """Whether a node of the operator that both versions of ai.onnx accept means the same in both.
+
+    It does if the definition is the same, or if each definition since only took on further types, optional inputs and attributes.
+    """
+    older, newer = sorted((version, opset))
+    first, last = schema_at(op_type, older), schema_at(op_type, newer)
+    if first is None or last is None:
+        return first is last
+    since = [schema for schema in _versions(op_type) if first.since_version <= schema.since_version <= newer]
+    return all(
+        _extends(old, new) and (op_type, new.since_version) not in _OTHER_MEANING for new, old in pairwise(since)
+    )
+
+
+def _extends(old: Any, new: Any) -> bool:
+    """Whether a definition takes all nodes that the one before it took, with the same defaults."""
+    kept = all(
+        name in new.attributes and _same_formal(old.attributes[name], new.attributes[name]) for name in old.attributes
+    )
+    added = [new.attributes[name] for name in new.attributes.keys() - old.attributes.keys()]
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    ports = zip_longest([port.option for port in old.inputs], [port.option for port in new.inputs], fillvalue=None)
+    inputs = all(after in (before, optional) and after is not None for before, after in ports)
+    outputs = [port.option for port in old.outputs] == [port.option for port in new.outputs]
+    return kept and inputs and outputs and not new.deprecated and not any(attribute.required for attribute in added)
+
+
+def _same_formal(old: Any, new: Any) -> bool:
+    alike = old.type == new.type and (old.required or not new.required)
+    return alike and (old.required or old.default_value == new.default_value)
 
 
 _DROPPABLE: Mapping[tuple[str, str], frozenset[int]] = {

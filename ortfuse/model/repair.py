@@ -1,7 +1,10 @@
 """Silently repairs the faults of an incoming model that may be repaired; anything else is an error.
 
-Repaired are: nodes that are not in topological order, inputs and initializers of a subgraph that shadow a value outside of
-it, the spelling "ai.onnx" of the default domain in the opset imports, a missing import of the runtime's own operator domain,
+Empty lists of axes of a Squeeze are dropped: to the runtime they mean all axes of size 1, as if there were no list, while ONNX
+and the runtime's own optimiser take them for none.
+
+Repaired are: nodes that are not in topological order, inputs and initializers of a subgraph that shadow a value outside of it,
+the spelling "ai.onnx" of the default domain in the opset imports, a missing import of the runtime's own operator domain,
 and value_info that contradicts an initializer. ONNX Runtime accepts all of these; the rest of ortfuse can assume that they
 do not occur.
 """
@@ -31,12 +34,37 @@ def admit(model: onnx_ir.Model, *, name: str) -> None:
         InvalidModelError: The model is not valid; the message names the node or value.
     """
     _spell_default_domain(model, name)
+    for node in walk.nodes(model):
+        if node.op_type == "Squeeze" and not node.domain:
+            _drop_empty_axes(node)
     try:
         check(model, name=name)
     except RepairableError:
         # Each repair traverses the whole model, and almost no model needs any.
         _repair(model, name)
         check(model, name=name)
+
+
+def _drop_empty_axes(node: onnx_ir.Node) -> None:
+    """Drop a constant list of axes that is empty."""
+    attribute, given = node.attributes.get("axes"), node.inputs[1] if len(node.inputs) > 1 else None
+    if attribute is not None and not attribute.is_ref() and not attribute.as_ints():
+        del node.attributes["axes"]
+    if given is not None and _is_empty_constant(given):
+        node.resize_inputs(1)
+
+
+def _is_empty_constant(value: onnx_ir.Value) -> bool:
+    producer, tensor = value.producer(), value.const_value
+    if producer is not None:
+        attributes = producer.attributes if producer.op_type == "Constant" and not producer.domain else {}
+        if "value_ints" in attributes and not attributes["value_ints"].is_ref():
+            return not attributes["value_ints"].as_ints()
+        held = attributes.get("value")
+        tensor = None if held is None or held.is_ref() else held.as_tensor()
+    elif value.is_graph_input():
+        return False
+    return tensor is not None and tensor.size == 0
 
 
 def _repair(model: onnx_ir.Model, name: str) -> None:

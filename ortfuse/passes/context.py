@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -38,6 +38,7 @@ class Context:
         spill: Where computed constants are kept.
         max_growth: The bytes that constant folding may add, if the user gave a bound.
         growth: What it has added, and may add.
+        opaque: Functions that are not in the model while passes work on it: to these, their calls are of an unknown operator.
         editor: Makes the changes: passes change a model only through it.
     """
 
@@ -54,6 +55,7 @@ class Context:
     spill: Spill = field(default_factory=Spill)
     max_growth: int | None = None
     growth: Growth = field(init=False)
+    opaque: Sequence[ir.Function] = ()
     editor: Editor = field(init=False)
 
     def __post_init__(self) -> None:

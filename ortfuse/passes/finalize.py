@@ -1,6 +1,6 @@
 """Turns the rewritten graph into a model that can be saved: the last step of every pipeline.
 
-- Functions that define custom operators are added to the model.
+- Functions that define custom operators are added to the model, and those that were kept from the passes put back.
 - If rules made nodes for a newer opset than the model imports, or of operators that are defined in one, the whole model is
   raised to it, by `ortfuse.targets`.
 - A model of IR version 3, in which every initializer must also be an input, is raised to version 4 if it now has
@@ -62,6 +62,7 @@ class Finalize:
     def run(self, context: Context) -> int:
         """Put the model in order; returns the number of corrections."""
         editor, defined = context.editor, _define_functions(context)
+        _put_back_functions(context)
         pending = list(_pending(context))
         with editor.change(self.name):
             changes = defined + _raise_ir_version(context, for_opset=bool(pending))
@@ -87,6 +88,14 @@ def _define_functions(context: Context) -> int:
             context.editor.add_functions(missing)
             context.editor.renew_facts()
     return len(missing)
+
+
+def _put_back_functions(context: Context) -> None:
+    """Put functions back that were kept from the passes; this is no change of the model."""
+    gone = [function for function in context.opaque if function.identifier() not in context.model.functions]
+    if gone:
+        with context.editor.change(Finalize.name):
+            context.editor.add_functions(gone)
 
 
 def _raise_opset(context: Context, pending: list[tuple[ir.Node, int]]) -> int:

@@ -19,6 +19,8 @@ Left alone:
   result cannot be large (NonZero, Compress, Unique);
 - element types that numpy lacks, unless elements are only moved; strings, sequences, optionals;
 - an Identity that gives a value the name of a graph output;
+- float16 that the runtime computes in float32, if the result is too large or too small for float16: it is not rounded there on
+  the way to another node that is computed in float32;
 - integer division by a constant that contains 0 or -1, which can end the process, and what would make an operand of such
   a division constant: it may stand in a branch that is never taken, but the runtime would compute it when it loads the model;
 - nodes that rules made for a newer opset than the model has, and nodes that refer to attributes of their function.
@@ -411,12 +413,24 @@ class _Folder:
         }
         self._failed |= plan.computed.keys() & set(region.nodes)
         for node, tensors in found.items():
-            if tensors or not any(output.uses() for output in node.outputs):
+            if (tensors or not any(output.uses() for output in node.outputs)) and self._is_held(node, tensors):
                 self._replace(node, tensors, region.nodes)
+
+    def _is_held(self, node: ir.Node, results: Mapping[ir.Value, ir.TensorProtocol]) -> bool:
+        """Whether the type of the results holds their numbers, as far as these are not rounded to it anyway."""
+        halves = [tensor for tensor in results.values() if tensor.dtype == ir.DataType.FLOAT16]
+        lost = any(exceeds_half(tensor.numpy()) for tensor in halves)
+        return not lost or not self._context.target.between_casts(node, self._imports(node), self._facts)
 
     def _kept(self, node: ir.Node, values: dict[ir.Value, Any]) -> dict[ir.Value, ir.TensorProtocol]:
         """The computed outputs of a node as tensors, spilled to a file if they are large."""
         return {output: self._context.spill.keep(values.pop(output)) for output in node.outputs if output in values}
+
+
+def exceeds_half(array: np.ndarray[Any, Any]) -> bool:
+    """Whether numbers of float16 may be too large or too small for it: not finite, or with fewer digits than others have."""
+    sizes = np.abs(array.astype(np.float32))
+    return bool(np.any(~np.isfinite(sizes) | ((sizes > 0) & (sizes < float(np.finfo(np.float16).tiny)))))
 
 
 def _users(value: ir.Value) -> list[ir.Node]:

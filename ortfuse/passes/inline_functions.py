@@ -1,8 +1,8 @@
 """The body of a model-local function replaces its calls, so that rules see through it, as the runtime does when it loads a model.
 
 Inlined, in the main graph, in subgraphs and in functions: calls of functions whose operators mean the same in the opset of the
-model as in that of the function, which is raised to that of the model first. Functions that nothing calls any longer are
-removed by `dce`.
+model as in that of the function. A function is raised first if it is of an older opset, with forms of operators that the opset of
+the model has not. Functions that nothing calls any longer are removed by `dce`.
 
 Left alone: operators that the target has a kernel for, or may have one for in a library of the user, which goes before the
 function; functions that take a graph as an attribute, or hold large constants and are called several times; all calls of a model
@@ -19,7 +19,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortfuse.errors import TargetError
-from ortfuse.graph.functions import changed_operator
+from ortfuse.graph.functions import changed_operator, is_to_be_raised
 from ortfuse.graph.walk import Scope, nodes_within
 from ortfuse.passes.context import Context
 from ortfuse.targets import raise_opset
@@ -96,9 +96,11 @@ class InlineFunctions:
 
 
 def _raise_functions(context: Context) -> None:
-    """Bring functions of an older opset to that of the model, where that is possible."""
-    opset = context.model.opset_imports.get("", 0)
-    if any(function.opset_imports.get("", opset) < opset for function in context.model.functions.values()):
+    """Bring functions to the opset of the model if that lacks forms of their nodes, where that is possible."""
+    imports = context.model.opset_imports
+    opset = imports.get("", 0)
+    older = (found for found in context.model.functions.values() if found.opset_imports.get("", opset) < opset)
+    if any(is_to_be_raised(function, imports) for function in older):
         with contextlib.suppress(TargetError):  # what is another operator then stays a call, with a note
             raise_opset(context.model, opset, context.target, context.facts, context.editor)
 

@@ -160,6 +160,8 @@ def _copies(op_types: Iterable[str]) -> int:
 
 def _has_kernels(one: _Shorter, scope: Scope, context: Context) -> bool:
     dtype = context.facts.dtype(one.source)
+    if dtype == ir.DataType.STRING and any(op_type == "Gather" for op_type, _ in one.steps):
+        return False  # the kernel leaves strings out
     return all(context.target.supports("", op_type, scope.opset, [dtype]) for op_type, _ in one.steps)
 
 

@@ -28,6 +28,7 @@ from ortfuse.passes.user_passes import is_of_ortfuse, run_pass
 from ortfuse.pipeline.build import Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
 from ortfuse.pipeline.content import Content
+from ortfuse.pipeline.opaque import opaque_functions, take_out
 from ortfuse.pipeline.passlists import lists_with, read_list
 from ortfuse.pipeline.pins import checked, pinned_rules, pins_first, with_pinned_passes
 from ortfuse.pipeline.report import Counts, RunReport
@@ -216,9 +217,9 @@ class PassManager:
         self, model: ir.Model, inspector: Inspector | None, checks: Inspector | None, meter: Meter | None
     ) -> Context:
         """The context that the passes work on."""
-        target = self._target
+        target, opaque = self._target, opaque_functions(model)
         opset = min(model.graph.opset_imports.get("", 0), target.known_opset)
-        if opset > target.max_opset:
+        if opset > target.max_opset or opaque:
             target = _limited(target, opset)  # a limit prevents raising the opset; it never lowers it
         options = self._options
         context = Context(
@@ -233,7 +234,8 @@ class PassManager:
             debugging=options.debugging or Debugging(),
             max_growth=options.max_growth,
         )
-        for text in model.graph.meta.get(NOTES, ()):
+        context.opaque = take_out(opaque.keys(), context.editor)
+        for text in (*model.graph.meta.get(NOTES, ()), *opaque.values()):
             context.note(text)
         if (training := training_note(model)) is not None:
             context.note(training)

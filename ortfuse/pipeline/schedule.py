@@ -33,7 +33,8 @@ class PassEvent:
         """A copy of the current model, finalized so that it can be saved or executed; the run is not affected."""
         model = self.context.model.clone()
         # The facts belong to the values of the original, and events and notes from finalizing the copy are discarded.
-        Finalize().run(Context(model, Facts(model), self.context.target, Log()))
+        opaque = [function.clone() for function in self.context.opaque]
+        Finalize().run(Context(model, Facts(model), self.context.target, Log(), opaque=opaque))
         return model
 
 

@@ -188,6 +188,12 @@ def _fused_convolution(node: ir.Node, facts: Facts) -> Refusal | None:
     return None
 
 
+def _gathers_no_text(node: ir.Node, facts: Facts) -> Refusal | None:
+    """Of blocks of strings that are gathered, the kernel of 1.32 leaves all but the first string empty."""
+    dtype = facts.dtype(_input(node, 0))
+    return _limit(node, 0, "data", dtype, "numbers") if dtype in (None, ir.DataType.STRING) else None
+
+
 BROADCASTS_FROM: Mapping[str, int] = {"Max": 8, "Min": 8, "Mean": 8, "Sum": 8}
 """The opset from which an operator of ai.onnx takes operands of several shapes."""
 
@@ -221,6 +227,7 @@ FOUND: Mapping[str, Limits] = {
         (MICROSOFT, "MultiHeadAttention"): _bias_is_whole,
         (MICROSOFT, "FusedConv"): _fused_convolution,
         ("", "Attention"): _attention,
+        ("", "Gather"): _gathers_no_text,
         ("", "LayerNormalization"): _normalises_something,
         ("", "RMSNormalization"): _normalises_something,
         ("", "SimplifiedLayerNormalization"): _normalises_something,

@@ -18,6 +18,7 @@ from ortfuse.errors import TargetError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.editor import Editor
+from ortfuse.graph.functions import read_otherwise
 from ortfuse.targets.conversion_plan import Plan
 from ortfuse.targets.custom import opset_of_body
 from ortfuse.targets.skeleton import Skeleton
@@ -87,6 +88,12 @@ def raise_opset(
     found = list(_roots(model, opset))
     if not found:
         return
+    for name, operator in read_otherwise(model).items() if model.functions else ():
+        raise TargetError(
+            f"the model cannot be raised to opset {opset} because of the function {name[0]}::{name[1]}: in its opset {operator} "
+            f"is another operator than in that of the model, by which the runtime reads it; give --max-opset "
+            f"{model.graph.opset_imports['']} to stay below"
+        )
     _refuse_unconvertible(model, opset, target or installed(), facts)
     plans = [plan for root, is_function in found for plan in _plans(root, opset, is_function)]
     names = {value.name for graph in walk.graphs(model) for value in walk.own_values(graph) if value.name}

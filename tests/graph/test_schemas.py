@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.trust.outputs import FORMS, MS, Trial, claimed, outcome, trials
 from ortfuse.graph import schemas
-from ortfuse.graph.schemas import attribute_default, droppable_outputs
+from ortfuse.graph.schemas import attribute_default, droppable_outputs, keeps_meaning
 
 CLAIMED = [trial for form in FORMS for trial in trials(form) if trial.opset == form.opsets[-1] and claimed(trial)]
 
@@ -86,3 +86,17 @@ def test_the_table_of_defaults_is_that_of_the_runtime() -> None:
 def test_an_operator_that_the_table_lacks_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schemas, "_known_defaults", dict)
     assert schemas._defaults_of("com.microsoft", "SkipLayerNormalization")["epsilon"] == pytest.approx(1e-12)
+
+
+@pytest.mark.parametrize(
+    ("operator", "one", "other", "same"),
+    [
+        ("Add", 7, 14, True), ("Reshape", 13, 23, True), ("ArgMax", 11, 13, True), ("Clip", 11, 13, True), ("Pad", 11, 18, True),
+        ("Softmax", 11, 13, False), ("Clip", 6, 11, False), ("ReduceMean", 13, 18, False), ("RoiAlign", 10, 16, False),
+        ("GroupNormalization", 18, 21, False), ("Upsample", 9, 10, False), ("NoSuchOperator", 1, 2, True),
+    ],
+)  # fmt: skip
+def test_definitions_that_only_took_on_types_and_options_mean_the_same(
+    operator: str, one: int, other: int, same: bool
+) -> None:
+    assert keeps_meaning(operator, one, other) is keeps_meaning(operator, other, one) is same

@@ -266,6 +266,22 @@ def test_value_info_that_contradicts_an_initializer_gives_way(tmp_path: Path) ->
     assert (value.dtype, value.shape) == (onnx_ir.DataType.FLOAT, [3])
 
 
+@pytest.mark.parametrize(
+    ("opset", "given", "kept"),
+    [(20, "<int64[0] e = {}>", False), (20, "<int64[1] e = {0}>", True), (13, "", False), (11, "", False)],
+)
+def test_an_empty_list_of_axes_of_a_squeeze_is_dropped(opset: int, given: str, kept: bool) -> None:
+    """It means all of them to the runtime."""
+    body = "y = Squeeze(x, e)" if given else "e = Constant<value = int64[0] {}>() y = Squeeze(x, e)"
+    body = body if opset > 11 else "y = Squeeze(x)"
+    text = f'<ir_version: 8, opset_import: ["": {opset}]> g (float[1,n] x) => (float[] y) {given} {{ {body} }}'
+    proto = parser.parse_model(text)
+    if opset == 11:
+        proto.graph.node[-1].attribute.add(name="axes", type=onnx.AttributeProto.INTS)
+    squeeze = next(node for node in enter(proto)[0].graph if node.op_type == "Squeeze")
+    assert (len(squeeze.inputs) == 2) is kept and "axes" not in squeeze.attributes
+
+
 def test_check_does_not_repair() -> None:
     model = onnx_ir.from_proto(parser.parse_model(graph("y = Neg(z) z = Exp(x)")))
     with pytest.raises(

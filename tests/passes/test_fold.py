@@ -350,3 +350,17 @@ def test_a_result_that_the_runtime_leaves_open_is_not_folded() -> None:
     model = model_of(text)
     Fold().run(context_of(model))
     assert operators(model) == ["Attention"]
+
+
+@pytest.mark.parametrize(("number", "stays"), [(642.0, "Mul Mul Mul Add Mul Tanh Cast"), (2.0, "Mul Tanh Cast")])
+def test_half_precision_that_the_runtime_computes_in_float32_is_folded_only_if_float16_holds_it(
+    number: float, stays: str
+) -> None:
+    bits = [int(np.float16(one).view(np.uint16)) for one in (number, 0.044)]
+    text = f"""agraph (float16[1] x) => (float[1] y) <float16[1] c = {{{bits[0]}}}, float16[1] k = {{{bits[1]}}}> {{
+        q = Mul(c, c) \n r = Mul(q, c) \n p = Mul(r, k) \n s = Add(c, p) \n m = Mul(x, s) \n t = Tanh(m)
+        y = Cast <to = 1> (t) }}"""
+    model, _, _ = apply(text, Fold(), DeadCode())
+    assert " ".join(operators(model)) == stays
+    x = {"x": np.array([1e-4], np.float16)}
+    np.testing.assert_allclose(execute(model, x)[0], execute(proto_of(text), x)[0], rtol=2e-3)

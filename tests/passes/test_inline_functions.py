@@ -8,7 +8,10 @@ import onnx_ir as ir
 import pytest
 from rewriting import ops, same
 
+from ortfuse.errors import TargetError
+from ortfuse.graph.walk import nodes
 from ortfuse.pipeline import PassManager
+from ortfuse.targets import raise_opset
 
 
 def parse(text: str) -> ir.Model:
@@ -109,6 +112,59 @@ def test_an_operator_of_another_definition_keeps_the_call() -> None:
     assert ops(result) == "f"
 
 
+READ_OTHERWISE = {
+    "r = Softmax(a)": (13, 11, "Softmax"),
+    "r = Softmax<axis = 1>(a)": (18, 12, "Softmax"),
+    "r = LogSoftmax(a)": (11, 13, "LogSoftmax"),
+    "b = Hardmax(a) r = Mul(b, a)": (20, 9, "Hardmax"),
+}
+
+
+@pytest.mark.parametrize("body", READ_OTHERWISE)
+def test_the_call_of_a_function_stays_if_the_runtime_reads_it_by_another_opset(body: str) -> None:
+    """It reads the nodes of a function by the opset of the model: inlined by its own, the result would be another."""
+    opset, own, operator = READ_OTHERWISE[body]
+    original = parse(
+        f"""<ir_version: 10, opset_import: ["": {opset}, "own": 1]> g (float[2,3,4] x) => (float[2,3,4] y)
+        {{ s = Neg(x) t = Neg(s) y = own.f(t) }} {function("c = own.h(a) r = Relu(c)", opset=own)}
+        {function(body, opset=own, head="h (a) => (r)")}"""
+    )
+    copy = original.clone()
+    report = PassManager("all").run(copy)
+    assert ops(copy) == "h Relu", "what is around it is rewritten, and so are other functions"
+    assert copy.graph.opset_imports[""] == opset
+    ((_, found),) = copy.functions.items()
+    assert found[0].op_type == operator and found.opset_imports[""] == own
+    (note,) = (note for note in report.notes if "own::h" in note)
+    assert f"written for opset {own}" in note and f"by the model's, {opset}" in note and operator in note
+    same(original, copy, {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)})
+    with pytest.raises(TargetError, match="own::h"):
+        raise_opset(original.clone(), 23)
+
+
+@pytest.mark.parametrize(
+    ("body", "opset", "own"),
+    [("b = Reshape(a, k) r = Add(b, b)", 18, 13), ("r = Softmax<axis = -1>(a)", 20, 12), ("r = Relu(a)", 11, 22)],
+)
+def test_an_operator_that_only_took_on_types_and_options_means_the_same(body: str, opset: int, own: int) -> None:
+    text = function(f"k = Constant<value = int64[2] {{0, -1}}>() {body}", opset=own)
+    original = parse(
+        f"""<ir_version: 10, opset_import: ["": {opset}, "own": 1]> g (float[n,4] x) => (float[n,4] y) {{ y = own.f(x) }} {text}"""
+    )
+    result = after("canonicalize", original)
+    assert not result.functions
+    same(original, result, {"x": X})
+
+
+def test_a_form_that_only_the_opset_of_the_function_has_is_what_was_meant() -> None:
+    """The runtime does not load the model as it is."""
+    original = parse(
+        f"""<ir_version: 10, opset_import: ["": 13, "own": 1]> g (float[n,4] x) => (float[n,1] y) {{ y = own.f(x) }}
+        {function("r = ReduceSum<axes = [1]>(a)", opset=11)}"""
+    )
+    assert ops(after("canonicalize", original)) == "ReduceSum"
+
+
 def test_a_model_that_would_become_too_large_keeps_its_calls() -> None:
     functions = "".join(
         function(f"c = own.f{number + 1}(a) r = own.f{number + 1}(c)", head=f"f{number} (a) => (r)")
@@ -129,6 +185,6 @@ def test_functions_get_no_operators_that_the_opset_of_the_model_lacks(main: int,
     before.graph.opset_imports[""] = main
     after = before.clone()
     PassManager("canonicalize, fuse.activation, finalize").run(after)
-    found = {node.op_type: node.domain for one in after.functions.values() for node in one}
+    found = {node.op_type: node.domain for node in nodes(after)}
     assert found.get("Gelu") == made
     same(before, after, {"x": X[:, :4]})

@@ -1,0 +1,109 @@
+"""Single operators read by another opset than they are written for, as the runtime reads functions: do they compute the same?
+
+    python -m benchmarks.trust.readings --most 30 --write     # about so many cells of each operator; figures go to readings.json
+    python -m benchmarks.trust.readings Softmax RoiAlign      # these operators
+
+The models are the cells of the conformance grid (`benchmarks.trust.operators`) at every opset at which their operator changed.
+Only the number of the opset is set to each later one, nothing is converted. `ortfuse.graph.schemas.keeps_meaning` says of each
+pair whether both readings agree; it is wrong where it says so and the results differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime
+
+from benchmarks.trust.grid.cells import Cell, about
+from benchmarks.trust.grid.seeds import seeds, versions
+from benchmarks.trust.raising import all_are, equal, saturates_strangely
+from benchmarks.trust.standard import same
+from ortfuse.errors import VerificationError
+from ortfuse.execution.session import Session
+from ortfuse.graph.schemas import keeps_meaning
+
+RESULTS = Path(__file__).with_name("readings.json")
+SAME, ROUNDED, DIFFERS, REFUSED = "same", "rounded otherwise", "differs", "refused"
+
+Counts = dict[tuple[int, int], Counter[str]]
+
+
+def readings(operator: str, most: int) -> Counts:
+    """What becomes of cells of an operator, by the opset of its definition and the one by which they are read."""
+    found: Counts = defaultdict(Counter)
+    changed = versions("", operator)
+    for cell in about(most, 0, operator):
+        (written,) = [one.version for one in cell.model.opset_import if not one.domain]
+        expected = None if saturates_strangely(cell) else _run(cell, written)
+        since = max((version for version in changed if version <= written), default=written)
+        for opset in [version for version in changed if version > written] if expected is not None else ():
+            found[since, opset][_outcome(expected, _run(cell, opset))] += 1
+    return found
+
+
+def _run(cell: Cell, opset: int) -> list[dict[str, Any]] | None:
+    """The outputs of a cell read by an opset; `None` if the runtime refuses it."""
+    model = onnx.ModelProto()
+    model.CopyFrom(cell.model)
+    for one in model.opset_import:
+        one.version = one.version if one.domain else opset
+    try:
+        return [Session(model.SerializeToString(), optimise=False, lean=True).run(cell.runs[0][0])]
+    except VerificationError:
+        return None
+
+
+def _outcome(expected: Any, found: Any) -> str:
+    if found is None:
+        return REFUSED
+    if all_are(equal, expected, found):
+        return SAME
+    return ROUNDED if all_are(same, expected, found) else DIFFERS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the cells of some operators, or of all, by later opsets; the exit code is 1 if a reading is wrong."""
+    parser = argparse.ArgumentParser(description="Single operators read by another opset than they are written for.")
+    parser.add_argument("operators", nargs="*", help="names of operators; all of ai.onnx by default")
+    parser.add_argument("--most", type=int, default=30, help="about so many cells of each operator")
+    parser.add_argument("--write", action="store_true", help="keep the figures in readings.json")
+    given = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    started, counts = time.monotonic(), Counter[str]()
+    changed: dict[str, dict[str, int]] = {}
+    wrong: list[str] = []
+    for operator in given.operators or sorted(name for name, found in seeds().items() if not found[0].domain):
+        for (since, opset), outcomes in sorted(readings(operator, given.most).items()):
+            counts.update(outcomes)
+            label = f"{operator} {since} read as {opset}"
+            if outcomes[DIFFERS] or outcomes[ROUNDED]:
+                changed[label] = dict(outcomes)
+            if outcomes[DIFFERS] and keeps_meaning(operator, since, opset):
+                wrong.append(label)
+                print(f"{label}: {dict(outcomes)}", flush=True)
+    result = {
+        "command": " ".join(["python -m benchmarks.trust.readings", *sys.argv[1:]]),
+        "onnx": onnx.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "read": dict(sorted(counts.items())),
+        "seconds": round(time.monotonic() - started),
+        "other readings": changed,
+        "wrong": wrong,
+    }
+    if given.write:
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["read"]))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
