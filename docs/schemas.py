@@ -179,6 +179,7 @@ def tables() -> dict[str, Schema]:
         "pipeline": schema(str), "chosen": schema(str), "seconds": schema(float), "analysis_seconds": schema(float),
         "before": record(Counts), "after": record(Counts), "families": schema(dict[str, int]), "improved": schema(dict[str, int]),
         "passes": several(_nested(record(PassReport, without=("parts",)))), "rules": schema(dict[str, RuleStatistics]),
+        "lost": schema(dict[str, int]),
         "events": several(Event), "misses": several(record(NearMiss, ("root",), refusal=refusal, nodes=list[str])),
         "choices": several(choice), "folded": several(Grown),
         "held_back": several(Grown), "notes": schema(list[str]), "failures": schema(list[str]),

@@ -18,7 +18,7 @@ is missing."""
 
 Code = Literal[
     "attribute", "attribute_unknown", "axes_added", "coefficient", "condition", "cycle", "dimension", "dtype", "extra_input",
-    "extra_part", "graph_output", "inexact", "kernel_limit", "left_out", "max_opset", "missing_input", "needless",
+    "extra_part", "graph_output", "inexact", "kept", "kernel_limit", "left_out", "max_opset", "missing_input", "needless",
     "no_kernel", "no_operator", "no_part", "no_replacement", "not_constant", "not_continued", "not_equal", "not_same", "opset",
     "operator", "other_graph", "other_rule", "output", "output_is_input", "pinned", "rank", "result_dtype", "result_shape",
     "search_limit", "shape", "signature", "slower", "unasked", "unchecked", "use", "used_elsewhere", "value", "values_unknown",
@@ -50,6 +50,7 @@ _SENTENCES: Mapping[Code, tuple[str, str]] = {
         "{subject} is a graph output, so it must stay", "{subject} were no output of the model: leave it out when exporting",
     ),
     "inexact": ("{subject}: {found} is not exact as {needed}", "{subject} were of a number that is exact as {needed}"),
+    "kept": ("{subject} stays, since {found} made it", "{found} had not made it"),
     "kernel_limit": ("{subject} is {found}, and the kernel takes {needed}", "{subject} were {needed}"),
     "left_out": ("{found}", "it were not left out"),
     "max_opset": (

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ortfuse.bisection.bisect import NEEDED, Gate, Key, Restriction
+from ortfuse.bisection.bisect import Gate, Key, Restriction
 from ortfuse.bisection.ddmin import first_showing
 from ortfuse.execution.loading import Loading
 from ortfuse.execution.runtime import Level
 from ortfuse.graph.edit import Edit, Inspector
+from ortfuse.pipeline.manager import NECESSARY
 from ortfuse.refusal import Refusal, Subject, refuse
 
 _MOST = 12
@@ -33,7 +34,7 @@ class Avoiding:
     def objection(self, edit: Edit) -> Refusal | None:
         """Why an edit is left out, if it is."""
         key = (edit.author, edit.name)
-        if key in self.avoided and edit.author not in NEEDED:
+        if key in self.avoided and edit.author not in NECESSARY:
             self.left_out.add(key)
             return refuse("left_out", Subject("value", edit.name), found="the runtime would not load the result")
         return None if self.then is None else self.then.objection(edit)

@@ -27,16 +27,13 @@ from ortfuse.execution.inputs import Inputs
 from ortfuse.graph.edit import Edit
 from ortfuse.passes import Finalize
 from ortfuse.pipeline import PassManager, RunReport
+from ortfuse.pipeline.manager import NECESSARY
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import Rule
-from ortfuse.targets.opset import AUTHOR as RAISE_OPSET
 from ortfuse.verification.verdict import Trial, Verdict, judge
 
 Key = tuple[str, str]
 """A rule or pass and the site that it changes."""
-
-NEEDED = frozenset({Finalize.name, RAISE_OPSET})
-"""The authors of edits without which there is no result."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class Gate:
 
     def objection(self, edit: Edit) -> Refusal | None:
         """Why an edit is left out, if it is. One that neither replaces nor removes anything (types, order) is allowed."""
-        if edit.author in NEEDED or not (edit.nodes or edit.outputs):
+        if edit.author in NECESSARY or not (edit.nodes or edit.outputs):
             return None
         key = (edit.author, edit.name)
         allowed = self.allowed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.graph.edit import Edit, Guard, Inspector, needed_elsewhere, sides_of
 from ortfuse.graph.journal import Flip, Rewired
+from ortfuse.graph.kept import keep, keeper, taken_apart
 from ortfuse.graph.modules import MODULE_KEY, common_module, module_of
 from ortfuse.graph.walk import Scope, scopes
 from ortfuse.refusal import Refusal
@@ -187,7 +188,18 @@ class Change:
             if node.graph is None and (needed := needed_elsewhere(node, removed)) is not None:
                 self.site = needed.subject.name
                 return needed
-        return self._guarded() if self._editor.guards else None
+        return self._taken_apart() or (self._guarded() if self._editor.guards else None)
+
+    def _taken_apart(self) -> Refusal | None:
+        """What is wrong with the change because of nodes that are to stay."""
+        if not self.removed:
+            return None
+        found = taken_apart(self.removed, self.nodes, dict(self._outputs()), self.added)
+        if found is None or self._editor.is_users(self.rule) or self.author in self._editor.necessary:
+            return None
+        old, new = self.replaced[0]
+        self.site = old.name or new.name or "?"  # the name may have passed to the new value
+        return found
 
     def _guarded(self) -> Refusal | None:
         """What the guards have against the operands that nodes have now."""
@@ -205,7 +217,12 @@ class Change:
         if not self.added or self.origins:
             for copy, original in self.origins.items():
                 copy.metadata_props.update(original.metadata_props)
+                if keeper(original):
+                    keep([copy], keeper(original))
             return
+        if self.rule is not None:
+            for fresh, who in self._editor.keeps(self.rule, list(self.added)).items():
+                keep([fresh], who)
         names: dict[str, None] = {}
         rule = None if self.rule is None else self.author
         olds = self.nodes or [node for old, _ in self.replaced if (node := old.producer()) is not None]
@@ -237,6 +254,11 @@ def _is_ours(rule: Any) -> bool:
     return False
 
 
+def _keeps_none(rule: Any, made: Sequence[ir.Node]) -> Mapping[ir.Node, str]:
+    """The nodes that are to stay of those that a rule made, if nobody says which: none."""
+    return {}
+
+
 class Changes:
     """What the changes of one model share.
 
@@ -246,6 +268,8 @@ class Changes:
         inspectors: They are asked about each change.
         checks: They are asked about the changes of the user's own rules and passes alone.
         is_users: Whether a change by a rule, or by none (`None`), is one of the user's own.
+        keeps: The nodes that are to stay of those that a rule made, each with who wants that; see `ortfuse.graph.kept`.
+        necessary: The authors of changes without which there is no result, so that they may take apart what is to stay.
         guards: They are asked about each operand that a change gives to a node that was there.
         recorder: Keeps a record of changes.
         author: The author of changes that name none: the pass being run.
@@ -263,6 +287,8 @@ class Changes:
         self.inspectors = list(inspectors)
         self.checks: list[Inspector] = []
         self.is_users: Callable[[Any], bool] = _is_ours
+        self.keeps: Callable[[Any, Sequence[ir.Node]], Mapping[ir.Node, str]] = _keeps_none
+        self.necessary: Collection[str] = ()
         self.guards: list[Guard] = []
         self._journal: list[Flip] = []
         self._open: Change | None = None

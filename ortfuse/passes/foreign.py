@@ -10,13 +10,16 @@ note.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
 from ortfuse.errors import PipelineError
+from ortfuse.graph import walk
 from ortfuse.graph.contents import changes, contents
+from ortfuse.graph.kept import keep, keeper, telling
 from ortfuse.passes.context import Context
 from ortfuse.passes.regions import Region, difference
 from ortfuse.rewrite import Exactness
@@ -45,13 +48,20 @@ class ForeignPass:
         if context.is_inspected:
             result = inspected(context, self._apply(context.model.clone()), self.name, self)
         else:
+            known = set(walk.nodes(context.model))
             result = self._apply(context.model)
+            self.keep([node for node in walk.nodes(result) if node not in known])
         count = changes(before, contents(result))
         if count:
             if result is not context.model:
                 take_over(context.model, result)
             context.editor.renew_facts()
         return count
+
+    def keep(self, made: Sequence[ir.Node]) -> None:
+        """Mark what a rule has made to stay, as what other rules of the user's own make does; passes are no rules."""
+        if not isinstance(self.passed, ir.passes.PassBase):
+            keep(telling(made), f"your rule {self.name}")
 
     def _apply(self, model: ir.Model) -> ir.Model:
         """The model after the pass, which may be another object."""
@@ -80,6 +90,10 @@ def inspected(context: Context, trial: ir.Model, name: str, rule: Any = None) ->
     if found.beyond is not None:
         context.note(f"{name} is not checked where it changed the model: {found.beyond}")
         return trial
+    if isinstance(rule, ForeignPass):
+        for region in found.regions:
+            before = {node.op_identifier() for node in region.old}
+            rule.keep([node for node in region.new if node.op_identifier() not in before])
     agreed = [_exchange(context, region, name, rule) for region in found.regions]
     # Names, metadata and declared types are taken over too, but only if every region was accepted.
     return trial if all(agreed) else context.model
@@ -129,6 +143,8 @@ class _Copies:
             name=node.name,
             metadata_props=dict(node.metadata_props),
         )
+        if keeper(node):
+            keep([copy], keeper(node))
         for value, output in zip(node.outputs, copy.outputs, strict=True):
             output.type, output.shape = value.type, value.shape
             if value.name == "":

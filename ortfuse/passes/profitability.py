@@ -155,6 +155,11 @@ class Choices:
         """Whether a pin asks for the operators of the rule's family."""
         return self._pin(rule) not in (None, LEAVE)
 
+    def pinned(self, rule: Rule) -> str:
+        """The operator that a pin wants of a rule, if there is one."""
+        pin = self._pin(rule)
+        return "" if pin is None or pin == LEAVE else pin
+
     def measures(self, rule: Rule) -> bool:
         """Whether sites of a rule are measured: there is a meter, and the rule's proof declares typical sizes."""
         return self.meter is not None and bool(rule.proof.typical) and not self._free_of_cost(rule)
@@ -177,7 +182,7 @@ class Choices:
         estimate = None if free else self._estimate(edit)
         refused = estimate is not None and not estimate.worth_it
         if estimate is not None or (free and self._pin(rule) is not None):
-            makes = dict.fromkeys(_full_name(node.domain, node.op_type) for node in edit.added)
+            makes = dict.fromkeys(full_name(node.domain, node.op_type) for node in edit.added)
             self._note(rule, ", ".join(makes), estimate, not refused, edit.match)
         return _slower(rule, estimate) if estimate is not None and refused else None
 
@@ -262,5 +267,6 @@ def _takes_away(pin: str, rule: Rule) -> bool:
     return pin.rpartition(".")[2] in rule.matcher.heads
 
 
-def _full_name(domain: str, op_type: str) -> str:
+def full_name(domain: str, op_type: str) -> str:
+    """The name of an operator, with its domain if that is not ai.onnx."""
     return f"{domain}.{op_type}" if domain else op_type

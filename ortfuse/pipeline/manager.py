@@ -6,7 +6,7 @@ import copy
 import functools
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ import onnx_ir as ir
 from ortfuse.assumptions import ASSUMPTIONS
 from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, PipelineError, RewriteError, RuleError
 from ortfuse.facts.facts import Facts
+from ortfuse.graph import walk
 from ortfuse.graph.edit import Inspector
+from ortfuse.graph.kept import release, telling
 from ortfuse.model.check import check
 from ortfuse.model.intake import NOTES
 from ortfuse.model.io import uncollected
@@ -24,8 +26,9 @@ from ortfuse.model.training_mode import training_note
 from ortfuse.options import TABLE, Options, PipelineLike
 from ortfuse.passes import Choices, Context, Finalize, Meter, Pass
 from ortfuse.passes.foreign import ForeignPass, foreign_pass
+from ortfuse.passes.profitability import full_name, names_one
 from ortfuse.passes.user_passes import is_of_ortfuse, run_pass
-from ortfuse.pipeline.build import Builder, Repeated, Single, Step, call_of
+from ortfuse.pipeline.build import CANONICALIZE, Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
 from ortfuse.pipeline.content import Content
 from ortfuse.pipeline.opaque import opaque_functions, take_out
@@ -36,6 +39,10 @@ from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.text import Item, parse
 from ortfuse.rewrite import Debugging, Log, Rule
 from ortfuse.targets import DEFECTS, Target
+from ortfuse.targets.opset import AUTHOR as RAISE_OPSET
+
+NECESSARY = frozenset({Finalize.name, RAISE_OPSET})
+"""The authors of changes without which there is no result."""
 
 
 class PassManager:
@@ -147,6 +154,7 @@ class PassManager:
             analysed = time.perf_counter()
             for turn in schedule:
                 context.editor.is_users = functools.partial(self._is_users, turn.transformer)
+                context.editor.keeps = functools.partial(self._keeps, turn.transformer, context.choices)
                 try:
                     turn.changes = run_pass(turn.transformer, context)
                 except Exception as error:
@@ -158,6 +166,8 @@ class PassManager:
                     users.append(turn.name)
             finished = time.perf_counter()
             _check_result(model)
+            context.log.settle(model)
+            release(walk.nodes(model))
             self._tell_of_defects(context)
             self._tell_of_unchecked(context, users)
         return RunReport(
@@ -205,6 +215,20 @@ class PassManager:
             return rule is not self._built_in.get(rule.name)
         return isinstance(transformer, ForeignPass) or not is_of_ortfuse(transformer)
 
+    def _keeps(self, transformer: Pass, choices: Choices, rule: Any, made: Sequence[ir.Node]) -> Mapping[ir.Node, str]:
+        """The nodes that are to stay of those that a rule made: those that a pin asks for, and those of the user's own rules.
+
+        The user's rules in the pass `canonicalize` bring a model to the form that other rules look for.
+        """
+        if not isinstance(rule, Rule):
+            return {}
+        if pin := choices.pinned(rule):
+            asked = [node for node in made if names_one(pin, [full_name(node.domain, node.op_type)])]
+            return dict.fromkeys(asked, f"the pin to {pin}")
+        if self._is_users(transformer, rule) and transformer.name != CANONICALIZE:
+            return dict.fromkeys(telling(made), f"your rule {rule.name}")
+        return {}
+
     def _tell_of_unchecked(self, context: Context, passes: Iterable[str]) -> None:
         """Note which of the user's own rules and passes changed the model without being checked."""
         rules = {rule.name for rule in self._catalogue.rules_from("package", "user")}
@@ -234,6 +258,7 @@ class PassManager:
             debugging=options.debugging or Debugging(),
             max_growth=options.max_growth,
         )
+        context.editor.necessary = NECESSARY
         context.opaque = take_out(opaque.keys(), context.editor)
         for text in (*model.graph.meta.get(NOTES, ()), *opaque.values()):
             context.note(text)

@@ -129,15 +129,17 @@ class RunReport:
         return list(self.log.misses.values())
 
     def families(self) -> dict[str, int]:
-        """The number of sites fused for each family of fusions; rewrites to normal form are not counted.
+        """The number of fused sites in the result for each family of fusions; rewrites to normal form are not counted.
+
+        A site that a later pass took apart, or that nothing needed any more, is not there and not counted.
 
         What had one operator before the run, such as a `Gelu` of the exporter, is not among them: see `improved`.
         """
         found: Counter[str] = Counter()
         for rule, hits in self._fusions().items():
             if not self.log.statistics(rule).is_refinement:
-                found[rule.partition(".")[0]] += hits
-        return dict(found.most_common())
+                found[rule.partition(".")[0]] += self.log.there(rule, hits)
+        return {family: count for family, count in found.most_common() if count}
 
     def improved(self) -> dict[str, int]:
         """The number of sites of each family that the model had as one operator and that got a better one, such as with a bias.
@@ -145,14 +147,16 @@ class RunReport:
         Sites that rules of this run have made are not counted again: they are among those of `families`.
         """
         fusions, made = self._fusions(), set[str]()
-        found: Counter[str] = Counter()
+        hits, found = Counter[str](), Counter[str]()
         for event in self.events:
             if event.rule not in fusions:
                 continue
             if self.log.statistics(event.rule).is_refinement and made.isdisjoint(event.removed):
-                found[event.rule.partition(".")[0]] += 1
+                hits[event.rule] += 1
             made.update(event.added)
-        return dict(found.most_common())
+        for rule, count in hits.items():
+            found[rule.partition(".")[0]] += self.log.there(rule, count)
+        return {family: count for family, count in found.most_common() if count}
 
     def _fusions(self) -> Counter[str]:
         """How often each rule was applied, without those that bring a model to normal form."""
@@ -178,6 +182,7 @@ class RunReport:
             "improved": self.improved(),
             "passes": [asdict(report) for report in self.passes],
             "rules": {name: asdict(statistics) for name, statistics in self.log.rules.items()},
+            "lost": dict(self.log.lost),
             "events": [asdict(event) for event in self.events],
             "misses": [miss.to_dict() for miss in self.misses],
             "choices": [choice.to_dict() for choice in self.choices],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import onnx_ir as ir
 
+from ortfuse.graph import walk
 from ortfuse.graph.editor import Change
+from ortfuse.graph.traits import PLAIN
 from ortfuse.refusal import Refusal
 
 Step = Literal["pattern", "guards", "replacement"]
@@ -77,6 +79,24 @@ class NearMiss:
         }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """A site that a rule fused: the rule, and the telling operators that it made there."""
+
+    rule: str
+    operators: frozenset[str]
+
+
+_SITES = "ortfuse.sites"
+"""The entry of a node's `meta` with the fused sites that it is what became of."""
+
+
+def _sites_in(node: ir.Node) -> Iterator[Site]:
+    """The sites that a node and those nested in it are what became of."""
+    for one in (node, *walk.nested_nodes(node)):
+        yield from one.meta.get(_SITES, ())
+
+
 @dataclass
 class Log:
     """Everything that happened. Near misses are kept only where they are asked for, because they cost time.
@@ -89,6 +109,7 @@ class Log:
         misses: The near miss of each rule at each site.
         changes: How many changes each rule and pass has made.
         refused: Why a change was undone, for each rule or pass and site.
+        lost: For each rule, how many of its sites later changes have taken apart or removed; known once the log is settled.
     """
 
     explain: bool = False
@@ -98,14 +119,36 @@ class Log:
     misses: dict[tuple[str, str], NearMiss] = field(default_factory=dict)
     changes: Counter[str] = field(default_factory=Counter)
     refused: dict[tuple[str, str], Refusal] = field(default_factory=dict)
+    lost: Counter[str] = field(default_factory=Counter)
+    _made: list[Site] = field(default_factory=list, repr=False)
 
     def explains(self, rule: str) -> bool:
         """Whether the near misses of a rule are kept."""
         return self.explain or rule in self.watched
 
     def changed(self, change: Change) -> None:
-        """Count a change of the model; rewrites are also recorded as events."""
+        """Count a change of the model, and follow what becomes of fused sites; rewrites are also recorded as events."""
         self.changes[change.author] += 1
+        if not change.added:
+            return
+        olds = dict.fromkeys([*change.nodes, *change.removed, *(old.producer() for old, _ in change.replaced)])
+        sites = [site for node in olds if node is not None for site in _sites_in(node)]
+        if len(change.nodes or change.removed) == 1 and len(change.added) > 1:
+            operator = (change.nodes or change.removed)[0].op_type
+            sites = [site for site in sites if operator not in site.operators]  # one operator became several
+        operators = frozenset(node.op_type for node in change.added) - PLAIN
+        if change.match is not None and operators:
+            self._made.append(Site(change.author, operators))
+            sites.append(self._made[-1])
+        if sites:
+            known = tuple(dict.fromkeys(sites))
+            for node in change.added:
+                node.meta[_SITES] = known
+
+    def settle(self, model: ir.Model) -> None:
+        """Count the fused sites of which nothing is left in the result."""
+        left = {site for node in walk.nodes(model) for site in node.meta.pop(_SITES, ())}
+        self.lost = Counter(site.rule for site in self._made if site not in left)
 
     def refuse(self, change: Change, refusal: Refusal) -> None:
         """Record why a change was undone; of several at a site, the last is kept."""
@@ -130,6 +173,10 @@ class Log:
         """Record a near miss; the latest at each site is kept, as the graph around it may have changed since earlier ones."""
         site = value.name or "?"
         self.misses[rule, site] = NearMiss(rule, site, step, matched, refusal, value.producer(), tuple(nodes))
+
+    def there(self, rule: str, hits: int) -> int:
+        """How many of the sites that a rule rewrote are still there."""
+        return max(hits - self.lost[rule], 0)
 
     def hits(self) -> dict[str, int]:
         """How many sites each rule rewrote; rules that rewrote none are left out."""
