@@ -180,7 +180,9 @@ def _references(original: ir.Model, ran: Sequence[Ran], notes: list[str], budget
             notes.append(f"no float64 evaluation of {label}: the others took {time.monotonic() - started:.0f} s")
             found.append(None)
             continue
-        found.append(reference.run(inputs))
+        found.append(reference.run(inputs, budget.share(EVALUATING) - (time.monotonic() - started)))
+        if reference.too_large:
+            notes.append(f"no float64 evaluation of {label}: {reference.too_large}")
     if reference.reason is not None:
         notes.append(f"no float64 evaluation: {reference.reason}")
     return found

@@ -7,7 +7,6 @@ rows with padded tails (see `ortfuse.execution.input_roles`). All others are dra
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from ortfuse.errors import VerificationError
 from ortfuse.execution import drawing
 from ortfuse.execution.drawing import SMALL, USUAL, Drawing, Masks
 from ortfuse.execution.input_roles import Boxes, Limit, Role, Use, role_of
+from ortfuse.execution.memory import total_bytes
 from ortfuse.execution.size_operands import size_inputs
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.functions import looked_into
@@ -99,20 +99,12 @@ def make_inputs(
 
 def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> list[int]:
     shape = [evaluate(dim, sizes) if isinstance(dim, Dim) else dim for dim in spec.shape]
-    if (needed := _DRAWN * math.prod(shape)) > (there_is := _memory()):
+    if (needed := _DRAWN * math.prod(shape)) > (there_is := total_bytes()):
         raise VerificationError(
             f"input '{spec.name}' of shape {shape} would be drawn from {needed:,} bytes of random numbers, and this machine has "
             f"{there_is:,}; take smaller sizes"
         )
     return shape
-
-
-def _memory() -> int:
-    """The bytes of memory that this machine has; where the system does not tell, as many as there are addresses."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 47
 
 
 @dataclass(frozen=True)

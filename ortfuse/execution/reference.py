@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -13,6 +14,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from ortfuse.errors import VerificationError
+from ortfuse.execution.float64_convolution import Conv, ConvTranspose
+from ortfuse.execution.float64_cost import TooLargeError, demand_room
 from ortfuse.execution.partition import Segment, cut, to_model
 from ortfuse.execution.session import Arrays, Session, weight_bytes
 from ortfuse.execution.to_float64 import in_float64
@@ -39,6 +42,8 @@ class Reference:
     def __init__(self, model: ir.Model) -> None:
         self.reason = _infeasible(model)
         """Why there is no float64 evaluation; `None` if there is one."""
+        self.too_large = ""
+        """Why the last inputs were too large for one; empty if they were not."""
         if self.reason is not None:
             return
         wide = in_float64(model)
@@ -51,15 +56,24 @@ class Reference:
         self._segments = cut(self._model.graph, lambda node: _has_kernels(node, opsets, facts, target))
         self._executions: dict[int, _Execution] = {}
 
-    def run(self, inputs: Mapping[str, Any]) -> Arrays | None:
-        """All outputs in float64 (those of other types unchanged), or `None` (see `reason`)."""
+    def run(self, inputs: Mapping[str, Any], seconds: float = math.inf) -> Arrays | None:
+        """All outputs in float64 (those of other types unchanged), or `None` (see `reason` and `too_large`).
+
+        Args:
+            inputs: Arrays by name.
+            seconds: How long ONNX's reference implementation may take, as far as that can be told before.
+        """
+        self.too_large = ""
         if self.reason is not None:
             return None
-        known = {name: _wide(array) for name, array in inputs.items()}
+        known, end = {name: _wide(array) for name, array in inputs.items()}, time.monotonic() + seconds
         try:
             for index, segment in enumerate(self._segments):
-                known |= self._execute(index, segment, known)
+                known |= self._execute(index, segment, known, end - time.monotonic())
             return {value.name or "": self._value(value, known) for value in self._model.graph.outputs}
+        except TooLargeError as error:
+            self.too_large = str(error)
+            return None
         except _InfeasibleError as error:
             self.reason = str(error)
             return None
@@ -72,7 +86,7 @@ class Reference:
             raise _InfeasibleError(f"'{name}' has no value")
         return value.const_value.numpy()
 
-    def _execute(self, index: int, segment: Segment, known: Mapping[str, Any]) -> dict[str, Any]:
+    def _execute(self, index: int, segment: Segment, known: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         given = {
             value: self._value(value, known)
             for value in segment.inputs
@@ -83,7 +97,7 @@ class Reference:
             types = {value: _type_of(array, value) for value, array in given.items()}
             model = to_model(segment, types, self._model.graph.opset_imports)
             self._executions[index] = _Execution(model, segment.by_runtime)
-        return self._executions[index].run(arrays)
+        return self._executions[index].run(arrays, seconds)
 
 
 class _InfeasibleError(Exception):
@@ -125,13 +139,14 @@ class Erf(OpRun):
 
 
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
+_OWN: tuple[type[OpRun], ...] = (Erf, Conv, ConvTranspose)
 
 
 class _Evaluator(ReferenceEvaluator):
-    """The reference implementation with an exact Erf, also inside ONNX function bodies (such as that of Gelu)."""
+    """The reference implementation with operators of our own, also inside ONNX function bodies (such as that of Gelu)."""
 
     def __init__(self, proto: Any, **options: Any) -> None:
-        options["new_ops"] = [*(op for op in options.get("new_ops") or () if op is not Erf), Erf]
+        options["new_ops"] = [*(op for op in options.get("new_ops") or () if op not in _OWN), *_OWN]
         super().__init__(proto, **options)
 
 
@@ -144,8 +159,12 @@ class _Execution:
             with suppress(VerificationError):
                 self._session = Session(model, optimise=False)
 
-    def run(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All outputs by name."""
+    def run(self, given: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """All outputs by name.
+
+        Raises:
+            TooLargeError: ONNX's reference implementation would need too much memory or time.
+        """
         if self._session is not None:
             try:
                 return self._session.run(given)
@@ -154,10 +173,13 @@ class _Execution:
         operators = list(dict.fromkeys(node.op_type for node in self._model.graph))
         if not _ROUNDING.isdisjoint(operators):
             raise _InfeasibleError(f"ONNX's reference does {', '.join(operators)} in float32")
+        demand_room(self._model, given, seconds)
         try:
             with np.errstate(all="ignore"):
                 evaluator = _Evaluator(to_proto(self._model))
                 results = evaluator.run(None, dict(given))
+        except MemoryError as error:
+            raise TooLargeError(f"memory does not hold {', '.join(operators)} in float64") from error
         except Exception as error:
             # The reference lacks contrib operators, and some of its own implementations fail on valid input.
             raise _InfeasibleError(
