@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from ortfuse.children import start
 from ortfuse.errors import CrashError
-from ortfuse.execution import children, runtime
+from ortfuse.execution import runtime
 from ortfuse.execution.plain_data import of_plain_data
 from ortfuse.execution.runtime import Array, InFile, Settings
 
@@ -157,7 +158,7 @@ class Worker:
             self._owner, self._ready = os.getpid(), False
             try:
                 self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-                self._process = children.start(
+                self._process = start(
                     [os.fspath(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
                 )
             except OSError as error:

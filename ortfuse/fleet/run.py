@@ -18,8 +18,8 @@ from typing import Any
 
 import onnxruntime
 
+from ortfuse.children import start
 from ortfuse.errors import OptionError, OutputError
-from ortfuse.execution import children
 from ortfuse.fleet.contents import model_files, named_files
 from ortfuse.fleet.models import find_models
 from ortfuse.fleet.row import Row
@@ -226,7 +226,7 @@ def in_process(asked: Mapping[str, Any], limit: float, processes: Processes | No
     """A model in a process of its own, which ends when it has taken so many seconds, or with the `processes` that it is among."""
     hung = Row(str(asked["model"]), "hung", seconds=limit, reason=f"not done after {limit:.0f} s")
     # What its process leaves behind when it is ended is removed from here; a part of it may live a moment longer.
-    with tempfile.TemporaryDirectory(prefix="ortfuse", ignore_cleanup_errors=True) as folder, children.start(
+    with tempfile.TemporaryDirectory(prefix="ortfuse", ignore_cleanup_errors=True) as folder, start(
         ["-m", "ortfuse.fleet.job"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process, (processes or Processes()).having(process):  # fmt: skip
         request = json.dumps({**asked, "limit": limit, "temporary": folder})

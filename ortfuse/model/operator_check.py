@@ -14,6 +14,7 @@ import onnx_ir
 from onnx import defs
 
 from ortfuse.errors import InvalidModelError
+from ortfuse.runtime_registry import RegistryError, definitions
 
 ONNX_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training"})
 """The domains whose operators ONNX itself defines. All others are open: anyone may define operators there."""
@@ -182,12 +183,15 @@ def _runtime_operators() -> dict[tuple[str, str], int]:
     In ONNX's domain it has some operators that ONNX does not define, such as SimplifiedLayerNormalization, or did not yet
     define at that opset, such as LayerNormalization before 17.
     """
-    from onnxruntime.capi import onnxruntime_pybind11_state as runtime
-
     first: dict[tuple[str, str], int] = {}
-    for kernel in runtime.get_all_opkernel_def():
-        key = (kernel.domain, kernel.op_name)
-        first[key] = min(kernel.version_range[0], first.get(key, kernel.version_range[0]))
+    try:
+        found = [(one.domain, one.name, one.first) for one in definitions()]
+    except RegistryError:  # what it has schemas for comes closest
+        from onnxruntime.capi import onnxruntime_pybind11_state as runtime
+
+        found = [(one.domain, one.name, one.since_version) for one in runtime.get_all_operator_schema()]
+    for domain, name, version in found:
+        first[domain, name] = min(version, first.get((domain, name), version))
     return first
 
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 
 from ortfuse.errors import TargetError
+from ortfuse.runtime_registry import Definition, definitions
 from ortfuse.targets.costs import CostTable
 from ortfuse.targets.limits import Limit
 from ortfuse.targets.quirks import Quirk
@@ -118,9 +119,10 @@ class KernelTable:
 
     @classmethod
     def of_runtime(cls, provider: str) -> KernelTable:
-        """Read the table of the installed ONNX Runtime (about 40 ms).
+        """Read the table of the installed ONNX Runtime.
 
         Raises:
+            RegistryError: the runtime crashes when it is asked for its kernels.
             TargetError: the installed build has no kernels for `provider`.
         """
         import onnxruntime
@@ -128,10 +130,10 @@ class KernelTable:
 
         kernels = defaultdict(list)
         providers = set()
-        for definition in runtime.get_all_opkernel_def():
+        for definition in definitions():
             providers.add(definition.provider)
             if definition.provider == provider:
-                kernels[definition.domain, definition.op_name].append(_read_kernel(definition))
+                kernels[definition.domain, definition.name].append(_kernel(definition))
         if provider not in providers:
             known = ", ".join(sorted(providers))
             raise TargetError(
@@ -149,9 +151,20 @@ class KernelTable:
         return cls(
             runtime=f"onnxruntime {onnxruntime.__version__}",
             provider=provider,
-            max_opset=_highest_loadable(onnx.defs.onnx_opset_version(), lambda n: _loads(opset=n)),
-            max_ir_version=_highest_loadable(int(onnx.IR_VERSION), lambda n: _loads(ir_version=n)),
+            max_opset=_max_opset(),
+            max_ir_version=_max_ir_version(),
             operators=operators,
+        )
+
+    def for_installed(self) -> KernelTable:
+        """The table as far as the installed runtime loads models: with its limits, if they are lower."""
+        import onnxruntime
+
+        return replace(
+            self,
+            runtime=f"onnxruntime {onnxruntime.__version__} with the kernels of {self.runtime}",
+            max_opset=min(self.max_opset, _max_opset()),
+            max_ir_version=min(self.max_ir_version, _max_ir_version()),
         )
 
     @classmethod
@@ -162,15 +175,28 @@ class KernelTable:
             TargetError: the file cannot be read or is not a table of this format.
         """
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-            if data["format"] != FORMAT:
-                raise TargetError(f"{path}: kernel table format {data['format']}, this version reads format {FORMAT}")
-            return _from_json(data)
+            text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
             raise TargetError(f"{path}: cannot read the kernel table: {error.strerror}") from error
+        except ValueError as error:
+            raise TargetError(f"{path}: not a kernel table as Target.to_table writes it ({error})") from error
+        return cls.of_text(text, str(path))
+
+    @classmethod
+    def of_text(cls, text: str, where: str) -> KernelTable:
+        """Read a table from JSON; `where` is what errors say it is from.
+
+        Raises:
+            TargetError: the text is not a table of this format.
+        """
+        try:
+            data = json.loads(text)
+            if data["format"] != FORMAT:
+                raise TargetError(f"{where}: kernel table format {data['format']}, this version reads format {FORMAT}")
+            return _from_json(data)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise TargetError(
-                f"{path}: not a kernel table as Target.to_table writes it ({type(error).__name__}: {error})"
+                f"{where}: not a kernel table as Target.to_table writes it ({type(error).__name__}: {error})"
             ) from error
 
     def write(self, path: str | Path) -> None:
@@ -199,9 +225,9 @@ def _is_public(domain: str, name: str, since: int) -> bool:
         return False
 
 
-def _read_kernel(definition: Any) -> Kernel:
-    first, last = definition.version_range
-    return Kernel(first, last, {name: frozenset(types) for name, types in definition.type_constraints.items()})
+def _kernel(definition: Definition) -> Kernel:
+    types = {name: frozenset(allowed) for name, allowed in definition.types.items()}
+    return Kernel(definition.first, definition.last, types)
 
 
 def _read_schema(schema: Any) -> Schema:
@@ -223,6 +249,14 @@ def _read_formal(schema: Any, formal: Any) -> Formal:
         variadic=formal.option == options.Variadic,
         homogeneous=formal.isHomogeneous,
     )
+
+
+def _max_opset() -> int:
+    return _highest_loadable(onnx.defs.onnx_opset_version(), lambda n: _loads(opset=n))
+
+
+def _max_ir_version() -> int:
+    return _highest_loadable(int(onnx.IR_VERSION), lambda n: _loads(ir_version=n))
 
 
 def _highest_loadable(newest: int, loads: Callable[[int], bool]) -> int:

@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gzip
 import hashlib
 import importlib.util
 import os
+import warnings
 from pathlib import Path
 
 import onnx
 import platformdirs
 
-from ortfuse.errors import TargetError
+from ortfuse.errors import OrtfuseWarning, TargetError
+from ortfuse.runtime_registry import RegistryError
 from ortfuse.targets.kernel_table import FORMAT, KernelTable
+
+SHIPPED_PROVIDER = "CPUExecutionProvider"
+SHIPPED = Path(__file__).with_name(f"kernels_{SHIPPED_PROVIDER}.json.gz")
+"""The kernel table of the CPU provider that comes with ortfuse, for builds that crash when they are asked for theirs."""
 
 
 @functools.cache
@@ -35,8 +42,25 @@ def installed_table(provider: str) -> KernelTable:
         table = KernelTable.of_file(file)
         if table.provider == provider:
             return table
-    table = KernelTable.of_runtime(provider)
+    try:
+        table = KernelTable.of_runtime(provider)
+    except RegistryError as error:
+        return _shipped(provider, error)
     _keep(table, file)
+    return table
+
+
+def _shipped(provider: str, error: RegistryError) -> KernelTable:
+    """The table of the CPU provider that comes with ortfuse, with a warning.
+
+    Raises:
+        RegistryError: It is about another provider.
+    """
+    if provider != SHIPPED_PROVIDER:
+        raise error
+    with gzip.open(SHIPPED, "rt", encoding="utf-8") as content:
+        table = KernelTable.of_text(content.read(), str(SHIPPED)).for_installed()
+    warnings.warn(f"{error}. Until then the kernels are those of {table.runtime}", OrtfuseWarning, stacklevel=2)
     return table
 
 

@@ -14,8 +14,9 @@ import numpy as np
 import onnx
 import pytest
 
+from ortfuse import children
 from ortfuse.errors import CrashError
-from ortfuse.execution import children, runtime, worker
+from ortfuse.execution import runtime, worker
 from ortfuse.execution.footprint import footprint
 from ortfuse.execution.plain_data import of_plain_data
 from ortfuse.execution.worker import Worker

@@ -1,0 +1,58 @@
+"""That a runtime which crashes when it is asked for its kernels costs no more than a warning."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ortfuse import runtime_registry
+from ortfuse.errors import OrtfuseWarning, TargetError
+from ortfuse.model import operator_check
+from ortfuse.runtime_registry import RegistryError, definitions
+from ortfuse.targets import table_cache
+from ortfuse.targets.kernel_table import KernelTable
+
+
+@pytest.fixture
+def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A runtime whose registry query ends its process, as that of a GPU build without the libraries of CUDA."""
+    program = tmp_path / "crash.py"
+    program.write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    monkeypatch.setattr(runtime_registry, "PROGRAM", program)
+    monkeypatch.setattr(table_cache.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache"))
+    caches = (definitions, table_cache.installed_table, operator_check._runtime_operators)
+    for cached in caches:
+        cached.cache_clear()
+    yield
+    for cached in caches:
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("crashing")
+def test_a_crash_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(
+        RegistryError, match=r"asked for its kernels, crashes \(signal 11, SIGSEGV\); a GPU build does so"
+    ):
+        definitions()
+
+
+@pytest.mark.usefixtures("crashing")
+def test_the_table_that_comes_with_ortfuse_stands_in_on_the_cpu() -> None:
+    with pytest.warns(OrtfuseWarning, match="Until then the kernels are those of onnxruntime"):
+        table = table_cache.installed_table("CPUExecutionProvider")
+    assert ("", "MatMul") in table.operators
+    with pytest.raises(TargetError):
+        table_cache.installed_table("CUDAExecutionProvider")
+
+
+@pytest.mark.usefixtures("crashing")
+def test_operators_of_the_runtime_are_known_by_its_schemas() -> None:
+    assert ("", "SimplifiedLayerNormalization") in operator_check._runtime_operators()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_shipped_table_has_most_operators_of_the_installed_runtime() -> None:
+    shipped = table_cache._shipped("CPUExecutionProvider", RegistryError("told"))
+    installed = KernelTable.of_runtime("CPUExecutionProvider")
+    common = shipped.operators.keys() & installed.operators.keys()
+    assert len(common) > 0.9 * len(installed.operators)
