@@ -277,10 +277,12 @@ def tables() -> dict[str, Schema]:
                     "notes": schema(list[str]), "taken": record(PrecisionPoint), "latency": latency,
                     "float_size": schema(int), "memory": schema(list[int] | None), "sites": several(SiteReport),
                     "curve": several(PrecisionPoint), "phases": several(Phase), "written": schema(str | None),
+                    "left": schema(dict[str, str]), "ok": schema(bool),
                 }),
                 _object({
                     "model": schema(str), "choice": schema(dict[str, str]), "left": schema(list[str]),
                     "float_size": schema(int), "size": schema(int), "written": schema(str | None),
+                    "kept": schema(dict[str, str]), "ok": schema(bool),
                 }),
                 refused,
             ]

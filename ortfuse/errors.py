@@ -114,5 +114,9 @@ class CrashError(VerificationError):
     """The runtime crashed or hung on a model, in a separate process."""
 
 
+class NoSiteError(PrecisionError):
+    """No quantisation scheme that was asked for is legal anywhere in the model; nothing was written."""
+
+
 class BoundError(OrtfuseError):
     """No lowered model keeps its error under the bound that was asked for; nothing was written."""

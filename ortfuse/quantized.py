@@ -55,7 +55,7 @@ class Quantized:
         model: The model, of the same kind as the input (an `onnx_ir.Model` for a path).
         outcome: The choice, its error and speed, the sites, the curve, and why the model is in float32 if it is.
         report: What the optimisation in float32 did.
-        written: The file that the model was written to.
+        written: The file that the model was written to; none if it is in float32.
     """
 
     model: Any = field(repr=False)
@@ -65,7 +65,8 @@ class Quantized:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the model as data for JSON."""
-        return {**self.outcome.to_dict(), "written": str(self.written) if self.written else None}
+        written = str(self.written) if self.written else None
+        return {**self.outcome.to_dict(), "written": written}
 
 
 def quantize(
@@ -163,7 +164,7 @@ def quantize(
         settle(outcome.model)
         if outcome.taken.choice:
             write_bound(outcome.model, Bound(judged, asked.bound))
-        written = _written(outcome.model, options, progress)
+        written = None if outcome.reason else _written(outcome.model, options, progress)
     seconds = time.monotonic() - started
     if budget is not None and seconds > OVER * budget:
         outcome = replace(outcome, notes=[*outcome.notes, _overrun(budget, seconds, phases)])
@@ -213,7 +214,8 @@ def lower(
 
     Raises:
         OptionError: An option has an invalid value, or there is no such rung.
-        PrecisionError: No site can be lowered so.
+        NoSiteError: No site can be lowered so.
+        PrecisionError: Ranges of values are needed, and there are no inputs.
         VerificationError: The inputs do not fit the model.
         OrtfuseError: The model cannot be used.
     """

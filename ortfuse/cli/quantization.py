@@ -34,7 +34,7 @@ from ortfuse.cli.output import check_json, refused, write_json
 from ortfuse.cli.pages import check_report, profiled, write_report
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.cli.usage import NO, positive_number, seconds
-from ortfuse.errors import BoundError, OptionError
+from ortfuse.errors import BoundError, NoSiteError, OptionError
 from ortfuse.options import Options
 
 
@@ -132,7 +132,7 @@ def quantize(
 
     The model is optimised, then every rung of lower precision at every site is measured on this machine: the time that it wins,
     and what it alone does to the outputs. The best choice is run on inputs that the search never saw until the bound holds
-    there. The exit code is 1 if nothing can keep the bound, and then nothing is written.
+    there. The exit code is 1 if nothing is lowered, and then nothing is written.
     """
     with guarded(debug):
         from ortfuse.report.quantization import check_curve, show_quantized, write_curve
@@ -158,7 +158,7 @@ def quantize(
                     curve=curve is not None, budget=budget, store="" if store is None else store, progress=progress,
                 )  # fmt: skip
         except BoundError as error:
-            err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
+            _say_no(str(error))
             write_json(json_file, "quantize", refused(model, error))
             if report is not None:
                 from ortfuse.report.pages import unmet_page
@@ -166,6 +166,8 @@ def quantize(
                 write_report(report, unmet_page(str(model), str(error), ()))
             raise typer.Exit(NO) from None
         show_quantized(out, found)
+        if found.outcome.reason:
+            _say_no(found.outcome.reason)
         if curve is not None:
             write_curve(curve, found.outcome)
         write_json(json_file, "quantize", {"model": str(model), **found.to_dict()})
@@ -174,6 +176,14 @@ def quantize(
 
             profiles = None if found.outcome.reason else profiled(model, found.written or found.model, options)
             write_report(report, quantisation_page(str(model), found, profiles))
+        if found.outcome.reason:
+            raise typer.Exit(NO)
+
+
+def _say_no(reason: str) -> None:
+    """Say why nothing is in lower precision: no scheme is legal, none keeps the bound, or none pays."""
+    text = f"nothing is lowered: {reason}; nothing was written"
+    err.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _refuse_a_search(**given: object) -> None:
@@ -193,7 +203,12 @@ def _lower(model: Path, rungs: Sequence[str], options: Options, json_file: Path 
 
     if not rungs:
         raise OptionError("max_error", "say how large the error may be, such as 0.01, or name rungs with --rung")
-    with progress_line() as progress:
-        found = ortfuse.lower(model, rungs, options, progress=progress)
+    try:
+        with progress_line() as progress:
+            found = ortfuse.lower(model, rungs, options, progress=progress)
+    except NoSiteError as error:
+        _say_no(str(error))
+        write_json(json_file, "quantize", refused(model, error))
+        raise typer.Exit(NO) from None
     show_lowered(out, found)
     write_json(json_file, "quantize", {"model": str(model), **found.to_dict()})

@@ -40,6 +40,9 @@ class Ladder(Protocol):
     def sites(self, model: ir.Model) -> Mapping[str, SiteLike]:
         """The sites of a model by name."""
 
+    def left(self, model: ir.Model) -> Mapping[str, str]:
+        """Why other weights of a model have no site, by the name of what is computed with them."""
+
     def calibrate(self, model: ir.Model, names: Collection[str], inputs: Sequence[Inputs]) -> Any:
         """The ranges of values by name, over sets of inputs."""
 

@@ -127,6 +127,7 @@ class Outcome:
         curve: All choices that were considered, fastest last.
         notes: Remarks for the user.
         reason: Why the float32 model is the result; empty if it is not.
+        left: Why weights have no site, by the name of what is computed with them.
     """
 
     model: ir.Model = field(repr=False)
@@ -145,6 +146,7 @@ class Outcome:
     reason: str = ""
     memory: tuple[int, int] | None = None
     phases: Sequence[Phase] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def speedup(self) -> float:
@@ -175,6 +177,8 @@ class Outcome:
             "memory": self.memory,
             "sites": [_finite(asdict(site)) for site in self.sites],
             "curve": [point.to_dict() for point in self.curve],
+            "left": dict(self.left),
+            "ok": not self.reason,
             "phases": [phase.to_dict() for phase in self.phases],
         }
 

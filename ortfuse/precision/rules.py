@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortfuse.execution.inputs import Inputs
 from ortfuse.precision.calibration import Calibration, calibrate
 from ortfuse.precision.ladder import Choice
-from ortfuse.precision.rungs import Site, lowered, rung_rules, sites
+from ortfuse.precision.rungs import Site, Survey, lowered, rung_rules, survey
 from ortfuse.rewrite import Rule
 from ortfuse.targets import Target
 
@@ -44,10 +44,20 @@ class Rules:
     def __init__(self, rules: Mapping[str, Rule] | None = None, target: Target | None = None) -> None:
         self._rules = rung_rules() if rules is None else rules
         self._target = target
+        self._known: tuple[ir.Model, Survey] | None = None
 
     def sites(self, model: ir.Model) -> Mapping[str, Site]:
         """The sites of a model by name."""
-        return sites(model, self._target, AnyRange(), self._rules)
+        return self._survey(model).sites
+
+    def left(self, model: ir.Model) -> Mapping[str, str]:
+        """Why other weights of a model have no site."""
+        return self._survey(model).left
+
+    def _survey(self, model: ir.Model) -> Survey:
+        if self._known is None or self._known[0] is not model:
+            self._known = (model, survey(model, self._target, AnyRange(), self._rules))
+        return self._known[1]
 
     def calibrate(self, model: ir.Model, names: Collection[str], inputs: Sequence[Inputs]) -> Calibration:
         """The ranges of values by name, over sets of inputs."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from ortfuse.pattern import Match
 from ortfuse.pipeline import load_catalogue
 from ortfuse.precision.between import IntegersBetween
 from ortfuse.precision.calibration import Calibration
+from ortfuse.precision.left_out import weights_left
 from ortfuse.precision.shared_ranges import method_of, ranges_of
 from ortfuse.refusal import Refusal, refuse
 from ortfuse.rewrite import Exactness, FirstLegal, Log, Rewriter, Rule
@@ -74,6 +75,19 @@ def rung_rules(patterns: Iterable[str | Path | Rule] = ()) -> dict[str, Rule]:
     return {one.name: one for one in rules if one.exactness is Exactness.LOSSY and "weight" in one.matcher.names}
 
 
+@dataclass(frozen=True)
+class Survey:
+    """What was found of some rungs in a model.
+
+    Attributes:
+        sites: The sites by name, in the order of the graph.
+        left: Why other weights have no site, by the name of what is computed with them.
+    """
+
+    sites: Mapping[str, Site]
+    left: Mapping[str, str]
+
+
 def sites(
     model: ir.Model,
     target: Target | None = None,
@@ -88,15 +102,31 @@ def sites(
         calibration: The ranges of values; without it, rungs that need them are refused.
         rules: The rungs to look for; by default all.
     """
+    return dict(survey(model, target, calibration, rules).sites)
+
+
+def survey(
+    model: ir.Model,
+    target: Target | None = None,
+    calibration: Calibration | None = None,
+    rules: Mapping[str, Rule] | None = None,
+) -> Survey:
+    """The same, and why other weights have no site."""
+    rules = rung_rules() if rules is None else rules
     copy = model.clone()
     producers = {value.name: node for node in model.graph for value in node.outputs}
     context = Context(copy, Facts(copy), target or installed())
-    survey, spelling, log = _Survey(copy.graph), Log(), Log(explain=True)
+    seen, spelling, log = _Survey(copy.graph), Log(), Log(explain=True)
     _rewriter(context, None, spelling, _Within(copy.graph)).run(_rules_of(SPELLING))
-    _rewriter(context, calibration, log, survey).run((rung_rules() if rules is None else rules).values())
+    _rewriter(context, calibration, log, seen).run(rules.values())
     spelled = {event.site: producers[event.site] for event in spelling.events}
-    found = {name: _site(name, found, log, spelled) for name, found in survey.outermost().items() if name in producers}
-    return {name: found[name] for name in producers if name in found}
+    known = {*producers, *(value.name for value in model.graph.inputs)}
+    found = {
+        name: _site(name, found, log, spelled, known) for name, found in seen.outermost().items() if name in producers
+    }
+    families = dict.fromkeys(name.partition(".")[0] for name in rules)
+    left = weights_left(model, seen.covered(), log, tuple(families))
+    return Survey({name: found[name] for name in producers if name in found}, left)
 
 
 def lowered(
@@ -220,6 +250,11 @@ class _Survey(_Within):
         self._found.setdefault(match.root.name or "?", {})[rule.name] = match
         return refuse("left_out", match.root, found="rungs are only looked for")
 
+    def covered(self) -> set[str]:
+        """The names of all values that sites compute."""
+        matches = (match for found in self._found.values() for match in found.values())
+        return {value.name or "" for match in matches for node in match.nodes for value in node.outputs}
+
     def outermost(self) -> dict[str, dict[str, Match]]:
         """What was found, without the sites that are part of a larger one alone."""
         inner = {
@@ -255,7 +290,9 @@ def _is_used_outside(match: Match, other: Match) -> bool:
     return match.root.is_graph_output() or any(use.node not in other.nodes for use in match.root.uses())
 
 
-def _site(name: str, found: Mapping[str, Match], log: Log, spelled: Mapping[str, ir.Node]) -> Site:
+def _site(
+    name: str, found: Mapping[str, Match], log: Log, spelled: Mapping[str, ir.Node], known: Collection[str | None]
+) -> Site:
     match = _first(found)
     weight = match["weight"]
     outputs = (value.name or "" for node in match.nodes for value in node.outputs)
@@ -265,7 +302,7 @@ def _site(name: str, found: Mapping[str, Match], log: Log, spelled: Mapping[str,
     return Site(
         name,
         _operator(match, weight) if original is None else original.op_type,
-        _activations(match),
+        _activations(match, known),
         _weight_name(weight, original),
         "" if bias is None else bias.name or "",
         match.shape("x"),
@@ -276,15 +313,19 @@ def _site(name: str, found: Mapping[str, Match], log: Log, spelled: Mapping[str,
     )
 
 
-def _activations(match: Match) -> tuple[str, ...]:
-    """The values that come in, what is quantised first."""
+def _activations(match: Match, known: Collection[str | None]) -> tuple[str, ...]:
+    """The values that come in, what is quantised first: those of the model, before another spelling gave them axes."""
     inside = {output for node in match.nodes for output in node.outputs}
     used = [value for node in match.nodes for value in node.inputs if value is not None and value not in inside]
-    return tuple(
-        dict.fromkeys(
-            value.name or "" for value in (match["x"], *used) if value is match["x"] or not match.facts.is_const(value)
-        )
-    )
+    taken = (value for value in (match["x"], *used) if value is match["x"] or not match.facts.is_const(value))
+    return tuple(dict.fromkeys(_as_it_was(value, known).name or "" for value in taken))
+
+
+def _as_it_was(value: ir.Value, known: Collection[str | None]) -> ir.Value:
+    node = value.producer()
+    if value.name in known or node is None or node.op_type != "Unsqueeze" or node.inputs[0] is None:
+        return value
+    return _as_it_was(node.inputs[0], known)
 
 
 def _weight_name(weight: ir.Value, original: ir.Node | None) -> str:

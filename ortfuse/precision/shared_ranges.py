@@ -59,6 +59,7 @@ def ranges_of(graph: ir.Graph, calibration: Calibration, made_by: Mapping[str, s
         while node is not None and not node.domain and node.op_type in _KEEPING and node.inputs[0] is not None:
             name = node.inputs[0].name or ""
             wider = seen(name, method)
+            own = wider if own is None else own
             if own is not None and wider is not None and _width(wider) <= MOST_WIDER * _width(own):
                 known = wider
             node = producers.get(name)

@@ -24,6 +24,7 @@ from ortfuse.precision.finals import Final, finish
 from ortfuse.precision.kin import in_turns, with_kin
 from ortfuse.precision.kind_times import KindTimes
 from ortfuse.precision.ladder import Ladder, SiteLike
+from ortfuse.precision.left_out import why_none
 from ortfuse.precision.measuring import FASTER, MOST, MeasuredSite, Measuring
 from ortfuse.precision.metrics import Arrays, Metric
 from ortfuse.precision.outcome import Goal, Outcome, Point, SiteReport
@@ -128,6 +129,7 @@ class _Ground:
         sites: The sites by name.
         parts: The sites that can be run by themselves.
         left: Why the others cannot.
+        without: Why weights have no site.
         weights: The bytes of the weights.
         clock: Measures sites.
         seconds: What a run of the whole takes.
@@ -143,6 +145,7 @@ class _Ground:
     sites: Mapping[str, SiteLike]
     parts: list[Part]
     left: Mapping[str, str]
+    without: Mapping[str, str]
     weights: int
     clock: Clock
     seconds: float
@@ -213,7 +216,8 @@ class _Hunt:
             names = dict.fromkeys(name for site in sites.values() for name in site.activations)
             calibration = self.ladder.calibrate(model, (*names, *sites), observed) if sites else None
         return _Ground(
-            plain, model, inputs, expected, sites, parts, left, weights, clock, seconds, kept, taken, calibration
+            plain, model, inputs, expected, sites, parts, left, self.ladder.left(model), weights, clock, seconds, kept,
+            taken, calibration,
         )  # fmt: skip
 
     def measured(self, ground: _Ground) -> _Measured:
@@ -370,18 +374,22 @@ def _outcome(
         sites=_reports(measured, ground, choice),
         curve=curve,
         notes=notes,
-        reason=_why(final.reason, measured, ground.sites) if not choice else "",
+        reason=_why(final.reason, measured, ground) if not choice else "",
+        left=ground.without,
         memory=final.memory,
     )
 
 
-def _why(reason: str, measured: _Measured, sites: Mapping[str, SiteLike]) -> str:
+def _why(reason: str, measured: _Measured, ground: _Ground) -> str:
     """Why the float32 model is the result."""
-    if not sites:
-        return "the model has no site at which a rung is legal"
+    if not ground.sites:
+        return f"the model has no site at which a rung is legal: {why_none(ground.without)}"
     if not any(rung.effects is not None for site in measured.sites for rung in site.rungs):
         reason = "no rung that was measured is of use at any site of the model on this machine"
-    return f"{reason}, as far as the sites were measured in the time given" if measured.open else reason
+    if not measured.open:
+        return reason
+    lacking = f"{measured.open} of {len(ground.parts)} sites were not measured"
+    return f"{reason}, as far as was seen in the time given: {lacking}, and the same command goes on from there"
 
 
 def _reports(measured: _Measured, ground: _Ground, choice: Mapping[str, str]) -> list[SiteReport]:

@@ -11,14 +11,15 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.errors import OptionError, PrecisionError
+from ortfuse.errors import NoSiteError, OptionError, PrecisionError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import weight_bytes
 from ortfuse.precision.calibration import calibrate
-from ortfuse.precision.company import family_of, is_like
+from ortfuse.precision.company import family_for_all, family_of, is_like
 from ortfuse.precision.equalise import equalised
+from ortfuse.precision.left_out import why_none
 from ortfuse.precision.rules import AnyRange
-from ortfuse.precision.rungs import lowered, names_to_observe, sites
+from ortfuse.precision.rungs import lowered, names_to_observe, sites, survey
 from ortfuse.rewrite import Rule
 from ortfuse.targets import Target
 
@@ -31,6 +32,7 @@ class Uniform:
         model: The model.
         choice: The rung of each site that was lowered.
         left: The sites that would have been lowered too if the ranges of their values had been observed.
+        kept: Why other weights stay in float32, by the name of what is computed with them.
         float_size: The bytes of weights before.
         size: The bytes of weights after.
     """
@@ -40,6 +42,7 @@ class Uniform:
     left: Sequence[str]
     float_size: int
     size: int
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the model as data for JSON."""
@@ -48,6 +51,8 @@ class Uniform:
             "left": list(self.left),
             "float_size": self.float_size,
             "size": self.size,
+            "kept": dict(self.kept),
+            "ok": True,
         }
 
 
@@ -81,11 +86,14 @@ def uniform(
         target: What executes the result.
 
     Raises:
-        PrecisionError: No rung is legal anywhere; the message says why.
+        NoSiteError: No rung is legal anywhere; the message says why.
+        PrecisionError: All rungs that are need inputs.
     """
-    places = sites(model, target, AnyRange(), rungs)
+    seen = survey(model, target, AnyRange(), rungs)
+    places = seen.sites
     if not places:
-        raise PrecisionError(f"{_families(rungs)} is legal nowhere in the model: use the result of `ortfuse optimize`")
+        named = ", ".join(dict.fromkeys(family_for_all(family_of(rung)) for rung in rungs))
+        raise NoSiteError(f"{named} is legal nowhere in the model: {why_none(seen.left)}")
     if inputs:
         model, _ = equalised(model, inputs)
     calibration = calibrate(model, names_to_observe(places.values()), inputs) if inputs else None
@@ -97,9 +105,8 @@ def uniform(
             "fixed ranges"
         )
     made = lowered(model, choice, calibration, target, rungs)
-    return Uniform(
-        made, choice, tuple(name for name in places if name not in choice), weight_bytes(model), weight_bytes(made)
-    )
+    waiting = tuple(name for name in places if name not in choice)
+    return Uniform(made, choice, waiting, weight_bytes(model), weight_bytes(made), seen.left)
 
 
 def _families(rungs: Iterable[str]) -> str:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MOST_SITES = 40
 """The sites that are shown, those first that win most; --json has them all."""
 
+MOST_LEFT = 8
+"""The weights without a site that are shown."""
+
 LEAST_SECONDS = 0.1
 """What takes less is not named."""
 
@@ -43,8 +46,10 @@ def show_quantized(console: Console, found: Quantized) -> None:
         console.print(curve_table(outcome.curve, outcome.taken))
     for line in (*summary(outcome), *spent(outcome)):
         console.print(line, markup=False, highlight=False)
+    show_left(console, outcome.left)
     show_notes(console, outcome.notes)
-    show_written(console, found.written)
+    if not outcome.reason:
+        show_written(console, found.written)
 
 
 def show_lowered(console: Console, found: Lowered) -> None:
@@ -53,12 +58,26 @@ def show_lowered(console: Console, found: Lowered) -> None:
     rungs = list(made.choice.values())
     lowered = ", ".join(f"{rungs.count(rung)} {rung}" for rung in dict.fromkeys(rungs))
     console.print(f"{len(rungs)} sites lowered: {lowered}", markup=False, highlight=False)
-    console.print(f"weights {made.size / 1e6:.1f} MB instead of {made.float_size / 1e6:.1f} MB", highlight=False)
+    console.print(f"weights {size_text(made.size)} instead of {size_text(made.float_size)}", highlight=False)
     notes = ["the error is not known: ortfuse verify MODEL RESULT --max-error NUMBER compares the two"]
     if made.left:
         notes.append(f"{len(made.left)} sites need ranges of values; give inputs with --inputs to observe them on")
+    show_left(console, made.kept)
     show_notes(console, notes)
     show_written(console, found.written)
+
+
+def show_left(console: Console, left: Mapping[str, str]) -> None:
+    """Print why weights have no site, of the first few."""
+    for why in list(left.values())[:MOST_LEFT]:
+        console.print(f"float32: {why}", markup=False, highlight=False)
+    if len(left) > MOST_LEFT:
+        console.print(f"float32: {len(left) - MOST_LEFT} more weights, which --json names", highlight=False)
+
+
+def size_text(count: int) -> str:
+    """A number of bytes."""
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
 def summary(outcome: Outcome) -> list[str]:
@@ -66,14 +85,14 @@ def summary(outcome: Outcome) -> list[str]:
     unseen = "" if outcome.held_out is None else f", {outcome.held_out:.3g} on inputs that the search never saw"
     error = f"{outcome.metric} error {outcome.error:.3g}{unseen}; the bound is {outcome.bound:.3g}"
     if outcome.reason:
-        return [f"the result is the float32 model: {outcome.reason}", error]
+        return [error]
     lowered = ", ".join(f"{count} {rung}" for rung, count in outcome.lowered.items())
     row = outcome.latencies[-1]
     bounds = "" if row.speedup_bounds is None else " ({:.2f} to {:.2f})".format(*row.speedup_bounds)
     memory = ""
     if outcome.memory is not None:
         memory = "; at most {1:.1f} MB of memory instead of {0:.1f} MB".format(*(one / 1e6 for one in outcome.memory))
-    size = f"weights {(outcome.taken.size or 0) / 1e6:.1f} MB instead of {outcome.float_size / 1e6:.1f} MB"
+    size = f"weights {size_text(outcome.taken.size or 0)} instead of {size_text(outcome.float_size)}"
     return [
         f"{len(outcome.taken.choice)} of {len(outcome.sites)} sites lowered: {lowered}",
         f"{row.speedup:.2f} times as fast as float32{bounds}; {size}{memory}",

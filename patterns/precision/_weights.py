@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.passes.lazy_transpose import MovedTensor
+from ortfuse.passes.lazy_transpose import KeyedTensor, MovedTensor, key_of
 from ortfuse.pattern import Match, computed
 from ortfuse.pattern.language import Computed
 from ortfuse.precision.grids import SMALLEST_SCALE
@@ -132,8 +132,22 @@ def _take(number: int) -> Callable[..., Array]:
 _PARTS = tuple(map(_take, range(3)))
 
 
-def is_weight(name: str, most_rows: int | None = None) -> Callable[[Match], Refusal | None]:
-    """The constant is a float32 tensor of finite, not absurdly large numbers; not empty, and not longer than that."""
+class PartTensor(KeyedTensor):
+    """One of the parts of a tensor along its first axis, read from it each time."""
+
+    def __init__(self, source: ir.TensorProtocol, number: int) -> None:
+        def make() -> ir.Tensor[Array]:
+            return ir.Tensor(np.ascontiguousarray(source.numpy()[number]))
+
+        super().__init__(make, source.dtype, ir.Shape(source.shape.numpy()[1:]))
+        self.key = (key_of(source), "part", number)
+
+
+def is_weight(name: str, most_rows: int | None = None, rows: int = 0) -> Callable[[Match], Refusal | None]:
+    """The constant is a float32 tensor of finite, not absurdly large numbers; not empty, and not longer than that.
+
+    `rows` is the axis that products are summed along.
+    """
 
     def guard(match: Match) -> Refusal | None:
         if match.get(name) is None:
@@ -144,7 +158,7 @@ def is_weight(name: str, most_rows: int | None = None) -> Callable[[Match], Refu
         tensor = tensor_of(match, name)
         if 0 in tensor.shape.numpy():
             return match.refuse("value", name, "not empty")
-        if most_rows is not None and tensor.shape.numpy()[0] > most_rows:
+        if most_rows is not None and tensor.shape.numpy()[rows] > most_rows:
             return match.refuse(
                 "value", name, f"of at most {most_rows} rows, so that sums of products fit into 32 bits"
             )

@@ -2,6 +2,7 @@
 
 Gemm(x, W, b, transB, alpha) = x (alpha W') + b          FusedMatMul(x, W, transB, alpha) = x (alpha W')
 x Transpose(W) = x W'                                    W' is W or its transpose
+x W [1, k, n] = x W [k, n]                               where x has as many axes, or gets them
 
 This is no normal form: what has no rung chosen for it stays as it is. Transposed weights are moved when they are read.
 """
@@ -13,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.passes.lazy_transpose import MovedTensor
 from ortfuse.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
@@ -72,6 +74,30 @@ def factor_is_small(match: Match) -> Refusal | None:
     return match.unless_value("alpha", 2**-20 <= abs(_factor(match)) <= 2**20, "between 2**-20 and 2**20")
 
 
+stack = const("weight")
+
+
+def is_one_matrix(match: Match) -> Refusal | None:
+    """The weight is a matrix behind axes of size 1, and the rank of what it is multiplied with is known."""
+    shape, given = tensor_of(match, "weight").shape.numpy(), match.shape("x")
+    if len(shape) < 3 or any(size != 1 for size in shape[:-2]):
+        return match.refuse("shape", "weight", "a matrix behind axes of size 1")
+    if given is None or len(given) < 2:
+        return match.refuse("rank", "x", "known, at least 2")
+    return None
+
+
+def _of_one_matrix(match: Match) -> Pattern:
+    """The product with the matrix alone. The result has as many axes as there were."""
+    tensor = tensor_of(match, "weight")
+    shape, rank = tuple(tensor.shape.numpy()), len(match.shape("x") or ())
+    matrix = computed("matrix", lambda match: MovedTensor(tensor, None, shape[-2:]))
+    lacking = len(shape) - rank
+    if lacking <= 0:
+        return op.MatMul(x, matrix)
+    return op.MatMul(op.Unsqueeze(x, computed("axes", lambda match: np.arange(lacking))), matrix)
+
+
 FACTORS = {"alpha": [1.0, 0.5]}
 
 RULES = [
@@ -100,5 +126,14 @@ RULES = [
         op.MatMul(x, op.Transpose(weight, perm=(1, 0)).kept()),
         "x Transpose(W) = x W'",
         Proof(shapes={"x": "b m 4", "weight": "5 4"}),
+    ),
+    Rule(
+        name="spelling.one_matrix",
+        pattern=op.MatMul(x, stack),
+        replace=built(_of_one_matrix, makes=("MatMul", "Unsqueeze")),
+        guards=(is_weight("weight"), is_one_matrix),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operator MatMul: axes of size 1 are broadcast",
+        proof=Proof(shapes=({"x": "b m 4", "weight": "1 4 5"}, {"x": "m 4", "weight": "1 1 4 5"})),
     ),
 ]

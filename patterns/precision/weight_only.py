@@ -91,7 +91,8 @@ def _rule(bits: int, block: int, level: int, *, zeros: bool = False) -> Rule:
             block_size=block,
             accuracy_level=level,
         ),
-        definition=op.MatMul(_rounded(block) if level == 4 else x, near_weight) + added,
+        definition=op.MatMul(rounded_in_blocks(block, lambda match: size(match)[0]) if level == 4 else x, near_weight)
+        + added,
         guards=(*GUARDS, fills_a_block(block)),
         exactness=Exactness.LOSSY,
         source=SOURCE,
@@ -158,14 +159,14 @@ def _corrected(rounding: Callable[[Match], Rounding]) -> Pattern:
     return built(chosen, makes=())
 
 
-def _rounded(block: int) -> Pattern:
-    """The activation in steps of 1/127 of the largest size in its block."""
+def rounded_in_blocks(block: int, length: Callable[[Match], int]) -> Pattern:
+    """The activation, with rows of a `length`, in steps of 1/127 of the largest size in its block."""
 
     def filled(match: Match) -> int:
-        return -(-size(match)[0] // block) * block
+        return -(-length(match) // block) * block
 
-    rows = op.Reshape(x, computed("rows_of_x", lambda match: np.array([-1, size(match)[0]], np.int64)))
-    lacking = computed("lacking", lambda match: np.array([0, 0, 0, filled(match) - size(match)[0]], np.int64))
+    rows = op.Reshape(x, computed("rows_of_x", lambda match: np.array([-1, length(match)], np.int64)))
+    lacking = computed("lacking", lambda match: np.array([0, 0, 0, filled(match) - length(match)], np.int64))
     in_blocks = computed("in_blocks", lambda match: np.array([-1, filled(match) // block, block], np.int64))
     in_rows = computed("in_rows", lambda match: np.array([-1, filled(match)], np.int64))
     parts = op.Reshape(op.Pad(rows, lacking), in_blocks)
@@ -173,7 +174,8 @@ def _rounded(block: int) -> Pattern:
     top = computed("top", lambda match: np.float32(127))
     steps = op.Round(op.Mul(parts, op.Div(top, most)))
     whole_rows = op.Reshape(op.Mul(steps, op.Div(most, top)), in_rows)
-    return op.Reshape(op.Slice(whole_rows, FIRST, LENGTH, COLUMNS), op.Shape(x))
+    rows_of = computed("row_length", lambda match: np.array([length(match)], np.int64))
+    return op.Reshape(op.Slice(whole_rows, FIRST, rows_of, COLUMNS), op.Shape(x))
 
 
 RULES = [

@@ -36,6 +36,9 @@ class Rounding:
             if node.op_type == "MatMul" and node.inputs[0] is not None and node.inputs[1].is_initializer()
         }
 
+    def left(self, model: ir.Model) -> dict[str, str]:
+        return {}
+
     def calibrate(self, model: ir.Model, names: Collection[str], inputs: Sequence[Inputs]) -> Any:
         return None
 
