@@ -282,7 +282,7 @@ def tables() -> dict[str, Schema]:
                 _object({
                     "model": schema(str), "choice": schema(dict[str, str]), "left": schema(list[str]),
                     "float_size": schema(int), "size": schema(int), "written": schema(str | None),
-                    "kept": schema(dict[str, str]), "ok": schema(bool),
+                    "kept": schema(dict[str, str]), "ok": schema(bool), "notes": schema(list[str]),
                 }),
                 refused,
             ]

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ortfuse.bisection.runtime_optimizers import RuntimeBisection
     from ortfuse.explanation import Explanation
     from ortfuse.inspection import Inspection
+    from ortfuse.precision.labels import LabelsLike
     from ortfuse.precision.metrics import UserFunction
     from ortfuse.verification import Verdict
 
@@ -190,6 +191,7 @@ def verify(
     reference: bool = True,
     max_error: float | None = None,
     metric: str | UserFunction | None = None,
+    labels: LabelsLike | None = None,
     **changes: Unpack[ComparisonOptions],
 ) -> Verdict:
     """Compare what two models compute, on generated inputs of several sizes or on inputs of your own.
@@ -204,6 +206,7 @@ def verify(
         reference: Whether to evaluate the original in float64 too, where that is feasible.
         max_error: The largest error in terms of the metric, instead of the bound that `optimised` states.
         metric: How that error is measured, as in `ortfuse.quantize`; by default as `optimised` states, or `"l2"`.
+        labels: What a function that measures finds as `labels` among the inputs, as in `ortfuse.quantize`.
         **changes: Single options; they override those of `options`.
 
     Returns:
@@ -214,6 +217,8 @@ def verify(
         OrtfuseError: One of the models or options cannot be used.
     """
     from ortfuse.bisection.runtime_changes import told
+    from ortfuse.execution.input_files import notes_of
+    from ortfuse.precision.labels import with_labels
     from ortfuse.precision.stated import bound_between, keeps
     from ortfuse.verification import verify as compare
 
@@ -222,12 +227,17 @@ def verify(
         raise OptionError("max_error", "give either a tolerance or a largest error, not both")
     first, second = runnable(original), runnable(optimised)
     bound = None if options.tolerance is not None else bound_between(first, second, max_error, metric)
+    given = given_inputs(options, first)
+    if labels is not None and (bound is None or bound.metric.function is None):
+        raise OptionError("labels", "are for a function that measures: name it with `metric`")
     if bound is not None:
-        return keeps(first, second, bound, given_inputs(options, first), options.seed)
-    return compare(
+        verdict: Verdict = keeps(first, second, bound, with_labels(given, labels), options.seed)
+        verdict.notes[:0] = notes_of(given)
+        return verdict
+    verdict = compare(
         first,
         second,
-        inputs=given_inputs(options, first),
+        inputs=given,
         seed=options.seed,
         tolerance=options.tolerance,
         reference=reference,
@@ -235,6 +245,8 @@ def verify(
         budget=options.verify_budget,
         tell=told,
     )
+    verdict.notes[:0] = notes_of(given)
+    return verdict
 
 
 def bisect(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import onnx_ir as ir
 
@@ -38,12 +38,12 @@ def given_inputs(options: Options, model: Runnable) -> Sequence[Inputs] | None:
         VerificationError: The files they are read from do not fit the model.
     """
     if not isinstance(options.inputs, str | os.PathLike):
-        return options.inputs
+        return cast("Sequence[Inputs] | None", options.inputs)  # a reader was read when the options were made
     from ortfuse.verification import read_inputs
 
     graph = signature_of(model).graph
     expected = [value for value in graph.inputs if value.name not in graph.initializers]
-    return read_inputs(os.fspath(options.inputs), expected)
+    return read_inputs(os.fspath(options.inputs), expected, options.preprocess)
 
 
 def idle_options(options: Options) -> list[str]:

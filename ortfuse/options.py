@@ -30,6 +30,7 @@ from ortfuse.errors import OptionError
 from ortfuse.execution.budget import SECONDS
 
 if TYPE_CHECKING:
+    from ortfuse.execution.data_reader import DataReader
     from ortfuse.execution.inputs import Inputs
     from ortfuse.rewrite import Debugging, Rule
     from ortfuse.targets import Target
@@ -48,6 +49,9 @@ sets of rules of onnxscript."""
 
 PatternsLike: TypeAlias = "PathLike | Rule | Sequence[PathLike | Rule]"
 """Files and folders with rules, or rules."""
+
+InputsLike: TypeAlias = "PathLike | Sequence[Inputs] | DataReader"
+"""The path of a file or folder of inputs, sets of inputs, or what hands them out one after the other."""
 
 Level = Literal["disabled", "basic", "extended", "all"]
 Verification = Literal["whole", "sites"]
@@ -76,7 +80,8 @@ class PipelineOptions(TypedDict, total=False):
 class ComparisonOptions(TypedDict, total=False):
     """The options that say how models are compared."""
 
-    inputs: PathLike | Sequence[Inputs] | None
+    inputs: InputsLike | None
+    preprocess: PathLike | None
     seed: int
     sizes: Mapping[str, int]
     tolerance: float | None
@@ -87,7 +92,8 @@ class ComparisonOptions(TypedDict, total=False):
 class BenchOptions(TypedDict, total=False):
     """The options that say how models are measured."""
 
-    inputs: PathLike | Sequence[Inputs] | None
+    inputs: InputsLike | None
+    preprocess: PathLike | None
     seed: int
     sizes: Mapping[str, int]
     rounds: int
@@ -157,7 +163,9 @@ class Options:
         bench: Whether to measure the latency after each pass, interleaved with the original.
         fastest: Whether, if the result is slower than the original, the model that was found to be faster is taken instead.
         inputs: Sets of inputs by name, or the path of a file or a folder of inputs (.npz, .npy, images, ONNX's test data),
-            instead of generated ones.
+            instead of generated ones; or an object whose `get_next()` returns one set after the other, and at last `None`, as
+            `onnxruntime.quantization.CalibrationDataReader`.
+        preprocess: A TOML file that says how images become inputs (docs/quantize.md); by default `preprocess.toml` beside them.
         seed: Seed of the generated inputs.
         tolerance: Allowed error relative to an output's largest magnitude; by default what `ortfuse.execution.compare` says.
         rounds: How often each model is run when it is measured.
@@ -193,7 +201,8 @@ class Options:
     verify_budget: float = SECONDS
     bench: bool = False
     fastest: bool = False
-    inputs: PathLike | Sequence[Inputs] | None = None
+    inputs: InputsLike | None = None
+    preprocess: PathLike | None = None
     seed: int = 0
     tolerance: float | None = None
     rounds: int = 20
@@ -416,6 +425,10 @@ def _explain(name: str, value: Any) -> Any:
 def _inputs(name: str, value: Any) -> Any:
     if value is None or isinstance(value, str | os.PathLike):
         return value if value is None else _path(name, value)
+    if hasattr(value, "get_next"):
+        from ortfuse.execution.data_reader import from_reader
+
+        value = from_reader(value)
     if isinstance(value, Mapping) or not isinstance(value, Sequence) or not value:
         raise OptionError(name, "write a path, or a list of sets of inputs: [{'x': array, ...}, ...]")
     for one in value:
@@ -474,6 +487,7 @@ _CHECKS: Mapping[str, Check] = {
     "bench": _boolean,
     "fastest": _boolean,
     "inputs": _inputs,
+    "preprocess": _or_none(_path),
     "seed": _number(0),
     "tolerance": _or_none(_error_bound),
     "rounds": _number(1),
@@ -497,7 +511,7 @@ def _from_folder(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return str(folder / value) if isinstance(value, str) and value else value
 
     found = dict(data)
-    for name in ("inputs", "output"):
+    for name in ("inputs", "output", "preprocess"):
         if name in found:
             found[name] = within(found[name])
     for name in ("patterns", "lists", "custom_ops"):

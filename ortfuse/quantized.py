@@ -13,17 +13,18 @@ import onnx_ir as ir
 from ortfuse.api import optimize
 from ortfuse.assessment import Progress, given_inputs, silent
 from ortfuse.errors import OptionError, OrtfuseError
+from ortfuse.execution.input_files import notes_of
 from ortfuse.execution.loading import Loading
 from ortfuse.model.atomic_write import writable_target
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import save
-from ortfuse.options import Options, PathLike, PipelineOptions
+from ortfuse.options import InputsLike, Options, PathLike, PipelineOptions
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport
 from ortfuse.targets import Target, installed
 
 if TYPE_CHECKING:
-    from ortfuse.execution.inputs import Inputs
+    from ortfuse.precision.labels import LabelsLike
     from ortfuse.precision.metrics import UserFunction
     from ortfuse.precision.outcome import Goal, Outcome
     from ortfuse.precision.phases import Phases
@@ -37,7 +38,8 @@ OVER = 1.1
 class QuantizeOptions(PipelineOptions, total=False):
     """The options of `quantize` that it shares with `optimize`."""
 
-    inputs: PathLike | Sequence[Inputs] | None
+    inputs: InputsLike | None
+    preprocess: PathLike | None
     seed: int
     sizes: Mapping[str, int]
     rounds: int
@@ -75,6 +77,7 @@ def quantize(
     *,
     max_error: float,
     metric: str | UserFunction = "l2",
+    labels: LabelsLike | None = None,
     goal: Goal = "latency",
     outputs: Sequence[str] = (),
     rungs: Sequence[str] = (),
@@ -95,7 +98,10 @@ def quantize(
         options: How to optimise in float32, the inputs, and where to write the result; see `Options`.
         max_error: The largest error, in terms of the metric.
         metric: `"l2"`, `"max"`, `"cosine"`, `"top1"`, `"tokens"` (see `ortfuse.precision.metrics`), a function of the original's
-            outputs, the result's and the inputs (a list of arrays by name each) that returns the error, or `"module:function"`.
+            outputs, the result's and the inputs (a list of arrays by name each) that returns the error; or its name as
+            `"file.py:function"` or `"module:function"`.
+        labels: What such a function finds as `labels` among the inputs: a label for each set of inputs, the path of a .npy
+            or .csv file of these, or a function of the sets of inputs that returns them, or its name.
         goal: What is to be small: `"latency"`; or without being slower the `"size"` of the weights, or the `"memory"` that a
             process takes at most that loads and runs the model, as measured of the smallest choices.
         outputs: The names of the outputs that count; by default all.
@@ -117,6 +123,7 @@ def quantize(
     """
     from ortfuse.execution.footprint import demand_footprints
     from ortfuse.precision.knapsack import demand_solver
+    from ortfuse.precision.labels import with_labels
     from ortfuse.precision.metrics import metric_of
     from ortfuse.precision.outcome import GOALS
     from ortfuse.precision.phases import Phases
@@ -143,7 +150,7 @@ def quantize(
     rules = rung_rules(options.rules)
     wanted = named(rules, rungs) if rungs else rules
     original, source = enter(model)
-    given = given_inputs(options, original)
+    given = with_labels(given_inputs(options, original), labels)
     phases = Phases()
     with phases.phase("optimising in float32"):
         inside, target, report = _in_float32(model, options, progress)
@@ -165,6 +172,7 @@ def quantize(
         if outcome.taken.choice:
             write_bound(outcome.model, Bound(judged, asked.bound))
         written = None if outcome.reason else _written(outcome.model, options, progress)
+    outcome = replace(outcome, notes=[*notes_of(given), *outcome.notes])
     seconds = time.monotonic() - started
     if budget is not None and seconds > OVER * budget:
         outcome = replace(outcome, notes=[*outcome.notes, _overrun(budget, seconds, phases)])
@@ -180,16 +188,19 @@ class Lowered:
         uniform: What was lowered.
         report: What the optimisation in float32 did.
         written: The file that the model was written to.
+        notes: Remarks for the user.
     """
 
     model: Any = field(repr=False)
     uniform: Uniform
     report: RunReport = field(repr=False)
     written: Path | None = None
+    notes: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the model as data for JSON."""
-        return {**self.uniform.to_dict(), "written": str(self.written) if self.written else None}
+        written = str(self.written) if self.written else None
+        return {**self.uniform.to_dict(), "written": written, "notes": list(self.notes)}
 
 
 def lower(
@@ -235,7 +246,8 @@ def lower(
     made = uniform(inside, wanted, given, target)
     if given:
         settle(made.model)
-    return Lowered(leave(made.model, source), made, report, _written(made.model, options, progress))
+    written = _written(made.model, options, progress)
+    return Lowered(leave(made.model, source), made, report, written, notes_of(given))
 
 
 def _overrun(budget: float, seconds: float, phases: Phases) -> str:

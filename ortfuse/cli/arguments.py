@@ -118,6 +118,16 @@ MaxGrowth = Annotated[
         show_default=False,
     ),
 ]
+Preprocess = Annotated[
+    Path | None,
+    typer.Option(
+        "--preprocess",
+        metavar="FILE",
+        help="A TOML file that says how images become inputs (resize, crop, colours, scale, mean, std, layout); by default "
+        "preprocess.toml beside them.",
+        show_default=False,
+    ),
+]
 Approximate = Annotated[
     bool | None,
     typer.Option(

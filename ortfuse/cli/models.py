@@ -37,6 +37,7 @@ from ortfuse.cli.arguments import (
     Passes,
     Patterns,
     Pins,
+    Preprocess,
     Report,
     Rounds,
     Seed,
@@ -164,6 +165,7 @@ def verify(
     original: Annotated[Path, typer.Argument(metavar="A", help="The original model.", show_default=False)],
     optimised: Annotated[Path, typer.Argument(metavar="B", help="The model to compare with it.", show_default=False)],
     inputs: InputFiles = None,
+    preprocess: Preprocess = None,
     size: Sizes = None,
     seed: Seed = None,
     tolerance: Tolerance = None,
@@ -183,8 +185,17 @@ def verify(
         str | None,
         typer.Option(
             "--metric",
-            help="l2, max, cosine, top1, tokens or module:function, as for `ortfuse quantize`; by default what B states, or l2. "
-            "A function that B names is called only if it is named here, too.",
+            help="l2, max, cosine, top1, tokens, file.py:function or module:function, as for `ortfuse quantize`; by default what "
+            "B states, or l2. A function that B names is called only if it is named here, too.",
+            show_default=False,
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels",
+            metavar="FILE",
+            help="What the function of --metric finds as 'labels' among the inputs, as for `ortfuse quantize`.",
             show_default=False,
         ),
     ] = None,
@@ -200,12 +211,12 @@ def verify(
     with guarded(debug):
         check_json(json_file)
         options = arguments.options(
-            inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, verify="whole", verify_budget=verify_budget,
-            custom_ops=custom_ops,
+            inputs=inputs, preprocess=preprocess, sizes=size, seed=seed, tolerance=tolerance, verify="whole",
+            verify_budget=verify_budget, custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:
             progress("comparing")
-            verdict = ortfuse.verify(original, optimised, options, max_error=max_error, metric=metric)
+            verdict = ortfuse.verify(original, optimised, options, max_error=max_error, metric=metric, labels=labels)
         from ortfuse.report.console import show_verdict
 
         show_verdict(out, verdict)

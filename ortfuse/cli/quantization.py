@@ -24,6 +24,7 @@ from ortfuse.cli.arguments import (
     Output,
     Passes,
     Patterns,
+    Preprocess,
     Report,
     Rounds,
     Seed,
@@ -63,16 +64,27 @@ def quantize(
     ] = None,
     output: Output = None,
     inputs: InputFiles = None,
+    preprocess: Preprocess = None,
     metric: Annotated[
         str,
         typer.Option(
             "--metric",
             help="l2: relative Euclidean error of each output (the default); max: the largest difference relative to the largest "
-            "magnitude; cosine; top1 or tokens: the share of decisions that differ; or module:function, which takes the "
+            "magnitude; cosine; top1 or tokens: the share of decisions that differ; or file.py:function, which takes the "
             "original's outputs, the result's and the inputs, a list of arrays by name each, and returns the error.",
             show_default=False,
         ),
     ] = "l2",
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels",
+            metavar="FILE",
+            help="What the function of --metric finds as 'labels' among the inputs, one for each set: a .npy or .csv file, or "
+            "file.py:function, which takes all sets of inputs.",
+            show_default=False,
+        ),
+    ] = None,
     goal: Annotated[
         str,
         typer.Option("--goal", help="What is to be small: latency (the default), size or memory.", show_default=False),
@@ -138,14 +150,14 @@ def quantize(
         from ortfuse.report.quantization import check_curve, show_quantized, write_curve
 
         options = arguments.options(
-            config, output=output, inputs=inputs, passes=passes, patterns=patterns, check_user=check_user,
+            config, output=output, inputs=inputs, preprocess=preprocess, passes=passes, patterns=patterns, check_user=check_user,
             max_opset=max_opset, sizes=size, seed=seed, threads=threads, rounds=rounds,
             link=link, loaded=load, custom_ops=custom_ops, bench=True,
         )  # fmt: skip
         check_json(json_file)
         check_report(report)
         if max_error is None:
-            _refuse_a_search(curve=curve, budget=budget, store=store, report=report, judge=judged)
+            _refuse_a_search(curve=curve, budget=budget, store=store, report=report, judge=judged, labels=labels)
             _lower(model, rung or (), options, json_file)
             return
         if curve is not None:
@@ -154,7 +166,8 @@ def quantize(
         try:
             with progress_line(printed=True) as progress:
                 found = ortfuse.quantize(
-                    model, options, max_error=max_error, metric=metric, goal=goal, outputs=judged or (), rungs=rung or (),  # type: ignore[arg-type]
+                    model, options, max_error=max_error, metric=metric, labels=labels,
+                    goal=goal, outputs=judged or (), rungs=rung or (),  # type: ignore[arg-type]
                     curve=curve is not None, budget=budget, store="" if store is None else store, progress=progress,
                 )  # fmt: skip
         except BoundError as error:

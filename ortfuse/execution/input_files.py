@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,30 @@ import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
 from ortfuse.execution.inputs import Inputs
-from ortfuse.execution.single_files import SINGLE, read_single
+from ortfuse.execution.preprocessing import FILE, Preprocessing, read_preprocessing
+from ortfuse.execution.single_files import SINGLE, notes_on_images, read_single
 
 
-def read_inputs(path: str | Path, inputs: Sequence[ir.Value]) -> list[Inputs]:
+class InputSets(list[Inputs]):
+    """Sets of inputs that were read.
+
+    Attributes:
+        notes: What was done to them, in words.
+    """
+
+    def __init__(self, sets: Iterable[Inputs] = (), notes: Sequence[str] = ()) -> None:
+        super().__init__(sets)
+        self.notes = tuple(notes)
+
+
+def notes_of(sets: Sequence[Inputs] | None) -> tuple[str, ...]:
+    """What was done to sets of inputs when they were read, in words."""
+    return sets.notes if isinstance(sets, InputSets) else ()
+
+
+def read_inputs(
+    path: str | Path, inputs: Sequence[ir.Value], preprocess: str | os.PathLike[str] | None = None
+) -> InputSets:
     """Read the inputs of a model.
 
     Args:
@@ -24,14 +45,22 @@ def read_inputs(path: str | Path, inputs: Sequence[ir.Value]) -> list[Inputs]:
             files, where .npy files and images may be named after the inputs; a folder with `input_0.pb`, `input_1.pb`, ... as
             in ONNX's test data; or a folder of such `test_data_set_N` folders.
         inputs: The model's inputs in order. A protobuf belongs to the input it names, or else to the input of its number.
+        preprocess: A TOML file that says how images become inputs (`ortfuse.execution.preprocessing`); by default
+            `preprocess.toml` in the folder, if there is one.
 
     Raises:
         VerificationError: A file cannot be used, or an array is missing, has a different element type or shape than its input
             declares, or belongs to no input; the message names the file and the array.
     """
     path = Path(path)
+    beside = (path if path.is_dir() else path.parent) / FILE
+    how = Preprocessing()
+    if preprocess is not None or beside.is_file():
+        how = read_preprocessing(beside if preprocess is None else preprocess)
     if path.is_file():
-        return _read_singles([path], inputs, path) if path.suffix.lower() in SINGLE else [_read_npz(path, inputs)]
+        if path.suffix.lower() not in SINGLE:
+            return InputSets([_read_npz(path, inputs)])
+        return InputSets(_read_singles([path], inputs, path, how), notes_on_images([path], inputs, how))
     if not path.is_dir():
         raise VerificationError(
             f"{path}: no such file or folder; inputs are .npz or .npy files, images, or a folder of them"
@@ -39,14 +68,14 @@ def read_inputs(path: str | Path, inputs: Sequence[ir.Value]) -> list[Inputs]:
     found = [_read_npz(file, inputs) for file in sorted(path.glob("*.npz"))]
     found += [_read_protobufs(folder, inputs) for folder in _data_sets(path)]
     singles = sorted(file for file in path.iterdir() if file.suffix.lower() in SINGLE)
-    found += _read_singles(singles, inputs, path) if singles else []
+    found += _read_singles(singles, inputs, path, how) if singles else []
     if not found:
         raise VerificationError(f"{path}: holds no .npz or .npy files, images, or input_0.pb files")
-    return found
+    return InputSets(found, notes_on_images(singles, inputs, how))
 
 
-def _read_singles(files: Sequence[Path], inputs: Sequence[ir.Value], place: Path) -> list[Inputs]:
-    found = read_single(files, inputs)
+def _read_singles(files: Sequence[Path], inputs: Sequence[ir.Value], place: Path, how: Preprocessing) -> list[Inputs]:
+    found = read_single(files, inputs, how)
     return [
         _complete(arrays, inputs, file)
         for arrays, file in zip(found, files if len(found) > 1 else [place], strict=True)

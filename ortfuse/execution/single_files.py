@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
+from ortfuse.execution.preprocessing import Preprocessing
 
 Array = np.ndarray[Any, Any]
 
@@ -22,12 +23,14 @@ IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"})
 SINGLE = frozenset({".npy"}) | IMAGES
 """Endings of files that hold one array."""
 
-SIDE = 224
-"""Height and width that an image is brought to where the model leaves them open."""
 
-
-def read_single(files: Sequence[Path], inputs: Sequence[ir.Value]) -> list[dict[str, Any]]:
+def read_single(files: Sequence[Path], inputs: Sequence[ir.Value], how: Preprocessing) -> list[dict[str, Any]]:
     """One set of inputs for each file; a single one if the files are named after the inputs.
+
+    Args:
+        files: The files.
+        inputs: The model's inputs.
+        how: How images become inputs.
 
     Raises:
         VerificationError: A file cannot be read, or it is not clear which input it is for.
@@ -40,57 +43,46 @@ def read_single(files: Sequence[Path], inputs: Sequence[ir.Value]) -> list[dict[
                 f"{stray}: is named after none of the inputs {sorted(map(str, known))}; rename it, or save all arrays of one run "
                 "in an .npz file"
             )
-        return [{file.stem: _read(file, known[file.stem]) for file in files}]
+        return [{file.stem: _read(file, known[file.stem], how) for file in files}]
     (only,) = known.values()
-    return [{only.name or "": _read(file, only)} for file in files]
+    return [{only.name or "": _read(file, only, how)} for file in files]
 
 
-def _read(file: Path, value: ir.Value) -> Array:
+def _read(file: Path, value: ir.Value, how: Preprocessing) -> Array:
     if file.suffix.lower() in IMAGES:
-        return _image(file, value)
+        return _image(file, value, how)
     try:
         return np.asarray(np.load(file, allow_pickle=False))
     except Exception as error:  # numpy raises many kinds of errors on damaged files
         raise VerificationError(f"{file}: cannot be read as a .npy file: {error}") from error
 
 
-def _image(file: Path, value: ir.Value) -> Array:
-    """An image as the input takes it: channels first or last, grey or in colour, as bytes or as numbers from -1 to 1."""
+def _image(file: Path, value: ir.Value, how: Preprocessing) -> Array:
+    """An image as the input takes it."""
     try:
         from PIL import Image  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         raise VerificationError(
             f"{file}: images are read with Pillow, which is not installed: pip install pillow; or save arrays in an .npz file"
         ) from error
-    shape = list(value.shape) if value.shape is not None else []
-    layout = _layout(shape)
-    if layout is None:
+    found = how.of(value)
+    if found is None:
+        shape = list(value.shape) if value.shape is not None else []
         raise VerificationError(
             f"{file}: the input '{value.name}' does not take images: its shape is {shape}, not batch, channels, height, width in "
             "this or another order; save arrays in an .npz file"
         )
-    channels, height, width = layout
     try:
         with Image.open(file) as opened:
-            picture = opened.convert("L" if shape[channels] == 1 else "RGB")
-            sizes = [size if isinstance(size, int) else SIDE for size in (shape[width], shape[height])]
-            pixels = np.asarray(picture.resize((sizes[0], sizes[1])))
+            return found.array(opened, getattr(Image, "Resampling", None))
     except OSError as error:
         raise VerificationError(f"{file}: cannot be read as an image: {error}") from error
-    pixels = pixels.reshape(*pixels.shape[:2], -1)
-    array = (pixels if channels == 3 else pixels.transpose(2, 0, 1))[None]
-    kind = value.dtype
-    if kind is not None and kind.is_floating_point():
-        return np.asarray(array / 127.5 - 1.0).astype(kind.numpy())
-    return array
 
 
-def _layout(shape: Sequence[Any]) -> tuple[int, int, int] | None:
-    """The axes of channels, height and width; `None` if it is not the shape of images."""
-    if len(shape) != 4:
-        return None
-    if shape[1] in (1, 3):
-        return 1, 2, 3
-    if shape[3] in (1, 3):
-        return 3, 1, 2
-    return None if any(isinstance(size, int) for size in (shape[1], shape[3])) else (1, 2, 3)
+def notes_on_images(files: Sequence[Path], inputs: Sequence[ir.Value], how: Preprocessing) -> list[str]:
+    """What is done to images, in words; nothing if there are none."""
+    images = [file for file in files if file.suffix.lower() in IMAGES]
+    named = {value.name: value for value in inputs}
+    taking = [named[file.stem] for file in images if file.stem in named] or list(inputs[:1] if images else ())
+    found = (how.of(value) for value in dict.fromkeys(taking))
+    return [one.text() for one in found if one is not None]

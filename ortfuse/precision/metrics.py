@@ -15,7 +15,6 @@ without any, at the first output of floating-point numbers. A user's own functio
 
 from __future__ import annotations
 
-import importlib
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ import numpy as np
 
 from ortfuse.errors import OptionError, VerificationError
 from ortfuse.precision.tolerance import limit_of
+from ortfuse.precision.user_functions import function_of, is_function
 
 Array = np.ndarray[Any, Any]
 Arrays: TypeAlias = Mapping[str, Any]
@@ -182,7 +182,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 def metric_of(given: str | UserFunction, judged: Sequence[str] = ()) -> Metric:
-    """The metric of a name, of `"module:function"`, or of a function.
+    """The metric of a name, of `"file.py:function"` or `"module:function"`, or of a function.
 
     Raises:
         OptionError: There is none of this name, or the function cannot be imported.
@@ -193,16 +193,11 @@ def metric_of(given: str | UserFunction, judged: Sequence[str] = ()) -> Metric:
     if given in METRICS:
         known = METRICS[given]
         return Metric(known.name, known.of_output, known.decides, tuple(judged))
-    module, colon, name = given.partition(":")
-    if not (module and colon and name):
-        raise OptionError("metric", f"write one of {', '.join(METRICS)}, or module:function, not {given!r}")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise OptionError("metric", f"{given} cannot be imported: {error}") from error
-    if not callable(function):
-        raise OptionError("metric", f"{given} is a {type(function).__name__}, not a function")
-    return Metric(given, None, judged=tuple(judged), function=function)
+    if not is_function(given):
+        raise OptionError(
+            "metric", f"write one of {', '.join(METRICS)}, file.py:function or module:function, not {given!r}"
+        )
+    return Metric(given, None, judged=tuple(judged), function=function_of(given, "metric"))
 
 
 def _called(

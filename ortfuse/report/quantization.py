@@ -59,7 +59,7 @@ def show_lowered(console: Console, found: Lowered) -> None:
     lowered = ", ".join(f"{rungs.count(rung)} {rung}" for rung in dict.fromkeys(rungs))
     console.print(f"{len(rungs)} sites lowered: {lowered}", markup=False, highlight=False)
     console.print(f"weights {size_text(made.size)} instead of {size_text(made.float_size)}", highlight=False)
-    notes = ["the error is not known: ortfuse verify MODEL RESULT --max-error NUMBER compares the two"]
+    notes = [*found.notes, "the error is not known: ortfuse verify MODEL RESULT --max-error NUMBER compares the two"]
     if made.left:
         notes.append(f"{len(made.left)} sites need ranges of values; give inputs with --inputs to observe them on")
     show_left(console, made.kept)

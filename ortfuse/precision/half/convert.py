@@ -15,7 +15,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from ortfuse.errors import BoundError, OptionError, RewriteError, TargetError, VerificationError
 from ortfuse.execution.experiments import experiments
-from ortfuse.execution.input_files import read_inputs
+from ortfuse.execution.input_files import notes_of, read_inputs
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.integer_caches import Cache
 from ortfuse.execution.loading import Loading
@@ -23,7 +23,7 @@ from ortfuse.execution.session import Arrays, Session, weight_bytes
 from ortfuse.graph.functions import without_functions
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import save
-from ortfuse.options import PathLike
+from ortfuse.options import InputsLike, Options, PathLike
 from ortfuse.precision.caches import ONE_SEQUENCE, in_float32, in_int8
 from ortfuse.precision.half.islands import L2, TYPES, IslandSearch, has_floats
 from ortfuse.precision.half.order import Run
@@ -132,7 +132,8 @@ def convert(
     to: str = "float16",
     *,
     keep_io: bool = False,
-    inputs: PathLike | Sequence[Inputs] | None = None,
+    inputs: InputsLike | None = None,
+    preprocess: PathLike | None = None,
     max_error: float | None = None,
     target: Target | PathLike | None = None,
     seed: int = 0,
@@ -148,7 +149,8 @@ def convert(
         to: `"float16"`, `"bfloat16"` or `"int8-caches"`.
         keep_io: Whether inputs and outputs of the model stay float32; caches of integers do not.
         inputs: Sets of inputs by name, or the path of a file or folder of inputs, from which the ranges of values are taken; by
-            default they are generated.
+            default they are generated; or an object with `get_next()`, as ONNX Runtime's calibration takes it.
+        preprocess: A TOML file that says how images become inputs; by default `preprocess.toml` beside them.
         max_error: The largest allowed error of an output: the norm of the difference in relation to the norm of the output.
         target: The runtime that has to have kernels: a target, a provider of the installed runtime or the path of a kernel table
             (`.json`); by default every operator may be half whose definition allows it.
@@ -171,22 +173,24 @@ def convert(
         raise OptionError("max_error", f"write a positive number such as 0.01, not {max_error}")
     progress("loading the model")
     inside, source = enter(model)
-    given = inputs
-    if isinstance(inputs, str) or hasattr(inputs, "__fspath__"):
+    given: Any = Options(inputs=inputs, preprocess=preprocess).inputs
+    if isinstance(given, str | os.PathLike):
         named = [value for value in inside.graph.inputs if value.name not in inside.graph.initializers]
-        given = read_inputs(Path(inputs), named)  # type: ignore[arg-type]
-    refuse_nan(given or ())  # type: ignore[arg-type]
+        given = read_inputs(Path(given), named, preprocess)
+    refuse_nan(given or ())
     if to == INT8_CACHES:
-        done = _with_int8_caches(inside, given, _target(target), seed, max_error, progress)  # type: ignore[arg-type]
+        done = _with_int8_caches(inside, given, _target(target), seed, max_error, progress)
     else:
-        done = _in_half(inside, to, keep_io, given, _target(target), seed, max_error, progress)  # type: ignore[arg-type]
+        done = _in_half(inside, to, keep_io, given, _target(target), seed, max_error, progress)
     hand_on(done.model.metadata_props, source.name)
     if to != "bfloat16":
         Loading.of_graph(done.model).demand()
     if output is not None:
         progress(f"writing {output}")
         save(done.model, output)
-    return replace(done, model=leave(done.model, source), written=None if output is None else Path(output))
+    written = None if output is None else Path(output)
+    notes = [*notes_of(given), *done.notes]
+    return replace(done, model=leave(done.model, source), written=written, notes=notes)
 
 
 def _in_half(
