@@ -259,7 +259,11 @@ def _compare_numbers(
             reason = (
                 f"its error against float64 is {ours_relative:.3g} of the scale, the original's {theirs_relative:.3g}"
             )
-            return Difference(ok=ok, judged_by="float64", reason="" if ok else reason, **common)
+            if ok and relative > limits.relative:
+                reason = f"more than {limits.relative:g} is allowed, since {reason.replace('its error', 'the error')}"
+            elif ok:
+                reason = ""
+            return Difference(ok=ok, judged_by="float64", reason=reason, **common)
     ok = relative <= allowed
     reason = f"the error {error:.3g} is {relative:.3g} of the scale, more than {allowed:.3g}"
     return Difference(ok=ok, judged_by="tolerance", reason="" if ok else reason, **common)

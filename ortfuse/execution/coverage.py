@@ -161,13 +161,16 @@ class _Instrumenter:
             node.inputs[0],
             walk.describe(node),
         )
+        known = self._facts.scalar(condition)  # of sizes, say: the other branch cannot be taken
         found = []
-        if condition is not None and not self._facts.is_const(condition):
+        if condition is not None and known is None:
             other = make.add("Not", [condition])
             found.append((Point(Kind.BRANCH, name, "never took its then branch"), make.truth(condition)))
             found.append((Point(Kind.BRANCH, name, "never took its else branch"), make.truth(other)))
         branches = walk.branches(node)
         for taken, branch in branches.items():
+            if known is not None and taken != bool(known):
+                continue
             for point, value in self._of_graph(branch):
                 self._let_out(branch, value)
                 self._let_out(branches[not taken], None)

@@ -9,13 +9,14 @@ input with a matrix, added to the result:
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+
+from ortfuse.execution.windows import or_ones, padding, positions, strided, within
 
 Array = np.ndarray[Any, Any]
 
@@ -38,17 +39,17 @@ class Conv(OpRun):
         strides: Sequence[int] | None = None,
     ) -> tuple[Array]:
         axes = x.ndim - 2
-        kernel, steps, spread = w.shape[2:], _or_ones(strides, axes), _or_ones(dilations, axes)
+        kernel, steps, spread = w.shape[2:], or_ones(strides, axes), or_ones(dilations, axes)
         extents = [(size - 1) * step + 1 for size, step in zip(kernel, spread, strict=True)]
-        begins, ends = _padding(auto_pad or "NOTSET", pads, x.shape[2:], extents, steps)
+        begins, ends = padding(auto_pad or "NOTSET", pads, x.shape[2:], extents, steps)
         padded = np.pad(x, [(0, 0), (0, 0), *zip(begins, ends, strict=True)])
         sizes = [
             (size - extent) // step + 1 for size, extent, step in zip(padded.shape[2:], extents, steps, strict=True)
         ]
         made = np.zeros((x.shape[0], w.shape[0], *sizes), x.dtype)
-        for at in _positions(kernel):
+        for at in positions(kernel):
             first = [place * step for place, step in zip(at, spread, strict=True)]
-            made += _mixed(padded[_within(_strided(first, sizes, steps))], w[_within(at)], group or 1)
+            made += _mixed(padded[within(strided(first, sizes, steps))], w[within(at)], group or 1)
         return (made if b is None else made + b.reshape(-1, *[1] * axes),)
 
 
@@ -72,7 +73,7 @@ class ConvTranspose(OpRun):
         strides: Sequence[int] | None = None,
     ) -> tuple[Array]:
         axes, groups = x.ndim - 2, group or 1
-        kernel, steps, spread = w.shape[2:], _or_ones(strides, axes), _or_ones(dilations, axes)
+        kernel, steps, spread = w.shape[2:], or_ones(strides, axes), or_ones(dilations, axes)
         extra = list(output_padding or [0] * axes)
         extents = [(size - 1) * step + 1 for size, step in zip(kernel, spread, strict=True)]
         whole = [(size - 1) * step + extent for size, step, extent in zip(x.shape[2:], steps, extents, strict=True)]
@@ -83,28 +84,11 @@ class ConvTranspose(OpRun):
         made = np.zeros((x.shape[0], channels, *room), x.dtype)
         turned = w.reshape(groups, w.shape[0] // groups, w.shape[1], *kernel).swapaxes(1, 2)
         turned = turned.reshape(channels, w.shape[0] // groups, *kernel)
-        for at in _positions(kernel):
+        for at in positions(kernel):
             first = [place * step for place, step in zip(at, spread, strict=True)]
-            made[_within(_strided(first, x.shape[2:], steps))] += _mixed(x, turned[_within(at)], groups)
-        kept = made[_within([slice(low, low + size) for low, size in zip(begins, wanted, strict=True)])]
+            made[within(strided(first, x.shape[2:], steps))] += _mixed(x, turned[within(at)], groups)
+        kept = made[within([slice(low, low + size) for low, size in zip(begins, wanted, strict=True)])]
         return (kept if b is None else kept + b.reshape(-1, *[1] * axes),)
-
-
-def _positions(kernel: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    return itertools.product(*map(range, kernel))
-
-
-def _within(places: Sequence[Any]) -> tuple[Any, ...]:
-    """An index of these places on the axes behind the first two."""
-    return (slice(None), slice(None), *places)
-
-
-def _strided(first: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> list[slice]:
-    """Slices of so many elements from the given ones on."""
-    return [
-        slice(low, low + (size - 1) * step + 1 if size else low, step)
-        for low, size, step in zip(first, sizes, steps, strict=True)
-    ]
 
 
 def _mixed(x: Array, w: Array, groups: int) -> Array:
@@ -118,26 +102,6 @@ def _mixed(x: Array, w: Array, groups: int) -> Array:
     else:
         mixed = np.matmul(weights[None], parts)
     return np.asarray(mixed.reshape(batch, w.shape[0], *sizes))
-
-
-def _or_ones(given: Sequence[int] | None, axes: int) -> list[int]:
-    return list(given) if given is not None else [1] * axes
-
-
-def _padding(
-    auto_pad: str, pads: Sequence[int] | None, sizes: Sequence[int], extents: Sequence[int], steps: Sequence[int]
-) -> tuple[list[int], list[int]]:
-    """How many zeros stand before and behind each axis."""
-    axes = len(sizes)
-    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        totals = [
-            max((-(-size // step) - 1) * step + extent - size, 0)
-            for size, extent, step in zip(sizes, extents, steps, strict=True)
-        ]
-        less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
-        return (less, more) if auto_pad == "SAME_UPPER" else (more, less)
-    given = list(pads or [0] * (2 * axes)) if auto_pad == "NOTSET" else [0] * (2 * axes)
-    return given[:axes], given[axes:]
 
 
 def _cropping(

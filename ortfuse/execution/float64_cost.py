@@ -23,7 +23,7 @@ SHARE = 0.5
 _RATE = 1e9
 """Operations a second in float64, at least."""
 
-_WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+_WINDOWS = frozenset({"LpPool", "MaxPool", "MaxUnpool"})
 _LAID_OUT = 3
 """How many times the windows of a pooling are in memory at once."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +16,7 @@ from onnx.reference.op_run import OpRun
 from ortfuse.errors import VerificationError
 from ortfuse.execution.float64_convolution import Conv, ConvTranspose
 from ortfuse.execution.float64_cost import TooLargeError, demand_room
+from ortfuse.execution.float64_pooling import AveragePool, GlobalAveragePool, GlobalMaxPool
 from ortfuse.execution.partition import Segment, cut, to_model
 from ortfuse.execution.session import Arrays, Session, weight_bytes
 from ortfuse.execution.to_float64 import in_float64
@@ -31,6 +32,9 @@ LARGEST = 2 << 30
 
 _ROUNDING = frozenset({"AffineGrid", "CausalConvWithState", "LinearAttention", "MelWeightMatrix", "TfIdfVectorizer"})
 """Operators that the reference implementation always computes in float32."""
+
+_NAMED, _LONGEST = 5, 120
+"""The operators, and the characters of an error, that a reason quotes."""
 
 _INLINED = frozenset({"Constant", "CastLike"})
 """Operators that the runtime executes without having a kernel for them."""
@@ -139,7 +143,7 @@ class Erf(OpRun):
 
 
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
-_OWN: tuple[type[OpRun], ...] = (Erf, Conv, ConvTranspose)
+_OWN: tuple[type[OpRun], ...] = (Erf, Conv, ConvTranspose, AveragePool, GlobalAveragePool, GlobalMaxPool)
 
 
 class _Evaluator(ReferenceEvaluator):
@@ -182,10 +186,17 @@ class _Execution:
             raise TooLargeError(f"memory does not hold {', '.join(operators)} in float64") from error
         except Exception as error:
             # The reference lacks contrib operators, and some of its own implementations fail on valid input.
-            raise _InfeasibleError(
-                f"neither the runtime nor ONNX's reference can do {', '.join(operators)} in float64"
-            ) from error
+            text = f"neither the runtime nor ONNX's reference can do {_few(operators)} in float64"
+            raise _InfeasibleError(f"{text} ({type(error).__name__}: {_short(error)})") from error
         return dict(zip(evaluator.output_names, results or [], strict=True))
+
+
+def _few(operators: Sequence[str]) -> str:
+    return ", ".join(operators[:_NAMED]) + (" and others" if len(operators) > _NAMED else "")
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:_LONGEST] or "without a message"
 
 
 def _wide(array: Any) -> Any:

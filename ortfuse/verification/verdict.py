@@ -131,6 +131,13 @@ class Verdict:
         return next((found.reason for found in self.differences if found.judged_by == "the same level"), "")
 
     @property
+    def allowed(self) -> str:
+        """Why an error above the usual tolerance is equal nevertheless; empty if there is none."""
+        above = [one for one in self.differences if one.ok and one.judged_by == "float64" and one.reason]
+        worst = max(above, key=lambda one: one.relative, default=None)
+        return "" if worst is None else f"output '{worst.output}': {worst.reason}"
+
+    @property
     def worst(self) -> Difference | None:
         """The comparison that failed, or came closest to failing."""
         return max(self.differences, key=_badness, default=None)
@@ -158,7 +165,8 @@ class Verdict:
         ours, theirs = self.largest("optimised_relative"), self.largest("original_relative")
         if ours is not None and theirs is not None:
             text += f"; against float64: original {theirs:.3g}, optimised {ours:.3g}"
-        return f"{text}; {self.alike}" if self.alike else text
+        reasons = [one for one in (self.alike, self.allowed) if one]
+        return "; ".join([text, *reasons])
 
     def _not_exercised(self) -> str:
         remarks = [] if self.exercise is None else self.exercise.remarks()

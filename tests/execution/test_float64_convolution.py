@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from ortfuse.errors import VerificationError
 from ortfuse.execution import float64_cost
 from ortfuse.execution.float64_convolution import Conv, ConvTranspose
+from ortfuse.execution.float64_pooling import AveragePool
 from ortfuse.execution.reference import Reference
 from ortfuse.execution.session import Session
 
@@ -53,6 +54,40 @@ def test_both_convolutions_are_those_of_the_runtime(kind: str) -> None:
     assert tried > 60
 
 
+def test_average_pooling_is_that_of_the_runtime() -> None:
+    tried = 0
+    how = itertools.product((1, 2, 3), (1, 2), PADS, (0, 1), (0, 1))
+    for stride, dilation, pads, ceil, included in how:
+        given = {"strides": [stride] * 2, "dilations": [dilation] * 2, "ceil_mode": ceil, "count_include_pad": included}
+        x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 3, 10, 8))
+        y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+        node = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[3, 2], **given, **pads)
+        graph = helper.make_graph([node], "g", [x], [y])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+        image = RNG.standard_normal((2, 3, 10, 8)).astype("f4")
+        try:
+            want = Session(ir.from_proto(model), optimise=False).run({"x": image})["y"]
+        except VerificationError:
+            continue
+        found = ReferenceEvaluator(model, new_ops=[AveragePool]).run(None, {"x": image.astype("f8")})[0]
+        assert found.shape == want.shape, given
+        np.testing.assert_allclose(found, want, atol=1e-5, err_msg=str(given))
+        tried += 1
+    assert tried > 60
+
+
+@pytest.mark.parametrize("kind", ["GlobalMaxPool", "GlobalAveragePool"])
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 5, 4), (2, 3, 5, 4, 2)])
+def test_global_pooling_keeps_its_axes(kind: str, shape: tuple[int, ...]) -> None:
+    sizes = ", ".join(map(str, shape))
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[{sizes}] x) => (float y) {{ y = {kind}(x) }}'
+    image = RNG.standard_normal(shape).astype("f4")
+    model = ir.from_onnx_text(text)
+    found = Reference(model).run({"x": image})
+    assert found is not None
+    np.testing.assert_allclose(found["y"], Session(model, optimise=False).run({"x": image})["y"], atol=1e-6)
+
+
 def test_widely_dilated_kernels_are_not_laid_out() -> None:
     """With its zeros, this kernel has 64 MB, and its windows 200 GB."""
     model = ir.from_proto(layer("Conv", RNG.standard_normal((16, 16, 9)), (1, 16, 40_000), dilations=[4096]))
@@ -67,10 +102,10 @@ def test_widely_dilated_kernels_are_not_laid_out() -> None:
 def test_what_memory_would_not_hold_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(float64_cost, "available_bytes", lambda: 20_000_000)
     model = ir.from_onnx_text("""<ir_version: 8, opset_import: ["": 17]> g (float[1, 8, n, n] x) => (float[1, 8, n, n] y)
-        { y = AveragePool<kernel_shape = [9, 9], pads = [4, 4, 4, 4]>(x) }""")
+        { y = LpPool<kernel_shape = [9, 9], pads = [4, 4, 4, 4]>(x) }""")
     reference = Reference(model)
     assert reference.run({"x": np.ones((1, 8, 64, 64), "f4")}) is None
-    assert "AveragePool would take" in reference.too_large
+    assert "LpPool would take" in reference.too_large
     assert reference.run({"x": np.ones((1, 8, 9, 9), "f4")}) is not None
 
 

@@ -9,7 +9,8 @@ from small_graphs import model
 from typer.testing import CliRunner
 
 from ortfuse.cli.app import app
-from ortfuse.verification import verify
+from ortfuse.execution.compare import compare
+from ortfuse.verification import Trial, Verdict, verify
 
 HEAD = '<ir_version: 10, opset_import: ["": 19]>'
 
@@ -112,3 +113,15 @@ def test_errors_are_told_relative_to_the_outputs() -> None:
     big = "<float k = {80000.0}>"
     verdict = verify(model("y = Mul(x, k)", initializers=big), model("a = Mul(k, x) y = Identity(a)", initializers=big))
     assert "largest error 0 of the output's scale" in verdict.summary()
+
+
+def test_an_error_above_the_tolerance_says_why_it_is_allowed() -> None:
+    """A sum in another order may be off by as much as the original is itself."""
+    x = np.ones(4, "f4")
+    found = compare("y", x * np.float32(1.0003), x * np.float32(1.0001), x.astype("f8"))
+    assert found.ok
+    assert found.judged_by == "float64"
+    verdict = Verdict([Trial("s=4", False, [found])])
+    assert verdict.summary().endswith(
+        "output 'y': more than 0.0001 is allowed, since the error against float64 is 0.0001 of the scale, the original's 0.0003"
+    )
