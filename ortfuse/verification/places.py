@@ -67,8 +67,16 @@ def apart_in_float64(before: ir.Model, after: ir.Model, inputs: Sequence[Inputs]
     return apart
 
 
-def compare_places(original: ir.Model, candidate: ir.Model, experiment: Experiment) -> Places | None:
+def compare_places(
+    original: ir.Model, candidate: ir.Model, experiment: Experiment, seconds: float = SECONDS
+) -> Places | None:
     """Compare two models wherever they differ, on the values that the original computes there.
+
+    Args:
+        original: The original.
+        candidate: The other model.
+        experiment: The original on some inputs.
+        seconds: How long that may take.
 
     Returns:
         The outcome, or `None` if a place cannot be cut out or run, or all of them take too long.
@@ -78,7 +86,7 @@ def compare_places(original: ir.Model, candidate: ir.Model, experiment: Experime
         regions = [region for region in changed(original.graph, candidate.graph, _same, inside=True) if region.outputs]
         known = _values_at(original, regions, experiment.inputs)
         for region in regions:
-            if time.monotonic() - started > SECONDS:
+            if time.monotonic() - started > seconds:
                 return None
             wrong = _wrong_at(region, original, candidate, known)
             if wrong:

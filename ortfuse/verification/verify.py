@@ -97,7 +97,7 @@ def verdict_on(
         return verdict
     sensitivity = Sensitivity(original)
     verdict = _without_common_refusals(verdict, found.experiments, original)
-    verdict = weigh(verdict, found.experiments, original, candidate, sensitivity)
+    verdict = weigh(verdict, found.experiments, original, candidate, sensitivity, budget)
     return _with_runtime_change(verdict, found.experiments, original, sensitivity, budget)
 
 

@@ -28,6 +28,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
+from ortfuse.execution.budget import Budget
 from ortfuse.execution.compare import TOLERANCES, Difference, compare_all
 from ortfuse.execution.experiments import Experiment
 from ortfuse.execution.sensitivity import FACTOR, LARGEST, OPTIMISED, Sensitivity, shaken_model
@@ -38,11 +39,14 @@ from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import Log, Rewriter
 from ortfuse.targets import Quirk, installed
 from ortfuse.verification.decisions import Decided, compare_decided
-from ortfuse.verification.places import BLUNT, Places, apart_in_float64, compare_places
+from ortfuse.verification.places import BLUNT, SECONDS, Places, apart_in_float64, compare_places
 from ortfuse.verification.verdict import Trial, Verdict
 
 SHRINKS = 1e3
 """How many times smaller a difference has to be in float64 to count as rounding."""
+
+LEAST_SECONDS = 20.0
+"""How long models are compared place by place, however little time is left."""
 
 UNSIGNED = "ortfuse.unsigned."
 """What names of unsigned pairs begin with, so that nothing of another model has them by chance."""
@@ -57,6 +61,7 @@ def weigh(
     original: ir.Model,
     candidate: ir.Model,
     sensitivity: Sensitivity | None = None,
+    budget: Budget | None = None,
 ) -> Verdict:
     """The verdict with those differences passing that the model's own sensitivity explains; all others say how sensitive it is.
 
@@ -66,24 +71,37 @@ def weigh(
         original: The model.
         candidate: The other model, with inputs and outputs of the same names.
         sensitivity: That of the original, if it is known already.
+        budget: The time that is left: the worst run is weighed in any case, and those that time does not allow are left out.
     """
     failing = [trial for trial in verdict.trials if not trial.ok]
     if not failing or any(trial.refusal for trial in failing):
         return verdict
-    weights = _Weights(found, original, candidate, sensitivity or Sensitivity(original))
-    only = verdict.only_optimised
-    return replace(
-        verdict,
-        trials=[trial if trial.ok else weights.weighed(trial, only_optimised=only) for trial in verdict.trials],
-    )
+    weights = _Weights(found, original, candidate, sensitivity or Sensitivity(original), budget)
+    only, weighed = verdict.only_optimised, dict[int, Trial]()
+    for trial in sorted(failing, key=lambda trial: -trial.worst.relative if trial.worst is not None else 0.0):
+        if weighed and budget is not None and budget.left <= 0:
+            break
+        weighed[id(trial)] = weights.weighed(trial, only_optimised=only)
+    trials = [weighed.get(id(trial), trial) for trial in verdict.trials if trial.ok or id(trial) in weighed]
+    if left := len(failing) - len(weighed):
+        verdict.notes.append(
+            f"{left} runs that differ by less are left out: the time for verifying is over (--verify-budget)"
+        )
+    return replace(verdict, trials=trials)
 
 
 class _Weights:
     """What is known about two models in order to weigh their differences; found out when it is first needed."""
 
     def __init__(
-        self, found: Sequence[Experiment], original: ir.Model, candidate: ir.Model, sensitivity: Sensitivity
+        self,
+        found: Sequence[Experiment],
+        original: ir.Model,
+        candidate: ir.Model,
+        sensitivity: Sensitivity,
+        budget: Budget | None,
     ) -> None:
+        self._budget = budget
         self._experiments = {experiment.label: experiment for experiment in found}
         self._original, self._candidate, self._sensitivity = original, candidate, sensitivity
         self._float64: dict[str, Mapping[str, float] | None] = {}
@@ -218,7 +236,8 @@ class _Weights:
 
     def _compared(self, experiment: Experiment) -> Places | None:
         if experiment.label not in self._places:
-            self._places[experiment.label] = compare_places(self._original, self._candidate, experiment)
+            seconds = SECONDS if self._budget is None else max(self._budget.left, LEAST_SECONDS)
+            self._places[experiment.label] = compare_places(self._original, self._candidate, experiment, seconds)
         return self._places[experiment.label]
 
 

@@ -48,6 +48,13 @@ def test_what_a_chaotic_model_amplifies_is_equal_within_its_sensitivity(name: st
     assert json.loads(json.dumps(verdict.to_dict(), allow_nan=False))["state"] == verdict.state
 
 
+def test_only_the_worst_run_is_weighed_where_time_is_over() -> None:
+    verdict = verify(chaotic(PLAIN), chaotic(REGROUPED), budget=1e-9)
+    assert verdict.ok
+    assert any("are left out: the time for verifying is over (--verify-budget)" in note for note in verdict.notes)
+    assert not verify(chaotic(PLAIN), chaotic(WRONG), budget=1e-9).ok
+
+
 @pytest.mark.parametrize("name", ["h", "g"])
 @pytest.mark.parametrize("steps", [12, 30])
 def test_a_wrong_constant_in_a_chaotic_model_is_found(name: str, steps: int) -> None:
