@@ -1,6 +1,6 @@
 """Sums and means over axes that others follow, as products with a row of equal numbers.
 
-sum(x, rows) = ones x, x as a matrix          mean(x, rows) = (ones / rows) x
+sum(x, rows) = ones x, x as a matrix          mean(x, rows) = (ones x) / rows
 
 of a batch that may be empty, as convolutions with one kernel, which are as fast: the runtime refuses a row times no matrices.
 
@@ -100,15 +100,23 @@ def _back(match: Match) -> list[int] | None:
     return reshape_target((*leading, 1, last), _result(match))
 
 
-def _as_product(weigh: Callable[[int], float]) -> Callable[[Match], Pattern]:
+def _as_product(*, divided: bool) -> Callable[[Match], Pattern]:
+    """The sum as a product, `divided` by how many rows there are: weights of 1 / rows if that is exact.
+
+    What is left of x after its mean is taken away may be nothing but the rounding of these.
+    """
+
     def made(match: Match) -> Pattern:
         merged, shape, result = _merged(match), match.shape("x"), _result(match)
         rows = int(merged[-2])  # type: ignore[arg-type]
         matrix = x if merged == shape else op.Reshape(x, computed("there", lambda match: ints(_there(match) or ())))
         is_convolved = _may_be_empty(match)
         sizes = (1, rows, 1) if is_convolved else (1, rows)
-        row = computed("row", lambda match: array_like(match, np.full(sizes, weigh(rows))))
+        exact = divided and not rows & (rows - 1)
+        row = computed("row", lambda match: array_like(match, np.full(sizes, 1 / rows if exact else 1.0)))
         total = op.Conv(matrix, row) if is_convolved else op.MatMul(row, matrix)
+        if divided and not exact:
+            total = op.Div(total, computed("count", lambda match: array_like(match, rows)))
         if result == (*merged[:-2], 1, merged[-1]):
             return total
         return op.Reshape(total, computed("back", lambda match: ints(_back(match) or ())))
@@ -126,14 +134,14 @@ def is_single_or_double(match: Match) -> Refusal | None:
     return None if wide else match.refuse("dtype", "x", "float32 or float64")
 
 
-def _rule(name: str, operator: str, weigh: Callable[[int], float]) -> Rule:
+def _rule(name: str, operator: str, *, divided: bool) -> Rule:
     far: dict[str, Any] = {"axes": [(1,), (-2,)], "keepdims": [0, 1]}
     return Rule(
         name=f"reduction.{name}",
         formula=f"{operator}(x), axes behind the reduced ones",
         pattern=getattr(op, operator)(x, axes=axes, keepdims=attr("keepdims")),
-        replace=_as_product(weigh),
-        makes=("Reshape", "MatMul", "Conv"),
+        replace=_as_product(divided=divided),
+        makes=("Reshape", "MatMul", "Conv", "Div") if divided else ("Reshape", "MatMul", "Conv"),
         guards=(reduces_known_rows, is_single_or_double, is_not_quantised),
         exactness=Exactness.ROUNDING,
         compared_by=_as_matrices,
@@ -172,6 +180,6 @@ def _rule(name: str, operator: str, weigh: Callable[[int], float]) -> Rule:
 
 
 RULES = [
-    _rule("sum_of_rows", "ReduceSum", lambda rows: 1.0),
-    _rule("mean_of_rows", "ReduceMean", lambda rows: 1 / rows),
+    _rule("sum_of_rows", "ReduceSum", divided=False),
+    _rule("mean_of_rows", "ReduceMean", divided=True),
 ]

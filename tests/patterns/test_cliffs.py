@@ -112,9 +112,10 @@ def test_a_small_softplus_keeps_its_digits() -> None:
 
 COLUMNS = {
     "y = ReduceSum<keepdims=0>(x, one)": "Conv Reshape",
-    "y = ReduceMean<keepdims=1, axes=[1]>(x)": "Conv Reshape",
+    "y = ReduceMean<keepdims=1, axes=[1]>(x)": "Conv Div Reshape",
+    "s = Slice(x, one, five, one) y = ReduceMean<keepdims=1, axes=[1]>(s)": "Slice Reshape Conv Reshape",
     "y = ReduceMean<keepdims=1, axes=[0,1]>(x)": "ReduceMean",
-    "y = ReduceMean<keepdims=0, axes=[1,2]>(x)": "Reshape Conv Reshape",
+    "y = ReduceMean<keepdims=0, axes=[1,2]>(x)": "Reshape Conv Div Reshape",
     "y = ReduceMean<keepdims=0, axes=[3]>(x)": "ReduceMean",
     "y = ReduceMax<keepdims=0, axes=[1]>(x)": "ReduceMax",
 }
@@ -122,10 +123,21 @@ COLUMNS = {
 
 @pytest.mark.parametrize("body", COLUMNS)
 def test_columns_are_summed_by_a_product(body: str) -> None:
-    original = with_weights(f"float[n,6,4,5] x) => (y) <int64[1] one = {{1}}> {{ {body} }}")
+    original = with_weights(f"float[n,6,4,5] x) => (y) <int64[1] one = {{1}}, int64[1] five = {{5}}> {{ {body} }}")
     result = rewritten(original, "cliffs")
     assert ops(result) in (COLUMNS[body], f"Reshape {COLUMNS[body]}")
     same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 6, 4, 5)).astype(np.float32)})
+
+
+@pytest.mark.parametrize("rows", [5, 6, 49])
+def test_the_mean_of_equal_rows_leaves_of_them_what_it_did(rows: int) -> None:
+    """With weights of 1 / rows, the rounding of these would be left once the mean is taken away."""
+    original = with_weights(f"float[n,{rows},4] x) => (y) {{ m = ReduceMean<keepdims=1, axes=[1]>(x) y = Sub(x, m) }}")
+    result = rewritten(original, "cliffs")
+    assert "Conv Div" in ops(result)
+    x = np.repeat(12544.482 * np.random.default_rng(0).standard_normal((2, 1, 4)), rows, 1).astype(np.float32)
+    before, after = both(original, result, {"x": x})
+    assert np.array_equal(before, after)
 
 
 @pytest.mark.parametrize(
