@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ortfuse.errors import BoundError, OrtfuseError
     from ortfuse.facts.facts import Facts
     from ortfuse.fleet import Sweep, sweep
-    from ortfuse.models_file import ModelsFile
     from ortfuse.options import Options
     from ortfuse.passes import Context
     from ortfuse.pattern import (
@@ -66,7 +65,6 @@ _HOMES = {
     "ortfuse.errors": "BoundError OrtfuseError",
     "ortfuse.facts.facts": "Facts",
     "ortfuse.fleet": "Sweep sweep",
-    "ortfuse.models_file": "ModelsFile",
     "ortfuse.options": "Options",
     "ortfuse.precision.half": "convert",
     "ortfuse.passes": "Context",
@@ -91,7 +89,6 @@ __all__ = [
     "Facts",
     "Lowered",
     "Match",
-    "ModelsFile",
     "OpBuilder",
     "Options",
     "OrtfuseError",

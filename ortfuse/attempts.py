@@ -1,7 +1,8 @@
 """Runs a pipeline so that something usable comes of every model that the runtime loads.
 
 - If the opset cannot be raised, the run starts again without the rewrites that need it.
-- If a pass of ortfuse fails, it starts again without that pass.
+- If a pass of ortfuse fails, it starts again without that pass, or without the rule that is to blame. A rule that raises an error
+  is left out at once, and passes that undo each other are stopped (`ortfuse.pipeline.schedule`).
 - If the runtime does not load the result, it starts again at the newest opset at which it loads the model as it was, with no
   shapes declared that were not, or without the edits that are to blame.
 - If nothing of this helps, or a graph cannot represent the model at all, the model is left as it is.
@@ -78,6 +79,7 @@ class Attempts:
         self._opset = inside.graph.opset_imports.get("", 1)
         self._limited = False
         self._left_out: dict[str, str] = {}
+        self._without_rules: dict[str, str] = {}
         self._notes: list[str] = []
 
     def run(self, avoided: Collection[tuple[str, str]] = ()) -> RunReport:
@@ -109,7 +111,7 @@ class Attempts:
                 own = self.asked.user_checks
                 undone = [] if own is None else own.notes()
                 report.notes[:] = [*self._notes, *report.notes, *undone, *idle_options(self.options)]
-                report.failures += self._left_out.values()
+                report.failures += [*self._left_out.values(), *self._without_rules.values()]
                 return report
             self._start_over()
 
@@ -128,13 +130,20 @@ class Attempts:
         )
 
     def _do_without(self, error: PassError) -> None:
-        """Leave out the pass that failed; what puts the result in order has less to do at the model's own opset."""
-        if error.name in ("", Finalize.name):
+        """Leave out the rule or pass that failed; what puts the result in order has less to do at the model's own opset."""
+        known = {*self._without_rules, *self._own_rules()}
+        if error.rule and error.rule not in known and len(self._without_rules) < _MOST:
+            self._without_rules[error.rule] = f"{error}; the result is without the rule {error.rule}: {_REPORT_IT}"
+        elif error.name in ("", Finalize.name):
             self._stay_at_opset(error)
         elif error.name in self._left_out or len(self._left_out) >= _MOST:
             raise error
         else:
             self._left_out[error.name] = f"{error}; the result is without it: {_REPORT_IT}"
+
+    def _own_rules(self) -> set[str]:
+        """The names of rules that do not come with ortfuse."""
+        return {rule.name for rule in self.manager.catalogue.rules_from("package", "user")}
 
     def mended(self, report: RunReport, error: UnloadableError) -> tuple[RunReport, bool]:
         """Run again without what keeps the runtime from loading the result where it loads the model as it was.
@@ -214,7 +223,8 @@ class Attempts:
         return made, manager.run(made, inspector=inspector, checks=checks, meter=self.asked.meter)
 
     def _pipeline(self) -> PassManager:
-        return self.manager.without(self._left_out) if self._left_out else self.manager
+        manager = self.manager.without(self._left_out) if self._left_out else self.manager
+        return manager.without_rules(self._without_rules) if self._without_rules else manager
 
 
 def taken_in(model: AnyModel, options: Options) -> tuple[ir.Model, Source[Any]]:

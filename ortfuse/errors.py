@@ -49,7 +49,15 @@ class RuleError(OrtfuseError):
 
 
 class RewriteError(OrtfuseError):
-    """Rewriting went wrong: rules undo each other without end, or an edit would leave the graph invalid."""
+    """Rewriting went wrong: rules undo each other without end, or an edit would leave the graph invalid.
+
+    Attributes:
+        rule: The rule without which it would not, if that is known; else empty.
+    """
+
+    def __init__(self, text: str, rule: str = "") -> None:
+        super().__init__(text)
+        self.rule = rule
 
 
 class PassError(RewriteError):
@@ -59,8 +67,8 @@ class PassError(RewriteError):
         name: The pass, as in the report; empty if the result as a whole is not valid.
     """
 
-    def __init__(self, name: str, text: str) -> None:
-        super().__init__(text)
+    def __init__(self, name: str, text: str, rule: str = "") -> None:
+        super().__init__(text, rule)
         self.name = name
 
 
@@ -82,7 +90,7 @@ class PipelineError(OrtfuseError):
 
 
 class UnsettledError(PassError, PipelineError):
-    """Passes that are repeated undo each other; `name` is the last of them, without which the others settle."""
+    """Passes that are repeated find more and more to do; `name` is the last of them, without which the others settle."""
 
 
 class TargetError(OrtfuseError):

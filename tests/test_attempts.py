@@ -13,10 +13,10 @@ from crashing import runtime_that
 from onnx import numpy_helper, parser
 
 import ortfuse
-from ortfuse.errors import OutputError, PassError, PipelineError, VerificationError
+from ortfuse.errors import OutputError, PassError, PipelineError, RewriteError, VerificationError
 from ortfuse.execution.session import Session
 from ortfuse.model.interop import enter
-from ortfuse.passes import finalize
+from ortfuse.passes import Context, RulePass, finalize
 from ortfuse.passes.cse import CommonSubexpressions
 
 GELU = """<ir_version: 8, opset_import: ["" : 20]> g (float[b, 4] x) => (float[b, 4] y)
@@ -52,6 +52,24 @@ def test_the_pass_manager_says_which_pass_failed(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(PassError) as caught:
         ortfuse.PassManager("cse").run(enter(gelu())[0])
     assert caught.value.name == "cse"
+
+
+def test_a_rule_without_which_the_others_settle_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RulePass.run
+
+    def fails_with_gelu(self: RulePass, context: Context) -> int:
+        if any(rule.name == "gelu.erf" for rule in self.rules) and "gelu.erf" not in context.without:
+            raise RewriteError("the rules gelu.erf and gelu.other undo each other without end", "gelu.erf")
+        return run(self, context)
+
+    monkeypatch.setattr(RulePass, "run", fails_with_gelu)
+    result = ortfuse.optimize(gelu())
+    operators = [node.op_type for node in result.model.graph.node]
+    assert "Erf" in operators and "Gelu" not in operators
+    assert len(operators) < 9, "the other rules are applied"
+    (text,) = result.report.failures
+    assert "the result is without the rule gelu.erf" in text
+    assert same(gelu(), result.model.SerializeToString())
 
 
 @dataclass(frozen=True)

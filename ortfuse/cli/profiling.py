@@ -15,7 +15,6 @@ from ortfuse.cli.arguments import (
     InputFiles,
     Json,
     Model,
-    Models,
     Patterns,
     Report,
     Rounds,
@@ -32,7 +31,6 @@ from ortfuse.errors import OptionError
 
 def profile(
     model: Model,
-    models: Models = None,
     inputs: InputFiles = None,
     size: Sizes = None,
     seed: Seed = None,
@@ -70,9 +68,8 @@ def profile(
         check_plot(png)
         check_report(report)
         options = arguments.options(
-            None, arguments.settings_of(models, model), inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds,
-            bench=True, custom_ops=custom_ops,
-        )  # fmt: skip
+            inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds, bench=True, custom_ops=custom_ops
+        )
         with progress_line() as progress:
             found = ortfuse.profile(model, options, remedies=remedies, progress=progress)
         show_profile(out, found)

@@ -19,7 +19,6 @@ from ortfuse.cli.arguments import (
     Link,
     MaxOpset,
     Model,
-    Models,
     Output,
     Passes,
     Patterns,
@@ -126,7 +125,6 @@ def tune(
         str, typer.Option("--sampler", help="tpe (the default) or random, to compare with.", show_default=False)
     ] = "tpe",
     config: Config = None,
-    models: Models = None,
     passes: Passes = None,
     patterns: Patterns = None,
     check_user: CheckUser = None,
@@ -151,9 +149,8 @@ def tune(
         from ortfuse.report.tuning import show_tuned
         from ortfuse.tuning import Constraints
 
-        settings = arguments.settings_of(models, model)
         options = arguments.options(
-            config, settings, output=output, passes=passes, patterns=patterns, check_user=check_user,
+            config, output=output, passes=passes, patterns=patterns, check_user=check_user,
             max_opset=max_opset, inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds,
             link=link, custom_ops=custom_ops, bench=True,
         )  # fmt: skip

@@ -20,7 +20,6 @@ from ortfuse.execution.joined_sizes import joined_sizes
 from ortfuse.execution.matched_sizes import matched_sizes
 from ortfuse.execution.session import Session
 from ortfuse.execution.size_climb import climb
-from ortfuse.execution.thresholds import thresholds
 
 FEW = 3
 """How many sizes are tried beside empty caches."""
@@ -28,13 +27,6 @@ FEW = 3
 REPEATED = 3
 """How many sets of inputs are drawn for a model whose sizes are all fixed: 2 if all inputs are floating-point numbers, more if
 there are counts among them."""
-
-
-BY_CHANCE = 300
-"""How many counts that differ from each other are tried if a model refuses equal ones."""
-
-QUIET = 2.0**-6
-"""The scale of small numbers, whose variance is about as large as usual epsilons."""
 
 
 def searches_for(model: ir.Model, specs: Sequence[InputSpec] | None = None) -> Callable[[], Search]:
@@ -86,19 +78,11 @@ class Generation:
             shown: What was shown; it is brought up to date.
         """
         ran, single = self.usual(sizes)
-        ran += self._with_small_numbers()
         for one in ran:
             shown.take(one, shown.coverage.reached(one[1]))
         accepted = [(describe(self._dims, chosen), chosen) for _, chosen in reversed(self._accepted)]
         found = explore(
-            self._specs,
-            accepted,
-            shown,
-            self._run_once,
-            self._seed,
-            self._budget.share(EXPLORING),
-            self._seconds,
-            thresholds(self._graph),
+            self._specs, accepted, shown, self._run_once, self._seed, self._budget.share(EXPLORING), self._seconds
         )
         return [*ran, *found], single
 
@@ -123,8 +107,6 @@ class Generation:
             except CrashError as error:
                 self._notes.append(f"left out {describe(self._dims, target)}: {error}")
                 failure = CrashError
-        if not self._accepted and failure is VerificationError and thorough:
-            self._by_chance(targets[min(1, len(targets) - 1)][0])
         if not self._accepted and failure is VerificationError and thorough:
             self._climb(targets[min(1, len(targets) - 1)][0])
         if not self._accepted:
@@ -159,18 +141,6 @@ class Generation:
         if found is not None:
             self._accepted.append(found)
             self._seconds = max(self._seconds, time.monotonic() - started)
-
-    def _by_chance(self, sizes: Sizes) -> None:
-        """Try counts that differ from each other, which may have to add up to a size."""
-        counted = [spec.name for spec in self._specs if spec.role.tells_sizes and spec.shape]
-        drawings = dict.fromkeys(counted, Drawing(varied=True))
-        found: list[Ran] = []
-        for seed in range(self._seed, self._seed + (BY_CHANCE if counted else 0)):
-            ran = self._run_once(describe(self._dims, sizes), make_inputs(self._specs, sizes, seed, drawings), None)
-            found += [] if ran is None else [ran]
-            if len(found) == REPEATED:
-                break
-        self._accepted += [(ran, sizes) for ran in found]
 
     def _climb(self, start: Sizes) -> None:
         """Look for sizes by how far the model gets with others; then for larger and smaller ones around them."""
@@ -224,16 +194,6 @@ class Generation:
             return label, inputs, self._session.run(inputs, limit=limit)
         except VerificationError:
             return None
-
-    def _with_small_numbers(self) -> list[Ran]:
-        """A run on numbers so small that what is added to variances matters; none if no input is of free numbers."""
-        small = {spec.name: Drawing(scale=QUIET) for spec in self._specs if _is_numbers(spec)}
-        if not small or not self._budget.allows(self._seconds, 1 - EXPLORING):
-            return []
-        chosen = self._accepted[-1][1]
-        label = f"{describe(self._dims, chosen)}, small numbers"
-        ran = self._run_once(label, make_inputs(self._specs, chosen, self._seed + len(self._accepted), small), None)
-        return [] if ran is None else [ran]
 
     def _with_empty(self, sizes: Sizes) -> list[Ran]:
         """A run with empty caches, as before the first step of a decoder; none if the model has no caches or refuses them."""
@@ -311,12 +271,6 @@ def _drawings(specs: Sequence[InputSpec]) -> list[Mapping[str, Drawing]]:
     """How inputs are drawn, one way after the other until a model accepts them: as usual, and with integers that ask for less."""
     free = [spec.name for spec in specs if _has_choice(spec)]
     return [{}, *(dict.fromkeys(free, easier) for easier in EASIER)] if free else [{}]
-
-
-def _is_numbers(spec: InputSpec) -> bool:
-    """Whether an input is of floating-point numbers that nothing restricts."""
-    role = spec.role
-    return spec.dtype.is_floating_point() and bool(spec.shape) and role.mask is None and not role.tells_sizes
 
 
 def _has_choice(spec: InputSpec) -> bool:

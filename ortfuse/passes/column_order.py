@@ -133,7 +133,7 @@ def _parts(reshape: ir.Node, facts: Facts) -> _Parts | None:
     """What is taken of the result of a Reshape that splits heads off its last axis."""
     before, after = facts.shape(reshape.inputs[0]), facts.shape(reshape.outputs[0])
     leading = len(before or ()) - 1
-    if before is None or after is None or leading < 1 or after[:leading] != before[:leading]:
+    if before is None or after is None or leading < 1 or after[:leading] != before[:leading] or len(after) == leading:
         return None
     heads, *rest = after[leading:]
     numbers = [size for size in (heads, *rest) if isinstance(size, int) and size > 1]

@@ -31,6 +31,8 @@ class Context:
         log: Rewrites, other changes, statistics per rule and, on request, near misses.
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         notes: What a pass could not do and why, in words for the user.
+        failures: Mistakes of ortfuse that were got round, in words for the user.
+        without: Names of rules that are left out, because they failed.
         choices: Decides by cost between a rewrite and what it replaces, and records the decisions.
         inspector: Sees every change before it is final, and may object.
         checks: Sees the changes of the user's own rules and passes alone, and may object.
@@ -48,6 +50,8 @@ class Context:
     log: Log = field(default_factory=Log)
     approximate: bool = False
     notes: dict[str, None] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    without: set[str] = field(default_factory=set)
     choices: Choices = field(default_factory=Choices)
     inspector: Inspector | None = None
     checks: Inspector | None = None

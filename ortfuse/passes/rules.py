@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
+from ortfuse.errors import OrtfuseError, RuleError
 from ortfuse.passes.context import Context
 from ortfuse.rewrite import Exactness, Rewriter, Rule, demand_proof
 
@@ -34,12 +36,14 @@ class RulePass:
         if not rules:
             self._say_why(context)
             return 0
+        rules = [rule for rule in rules if rule.name not in context.without]
         rewriter = Rewriter(
             context.editor,
             context.target,
             context.log,
             context.debugging,
             context.choices.but_always(self.always.split()),
+            goes_on=functools.partial(_goes_on, context),
         )
         return rewriter.run(rules)
 
@@ -60,3 +64,16 @@ class RulePass:
         kinds = {Exactness.EXACT, Exactness.ROUNDING} | ({Exactness.APPROXIMATE} if approximate else set())
         left_out = self.without.split()
         return [rule for rule in self.rules if rule.name not in left_out and rule.exactness in kinds]
+
+
+def _goes_on(context: Context, rule: Rule, error: Exception) -> bool:
+    """Leave out a rule of ours that failed, and say so.
+
+    An error that is raised on purpose is for the user, and so is that of another rule: whoever wrote it has to know.
+    """
+    if context.editor.is_users(rule) or (isinstance(error, OrtfuseError) and not isinstance(error, RuleError)):
+        return False
+    context.without.add(rule.name)
+    text = str(error) if rule.name in str(error) else f"rule {rule.name} fails: {type(error).__name__}: {error}"
+    context.failures.append(f"{text}; the result is without it: please report it with the model")
+    return True

@@ -73,6 +73,7 @@ class PassManager:
         self._check_use_of_patterns(Builder(self._catalogue, lists=self._lists).build(self._items))
         self._pins = checked(options.pins, self._catalogue.rules())
         self._skip: Collection[str] = ()
+        self._without_rules: Collection[str] = ()
         self._finalize = Finalize()
 
     def __str__(self) -> str:
@@ -104,6 +105,12 @@ class PassManager:
         shorter = copy.copy(self)
         shorter._skip = passes
         return shorter
+
+    def without_rules(self, rules: Collection[str]) -> PassManager:
+        """The same pipeline without some rules."""
+        fewer = copy.copy(self)
+        fewer._without_rules = rules
+        return fewer
 
     def without_new_shapes(self) -> PassManager:
         """The same pipeline with results in which no value has a declared shape that had none."""
@@ -161,7 +168,7 @@ class PassManager:
                     if self._is_for_the_user(turn, error):
                         raise
                     text = f"the pass {turn.name} failed ({type(error).__name__}: {error})"
-                    raise PassError(turn.name, text) from error
+                    raise PassError(turn.name, text, getattr(error, "rule", "")) from error
                 if turn.changes and self._is_users(turn.transformer, None):
                     users.append(turn.name)
             finished = time.perf_counter()
@@ -180,6 +187,7 @@ class PassManager:
             log=context.log,
             choices=context.choices.list(),
             notes=[*context.notes, *context.choices.remarks()],
+            failures=context.failures,
             chosen=builder.chosen,
             folded=context.growth.folded_values(model),
             held_back=context.growth.held_back_values(model),
@@ -260,6 +268,7 @@ class PassManager:
         )
         context.editor.necessary = NECESSARY
         context.opaque = take_out(opaque.keys(), context.editor)
+        context.without.update(self._without_rules)
         for text in (*model.graph.meta.get(NOTES, ()), *opaque.values()):
             context.note(text)
         if (training := training_note(model)) is not None:

@@ -90,7 +90,8 @@ class RunReport:
         log: Every rewrite, the statistics of every rule and, if asked for, the near misses.
         choices: The decisions made by cost: which rewrites were taken and which were not.
         notes: What could not be done and why.
-        failures: Passes that failed on the model and were left out, each with what happened; these are mistakes in ortfuse.
+        failures: Passes and rules that failed on the model or undid each other, and were left out or stopped, each with what
+            happened; these are mistakes in ortfuse.
         chosen: The pass list that `auto` selected, with what in the model speaks for it; empty if it was not asked.
         folded: The constants of the result that folding made larger than the constants they come from, the largest first.
         held_back: Constant values that are left to the runtime, as folding them would make the file grow too much.

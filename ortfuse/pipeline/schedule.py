@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Generator, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ortfuse.errors import UnsettledError
 from ortfuse.facts.facts import Facts
-from ortfuse.passes import Context, Finalize, Pass, constant_bytes
+from ortfuse.graph.fingerprint import fingerprint
+from ortfuse.passes import CommonSubexpressions, Constants, Context, DeadCode, Finalize, Pass, RulePass, constant_bytes
+from ortfuse.passes.user_passes import is_of_ortfuse
 from ortfuse.pipeline.build import Repeated, Single, Step
 from ortfuse.pipeline.report import PassReport
 from ortfuse.rewrite import Log
@@ -42,6 +45,13 @@ OnPass = Callable[[PassEvent], None]
 """Called after each pass, and after each item of a pipeline that consists of several. It must not change the model."""
 
 
+_PATIENCE = 8
+"""Rounds of a fixpoint after which the model is compared with what it was before, which takes time; most need less than five."""
+
+_FOLLOWING = (RulePass, Constants, CommonSubexpressions, DeadCode)
+"""Passes that have more to do after the changes of others; of the first, the rules are named."""
+
+
 @dataclass
 class Turn:
     """A pass to run now; the caller sets how much it changed."""
@@ -57,10 +67,11 @@ class Schedule:
         for turn in schedule:
             turn.changes = turn.transformer.run(context)
 
-    A fixpoint ends when all of its passes in a row have changed nothing. Passes named in `skip` are left out.
+    A fixpoint ends when all of its passes in a row have changed nothing, or when the model is as it was before: what undoes each
+    other then is told as a failure. Passes named in `skip` are left out.
 
     Raises (while it is iterated):
-        UnsettledError: A fixpoint does not settle.
+        UnsettledError: A fixpoint finds more and more to do.
     """
 
     def __init__(
@@ -70,7 +81,8 @@ class Schedule:
         self.reports = [_report(step) for step in steps]
         """A report for each step of what it has done so far."""
         self._nodes, self._bytes = self._count(), constant_bytes(context.model)
-        self._index = 0
+        self._index = self._clock = 0
+        self._last_changed: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Turn]:
         for index, (step, report) in enumerate(zip(self._steps, self.reports, strict=True)):
@@ -103,6 +115,8 @@ class Schedule:
         yield turn
         context.debugging.inspect(context.model, context.facts, step.name)
         if turn.changes:
+            self._clock += 1
+            self._last_changed[step.name] = self._clock
             self._nodes, self._bytes = self._count(), constant_bytes(context.model)
             for rule, hits in context.log.hits().items():
                 if hits > before.get(rule, 0):
@@ -110,32 +124,78 @@ class Schedule:
         return turn.changes
 
     def _rounds(self, step: Repeated, report: PassReport) -> Generator[Turn, None, int]:
-        """Repeat the steps until every one of them in a row has changed nothing."""
+        """Repeat the steps until every one of them in a row has changed nothing, or the model is as it has been before."""
         total, unchanged = 0, 0
-        last_changes: dict[str, int] = {}
-        for _ in range(step.max_rounds):
-            last_changes = {}
+        changed: dict[str, int] = {}
+        seen: dict[bytes, Counter[str]] = {}
+        for number in range(step.max_rounds):
+            changed = {}
             for part, part_report in zip(step.steps, report.parts, strict=True):
                 changes = yield from self._turns(part, part_report)
                 total += changes
                 # A fixpoint that has settled would change nothing if it ran again now.
                 settled = 1 if isinstance(part, Repeated) else 0
                 unchanged = settled if changes else unchanged + 1
-                last_changes[part.name] = changes
+                changed[part.name] = changes
                 if unchanged == len(step.steps):
                     return total
-        restless = ", ".join(f"{name} ({changes} changes)" for name, changes in last_changes.items() if changes)
-        if not restless:
-            return total
-        single = [part.name for part in step.steps if isinstance(part, Single) and last_changes.get(part.name)]
+            if number + 1 >= _PATIENCE:
+                key, hits = fingerprint(self._context.model), Counter(self._context.log.hits())
+                if key in seen:
+                    self._tell_of_circle(step, number + 1, [*(hits - seen[key])], changed)
+                    return total
+                seen[key] = hits
+        restless = {name: changes for name, changes in changed.items() if changes}
+        if restless:
+            self._give_up(step, restless, seen)
+        return total
+
+    def _tell_of_circle(self, step: Repeated, rounds: int, rules: Sequence[str], changed: Mapping[str, int]) -> None:
+        """Say what undoes each other; the model is as good as it was when it was in this state before."""
+        singles = [
+            part.name for part in step.steps if isinstance(part, Single) and not isinstance(part.run, _FOLLOWING)
+        ]
+        who = [*rules, *(name for name in singles if changed[name])] or [name for name in changed if changed[name]]
+        sites = dict.fromkeys(
+            event.site for event in self._context.log.events[-2 * len(rules) :] if event.rule in rules
+        )
+        where = f" around {', '.join(repr(site) for site in sites)}" if sites else ""
+        text = (
+            f"{' and '.join(who)} undo each other{where}: they were stopped after round {rounds} of {step.name}, "
+            "and everything else is done"
+        )
+        if any(self._is_users(part.run, who) for part in _leaves(step)):
+            self._context.note(text)
+        else:
+            self._context.failures.append(f"{text}; please report it with the model")
+
+    def _is_users(self, transformer: Pass, who: Sequence[str]) -> bool:
+        """Whether a pass, or one of the rules that undo each other, is not one of ours."""
+        rules = transformer.rules if isinstance(transformer, RulePass) else ()
+        ours = is_of_ortfuse(transformer)
+        return not ours or any(rule.name in who and self._context.editor.is_users(rule) for rule in rules)
+
+    def _give_up(self, step: Repeated, restless: Mapping[str, int], seen: Mapping[bytes, Counter[str]]) -> None:
+        """Raise an error that names the rule that finds most, or else the last pass that does."""
+        single = [part.name for part in step.steps if isinstance(part, Single) and restless.get(part.name)]
+        inner = [part.name for part in _leaves(step)]
+        last = max(self._last_changed.keys() & inner, key=lambda name: self._last_changed[name], default="")
+        hits = Counter(self._context.log.hits()) - next(iter(seen.values()), Counter())
+        names = ", ".join(f"{name} ({changes} changes)" for name, changes in restless.items())
         raise UnsettledError(
-            single[-1] if single else "",
-            f"{step.name} has not settled after {step.max_rounds} rounds; still at work in the last one: {restless}. "
-            "Passes that undo each other never settle; one that only needs longer gets more with max_rounds",
+            single[-1] if single else last,
+            f"{step.name} has not settled after {step.max_rounds} rounds; still at work in the last one: {names}. "
+            "Passes that find more and more to do never settle; one that only needs longer gets more with max_rounds",
+            hits.most_common(1)[0][0] if seen and hits else "",
         )
 
     def _count(self) -> int:
         return sum(len(scope.graph) for scope in self._context.scopes())
+
+
+def _leaves(step: Step) -> list[Single]:
+    """The single passes in a step."""
+    return [step] if isinstance(step, Single) else [leaf for part in step.steps for leaf in _leaves(part)]
 
 
 def _report(step: Step) -> PassReport:

@@ -39,6 +39,7 @@ class Rewriter:
         chooser: Decides whether a legal rewrite is worthwhile, and which of several to make.
         ranges: The ranges that values were seen to have, for rules that ask.
         where: Whether a rule is to be tried with a value as its root; by default each is tried everywhere.
+        goes_on: Told of a rule that fails and its error, whether the others go on without it; by default they do not.
     """
 
     editor: Editor
@@ -48,6 +49,7 @@ class Rewriter:
     chooser: Chooser = field(default_factory=FirstLegal)
     ranges: Ranges | None = None
     where: Callable[[Rule, ir.Value], bool] | None = None
+    goes_on: Callable[[Rule, Exception], bool] | None = None
 
     def run(self, rules: Iterable[Rule]) -> int:
         """Apply `rules` until none applies; returns the number of rewrites.
@@ -67,13 +69,23 @@ class Rewriter:
         self._work = Worklist(self.editor.model, chosen, self.debugging.seed)
         limit, count = 1000 + 30 * self._work.size, 0
         for node in self._work.nodes():
-            if any(self._attempt(rule, node) for rule in self._work.rules(node)):
+            if any(self._succeeds(rule, node) for rule in self._work.rules(node)):
                 count += 1
                 if count > limit:
                     raise _endless(self.log.events)
         for graph in self._unsorted:
             self.editor.sort(graph)
         return count
+
+    def _succeeds(self, rule: Rule, node: ir.Node) -> bool:
+        """Apply a rule; one that fails leaves the graph as it was, and is not tried again if the others go on."""
+        try:
+            return self._attempt(rule, node)
+        except Exception as error:
+            if self.goes_on is None or not self.goes_on(rule, error):
+                raise
+            self._work.leave_out(rule)
+            return False
 
     def _attempt(self, rule: Rule, node: ir.Node) -> bool:
         """Apply a rule at an output of a node; returns whether it was applied."""
@@ -255,6 +267,5 @@ def _endless(events: Sequence[Event]) -> RewriteError:
     recent = Counter(event.rule for event in events[-200:])
     rules = " and ".join(name for name, _ in recent.most_common(3))
     sites = ", ".join(dict.fromkeys(event.site for event in events[-8:]))
-    return RewriteError(
-        f"the rules {rules} undo each other without end (around {sites}); change one of them or leave it out"
-    )
+    text = f"the rules {rules} undo each other without end (around {sites}); change one of them or leave it out"
+    return RewriteError(text, recent.most_common(1)[0][0])

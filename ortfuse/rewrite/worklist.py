@@ -53,6 +53,11 @@ class Worklist:
             if node.graph is not None:
                 yield node
 
+    def leave_out(self, rule: Rule) -> None:
+        """Try a rule no more."""
+        for head in rule.matcher.heads:
+            self._rules[head] = [other for other in self._rules[head] if other is not rule]
+
     def rules(self, node: ir.Node) -> Iterator[Rule]:
         """The rules to try on a node, up to the first that must wait for a consumer of the node, which is then revisited."""
         above = [consumer for consumer in _consumers(node) if consumer in self._queued]

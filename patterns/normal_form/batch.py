@@ -185,13 +185,16 @@ def _split_shape(match: Match) -> tuple[DimLike, ...] | None:
 
 
 def splits_first_axis(match: Match) -> Refusal | None:
-    """The Reshape leaves the last two axes unchanged, and the Transpose swaps them."""
+    """The Reshape splits the first axis into two larger than 1, and leaves the last two, which the Transpose swaps.
+
+    With more axes or one of size 1, layout would move the Transpose back to where it has fewer.
+    """
     shapes, wanted = match.shapes("plain", "root"), _split_shape(match)
     if isinstance(shapes, Refusal):
         return shapes
     before, after = shapes
-    if wanted is None or after[-2:] != before[:0:-1]:
-        return match.refuse("shape", "root", ("*", *before[:0:-1]))
+    if wanted is None or len(after) != 4 or 1 in after[:2] or after[-2:] != before[:0:-1]:
+        return match.refuse("shape", "root", ("*", "*", *before[:0:-1]))
     return unless_constant_target(match, before, wanted)
 
 

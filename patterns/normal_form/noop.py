@@ -104,12 +104,12 @@ PLAIN = Proof(shapes=({"x": "b 3 4"}, {"x": ""}))
 
 def _not_empty(match: Match) -> list[ir.Value]:
     """The operands of a Concat without those that are provably empty along its axis, and elsewhere as large as the others."""
-    whole, kept = match.shape("root"), []
+    whole, kept, given = match.shape("root"), [], match["axis"]
     for part in match["parts"]:
         shape = match.facts.shape(part)
-        if whole is None or shape is None or len(shape) != len(whole):
+        if whole is None or shape is None or len(shape) != len(whole) or not isinstance(given, int):
             return list(match["parts"])
-        axis = match["axis"] % len(whole)
+        axis = given % len(whole)
         if (*shape[:axis], 0, *shape[axis + 1 :]) != (*whole[:axis], shape[axis], *whole[axis + 1 :]):
             kept.append(part)
     return kept or list(match["parts"][:1])

@@ -222,3 +222,12 @@ def test_columns_that_stay_in_their_order(body: str, outputs: str, added: str) -
     )
     _, counts, _ = apply(written, PartsFirst())
     assert counts == [0]
+
+
+def test_a_product_may_become_a_vector() -> None:
+    """A Reshape of the columns of a product need not split them."""
+    body = "m = MatMul(x, w) a = Add(m, v) y = Reshape(a, flat)"
+    head = f"""{HEAD.format(opset=20)}agraph (float[2, 3, 4] x) => (float[n] y)
+        <float[4, 1] w = {{1, 2, 3, 4}}, float[1] v = {{5}}, int64[1] flat = {{-1}}> {{ {body} }}"""
+    model, counts, _ = apply(head, PartsFirst(), inputs={"x": floats(2, 3, 4)})
+    assert (operators(model), counts) == (["MatMul", "Add", "Reshape"], [0])

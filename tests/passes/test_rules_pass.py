@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from small_models import apply, execute, floats, operators
 
 from ortfuse.passes import RulePass
-from ortfuse.pattern import op, var
+from ortfuse.pattern import Match, op, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 x = var("x")
@@ -44,6 +47,18 @@ def test_a_pass_whose_rules_are_all_left_out_says_so() -> None:
     (note,) = context.notes
     assert "approximations are not allowed, and test.rough is one" in note
     assert not apply(TEXT, RulePass("test", (ROUGH, NEGATIONS)))[2].notes
+
+
+def _fails(match: Match) -> Refusal | None:
+    raise KeyError("a mistake")
+
+
+def test_a_rule_that_fails_is_left_out_by_itself() -> None:
+    broken = dataclasses.replace(_rule("test.broken", op.Neg(x), op.Mul(x, -1.0)), guards=(_fails,))
+    model, counts, context = apply(TEXT, RulePass("test", (broken, NEGATIONS)), inputs={"x": floats(2)})
+    assert (operators(model), counts, context.without) == (["Tanh"], [1], {"test.broken"})
+    (text,) = context.failures
+    assert "rule test.broken fails" in text and "a mistake" in text and "report it" in text
 
 
 def test_constants_of_a_replacement_in_a_function_are_nodes() -> None:

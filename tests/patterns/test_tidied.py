@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from rewriting import ops, parse, rewritten, same
 
@@ -117,3 +118,11 @@ def test_what_is_empty_is_not_joined(body: str, kinds: str) -> None:
     result = ortfuse.optimize(original.clone(), passes="canonicalize").model
     assert ops(result) == kinds
     same(original, result, {"x": X})
+
+
+def test_a_concat_of_opset_1_that_names_no_axis_is_left_alone() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 3, opset_import: ["" : 1]>
+        g (float[2,3] x, float[2,0] y) => (float[2,3] z) { z = Concat(x, y) }""")
+    result = ortfuse.optimize(model, loaded=False)
+    assert [node.op_type for node in result.model.graph.node] == ["Concat"]
+    assert not result.report.failures
