@@ -15,6 +15,7 @@ from ortfuse.assessment import Progress, given_inputs, silent
 from ortfuse.errors import OptionError, OrtfuseError
 from ortfuse.execution.input_files import notes_of
 from ortfuse.execution.loading import Loading
+from ortfuse.graph.selection import EVERYTHING, Selected, demand_matches, mark, patterns_of, unmark
 from ortfuse.model.atomic_write import writable_target
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import save
@@ -81,6 +82,8 @@ def quantize(
     goal: Goal = "latency",
     outputs: Sequence[str] = (),
     rungs: Sequence[str] = (),
+    only: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     curve: bool = False,
     budget: float | None = None,
     store: PathLike | None = "",
@@ -106,6 +109,9 @@ def quantize(
             process takes at most that loads and runs the model, as measured of the smallest choices.
         outputs: The names of the outputs that count; by default all.
         rungs: The names of the rungs, or of families of them (`"dynamic_int8"`), to choose from; by default all.
+        only: Patterns of what may be in lower precision: names of nodes, operators, modules, classes or values of the model, with
+            wildcards, such as `"op:MatMul"` or `"module:encoder.*"` (see `ortfuse.graph.selection`); by default everything.
+        exclude: Patterns of what stays in float32.
         curve: Whether the choices under other bounds are run too, so that the curve has their true errors.
         budget: The seconds that it may take: what is best by then is the result, and the next call goes on from there.
             Reading the model, optimising it, running it first and running up to three choices as a whole are not
@@ -153,7 +159,7 @@ def quantize(
     given = with_labels(given_inputs(options, original), labels)
     phases = Phases()
     with phases.phase("optimising in float32"):
-        inside, target, report = _in_float32(model, options, progress)
+        inside, target, report, selected = _in_float32(model, options, progress, only, exclude)
     asked = Request(
         judged,
         float(max_error),
@@ -167,7 +173,9 @@ def quantize(
         None if budget is None else max(budget - (time.monotonic() - started), 0.0),
     )
     with ROUNDED.kept(FOR_A_SEARCH):
-        outcome = fastest(inside, original, asked, Rules(wanted, target), _store(store), progress, phases=phases)
+        outcome = fastest(
+            inside, original, asked, Rules(wanted, target, selected), _store(store), progress, phases=phases
+        )
         settle(outcome.model)
         if outcome.taken.choice:
             write_bound(outcome.model, Bound(judged, asked.bound))
@@ -208,6 +216,8 @@ def lower(
     rungs: str | Sequence[str],
     options: Options | None = None,
     *,
+    only: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     progress: Progress | None = None,
     **changes: Unpack[QuantizeOptions],
 ) -> Lowered:
@@ -220,6 +230,8 @@ def lower(
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
         rungs: Names of rungs, or of families of rungs (`"dynamic_int8"`), the best first.
         options: How to optimise in float32, the inputs, and where to write the result; see `Options`.
+        only: Patterns of what may be in lower precision; see `quantize`.
+        exclude: Patterns of what stays in float32.
         progress: Called with short messages about what is going on.
         **changes: Single options; they override those of `options`.
 
@@ -241,9 +253,9 @@ def lower(
         writable_target(options.output)
     original, source = enter(model)
     given = given_inputs(options, original)
-    inside, target, report = _in_float32(model, options, progress)
+    inside, target, report, selected = _in_float32(model, options, progress, only, exclude)
     progress("lowering")
-    made = uniform(inside, wanted, given, target)
+    made = uniform(inside, wanted, given, target, selected)
     if given:
         settle(made.model)
     written = _written(made.model, options, progress)
@@ -260,14 +272,31 @@ def _overrun(budget: float, seconds: float, phases: Phases) -> str:
     )
 
 
-def _in_float32(model: AnyModel, options: Options, progress: Progress) -> tuple[ir.Model, Target, RunReport]:
-    """The model as `optimize` makes it, what runs it, and what was done."""
+def _in_float32(
+    model: AnyModel, options: Options, progress: Progress, only: str | Sequence[str], exclude: str | Sequence[str]
+) -> tuple[ir.Model, Target, RunReport, Selected]:
+    """The model as `optimize` makes it, what runs it, what was done, and what may be in lower precision.
+
+    Raises:
+        OptionError: A pattern matches nothing in the model, as it was or as it is made.
+    """
     plain = options.with_(output=None, verify=None, bench=False, sizes={}, inputs=None, link=False, measure=False)
     target = _target(plain)
+    only, exclude = patterns_of(only), patterns_of(exclude)
+    original, found = None, set[str]()
+    if only or exclude:
+        original = model = enter(model)[0]
+        found = mark(original, only, exclude)
     result = optimize(model, plain, progress=progress)
     if result.left_alone:
         raise OrtfuseError(f"the model cannot be quantised: {result.left_alone}")
-    return enter(result.model)[0], target, result.report
+    inside = enter(result.model)[0]
+    if original is None:
+        return inside, target, result.report, EVERYTHING
+    found |= mark(inside, only, exclude)
+    for option, patterns in (("only", only), ("exclude", exclude)):
+        demand_matches(option, patterns, found, original)
+    return inside, target, result.report, unmark(inside, only)
 
 
 def _written(model: ir.Model, options: Options, progress: Progress) -> Path | None:

@@ -163,6 +163,25 @@ InputFiles = Annotated[
         show_default=False,
     ),
 ]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="PATTERN",
+        help="What alone may be in lower precision: a node, operator, module, class or value of the model, with wildcards, such "
+        "as 'op:MatMul' or 'module:encoder.layer.*'; may be given several times.",
+        show_default=False,
+    ),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude",
+        metavar="PATTERN",
+        help="What stays in float32, as for --only; may be given several times.",
+        show_default=False,
+    ),
+]
 Json = Annotated[
     Path | None, typer.Option("--json", help="Write the whole report as JSON to this file.", show_default=False)
 ]
@@ -309,7 +328,7 @@ Explain = Annotated[
 
 
 FLAGS = {
-    "sizes": "--size", "pins": "--pin", "output": "-o", "loaded": "--load", "purpose": "--for", "rungs": "--rung",
+    "sizes": "--size", "pins": "--pin", "output": "-o", "loaded": "--load", "purpose": "--for", "rungs": "--scheme",
     "outputs": "--judge",
 }  # fmt: skip
 """The command-line names of options, where these differ from their own names."""

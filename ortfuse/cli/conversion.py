@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Debug, InputFiles, Json, Model, Output, Preprocess, Seed
+from ortfuse.cli.arguments import Debug, Exclude, InputFiles, Json, Model, Only, Output, Preprocess, Seed
 from ortfuse.cli.output import check_json, refused, write_json
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.cli.usage import NO, positive_number
@@ -27,6 +27,8 @@ def convert(
     ] = "float16",
     output: Output = None,
     keep_io: Annotated[bool, typer.Option("--keep-io", help="Leave inputs and outputs of the model float32.")] = False,
+    only: Only = None,
+    exclude: Exclude = None,
     inputs: InputFiles = None,
     preprocess: Preprocess = None,
     max_error: Annotated[
@@ -65,8 +67,8 @@ def convert(
         try:
             with progress_line() as progress:
                 done = ortfuse.convert(
-                    model, to, keep_io=keep_io, inputs=inputs, preprocess=preprocess, max_error=max_error, target=target,
-                    seed=seed or 0, output=output, progress=progress,
+                    model, to, keep_io=keep_io, only=only or (), exclude=exclude or (), inputs=inputs, preprocess=preprocess,
+                    max_error=max_error, target=target, seed=seed or 0, output=output, progress=progress,
                 )  # fmt: skip
         except BoundError as error:
             err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)

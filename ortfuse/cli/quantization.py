@@ -15,12 +15,14 @@ from ortfuse.cli.arguments import (
     Config,
     CustomOps,
     Debug,
+    Exclude,
     InputFiles,
     Json,
     Link,
     Load,
     MaxOpset,
     Model,
+    Only,
     Output,
     Passes,
     Patterns,
@@ -54,14 +56,18 @@ def quantize(
     rung: Annotated[
         list[str] | None,
         typer.Option(
+            "--scheme",
             "--rung",
             metavar="NAME",
-            help="A rung or family of rungs (weight_int4, dynamic_int8.channel) to choose from; may be given several times. "
+            help="A quantisation scheme or family of schemes (weight_int4, dynamic_int8.channel) to choose from; may be given "
+            "several times. "
             "Without --max-error, all sites get the first that is legal there, without any search: also for models larger than "
             "memory.",
             show_default=False,
         ),
     ] = None,
+    only: Only = None,
+    exclude: Exclude = None,
     output: Output = None,
     inputs: InputFiles = None,
     preprocess: Preprocess = None,
@@ -142,7 +148,7 @@ def quantize(
 ) -> None:
     """Find the fastest model under an error bound: ortfuse quantize bert.onnx -o bert.q.onnx --inputs DIR --max-error 0.01
 
-    The model is optimised, then every rung of lower precision at every site is measured on this machine: the time that it wins,
+    The model is optimised, then every quantisation scheme at every site is measured on this machine: the time that it wins,
     and what it alone does to the outputs. The best choice is run on inputs that the search never saw until the bound holds
     there. The exit code is 1 if nothing is lowered, and then nothing is written.
     """
@@ -158,7 +164,7 @@ def quantize(
         check_report(report)
         if max_error is None:
             _refuse_a_search(curve=curve, budget=budget, store=store, report=report, judge=judged, labels=labels)
-            _lower(model, rung or (), options, json_file)
+            _lower(model, rung or (), options, json_file, only or (), exclude or ())
             return
         if curve is not None:
             check_curve(curve)
@@ -167,7 +173,7 @@ def quantize(
             with progress_line(printed=True) as progress:
                 found = ortfuse.quantize(
                     model, options, max_error=max_error, metric=metric, labels=labels,
-                    goal=goal, outputs=judged or (), rungs=rung or (),  # type: ignore[arg-type]
+                    goal=goal, outputs=judged or (), rungs=rung or (), only=only or (), exclude=exclude or (),  # type: ignore[arg-type]
                     curve=curve is not None, budget=budget, store="" if store is None else store, progress=progress,
                 )  # fmt: skip
         except BoundError as error:
@@ -210,15 +216,22 @@ def _refuse_a_search(**given: object) -> None:
             raise OptionError(name, "is about the search under a bound; add `max_error`, or leave it out")
 
 
-def _lower(model: Path, rungs: Sequence[str], options: Options, json_file: Path | None) -> None:
+def _lower(
+    model: Path,
+    rungs: Sequence[str],
+    options: Options,
+    json_file: Path | None,
+    only: Sequence[str],
+    exclude: Sequence[str],
+) -> None:
     """Lower a model without a search."""
     from ortfuse.report.quantization import show_lowered
 
     if not rungs:
-        raise OptionError("max_error", "say how large the error may be, such as 0.01, or name rungs with --rung")
+        raise OptionError("max_error", "say how large the error may be, such as 0.01, or name schemes with --scheme")
     try:
         with progress_line() as progress:
-            found = ortfuse.lower(model, rungs, options, progress=progress)
+            found = ortfuse.lower(model, rungs, options, only=only, exclude=exclude, progress=progress)
     except NoSiteError as error:
         _say_no(str(error))
         write_json(json_file, "quantize", refused(model, error))

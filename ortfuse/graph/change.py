@@ -20,6 +20,9 @@ RULE_KEY = "ortfuse.rule"
 NODES_KEY = "ortfuse.nodes"
 """Metadata of a node made by a rule: the rule, and the names of the original nodes it stands for."""
 
+ONLY_KEY, EXCLUDED_KEY = "ortfuse.only", "ortfuse.excluded"
+"""Metadata of a node that the user has selected (`ortfuse.graph.selection`), which go over to what takes its place."""
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -214,6 +217,7 @@ class Change:
 
     def _annotate(self) -> None:
         """Record on the new nodes which original nodes they stand for."""
+        self._hand_on_marks()
         if not self.added or self.origins:
             for copy, original in self.origins.items():
                 copy.metadata_props.update(original.metadata_props)
@@ -242,6 +246,17 @@ class Change:
         for node in self.added:
             node.metadata_props[RULE_KEY] = maker
             node.metadata_props[NODES_KEY] = ";".join(names)
+
+    def _hand_on_marks(self) -> None:
+        """Mark what takes the place of marked nodes."""
+        olds = {*self.nodes, *(node for old, _ in self.replaced if (node := old.producer()) is not None)}
+        for key in (ONLY_KEY, EXCLUDED_KEY):
+            mark = next((found for node in olds if (found := node.metadata_props.get(key)) is not None), None)
+            if mark is None:
+                continue
+            instead = (node for _, new in self.replaced if (node := new.producer()) is not None)
+            for node in (*self.added, *instead):
+                node.metadata_props.setdefault(key, mark)
 
     def _note_inner(self, inner: Change) -> None:
         """Take over the result of a nested change that has ended."""

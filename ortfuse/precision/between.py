@@ -19,6 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.selection import EVERYTHING, Selected
 from ortfuse.graph.traits import MICROSOFT
 from ortfuse.graph.walk import Scope
 from ortfuse.passes import Context
@@ -56,8 +57,9 @@ def _factor(node: ir.Node) -> float:
 
 
 def stretches(
-    graph: ir.Graph, facts: Facts, given: Callable[[ir.Value], bool], taken: Callable[[ir.Value, ir.Node], bool]
-) -> list[ir.Node]:
+    graph: ir.Graph, facts: Facts, given: Callable[[ir.Value], bool], taken: Callable[[ir.Value, ir.Node], bool],
+    selected: Selected = EVERYTHING,
+) -> list[ir.Node]:  # fmt: skip
     """The nodes that take only integers, or what other such nodes make, and whose results go to integers or such nodes alone.
 
     Args:
@@ -65,7 +67,11 @@ def stretches(
         facts: The facts of its model.
         given: Whether a value is made of integers.
         taken: Whether a node takes a value as integers.
+        selected: What may be in lower precision.
     """
+
+    def may_be(node: ir.Node) -> bool:
+        return _has_kernel(node, facts) and not selected.objection(value.name or "" for value in node.outputs)
 
     def stays(node: ir.Node) -> bool:
         if not all(given(one) or one.producer() in found for one in _operands(node)):
@@ -76,7 +82,7 @@ def stretches(
 
     found: dict[ir.Node, None] = {}
     for node in graph:
-        if _has_kernel(node, facts) and all(given(one) or one.producer() in found for one in _operands(node)):
+        if may_be(node) and all(given(one) or one.producer() in found for one in _operands(node)):
             found[node] = None
     while lost := [node for node in found if not stays(node)]:
         for node in lost:
@@ -121,15 +127,17 @@ class IntegersBetween:
 
     Attributes:
         observed: The range of a value by its name and the method that tells it; `None` if there is none.
+        selected: What may be in lower precision.
     """
 
     name: ClassVar[str] = "precision.between"
     observed: Ranges
+    selected: Selected = EVERYTHING
 
     def run(self, context: Context) -> int:
         """Put pairs behind what other operators between integers take; returns how many operators there are."""
         scope = next(context.scopes())
-        between = stretches(scope.graph, context.facts, _is_dequantised, _is_quantised)
+        between = stretches(scope.graph, context.facts, _is_dequantised, _is_quantised, self.selected)
         for node in between:
             with context.editor.change(self.name):
                 _Rounding(context, scope, node, between, self.observed).write()

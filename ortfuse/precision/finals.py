@@ -78,7 +78,7 @@ def finish(
         if len(points) == FINALISTS:
             break
     if not points:
-        return Final(None, plain, (), "no choice of rungs that promises a gain keeps the error under the bound", {})
+        return Final(None, plain, (), "no choice of schemes that promises a gain keeps the error under the bound", {})
     least = WORTH if goal == "latency" else NOISE
     rows = _rows(models, inputs.search[0], least, rounds, threads, min(seconds, AGAIN_SECONDS))
     measured = {id(points[name]): rows[name].speedup for name in points if not rows[name].crash}

@@ -43,7 +43,7 @@ NO_ERROR = 1e-12
 
 NO_GAIN = "no gain in {}"
 
-SURPASSED = "another rung is no slower and no less exact"
+SURPASSED = "another scheme is no slower and no less exact"
 
 FASTER = 0.98
 """A rung is not considered if the site takes more than this share of its time in float32."""

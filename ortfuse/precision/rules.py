@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.execution.inputs import Inputs
+from ortfuse.graph.selection import EVERYTHING, Selected
 from ortfuse.precision.calibration import Calibration, calibrate
 from ortfuse.precision.ladder import Choice
 from ortfuse.precision.rungs import Site, Survey, lowered, rung_rules, survey
@@ -39,11 +40,17 @@ class Rules:
     Args:
         rules: The rules by name; by default those that come with ortfuse and those of installed packages.
         target: What executes the result.
+        selected: What may be in lower precision.
     """
 
-    def __init__(self, rules: Mapping[str, Rule] | None = None, target: Target | None = None) -> None:
+    def __init__(
+        self,
+        rules: Mapping[str, Rule] | None = None,
+        target: Target | None = None,
+        selected: Selected = EVERYTHING,
+    ) -> None:
         self._rules = rung_rules() if rules is None else rules
-        self._target = target
+        self._target, self._selected = target, selected
         self._known: tuple[ir.Model, Survey] | None = None
 
     def sites(self, model: ir.Model) -> Mapping[str, Site]:
@@ -56,7 +63,7 @@ class Rules:
 
     def _survey(self, model: ir.Model) -> Survey:
         if self._known is None or self._known[0] is not model:
-            self._known = (model, survey(model, self._target, AnyRange(), self._rules))
+            self._known = (model, survey(model, self._target, AnyRange(), self._rules, self._selected))
         return self._known[1]
 
     def calibrate(self, model: ir.Model, names: Collection[str], inputs: Sequence[Inputs]) -> Calibration:
@@ -73,4 +80,4 @@ class Rules:
 
     def lowered(self, model: ir.Model, choice: Choice, calibration: Any) -> ir.Model:
         """A copy of a model with rungs applied."""
-        return lowered(model, choice, calibration, self._target, self._rules)
+        return lowered(model, choice, calibration, self._target, self._rules, self._selected)

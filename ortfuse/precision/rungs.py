@@ -22,6 +22,7 @@ from ortfuse.dims import DimLike
 from ortfuse.errors import PrecisionError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit
+from ortfuse.graph.selection import EVERYTHING, Selected
 from ortfuse.passes import CommonSubexpressions, Context, DeadCode, Finalize, Pass, RulePass
 from ortfuse.pattern import Match
 from ortfuse.pipeline import load_catalogue
@@ -110,13 +111,22 @@ def survey(
     target: Target | None = None,
     calibration: Calibration | None = None,
     rules: Mapping[str, Rule] | None = None,
+    selected: Selected = EVERYTHING,
 ) -> Survey:
-    """The same, and why other weights have no site."""
+    """The same, and why other weights have no site.
+
+    Args:
+        model: The model in float32.
+        target: What executes the result.
+        calibration: The ranges of values.
+        rules: The rungs to look for.
+        selected: What may be in lower precision.
+    """
     rules = rung_rules() if rules is None else rules
     copy = model.clone()
     producers = {value.name: node for node in model.graph for value in node.outputs}
     context = Context(copy, Facts(copy), target or installed())
-    seen, spelling, log = _Survey(copy.graph), Log(), Log(explain=True)
+    seen, spelling, log = _Survey(copy.graph, selected), Log(), Log(explain=True)
     _rewriter(context, None, spelling, _Within(copy.graph)).run(_rules_of(SPELLING))
     _rewriter(context, calibration, log, seen).run(rules.values())
     spelled = {event.site: producers[event.site] for event in spelling.events}
@@ -135,6 +145,7 @@ def lowered(
     calibration: Calibration | None = None,
     target: Target | None = None,
     rules: Mapping[str, Rule] | None = None,
+    selected: Selected = EVERYTHING,
 ) -> ir.Model:
     """A copy of a model in which rungs are applied; other sites are as they were.
 
@@ -144,13 +155,14 @@ def lowered(
         calibration: The ranges of values, for rungs that need them.
         target: What executes the result.
         rules: The rungs by name; by default all.
+        selected: What may be in lower precision.
 
     Raises:
         PrecisionError: There is no such site or rung, or the rung cannot be applied there.
     """
     known = rung_rules() if rules is None else rules
     if unknown := sorted({*choice.values()} - {*known}):
-        raise PrecisionError(f"no rung is called {unknown[0]!r}; there are {', '.join(known)}")
+        raise PrecisionError(f"no scheme is called {unknown[0]!r}; there are {', '.join(known)}")
     context, log = _applied(model, choice, calibration, target, known, Log())
     done = {(event.site, event.rule) for event in log.events}
     if missing := next((one for one in choice.items() if one not in done), None):
@@ -161,7 +173,7 @@ def lowered(
         raise PrecisionError(f"{rung} cannot be applied to {site!r}{why}")
     tidy, passes = RulePass(TIDY, _rules_of(TIDY)), list[Pass]([CommonSubexpressions()])
     if calibration is not None:
-        passes += [tidy, IntegersBetween(calibration.range)]
+        passes += [tidy, IntegersBetween(calibration.range, selected)]
     for one in (*passes, tidy, DeadCode(), Finalize()):
         one.run(context)
     return context.model
@@ -229,17 +241,22 @@ class _Survey(_Within):
     Of sites that are alike, what the first becomes is legal for all: it is not built for the others.
     """
 
-    def __init__(self, graph: ir.Graph) -> None:
+    def __init__(self, graph: ir.Graph, selected: Selected) -> None:
         super().__init__(graph)
+        self._selected = selected
         self._found: dict[str, dict[str, Match]] = {}
         self._kind: tuple[object, ...] = ()
         self._legal: set[tuple[object, ...]] = set()
 
     def refusal(self, rule: Rule, match: Match) -> Refusal | None:
-        """Only the main graph is looked at."""
-        other = super().refusal(rule, match)
+        """Only the main graph is looked at, and nothing that is to stay in float32."""
+        other = super().refusal(rule, match) or self._kept_one(match)
         self._kind = (rule.name, *_likeness(match))
         return self._remembered(rule, match) if other is None and self._kind in self._legal else other
+
+    def _kept_one(self, match: Match) -> Refusal | None:
+        why = self._selected.objection(value.name or "" for node in match.nodes for value in node.outputs)
+        return refuse("left_out", match.root, found=why) if why else None
 
     def objection(self, edit: Edit) -> Refusal | None:
         """Always one."""
@@ -248,7 +265,7 @@ class _Survey(_Within):
 
     def _remembered(self, rule: Rule, match: Match) -> Refusal:
         self._found.setdefault(match.root.name or "?", {})[rule.name] = match
-        return refuse("left_out", match.root, found="rungs are only looked for")
+        return refuse("left_out", match.root, found="schemes are only looked for")
 
     def covered(self) -> set[str]:
         """The names of all values that sites compute."""

@@ -128,7 +128,7 @@ class Search:
         )
         if least is not None and least[0] > self.bound:
             raise BoundError(
-                f"no rung keeps the error under {self.bound:.4g}: the smallest is {least[0]:.4g}, that of {least[1]} at "
+                f"no scheme keeps the error under {self.bound:.4g}: the smallest is {least[0]:.4g}, that of {least[1]} at "
                 f"'{least[2]}'; give a larger --max-error, or use the result of `ortfuse optimize`"
             )
 
@@ -184,7 +184,7 @@ class Search:
 
         self.predictions.distrust(blamed, factor, share)
         self.notes.append(
-            f"rungs fitted to what was observed do more harm on {where}: an error of {worst:.2g} instead of {seen:.2g}"
+            f"schemes fitted to what was observed do more harm on {where}: an error of {worst:.2g} instead of {seen:.2g}"
         )
         return True
 

@@ -225,7 +225,7 @@ class _Hunt:
         asked, budget, parts = self.asked, self.budget, ground.parts
         rungs = {name: tuple(site.rungs) for name, site in ground.sites.items()}
         with self.phases.phase("times in company"):
-            self.progress("measuring families of rungs at all sites")
+            self.progress("measuring families of schemes at all sites")
             company = in_company(
                 self.ladder, ground.model, parts, rungs, ground.calibration, ground.clock, ground.inputs.search[0],
                 ground.kept, budget.until(COMPANY),
@@ -329,7 +329,7 @@ def _demand_float32(model: ir.Model, inputs: Samples, expected: Sequence[Arrays]
     error = asked.metric.of(expected[:1], [session.run(arrays) for arrays in first], first).error
     if error > asked.bound:
         raise BoundError(
-            f"no result keeps the error under {asked.bound:.3g}: without any rung, by fusions alone, it is {error:.3g}; "
+            f"no result keeps the error under {asked.bound:.3g}: without any scheme, by fusions alone, it is {error:.3g}; "
             "give a larger --max-error"
         )
 
@@ -383,9 +383,9 @@ def _outcome(
 def _why(reason: str, measured: _Measured, ground: _Ground) -> str:
     """Why the float32 model is the result."""
     if not ground.sites:
-        return f"the model has no site at which a rung is legal: {why_none(ground.without)}"
+        return f"the model has no site at which a scheme is legal: {why_none(ground.without)}"
     if not any(rung.effects is not None for site in measured.sites for rung in site.rungs):
-        reason = "no rung that was measured is of use at any site of the model on this machine"
+        reason = "no scheme that was measured is of use at any site of the model on this machine"
     if not measured.open:
         return reason
     lacking = f"{measured.open} of {len(ground.parts)} sites were not measured"

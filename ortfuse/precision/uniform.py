@@ -14,12 +14,13 @@ import onnx_ir as ir
 from ortfuse.errors import NoSiteError, OptionError, PrecisionError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import weight_bytes
+from ortfuse.graph.selection import EVERYTHING, Selected
 from ortfuse.precision.calibration import calibrate
 from ortfuse.precision.company import family_for_all, family_of, is_like
 from ortfuse.precision.equalise import equalised
 from ortfuse.precision.left_out import why_none
 from ortfuse.precision.rules import AnyRange
-from ortfuse.precision.rungs import lowered, names_to_observe, sites, survey
+from ortfuse.precision.rungs import lowered, names_to_observe, survey
 from ortfuse.rewrite import Rule
 from ortfuse.targets import Target
 
@@ -68,14 +69,18 @@ def named(rules: Mapping[str, Rule], names: Sequence[str]) -> dict[str, Rule]:
         if not fit:
             raise OptionError(
                 "rungs",
-                f"no rung is called {name!r}; there are {_families(rules)}, or one of these as {next(iter(rules), '')}",
+                f"no scheme is called {name!r}; there are {_families(rules)}, or one of these as {next(iter(rules), '')}",
             )
         found |= {rung: rule for rung, rule in fit.items() if rung not in found}
     return found
 
 
 def uniform(
-    model: ir.Model, rungs: Mapping[str, Rule], inputs: Sequence[Inputs] | None = None, target: Target | None = None
+    model: ir.Model,
+    rungs: Mapping[str, Rule],
+    inputs: Sequence[Inputs] | None = None,
+    target: Target | None = None,
+    selected: Selected = EVERYTHING,
 ) -> Uniform:
     """Apply, at every site, the first of the rungs that is legal there.
 
@@ -84,12 +89,13 @@ def uniform(
         rungs: The rungs, the best first.
         inputs: What the model is run on to observe ranges, if there is any.
         target: What executes the result.
+        selected: What may be in lower precision.
 
     Raises:
         NoSiteError: No rung is legal anywhere; the message says why.
         PrecisionError: All rungs that are need inputs.
     """
-    seen = survey(model, target, AnyRange(), rungs)
+    seen = survey(model, target, AnyRange(), rungs, selected)
     places = seen.sites
     if not places:
         named = ", ".join(dict.fromkeys(family_for_all(family_of(rung)) for rung in rungs))
@@ -97,14 +103,14 @@ def uniform(
     if inputs:
         model, _ = equalised(model, inputs)
     calibration = calibrate(model, names_to_observe(places.values()), inputs) if inputs else None
-    found = sites(model, target, calibration, rungs)
+    found = survey(model, target, calibration, rungs, selected).sites
     choice = {name: next(rung for rung in rungs if rung in site.rungs) for name, site in found.items()}
     if not choice:
         raise PrecisionError(
-            f"ranges of values are needed for {_families(rungs)}: give inputs to observe them on, or take a rung without "
+            f"ranges of values are needed for {_families(rungs)}: give inputs to observe them on, or take a scheme without "
             "fixed ranges"
         )
-    made = lowered(model, choice, calibration, target, rungs)
+    made = lowered(model, choice, calibration, target, rungs, selected)
     waiting = tuple(name for name in places if name not in choice)
     return Uniform(made, choice, waiting, weight_bytes(model), weight_bytes(made), seen.left)
 

@@ -111,10 +111,10 @@ def sites_table(sites: Sequence[SiteReport]) -> Fitting:
     """One row per site: its rung, what that wins and costs, and what goes into the site."""
     ranked = sorted(sites, key=lambda site: -(site.chosen.saved if site.chosen else -1.0))
     more = f" ({MOST_SITES} of {len(sites)}, those that win most)" if len(sites) > MOST_SITES else ""
-    headings = ("site", "operator", "rung", "float32 us", "wins us", "error there", "of outputs", "range", "outliers")
+    headings = ("site", "operator", "scheme", "float32 us", "wins us", "error there", "of outputs", "range", "outliers")
     rows = [(site.name, site.operator, site.rung or "float32", *_numbers(site)) for site in ranked[:MOST_SITES]]
     spare = ("outliers", "range", "operator", "error there", "float32 us")
-    return Fitting(f"Sites{more}", headings, rows, spare, words=("operator", "rung"))
+    return Fitting(f"Sites{more}", headings, rows, spare, words=("operator", "scheme"))
 
 
 def _numbers(site: SiteReport) -> list[str]:

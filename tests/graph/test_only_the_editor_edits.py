@@ -22,6 +22,7 @@ BUILDERS = {
     "ortfuse/bisection/": "makes copies of a model with other outputs",
     "ortfuse/precision/caches.py": "changes the type of inputs and outputs of a copy of a model",
     "ortfuse/precision/like_float32.py": "makes copies of a model in half precision that take float32, or imitate it",
+    "ortfuse/precision/imitation.py": "makes copies of a model that round in float32",
     "ortfuse/precision/half/": "makes copies of a model in another type, and copies that emulate it",
     "ortfuse/graph/functions.py": "puts the bodies of functions where a copy of a model calls them",
     "ortfuse/graph/tensors.py": "gives the places of tensors to who loads models",

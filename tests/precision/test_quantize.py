@@ -304,7 +304,7 @@ def test_the_rungs_to_choose_from_can_be_named() -> None:
     found = ortfuse.quantize(proto(), max_error=0.1, rungs=["weight_int8"], goal="size", sizes={"n": 4}, store=None)
     assert found.outcome.lowered
     assert all(rung.startswith("weight_int8") for rung in found.outcome.lowered)
-    with pytest.raises(OptionError, match="no rung is called 'int3'"):
+    with pytest.raises(OptionError, match="no scheme is called 'int3'"):
         ortfuse.quantize(proto(), max_error=0.1, rungs=["int3"], store=None)
 
 

@@ -119,7 +119,7 @@ def test_columns_of_zeros_stay_zero() -> None:
 
 def test_what_was_chosen_but_cannot_be_applied_is_an_error() -> None:
     made = model("y = MatMul(x, w)", w=(24, 16))
-    with pytest.raises(PrecisionError, match=r"no rung is called 'dynamic_int9'; there are .*dynamic_int8.channel"):
+    with pytest.raises(PrecisionError, match=r"no scheme is called 'dynamic_int9'; there are .*dynamic_int8.channel"):
         lowered(made, {"y": "dynamic_int9"})
     with pytest.raises(PrecisionError, match=r"dynamic_int8.channel cannot be applied to 'z'"):
         lowered(made, {"z": "dynamic_int8.channel"})

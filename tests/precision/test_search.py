@@ -149,14 +149,14 @@ def test_under_a_wide_bound_all_sites_are_on_the_fastest_rung() -> None:
 
 
 def test_a_bound_that_nothing_keeps_is_an_error() -> None:
-    with pytest.raises(BoundError, match="no rung keeps the error"):
+    with pytest.raises(BoundError, match="no scheme keeps the error"):
         run(chain(), 1e-6)
 
 
 def test_rungs_that_win_no_time_are_not_considered() -> None:
     outcome = run(chain(), 0.5, clock=Table(coarse=2e-3, middle=1e-3, fine=0.99e-3))
     assert not outcome.taken.choice
-    assert "no rung that was measured is of use" in outcome.reason
+    assert "no scheme that was measured is of use" in outcome.reason
     assert all(one.dropped for site in outcome.sites for one in site.tried)
 
 

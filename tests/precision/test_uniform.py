@@ -62,7 +62,7 @@ def test_a_model_without_products_is_refused() -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Sin(x) }'
     with pytest.raises(PrecisionError, match="legal nowhere"):
         ortfuse.lower(onnx.parser.parse_model(text), "dynamic_int8")
-    with pytest.raises(OptionError, match="no rung is called 'int3'; there are static_int8_conv, dynamic_int8, "):
+    with pytest.raises(OptionError, match="no scheme is called 'int3'; there are static_int8_conv, dynamic_int8, "):
         ortfuse.lower(proto(), "int3")
 
 

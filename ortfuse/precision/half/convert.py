@@ -21,10 +21,12 @@ from ortfuse.execution.integer_caches import Cache
 from ortfuse.execution.loading import Loading
 from ortfuse.execution.session import Arrays, Session, weight_bytes
 from ortfuse.graph.functions import without_functions
+from ortfuse.graph.selection import demand_matches, mark, patterns_of, unmark
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import save
 from ortfuse.options import InputsLike, Options, PathLike
 from ortfuse.precision.caches import ONE_SEQUENCE, in_float32, in_int8
+from ortfuse.precision.half.calls import mark_called
 from ortfuse.precision.half.islands import L2, TYPES, IslandSearch, has_floats
 from ortfuse.precision.half.order import Run
 from ortfuse.precision.half.readings import OPSET
@@ -132,6 +134,8 @@ def convert(
     to: str = "float16",
     *,
     keep_io: bool = False,
+    only: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     inputs: InputsLike | None = None,
     preprocess: PathLike | None = None,
     max_error: float | None = None,
@@ -148,6 +152,9 @@ def convert(
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
         to: `"float16"`, `"bfloat16"` or `"int8-caches"`.
         keep_io: Whether inputs and outputs of the model stay float32; caches of integers do not.
+        only: Patterns of what may be in half precision: names of nodes, operators, modules, classes or values of the model, with
+            wildcards, such as `"op:MatMul"` or `"module:encoder.*"` (see `ortfuse.graph.selection`); by default everything.
+        exclude: Patterns of what stays in float32.
         inputs: Sets of inputs by name, or the path of a file or folder of inputs, from which the ranges of values are taken; by
             default they are generated; or an object with `get_next()`, as ONNX Runtime's calibration takes it.
         preprocess: A TOML file that says how images become inputs; by default `preprocess.toml` beside them.
@@ -159,7 +166,7 @@ def convert(
         progress: Called with short messages about what is going on.
 
     Raises:
-        OptionError: `to`, `keep_io` or `max_error` is not valid.
+        OptionError: `to`, `keep_io` or `max_error` is not valid, or a pattern matches nothing.
         RewriteError: The model has no cache that can be integers.
         BoundError: The bound cannot be met; nothing was written.
         VerificationError: The model cannot be executed, or no error can be measured on its inputs.
@@ -173,6 +180,12 @@ def convert(
         raise OptionError("max_error", f"write a positive number such as 0.01, not {max_error}")
     progress("loading the model")
     inside, source = enter(model)
+    only, exclude = patterns_of(only), patterns_of(exclude)
+    if to == INT8_CACHES and (only or exclude):
+        raise OptionError("only" if only else "exclude", "goes with float16 and bfloat16")
+    found = mark(inside, only, exclude)
+    demand_matches("only", only, found, inside)
+    demand_matches("exclude", exclude, found, inside)
     given: Any = Options(inputs=inputs, preprocess=preprocess).inputs
     if isinstance(given, str | os.PathLike):
         named = [value for value in inside.graph.inputs if value.name not in inside.graph.initializers]
@@ -181,7 +194,8 @@ def convert(
     if to == INT8_CACHES:
         done = _with_int8_caches(inside, given, _target(target), seed, max_error, progress)
     else:
-        done = _in_half(inside, to, keep_io, given, _target(target), seed, max_error, progress)
+        done = _in_half(inside, to, keep_io, only, given, _target(target), seed, max_error, progress)
+        unmark(done.model, only)
     hand_on(done.model.metadata_props, source.name)
     if to != "bfloat16":
         Loading.of_graph(done.model).demand()
@@ -194,8 +208,8 @@ def convert(
 
 
 def _in_half(
-    model: ir.Model, to: str, keep_io: bool, inputs: Sequence[Inputs] | None, target: Target | None, seed: int,
-    max_error: float | None, progress: Callable[[str], None],
+    model: ir.Model, to: str, keep_io: bool, only: Sequence[str], inputs: Sequence[Inputs] | None, target: Target | None,
+    seed: int, max_error: float | None, progress: Callable[[str], None],
 ) -> Conversion:  # fmt: skip
     flat, raised = _flat(model, TYPES[to])
     progress("running the model")
@@ -205,6 +219,7 @@ def _in_half(
     # What the search for ranges is run on is of few sizes: a bound is to hold on others that are like those of a user.
     drawn = [] if max_error is None else ran if inputs is not None else _drawn(flat, seed)
     search = IslandSearch(flat, TYPES[to], keep_io, target, ran, drawn, progress)
+    search.keep_what_is_not_selected(only)
     best = search.run(max_error)
     if max_error is not None:
         write_bound(best.model, Bound(metric_of("l2", tuple(best.errors)), max_error))
@@ -284,6 +299,7 @@ def _flat(model: ir.Model, half: ir.DataType) -> tuple[ir.Model, list[str]]:
         RewriteError: Its functions cannot be put in the place of their calls.
     """
     notes: list[str] = []
+    mark_called(model)
     copy = without_functions(model) if model.functions else model.clone()
     if copy is None:
         raise RewriteError(

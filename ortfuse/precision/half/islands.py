@@ -15,6 +15,7 @@ from ortfuse.errors import BoundError, VerificationError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.loading import Loading
 from ortfuse.execution.session import Arrays, Session
+from ortfuse.graph.selection import objection
 from ortfuse.precision.half.emulation import Finding, defaults, emulate, overflows
 from ortfuse.precision.half.network import Units
 from ortfuse.precision.half.order import InOrder, Run, in_order
@@ -158,6 +159,16 @@ class IslandSearch:
     def count(self, wide: Sequence[bool]) -> int:
         """How many operators compute in half precision."""
         return sum(not wide[unit] for unit in self._units.of_node.values())
+
+    def keep_what_is_not_selected(self, only: Sequence[str]) -> None:
+        """Leave in float32 what the user excludes, by the marks of nodes.
+
+        Args:
+            only: The patterns of what alone may be half; none for everything.
+        """
+        for node, unit in self._units.of_node.items():
+            if why := objection(node, only):
+                self._units.keep(unit, why)
 
     def _new_units(self, model: ir.Model) -> Units:
         return Units(model, self._half, keep_io=self._keep_io, target=self._target)

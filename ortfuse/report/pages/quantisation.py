@@ -113,16 +113,16 @@ def _sites(outcome: Outcome) -> Rows:
         "site",
         "operator",
         "shapes",
-        "rung",
+        "scheme",
         "float32 µs",
-        "rung µs",
+        "scheme µs",
         "error here",
         "error of outputs",
         "values",
         "remark",
     )
     about = (
-        "A site is an operator with weights, or what works on them; a rung is a way to compute it in lower precision, such as "
+        "A site is an operator with weights, or what works on them; a scheme is a way to compute it in lower precision, such as "
         "`dynamic_int8`. For each site: what was chosen, what a run of it takes in float32 and so, and the error that this makes "
         "at the site itself and, alone, at the outputs. “Values” are those that go in; outliers say how far the largest lies "
         "beyond the usual ones."
@@ -144,7 +144,7 @@ def _rungs(outcome: Outcome) -> Rows:
         for site in outcome.sites
         for one in site.tried
     ]  # fmt: skip
-    headings = ("site", "rung", "saved µs", "error here", "error of outputs", "weights kB", "why not followed")
+    headings = ("site", "scheme", "saved µs", "error here", "error of outputs", "weights kB", "why not followed")
     return Rows("Everything that was tried", headings, rows, numbers=frozenset({2, 3, 4, 5}), folded=True)
 
 
