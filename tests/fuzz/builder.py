@@ -161,6 +161,8 @@ class Choose:
 
     def integer(self, low: int, high: int) -> int:
         """A number from `low` to `high`, both included."""
+        if low > high:
+            raise RefusedError("no number to choose from")
         return int(self._draw(st.integers(low, high)))
 
     def chance(self, percent: int) -> bool:
