@@ -83,7 +83,13 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
     if options.output is not None:
         attempts.progress(f"writing {options.output}")
         given = None if attempts.source.path is None else stored_bytes(attempts.source.path)
-        save(inside, options.output, link=options.link, check=_load_written if check else None)
+        save(
+            inside,
+            options.output,
+            link=options.link,
+            check=_load_written if check else None,
+            source=attempts.source.path,
+        )
         result = replace(
             result,
             written=Path(options.output),

@@ -179,7 +179,7 @@ def quantize(
         settle(outcome.model)
         if outcome.taken.choice:
             write_bound(outcome.model, Bound(judged, asked.bound))
-        written = None if outcome.reason else _written(outcome.model, options, progress)
+        written = None if outcome.reason else _written(outcome.model, options, progress, source.path)
     outcome = replace(outcome, notes=[*notes_of(given), *outcome.notes])
     seconds = time.monotonic() - started
     if budget is not None and seconds > OVER * budget:
@@ -258,7 +258,7 @@ def lower(
     made = uniform(inside, wanted, given, target, selected)
     if given:
         settle(made.model)
-    written = _written(made.model, options, progress)
+    written = _written(made.model, options, progress, source.path)
     return Lowered(leave(made.model, source), made, report, written, notes_of(given))
 
 
@@ -299,11 +299,12 @@ def _in_float32(
     return inside, target, result.report, unmark(inside, only)
 
 
-def _written(model: ir.Model, options: Options, progress: Progress) -> Path | None:
+def _written(model: ir.Model, options: Options, progress: Progress, source: Path | None) -> Path | None:
     if options.output is None:
         return None
     progress(f"writing {options.output}")
-    save(model, options.output, link=options.link, check=_load_written if options.loaded else None)
+    check = _load_written if options.loaded else None
+    save(model, options.output, link=options.link, check=check, source=source)
     return Path(options.output)
 
 

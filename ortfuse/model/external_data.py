@@ -22,7 +22,7 @@ from ortfuse.model.data_file import DataFile
 from ortfuse.model.stored_tensor import ExternalStoredTensor, FileBytes
 from ortfuse.model.tensor_size import byte_size
 
-_HELD_OPEN = 64
+HELD_OPEN = 64
 """External files kept open per model; a process may have about 1,000 open."""
 
 
@@ -55,7 +55,7 @@ def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None, missing:
             tensor.base_dir = model_file.parent
             path = _resolve(tensor.location, model_file, where)
         if path not in files:
-            files[path] = _open(path, where, missing, model_file, keep_open=len(files) < _HELD_OPEN)
+            files[path] = _open(path, where, missing, model_file, keep_open=len(files) < HELD_OPEN)
         offset, length = _extent(tensor, files[path], where)
         slot.replace(ExternalStoredTensor(FileBytes(files[path], offset, length), tensor))
 

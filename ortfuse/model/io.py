@@ -15,11 +15,12 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ortfuse.errors import ModelFileError, OrtfuseError, OutputError
 from ortfuse.model import external_data, wire_format
-from ortfuse.model.atomic_write import writable_target
+from ortfuse.model.atomic_write import real, writable_target
 from ortfuse.model.check import check
 from ortfuse.model.data_file import DataFile
 from ortfuse.model.intake import graph_of
 from ortfuse.model.stored_tensor import FileBytes, StoredTensor
+from ortfuse.model.superseded import data_files, remove_unused
 from ortfuse.model.write import Check, write
 
 __all__ = ["check", "load", "save"]
@@ -195,6 +196,7 @@ def save(
     *,
     link: bool = False,
     check: Check | None = None,
+    source: str | os.PathLike[str] | None = None,
 ) -> None:
     """Write a model to a file.
 
@@ -219,6 +221,8 @@ def save(
         path: The file to create or replace.
         link: Whether external files may become data files of the result through hard links.
         check: Checks what is written before it is moved into place; what it raises undoes all.
+        source: The file that the model was made of. If it is the one that is replaced, its data files go with it, unless
+            the result or another model has them (`ortfuse.model.superseded`).
 
     Raises:
         OutputError: The file cannot be written (no such folder, no permission, no space); any existing file is unchanged.
@@ -233,6 +237,7 @@ def save(
         )
     target = writable_target(path)
     external_data.attach(model, name=os.fspath(path), model_file=None)
+    replaced = data_files(target) if source is not None and real(source) == real(target) else []
     try:
         write(model, target, link=link, check=check)
     except OrtfuseError:
@@ -241,3 +246,4 @@ def save(
         raise OutputError(
             f"{os.fspath(path)}: cannot be written: {error.strerror or error}; nothing was changed"
         ) from error
+    remove_unused(replaced, target)

@@ -371,3 +371,21 @@ def test_infinities_that_stay_where_they_are_are_no_error() -> None:
 def test_a_model_that_computes_nothing_but_nan_is_refused() -> None:
     with pytest.raises(VerificationError, match="on the generated inputs no output has a finite number"):
         convert(model("y = Mul(x, w)", y="float[n,4] y", w=np.full(4, np.nan, np.float32)), "float16")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "p = MatMul(x, w) q = Relu(p) y = MatMul(q, w)",
+        "p = MatMul(x, w) t = Transpose<perm = [1, 0]>(w) y = MatMul(p, t)",
+        "p = Gemm(x, w) y = Gemm<transB = 1>(p, w)",
+        "p = MatMul(x, w) c = Constant<value = bool {1}>() y = If(c) <"
+        "then_branch = a () => (float[n,k] r) { r = MatMul(p, w) }, else_branch = b () => (float[n,k] s) { s = Add(p, p) }>",
+    ],
+)
+def test_a_weight_that_is_used_twice_is_converted_once(body: str) -> None:
+    done = converted(model(body, w=RNG.normal(size=(4, 4)).astype(np.float32)), keep_io=True)
+    weights = [value.const_value for value in done.model.graph.initializers.values()]
+    assert [(one.dtype, one.shape.numpy()) for one in weights if one and one.size == 16] == [
+        (ir.DataType.FLOAT16, (4, 4))
+    ]

@@ -201,7 +201,7 @@ def convert(
         Loading.of_graph(done.model).demand()
     if output is not None:
         progress(f"writing {output}")
-        save(done.model, output)
+        save(done.model, output, source=source.path)
     written = None if output is None else Path(output)
     notes = [*notes_of(given), *done.notes]
     return replace(done, model=leave(done.model, source), written=written, notes=notes)
