@@ -31,10 +31,11 @@ from ortfuse.execution.compare import Difference
 from ortfuse.execution.exploration import Exercise
 from ortfuse.explanation.explain import Fused, Missed
 from ortfuse.explanation.pins import PinOutcome
+from ortfuse.explanation.taken import Taken
 from ortfuse.fleet import Row
 from ortfuse.inspection.inspection import Detour, FoundBlock, Import, Port, Region, Weights
 from ortfuse.passes import Grown
-from ortfuse.pipeline.report import Counts, PassReport
+from ortfuse.pipeline.report import Counts, PassReport, Remark
 from ortfuse.precision.half.convert import Conversion
 from ortfuse.precision.outcome import Point as PrecisionPoint
 from ortfuse.precision.outcome import SiteReport
@@ -159,6 +160,7 @@ def tables() -> dict[str, Schema]:
             "fused": several(Fused),
             "missed": several(missed),
             "absent": schema(dict[str, str]),
+            "taken": several(Taken),
             "notes": schema(list[str]),
         }
     )
@@ -181,7 +183,7 @@ def tables() -> dict[str, Schema]:
         "passes": several(_nested(record(PassReport, without=("parts",)))), "rules": schema(dict[str, RuleStatistics]),
         "lost": schema(dict[str, int]),
         "events": several(Event), "misses": several(record(NearMiss, ("root",), refusal=refusal, nodes=list[str])),
-        "choices": several(choice), "folded": several(Grown),
+        "remarks": several(Remark), "choices": several(choice), "folded": several(Grown),
         "held_back": several(Grown), "notes": schema(list[str]), "failures": schema(list[str]),
     }  # fmt: skip
     result = {

@@ -58,6 +58,7 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
     inside, asked, options = attempts.inside, attempts.asked, attempts.options
     if check and (options.verify == "whole" or options.bench or options.output is None):
         Loading.of_graph(inside).demand()
+    _remark(inside, report, attempts.manager)
     sites = _site_checks(asked)
     session = _recommended_session(inside)
     result = Result(leave(inside, attempts.source), report, options, sites=sites, session=session)
@@ -141,6 +142,15 @@ def _recommended_session(model: ir.Model, disabled: Sequence[str] = ()) -> Sessi
 def _load_written(path: Path, data: Mapping[str, Path]) -> Callable[[], None]:
     """Have the runtime load what is written but not yet in place."""
     return Loading.of_files(path, data).demand
+
+
+def _remark(model: ir.Model, report: RunReport, manager: PassManager) -> None:
+    """Add what was left, and why, to the report."""
+    from ortfuse.explanation import remarks
+
+    report.remarks = remarks(model, report, manager.catalogue)
+    if not manager.options.explain:  # which says the same at length
+        report.notes += [remark.text() for remark in report.remarks]
 
 
 def _explanation(model: ir.Model, result: Result, manager: PassManager) -> Explanation:

@@ -2,5 +2,6 @@
 
 from ortfuse.explanation.explain import Explanation, Fused, Missed, chosen_rules, explanation
 from ortfuse.explanation.pins import PinOutcome, pin_outcomes
+from ortfuse.explanation.remarks import remarks
 
-__all__ = ["Explanation", "Fused", "Missed", "PinOutcome", "chosen_rules", "explanation", "pin_outcomes"]
+__all__ = ["Explanation", "Fused", "Missed", "PinOutcome", "chosen_rules", "explanation", "pin_outcomes", "remarks"]

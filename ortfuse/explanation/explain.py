@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import RuleError
 from ortfuse.explanation.nearness import POINTLESS, Nearness
+from ortfuse.explanation.taken import Taken, taken_sites
 from ortfuse.graph import walk
 from ortfuse.graph.traits import PLAIN
 from ortfuse.pipeline import Catalogue, Counts, RunReport
@@ -26,6 +27,8 @@ from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule, Step
 
 FURTHEST = 6
 """The most nodes between a mark of a family and the root of its nearest miss."""
+
+_NO_SITE = "no site comes near to"
 
 MOST_USERS = 3
 """The most users of a mark that are named."""
@@ -100,6 +103,7 @@ class Explanation:
         fused: The sites that rules fused, in the order of the graph.
         missed: The nearest misses, the nearest first.
         absent: For each rule that was asked for and found no site, the reason.
+        taken: The sites that rules that were asked for did not get, and that something else has rewritten since.
         notes: Remarks of the run, such as rules left out because they are slower here.
     """
 
@@ -107,6 +111,7 @@ class Explanation:
     missed: tuple[Missed, ...]
     absent: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    taken: tuple[Taken, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as data for JSON."""
@@ -114,6 +119,7 @@ class Explanation:
             "fused": [site.to_dict() for site in self.fused],
             "missed": [site.to_dict() for site in self.missed],
             "absent": dict(self.absent),
+            "taken": [site.to_dict() for site in self.taken],
             "notes": list(self.notes),
         }
 
@@ -134,7 +140,7 @@ def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules:
     fused = _fused(model, chosen)
     fusions = {rule.name for name, group in catalogue.passes().items() if name != NORMAL_FORM for rule in group}
     nearness = Nearness(chosen, rules, fusions)
-    missed = _missed(report.misses, nearness, chosen, _left_over(model, report.misses, nearness, chosen))
+    missed = nearest(report.misses, nearness, chosen, _left_over(model, report.misses, nearness, chosen))
     left_out, hits = _left_out(report, catalogue), report.log.hits()
     tried = {rule.family for name, rule in chosen.items() if name not in left_out}
     if rules and not fused and not missed and not any(name.partition(".")[0] in tried for name in hits):
@@ -142,14 +148,22 @@ def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules:
     found = {site.rule for site in fused} | {site.rule for site in missed}
     families = {name.partition(".")[0] for name in found}
     sought = {name: rule for name, rule in chosen.items() if rule.family not in families} if rules else {}
+    sought |= {name: chosen[name] for name in rules if name in chosen and name not in found}
+    told = {(site.rule, site.site) for site in fused} | {(miss.rule, miss.site) for miss in missed}
+    taken = taken_sites(report, chosen, told) if rules else ()
     absent = {
-        **_absent(report.before, [rule for name, rule in sought.items() if name not in left_out], hits),
+        **_absent(
+            report.before,
+            [rule for name, rule in sought.items() if name not in left_out],
+            hits,
+            {one.rule for one in taken},
+        ),
         **{name: f"the pipeline does not run {left_out[name]}" for name in sought if name in left_out},
     }
     notes = list(report.notes)
     if fusions <= left_out.keys():
         notes.append(f"the pipeline runs no fusions: {report.pipeline}")
-    return Explanation(tuple(fused), tuple(missed), absent, tuple(notes))
+    return Explanation(tuple(fused), tuple(missed), absent, tuple(notes), taken)
 
 
 def _left_out(report: RunReport, catalogue: Catalogue) -> dict[str, str]:
@@ -251,7 +265,7 @@ def _unused(model: ir.Model, nearness: Nearness, rules: Iterable[Rule]) -> list[
                 goes = " and ".join([*users][:MOST_USERS]) or "an output of the model"
                 refusal = refuse("not_continued", node.outputs[0], found=goes, needed=rule.matcher.heads)
                 miss = NearMiss(rule.name, node.outputs[0].name or "?", "pattern", 1, refusal, node, (node,))
-                found.setdefault(miss.site, _described(miss, nearness.least[rule.name]))
+                found.setdefault(miss.site, described(miss, rule.least))
     return [*found.values()]
 
 
@@ -274,8 +288,8 @@ def _behind(node: ir.Node, family: str, there: Mapping[tuple[str, str], NearMiss
     return None
 
 
-def _missed(
-    misses: Iterable[NearMiss], nearness: Nearness, chosen: Mapping[str, Rule], left_over: Iterable[NearMiss]
+def nearest(
+    misses: Iterable[NearMiss], nearness: Nearness, chosen: Mapping[str, Rule], left_over: Iterable[NearMiss] = ()
 ) -> list[Missed]:
     """The nearest miss of each family at each site, without those that add nothing new; then those of remaining marks."""
     best: dict[tuple[str, str], NearMiss] = {}
@@ -300,7 +314,7 @@ def _missed(
         prepared.get((family, miss.refusal.subject.name), miss) if miss.step == "pattern" else miss
         for family, miss in kept
     ]
-    return [_described(miss, nearness.least[miss.rule]) for miss in told]
+    return [described(miss, chosen[miss.rule].least) for miss in told]
 
 
 def _stops_preparation(miss: NearMiss, chosen: Mapping[str, Rule]) -> bool:
@@ -319,19 +333,24 @@ def _same_place(miss: NearMiss, other: NearMiss) -> bool:
     return 2 * len(nodes & others) > min(len(nodes), len(others))
 
 
-def _described(miss: NearMiss, least: int) -> Missed:
+def described(miss: NearMiss, least: int) -> Missed:
+    """A near miss as it is told; `least` is the minimum number of nodes of the rule's pattern."""
     assert miss.root is not None
     root = f"{miss.root.op_type} '{miss.root.name}'"
     names = tuple(node.name or node.op_type for node in miss.nodes)
     return Missed(miss.rule, miss.site, root, miss.step, miss.matched, least, miss.refusal, names)
 
 
-def _absent(before: Counts, sought: Iterable[Rule], hits: Mapping[str, int]) -> dict[str, str]:
-    """Why rules that were asked for have no site and no near miss; `hits` are those of all rules in the run."""
+def _absent(before: Counts, sought: Iterable[Rule], hits: Mapping[str, int], taken: Collection[str]) -> dict[str, str]:
+    """Why rules that were asked for have no site and no near miss.
+
+    `hits` are those of all rules in the run. Of rules with sites that were `taken`, those are the reason.
+    """
     present: Counter[str] = Counter()
     for operator, count in before.operators.items():
         present[operator.rpartition(".")[2]] += count
-    return {rule.name: _why_absent(rule, present, hits) for rule in sought}
+    reasons = {rule.name: _why_absent(rule, present, hits) for rule in sought}
+    return {name: why for name, why in reasons.items() if name not in taken or not why.startswith(_NO_SITE)}
 
 
 def _why_absent(rule: Rule, present: Counter[str], hits: Mapping[str, int]) -> str:
@@ -344,7 +363,7 @@ def _why_absent(rule: Rule, present: Counter[str], hits: Mapping[str, int]) -> s
     text = (
         f"the model has no {' and no '.join(lacking)}, which the pattern needs"
         if lacking
-        else f"no site comes near to {rule.formula}"
+        else f"{_NO_SITE} {rule.formula}"
     )
     made = (name.rpartition(".")[2] for name in rule.targets)
     there = [f"{present[op_type]} {op_type}" for op_type in made if present[op_type] and op_type not in PLAIN]

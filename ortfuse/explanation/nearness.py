@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from ortfuse.graph.traits import PLAIN
-from ortfuse.pattern.least import least_nodes
 from ortfuse.rewrite import RULE_KEY, NearMiss, Rule
+from ortfuse.rewrite.rule import HALF, SOME
 
 POINTLESS = frozenset({"needless", "other_rule"})
 """Codes of refusals at sites that are fine as they are."""
@@ -24,13 +24,8 @@ POINTLESS = frozenset({"needless", "other_rule"})
 FEWEST = 2
 """The fewest nodes that must match: if only the root matched, there is nothing to report."""
 
-SOME = 3
-"""The fewest nodes of a partial match that is near."""
-
 MANY = 4
 """The fewest nodes of a pattern of plain operators that is unlikely to match by chance."""
-
-HALF = 0.5
 
 
 class Nearness:
@@ -44,9 +39,6 @@ class Nearness:
 
     def __init__(self, rules: Mapping[str, Rule], asked: Collection[str], fusions: Collection[str]) -> None:
         self._rules, self._asked, self._fusions = rules, asked, fusions
-        self.least = {name: least_nodes(rule.pattern) for name, rule in rules.items()}
-        """The minimum number of nodes of each rule's pattern."""
-        self._telling = {name: frozenset(rule.matcher.depths) - PLAIN for name, rule in rules.items()}
 
     def marks(self, rule: Rule) -> frozenset[str]:
         """The telling operators that every site of a rule has and that it does not create: where one remains, it missed."""
@@ -59,7 +51,7 @@ class Nearness:
         return (
             miss.step == "replacement",
             miss.step == "guards",
-            min(miss.matched / max(self.least[miss.rule], 1), 1.0),
+            min(miss.matched / max(self._rules[miss.rule].least, 1), 1.0),
             miss.matched,
         )
 
@@ -69,7 +61,7 @@ class Nearness:
         maker = None if miss.root is None else miss.root.metadata_props.get(RULE_KEY)
         if rule is None or not miss.stands or maker == miss.rule:
             return False
-        if miss.rule in self._asked and miss.matched >= min(FEWEST, self.least[miss.rule]):
+        if miss.rule in self._asked and miss.matched >= min(FEWEST, self._rules[miss.rule].least):
             return True
         if miss.matched < FEWEST:
             return False
@@ -81,7 +73,7 @@ class Nearness:
         # Leave out rules that refine results of others, and sites where another rule was the better one.
         if rule.is_refinement or maker in self._fusions:
             return False
-        wanted = self._telling[miss.rule]
+        wanted = rule.telling
         found = {node.op_type for node in miss.nodes}
         made = {name.rpartition(".")[2] for name in rule.targets}
         if rule.family in self._asked:
@@ -95,4 +87,4 @@ class Nearness:
             case "guards":
                 return telling or miss.matched >= MANY
             case "pattern":
-                return telling and miss.matched >= max(SOME, HALF * self.least[miss.rule])
+                return telling and miss.matched >= max(SOME, HALF * self._rules[miss.rule].least)

@@ -49,11 +49,19 @@ class Machine:
         entered: The outermost nodes of chains being matched, whose other nodes are known only once all parts are placed.
         moves: The nodes that only move data for a `rearrange`; they do not count as progress.
         absent: The names in `bindings` of optional parts that are absent.
+        lenient: Whether intermediate values may be used elsewhere: to see what else is in the way where that is.
     """
 
     def __init__(
-        self, matcher: Matcher, facts: Facts, allow_extra: bool, quirks: frozenset[Quirk], ranges: Ranges | None = None
+        self,
+        matcher: Matcher,
+        facts: Facts,
+        allow_extra: bool,
+        quirks: frozenset[Quirk],
+        ranges: Ranges | None = None,
+        lenient: bool = False,
     ) -> None:
+        self.lenient = lenient
         self.matcher, self.facts, self.allow_extra, self.quirks, self.ranges = (
             matcher,
             facts,
@@ -174,7 +182,7 @@ class Machine:
     def _accept(self) -> Match | None:
         if self.pending and not self.matcher.settle(self):
             return None
-        refusal = self._needed_elsewhere()
+        refusal = None if self.lenient else self._needed_elsewhere()
         if refusal is None:
             match = Match(self.root, self)
             refusal = next((no for guard in self.matcher.guards if (no := _asked(guard, match)) is not None), None)

@@ -88,12 +88,15 @@ class Matcher:
         allow_extra: bool = False,
         quirks: frozenset[Quirk] = frozenset(),
         ranges: Ranges | None = None,
+        *,
+        lenient: bool = False,
     ) -> Match | Miss:
         """Match `value` as the root; with `allow_extra`, a root sum or product may have parts that the pattern lacks.
 
         `quirks` are those of the target, and `ranges` those that values were seen to have: guards and replacements may ask.
+        With `lenient`, intermediate values may be used elsewhere; what matches so cannot be replaced.
         """
-        return Machine(self, facts, allow_extra, quirks, ranges).run(value, _HANDLERS)
+        return Machine(self, facts, allow_extra, quirks, ranges, lenient).run(value, _HANDLERS)
 
     def settle(self, machine: Machine) -> bool:
         """Decide the constraints on shapes that were left open."""

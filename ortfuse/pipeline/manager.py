@@ -288,9 +288,10 @@ class PassManager:
         return context
 
     def _watched(self) -> frozenset[str]:
-        """The rules that pins are about: where they are not applied, the report says why."""
-        rules = list(self._catalogue.rules())
-        return frozenset(rule.name for name in self._pins for rule in pinned_rules(rules, name))
+        """The rules that pins are about, and the user's own: where they are not applied, the report says why."""
+        rules, own = list(self._catalogue.rules()), self._catalogue.rules_from("user")
+        pinned = (rule for name in self._pins for rule in pinned_rules(rules, name))
+        return frozenset(rule.name for rule in (*pinned, *own))
 
     def _check_use_of_patterns(self, steps: Iterable[Step]) -> None:
         """Reject rule files that the user names but the pipeline does not run, which would be silently ignored."""

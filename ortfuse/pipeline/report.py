@@ -76,6 +76,36 @@ class Counts:
         return cls(sum(found.values()), dict(found.most_common()), constant_bytes(model))
 
 
+@dataclass(frozen=True)
+class Remark:
+    """The sites of a family that were left as they are although a rule of it nearly takes them.
+
+    Attributes:
+        family: The family.
+        rule: The rule that came nearest at the first of them.
+        sites: The values there; none if a rule of the user's own came near nowhere.
+        reason: What stopped the rule at the first of them.
+        remedy: What would help there, as the end of a sentence that begins with "it would match if".
+    """
+
+    family: str
+    rule: str
+    sites: tuple[str, ...]
+    reason: str
+    remedy: str
+
+    def text(self) -> str:
+        """The remark in words."""
+        if not self.sites:
+            return f"{self.rule} was applied nowhere: {self.reason}"
+        count = len(self.sites)
+        where = f"'{self.sites[0]}'" + (" and others" if count > 1 else "")
+        left = f"{count} {'site' if count == 1 else 'sites'} left as {'it was' if count == 1 else 'they were'}"
+        return (
+            f"{self.family}: {left} ({where}); {self.rule} was stopped: {self.reason}; it would match if {self.remedy}"
+        )
+
+
 @dataclass
 class RunReport:
     """One run of a pipeline over a model.
@@ -95,6 +125,8 @@ class RunReport:
         chosen: The pass list that `auto` selected, with what in the model speaks for it; empty if it was not asked.
         folded: The constants of the result that folding made larger than the constants they come from, the largest first.
         held_back: Constant values that are left to the runtime, as folding them would make the file grow too much.
+        remarks: For each family the sites that were left although a rule nearly takes them, with the reason and what would
+            help. `optimize` adds them, and their words to the notes; a pass manager alone does not.
     """
 
     pipeline: str
@@ -108,6 +140,7 @@ class RunReport:
     notes: list[str]
     failures: list[str] = field(default_factory=list)
     chosen: str = ""
+    remarks: Sequence[Remark] = ()
     folded: Sequence[Grown] = ()
     held_back: Sequence[Grown] = ()
 
@@ -186,6 +219,7 @@ class RunReport:
             "lost": dict(self.log.lost),
             "events": [asdict(event) for event in self.events],
             "misses": [miss.to_dict() for miss in self.misses],
+            "remarks": [asdict(remark) for remark in self.remarks],
             "choices": [choice.to_dict() for choice in self.choices],
             "notes": list(self.notes),
             "failures": list(self.failures),

@@ -230,16 +230,25 @@ def show_explanation(console: Console, found: Explanation) -> None:
         made.add_row(site.rule, Names(site.site), Names(", ".join(site.operators)), Names(_originals(site.nodes)))
     if found.fused:
         console.print(made)
-    for miss in found.missed[:MOST_MISSES]:
-        heading = f"{miss.rule} at '{miss.site}' ({miss.root}): {_matched(miss)}"
-        console.print(heading, style="bold", markup=False, highlight=False)
+    alike = _alike(found.missed)
+    for misses in alike[:MOST_MISSES]:
+        miss = misses[0]
+        where = f"'{miss.site}' ({miss.root})"
+        if len(misses) > 1:
+            where = f"{len(misses)} sites, {where} and others"
+        console.print(f"{miss.rule} at {where}: {_matched(miss)}", style="bold", markup=False, highlight=False)
         console.print(f"  stopped by: {_short(miss.refusal.reason)}", markup=False, highlight=False)
         console.print(f"  would match if {miss.refusal.remedy}", markup=False, highlight=False)
-    if len(found.missed) > MOST_MISSES:
-        console.print(f"and {len(found.missed) - MOST_MISSES} more misses; --json has them all")
+    if len(alike) > MOST_MISSES:
+        console.print(f"and {sum(map(len, alike[MOST_MISSES:]))} more misses; --json has them all")
+    for taken in found.taken:
+        console.print(f"{taken.rule}: {taken.text()}", markup=False, highlight=False)
+    reasons: dict[str, list[str]] = {}
     for rule, why in found.absent.items():
-        console.print(f"{rule}: {why}", markup=False, highlight=False)
-    if not (found.missed or found.absent):
+        reasons.setdefault(why, []).append(rule)
+    for why, rules in reasons.items():
+        console.print(f"{', '.join(rules)}: {why}", markup=False, highlight=False)
+    if not (found.missed or found.absent or found.taken):
         console.print(
             "no other site comes near to a fusion"
             if found.fused
@@ -247,11 +256,24 @@ def show_explanation(console: Console, found: Explanation) -> None:
         )
 
 
+def _alike(found: Sequence[Missed]) -> list[list[Missed]]:
+    """The misses, those of one rule with the same reason together."""
+    groups: dict[tuple[str, str, str, int], list[Missed]] = {}
+    for miss in found:
+        key = (miss.rule, miss.refusal.reason, miss.refusal.remedy, miss.matched)
+        groups.setdefault(key, []).append(miss)
+    return list(groups.values())
+
+
 def _matched(miss: Missed) -> str:
     """How much of a pattern matched."""
     if miss.step != "pattern":
-        return f"all of the pattern matched, {miss.matched} nodes"
-    return f"{miss.matched} nodes matched" + (f" of at least {miss.least}" if miss.matched < miss.least else "")
+        return f"all of the pattern matched, {_nodes(miss.matched)}"
+    return f"{_nodes(miss.matched)} matched" + (f" of at least {miss.least}" if miss.matched < miss.least else "")
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"
 
 
 def _short(text: str) -> str:
@@ -262,7 +284,7 @@ def _short(text: str) -> str:
 def _originals(names: Sequence[str]) -> str:
     """How many nodes a fused one replaces, with the name of the first."""
     more = ", ..." if len(names) > 1 else ""
-    return f"{len(names)} node{'s' if len(names) > 1 else ''}: {names[0]}{more}" if names else "none"
+    return f"{_nodes(len(names))}: {names[0]}{more}" if names else "none"
 
 
 def show_passes(console: Console, catalogue: Catalogue, lists: Collection[PassList], built_in: dict[str, str]) -> None:

@@ -63,6 +63,12 @@ class NearMiss:
     nodes: tuple[ir.Node, ...] = field(default=(), repr=False, compare=False)
 
     @property
+    def taker(self) -> str:
+        """The rule or pass that has removed one of its nodes, for another value in its place; empty if none has."""
+        nodes = () if self.root is None else (self.root, *self.nodes)
+        return next((str(node.meta[_TAKER]) for node in nodes if node.graph is None and _TAKER in node.meta), "")
+
+    @property
     def stands(self) -> bool:
         """Whether its nodes are still in the graph, not rewritten by anything else."""
         return self.root is not None and all(node.graph is not None for node in (self.root, *self.nodes))
@@ -87,6 +93,9 @@ class Site:
     operators: frozenset[str]
 
 
+_TAKER = "ortfuse.taker"
+"""The entry of the `meta` of a removed node with the rule or pass that put something in its place."""
+
 _SITES = "ortfuse.sites"
 """The entry of a node's `meta` with the fused sites that it is what became of."""
 
@@ -107,6 +116,7 @@ class Log:
         events: The rewrites, in order.
         rules: Statistics of each rule.
         misses: The near miss of each rule at each site.
+        near: Of rules that are not explained, the misses that are worth a remark.
         changes: How many changes each rule and pass has made.
         refused: Why a change was undone, for each rule or pass and site.
         lost: For each rule, how many of its sites later changes have taken apart or removed; known once the log is settled.
@@ -117,6 +127,7 @@ class Log:
     events: list[Event] = field(default_factory=list)
     rules: dict[str, RuleStatistics] = field(default_factory=dict)
     misses: dict[tuple[str, str], NearMiss] = field(default_factory=dict)
+    near: dict[tuple[str, str], NearMiss] = field(default_factory=dict)
     changes: Counter[str] = field(default_factory=Counter)
     refused: dict[tuple[str, str], Refusal] = field(default_factory=dict)
     lost: Counter[str] = field(default_factory=Counter)
@@ -129,6 +140,9 @@ class Log:
     def changed(self, change: Change) -> None:
         """Count a change of the model, and follow what becomes of fused sites; rewrites are also recorded as events."""
         self.changes[change.author] += 1
+        if change.replaced:
+            for node in change.removed:
+                node.meta[_TAKER] = change.author
         if not change.added:
             return
         olds = dict.fromkeys([*change.nodes, *change.removed, *(old.producer() for old, _ in change.replaced)])
@@ -172,7 +186,8 @@ class Log:
     ) -> None:
         """Record a near miss; the latest at each site is kept, as the graph around it may have changed since earlier ones."""
         site = value.name or "?"
-        self.misses[rule, site] = NearMiss(rule, site, step, matched, refusal, value.producer(), tuple(nodes))
+        kept = self.misses if self.explains(rule) else self.near
+        kept[rule, site] = NearMiss(rule, site, step, matched, refusal, value.producer(), tuple(nodes))
 
     def there(self, rule: str, hits: int) -> int:
         """How many of the sites that a rule rewrote are still there."""

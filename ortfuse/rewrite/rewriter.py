@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -104,7 +105,7 @@ class Rewriter:
                         output, self._facts, rule.allow_extra_operands, self.target.quirks, self.ranges
                     )
                 applied = isinstance(found, Match) and self._apply(rule, found, started)
-                if isinstance(found, Miss) and self.log.explains(rule.name) and found.matched > 0:
+                if isinstance(found, Miss) and found.matched > 0 and self._is_worth_a_word(rule, found):
                     step: Step = "guards" if found.whole else "pattern"
                     self.log.miss(rule.name, output, step, found.matched, found.refusal, found.nodes)
                 if applied:
@@ -121,10 +122,15 @@ class Rewriter:
                 self.log.statistics(rule.name).hits += 1
                 return True
             refusals += refused
-        if self.log.explains(rule.name):
+        if self.log.explains(rule.name) or rule.notable < sys.maxsize:
             # Report what was in the way of the preferred replacement, not of a fallback.
             self.log.miss(rule.name, match.root, "replacement", len(match.nodes), refusals[0], match.nodes)
         return False
+
+    def _is_worth_a_word(self, rule: Rule, miss: Miss) -> bool:
+        """Whether a miss is kept: each of a rule that is explained, of others those that come near."""
+        near = miss.matched >= rule.notable or (miss.whole and rule.notable < sys.maxsize)
+        return near or self.log.explains(rule.name)
 
     def _has_kernel(self, rule: Rule, match: Match) -> Refusal | None:
         """A refusal if a rule would spell out an operator for which the target has a kernel, or that was asked for."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,11 +16,19 @@ import onnx_ir as ir
 
 from ortfuse.dims import DimLike
 from ortfuse.errors import RuleError
+from ortfuse.graph.traits import PLAIN
 from ortfuse.pattern.language import Attr, Built, Chain, Op, Opt, Part, Pattern, Scalar, Var, bare
+from ortfuse.pattern.least import least_nodes
 from ortfuse.pattern.match import Guard, Match, Matcher
 from ortfuse.pattern.outline import names_in_bodies
 from ortfuse.pattern.rearrangement import Rearrange
 from ortfuse.targets.quirks import Quirk
+
+SOME = 3
+"""The fewest nodes of a partial match that is near."""
+
+HALF = 0.5
+"""The least part of a pattern that matches where it is near."""
 
 _NAME = re.compile(r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
 
@@ -250,6 +260,27 @@ class Rule:
     def matcher(self) -> Matcher:
         """The compiled pattern."""
         return Matcher(self.pattern, self.guards, tuple(self.intermediates))
+
+    @cached_property
+    def least(self) -> int:
+        """The number of nodes in the smallest graph that the pattern can match."""
+        return least_nodes(self.pattern)
+
+    @cached_property
+    def telling(self) -> frozenset[str]:
+        """The operators of the pattern that say what the author of a model meant; sums, products and moves are everywhere."""
+        return frozenset(self.matcher.depths) - PLAIN
+
+    @cached_property
+    def notable(self) -> int:
+        """The number of matched nodes from which on a partial match is worth a remark.
+
+        There is none for rules that refine what others made, that make what nobody misses, or that no operator tells.
+        """
+        made = {name.rpartition(".")[2] for name in self.targets}
+        if self.is_refinement or self.on_request or self.spells_out or not (self.telling - made and made - PLAIN):
+            return sys.maxsize
+        return max(SOME, math.ceil(HALF * self.least))
 
 
 def operators_of(pattern: Pattern) -> tuple[str, ...]:

@@ -267,7 +267,7 @@ def test_every_fused_node_in_the_file_says_what_it_stands_for(name: str, tmp_pat
 
 def test_explain_on_the_command_line(run: Callable[..., str]) -> None:
     text = run("explain", str(BERT), "--rule", "attention", "--max-opset", "17")
-    assert "attention.sdpa_nan_guard at '/module/encoder/layer.1/attention/self/MatMul_1_output_0'" in text
+    assert "attention.sdpa_nan_guard at 2 sites, '/module/encoder/layer.1/attention/self/MatMul_1_output_0'" in text
     assert "stopped by: Attention needs opset 23" in text
     assert "would match if the result were allowed opset 23" in text
     assert "all of the pattern matched, 9 nodes" in text
