@@ -29,6 +29,10 @@ REPEATED = 3
 there are counts among them."""
 
 
+QUIET = 2.0**-6
+"""The scale of small numbers, whose variance is about as large as usual epsilons."""
+
+
 def searches_for(model: ir.Model, specs: Sequence[InputSpec] | None = None) -> Callable[[], Search]:
     """Makes searches for sizes of a model's inputs that heed what its operators say about them."""
     given = input_specs(model) if specs is None else specs
@@ -78,6 +82,7 @@ class Generation:
             shown: What was shown; it is brought up to date.
         """
         ran, single = self.usual(sizes)
+        ran += self._with_small_numbers()
         for one in ran:
             shown.take(one, shown.coverage.reached(one[1]))
         accepted = [(describe(self._dims, chosen), chosen) for _, chosen in reversed(self._accepted)]
@@ -195,6 +200,16 @@ class Generation:
         except VerificationError:
             return None
 
+    def _with_small_numbers(self) -> list[Ran]:
+        """A run on numbers so small that what is added to variances matters; none if no input is of free numbers."""
+        small = {spec.name: Drawing(scale=QUIET) for spec in self._specs if _is_numbers(spec)}
+        if not small or not self._budget.allows(self._seconds, 1 - EXPLORING):
+            return []
+        chosen = self._accepted[-1][1]
+        label = f"{describe(self._dims, chosen)}, small numbers"
+        ran = self._run_once(label, make_inputs(self._specs, chosen, self._seed + len(self._accepted), small), None)
+        return [] if ran is None else [ran]
+
     def _with_empty(self, sizes: Sizes) -> list[Ran]:
         """A run with empty caches, as before the first step of a decoder; none if the model has no caches or refuses them."""
         empty = dict.fromkeys(caches_of(self._graph) & sizes.keys(), 0)
@@ -271,6 +286,12 @@ def _drawings(specs: Sequence[InputSpec]) -> list[Mapping[str, Drawing]]:
     """How inputs are drawn, one way after the other until a model accepts them: as usual, and with integers that ask for less."""
     free = [spec.name for spec in specs if _has_choice(spec)]
     return [{}, *(dict.fromkeys(free, easier) for easier in EASIER)] if free else [{}]
+
+
+def _is_numbers(spec: InputSpec) -> bool:
+    """Whether an input is of floating-point numbers that nothing restricts."""
+    role = spec.role
+    return spec.dtype.is_floating_point() and bool(spec.shape) and role.mask is None and not role.tells_sizes
 
 
 def _has_choice(spec: InputSpec) -> bool:

@@ -125,3 +125,10 @@ def test_an_error_above_the_tolerance_says_why_it_is_allowed() -> None:
     assert verdict.summary().endswith(
         "output 'y': more than 0.0001 is allowed, since the error against float64 is 0.0001 of the scale, the original's 0.0003"
     )
+
+
+def test_a_wrong_epsilon_is_found() -> None:
+    text = "m = ReduceMean(x, last) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, last) w = Add(v, e) s = Sqrt(w) y = Div(d, s)"
+    constants = "<int64[1] last = {{-1}}, float e = {{{}}}>"
+    before, after = (model(text, "float[b,8] x", "float[b,8] y", constants.format(e)) for e in ("1e-5", "1.2e-5"))
+    assert not verify(before, after).ok

@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 def test_the_same_function_in_other_operators_is_equal() -> None:
     verdict = verify(model("y = Mul(x, x)"), model("y = Pow(x, two)", initializers="<float two = {2.0}>"))
     assert verdict.ok
-    assert verdict.summary().startswith("equal on 6 runs, largest error ")
+    assert verdict.summary().startswith("equal on 8 runs, largest error ")
     assert "against float64" in verdict.summary()
     assert verdict.notes == []
 
@@ -65,7 +65,7 @@ def test_the_tanh_form_of_gelu_is_not_the_erf_form() -> None:
 
 def test_an_epsilon_that_the_tolerance_would_let_pass_is_found_by_float64() -> None:
     one = model("y = LayerNormalization<epsilon = 0.00001>(x, s)", "float[b,64] x", "float[b,64] y", SCALE)
-    other = model("y = LayerNormalization<epsilon = 0.00005>(x, s)", "float[b,64] x", "float[b,64] y", SCALE)
+    other = model("y = LayerNormalization<epsilon = 0.00001002>(x, s)", "float[b,64] x", "float[b,64] y", SCALE)
     assert not verify(one, other).ok
     assert verify(one, other, reference=False).ok
 
