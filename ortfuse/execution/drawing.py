@@ -60,8 +60,8 @@ class Drawing:
     Attributes:
         integers: How integers that nothing restricts are drawn.
         masks: How masks are drawn.
-        count: The number that all elements are of an input that tells sizes; `None` for one of `COUNTS` by seed, negative for
-            small ones that differ.
+        count: The number that all elements are of an input that tells sizes; `None` for one of `COUNTS` by seed.
+        varied: Whether they are small and differ instead.
         truth: The value of all truth values that are no mask; `None` for random ones.
         scale: The scale of floating-point numbers, which are normally distributed.
         offset: Their mean.
@@ -70,13 +70,19 @@ class Drawing:
     integers: Integers = Integers.USUAL
     masks: Masks = Masks.PADDED
     count: int | None = None
+    varied: bool = False
     truth: bool | None = None
     scale: float = 1.0
     offset: float = 0.0
 
+    @property
+    def is_special(self) -> bool:
+        """Whether it draws numbers that no usual draw has: those at the ends of a type, or negative counts."""
+        return self.integers is Integers.EXTREME or (self.count is not None and self.count < 0)
+
 
 USUAL = Drawing()
-EASIER = (Drawing(integers=Integers.SMALL, count=1), Drawing(integers=Integers.SMALL, count=-1))
+EASIER = (Drawing(integers=Integers.SMALL, count=1), Drawing(integers=Integers.SMALL, varied=True))
 """Numbers that models run on which refuse the usual ones."""
 
 
@@ -94,8 +100,8 @@ def truths(drawing: Drawing, shape: Sequence[int], rng: np.random.Generator) -> 
 
 def counts(drawing: Drawing, name: str, shape: Sequence[int], seed: int, rng: np.random.Generator) -> Array:
     """Counts; all elements are the same, so that sizes of several axes grow together, unless they are too many for that."""
-    if math.prod(shape) > _AXES or (drawing.count is not None and drawing.count < 0):
-        return np.asarray(rng.integers(0 if drawing.count is None else 1, SMALL, tuple(shape)))
+    if math.prod(shape) > _AXES or drawing.varied:
+        return np.asarray(rng.integers(1 if drawing.varied else 0, SMALL, tuple(shape)))
     turn = seed + zlib.crc32(name.encode()) % len(COUNTS)
     return np.full(tuple(shape), COUNTS[turn % len(COUNTS)] if drawing.count is None else drawing.count)
 

@@ -25,8 +25,11 @@ from ortfuse.execution.session import Arrays
 MOST_TRIES = 40
 """The most sets of inputs that are tried."""
 
-IN_VAIN = 6
-"""So many random sets in a row that show nothing new end the exploration."""
+IN_VAIN, IN_VAIN_OF_CHOICES = 6, 16
+"""So many random sets in a row that show nothing new end the exploration; of several truth values and counts more."""
+
+MOST_THRESHOLDS = 6
+"""The most numbers with which inputs may be compared, beyond which they are drawn."""
 
 MOST_KEPT = 8
 """The most sets that are kept."""
@@ -39,7 +42,7 @@ LEAST_LIMIT, LIMIT_FACTOR = 10.0, 20.0
 
 _SCALES = (10.0, 0.01, 100.0, 1.0, 1.0)
 _OFFSETS = (0.0, 0.0, 0.0, 3.0, -3.0)
-_COUNTS = (2, 4, 1, 0, 8)
+_COUNTS = (2, 4, 1, 0, 8, -3)
 _INTEGERS = (Integers.SIGNED, Integers.EXTREME, Integers.SMALL)
 _MASKS = (Masks.HIDDEN, Masks.WHOLE, Masks.PADDED)
 
@@ -186,8 +189,9 @@ def explore(
     seed: int,
     seconds: float,
     usual: float,
+    thresholds: Sequence[float] = (),
 ) -> list[Ran]:
-    """Runs of inputs that show something new.
+    """Runs of inputs that show something new, or have numbers at the ends of their types.
 
     Args:
         specs: The inputs.
@@ -197,21 +201,31 @@ def explore(
         seed: Seed of the random numbers.
         seconds: How long to explore.
         usual: How long a usual run takes, in seconds.
+        thresholds: Numbers with which the model compares others; some inputs are drawn so large that they pass these.
     """
     kept: list[Ran] = []
     end, limit, in_vain = time.monotonic() + seconds, max(LEAST_LIMIT, LIMIT_FACTOR * usual), 0
-    rounds = _choices(specs, seed)
-    for number, (planned, drawings) in enumerate(itertools.islice(rounds, MOST_TRIES)):
-        if shown.is_complete or len(kept) == MOST_KEPT or time.monotonic() > end or in_vain == IN_VAIN:
+    options = _all_options(specs, thresholds)
+    special = {name for name, ways in options.items() if any(way.is_special for way in ways)}
+    choices = sum(spec.role.tells_sizes or spec.dtype == ir.DataType.BOOL for spec in specs)
+    most = IN_VAIN_OF_CHOICES if choices > 1 else IN_VAIN
+    for number, (planned, drawings) in enumerate(itertools.islice(_choices(options, seed), MOST_TRIES)):
+        if len(kept) == MOST_KEPT or time.monotonic() > end or in_vain == most:
+            break
+        drawn = {name for name in special if drawings[name].is_special}
+        if shown.is_complete and not drawn:
+            if special:
+                continue
             break
         label, chosen = sizes[number % len(sizes)]
         inputs = make_inputs(specs, chosen, seed + 1000 + number, drawings)
         points = shown.coverage.reached(inputs, limit)
         new = False
-        if points is not None and (points - shown.reached or _doubtful(shown)):
+        if points is not None and (points - shown.reached or drawn or _doubtful(shown)):
             ran = run(f"{label}, other numbers", inputs, limit)
-            new = ran is not None and shown.take(ran, points)
+            new = ran is not None and (shown.take(ran, points) or bool(drawn))
             kept += [ran] if ran is not None and new else []
+        special -= drawn
         in_vain = 0 if new or planned else in_vain + 1
     return kept
 
@@ -220,10 +234,14 @@ def _doubtful(shown: Shown) -> bool:
     return not set(shown.outputs.values()) <= {_VARIED}
 
 
-def _choices(specs: Sequence[InputSpec], seed: int) -> Iterator[tuple[bool, dict[str, Drawing]]]:
+def _all_options(specs: Sequence[InputSpec], thresholds: Sequence[float]) -> dict[str, list[Drawing]]:
+    """The ways to draw each input; those whose roles leave no choice are left out."""
+    found = {spec.name: _options(spec, number, thresholds) for number, spec in enumerate(specs)}
+    return {name: ways for name, ways in found.items() if ways}
+
+
+def _choices(options: Mapping[str, Sequence[Drawing]], seed: int) -> Iterator[tuple[bool, dict[str, Drawing]]]:
     """How inputs are drawn, one set after the other: each way for all inputs at once (`True`), then at random."""
-    options = {spec.name: _options(spec, number) for number, spec in enumerate(specs)}
-    options = {name: ways for name, ways in options.items() if ways}
     if not options:
         return
     for number in range(max(map(len, options.values()))):
@@ -233,7 +251,7 @@ def _choices(specs: Sequence[InputSpec], seed: int) -> Iterator[tuple[bool, dict
         yield False, {name: ways[int(rng.integers(len(ways)))] for name, ways in options.items()}
 
 
-def _options(spec: InputSpec, number: int) -> list[Drawing]:
+def _options(spec: InputSpec, number: int, thresholds: Sequence[float]) -> list[Drawing]:
     """The ways to draw an input; none if its role leaves no choice. Inputs of one kind begin with different ones."""
     role, usual = spec.role, Drawing()
     if spec.elements is not None or spec.dtype == ir.DataType.STRING:
@@ -245,7 +263,8 @@ def _options(spec: InputSpec, number: int) -> list[Drawing]:
         found = [replace(usual, count=count) for count in _COUNTS]
         return [*found[number % len(found) :], *found[: number % len(found)]]
     if spec.dtype.is_floating_point():
-        return [replace(usual, scale=scale, offset=offset) for scale, offset in zip(_SCALES, _OFFSETS, strict=True)]
+        found = [replace(usual, scale=scale, offset=offset) for scale, offset in zip(_SCALES, _OFFSETS, strict=True)]
+        return [*found, *(replace(usual, scale=2 * far) for far in thresholds[:MOST_THRESHOLDS])]
     if spec.dtype == ir.DataType.BOOL:
         return [replace(usual, truth=truth) for truth in ((True, False), (False, True))[number % 2]]
     if role.is_free:

@@ -20,6 +20,7 @@ from ortfuse.execution.joined_sizes import joined_sizes
 from ortfuse.execution.matched_sizes import matched_sizes
 from ortfuse.execution.session import Session
 from ortfuse.execution.size_climb import climb
+from ortfuse.execution.thresholds import thresholds
 
 FEW = 3
 """How many sizes are tried beside empty caches."""
@@ -28,6 +29,9 @@ REPEATED = 3
 """How many sets of inputs are drawn for a model whose sizes are all fixed: 2 if all inputs are floating-point numbers, more if
 there are counts among them."""
 
+
+BY_CHANCE = 300
+"""How many counts that differ from each other are tried if a model refuses equal ones."""
 
 QUIET = 2.0**-6
 """The scale of small numbers, whose variance is about as large as usual epsilons."""
@@ -87,7 +91,14 @@ class Generation:
             shown.take(one, shown.coverage.reached(one[1]))
         accepted = [(describe(self._dims, chosen), chosen) for _, chosen in reversed(self._accepted)]
         found = explore(
-            self._specs, accepted, shown, self._run_once, self._seed, self._budget.share(EXPLORING), self._seconds
+            self._specs,
+            accepted,
+            shown,
+            self._run_once,
+            self._seed,
+            self._budget.share(EXPLORING),
+            self._seconds,
+            thresholds(self._graph),
         )
         return [*ran, *found], single
 
@@ -112,6 +123,8 @@ class Generation:
             except CrashError as error:
                 self._notes.append(f"left out {describe(self._dims, target)}: {error}")
                 failure = CrashError
+        if not self._accepted and failure is VerificationError and thorough:
+            self._by_chance(targets[min(1, len(targets) - 1)][0])
         if not self._accepted and failure is VerificationError and thorough:
             self._climb(targets[min(1, len(targets) - 1)][0])
         if not self._accepted:
@@ -146,6 +159,18 @@ class Generation:
         if found is not None:
             self._accepted.append(found)
             self._seconds = max(self._seconds, time.monotonic() - started)
+
+    def _by_chance(self, sizes: Sizes) -> None:
+        """Try counts that differ from each other, which may have to add up to a size."""
+        counted = [spec.name for spec in self._specs if spec.role.tells_sizes and spec.shape]
+        drawings = dict.fromkeys(counted, Drawing(varied=True))
+        found: list[Ran] = []
+        for seed in range(self._seed, self._seed + (BY_CHANCE if counted else 0)):
+            ran = self._run_once(describe(self._dims, sizes), make_inputs(self._specs, sizes, seed, drawings), None)
+            found += [] if ran is None else [ran]
+            if len(found) == REPEATED:
+                break
+        self._accepted += [(ran, sizes) for ran in found]
 
     def _climb(self, start: Sizes) -> None:
         """Look for sizes by how far the model gets with others; then for larger and smaller ones around them."""

@@ -73,7 +73,7 @@ class Role:
         image: Whether its last two axes are height and width: it reaches a two-dimensional convolution in that form.
         words: The texts that are known where it is looked up.
         sentences: Whether its texts are taken apart into words.
-        holes: Whether its floating-point numbers may be missing: NaN, which the model asks for.
+        holes: Numbers that are put in the place of some: NaN or infinity, which the model asks for.
         tells_sizes: Whether sizes of tensors, or numbers of iterations, are computed from its elements.
     """
 
@@ -85,7 +85,7 @@ class Role:
     image: bool = False
     words: tuple[str, ...] = ()
     sentences: bool = False
-    holes: bool = False
+    holes: tuple[float, ...] = ()
     tells_sizes: bool = False
 
     @property
@@ -140,7 +140,7 @@ class _Walk:
         self._image = False
         self._words: dict[str, None] = {}
         self._sentences = False
-        self._holes = False
+        self._holes: dict[float, None] = {}
 
     def run(self) -> Role:
         pending = [_Step(self._input)]
@@ -154,7 +154,7 @@ class _Walk:
                         pending.append(follower)
         return Role(
             tuple(self._limits), self._mask(), tuple(self._values), self._length, self._boxes, self._image,
-            tuple(self._words), self._sentences, self._holes,
+            tuple(self._words), self._sentences, tuple(self._holes),
         )  # fmt: skip
 
     def _mask(self) -> Use | None:
@@ -168,7 +168,8 @@ class _Walk:
     def _follow(self, step: _Step, node: ir.Node, index: int) -> Iterator[_Step]:
         """Record what `node` does with its input number `index`, and continue with its outputs where that makes sense."""
         self._look_up(step, node)
-        self._holes |= self._floating and node.op_type in _OF_HOLES
+        if self._floating:
+            self._holes |= dict.fromkeys(_OF_HOLES.get(node.op_type, ()))
         if node.op_type in _OF_TEXTS:
             self._sentences |= _OF_TEXTS[node.op_type]
             yield replace(step, value=node.outputs[0])
@@ -361,8 +362,8 @@ _VOCABULARIES = ("keys_strings", "keys_int64s", "keys_tensor", "cats_strings", "
 _OF_TEXTS = {"StringSplit": True, "Tokenizer": True, "StringNormalizer": False}
 """Operators that make texts of texts, and whether they take them apart into words."""
 
-_OF_HOLES = frozenset({"IsNaN", "Imputer"})
-"""Operators that ask whether numbers are missing."""
+_OF_HOLES = {"IsNaN": (math.nan,), "Imputer": (math.nan,), "IsInf": (math.inf, -math.inf)}
+"""Operators that ask for numbers that are none, or infinite."""
 
 _LOGIC = LOGICAL | COMPARES | {"Cast", "Where"}
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Min", "Max", "Mod", "Clip"})

@@ -135,7 +135,7 @@ class _Maker:
             return drawing.counts(self.drawing, self.spec.name, shape, self.seed, self.rng).astype(np.float64)
         numbers = drawing.numbers(self.drawing, shape, self.rng)
         if role.holes and self.seed % 3:
-            numbers = np.where(self.rng.random(shape) < HOLES, np.nan, numbers)
+            numbers = np.where(self.rng.random(shape) < HOLES, self.rng.choice(role.holes, shape), numbers)
         return numbers if role.boxes is None or shape[-1:] != [4] else _boxes(role.boxes, numbers)
 
     def _integers(self, shape: list[int]) -> Array:
