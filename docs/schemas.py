@@ -33,6 +33,7 @@ from ortfuse.explanation.explain import Fused, Missed
 from ortfuse.explanation.pins import PinOutcome
 from ortfuse.explanation.taken import Taken
 from ortfuse.fleet import Row
+from ortfuse.fleet.row import Outcome
 from ortfuse.inspection.inspection import Detour, FoundBlock, Import, Port, Region, Weights
 from ortfuse.passes import Grown
 from ortfuse.pipeline.report import Counts, PassReport, Remark
@@ -215,7 +216,7 @@ def tables() -> dict[str, Schema]:
                                              "metric": schema(str)}},
         "bench": _object({"inputs": schema(str), "latency": latency, "sessions": several(SessionLatency),
                           "notes": schema(list[str])}),
-        "sweep": _object({"ok": schema(bool), "kept": schema(int), "rows": several(Row)}),
+        "sweep": _object({"ok": schema(bool), "kept": schema(int), "rows": several(record(Row, outcome=Outcome))}),
         "explain": _object({"model": schema(str), **explanation["properties"]}),
         "bisect": {
             "anyOf": [

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ortfuse.errors import BoundError, OrtfuseError
     from ortfuse.facts.facts import Facts
     from ortfuse.fleet import Sweep, sweep
+    from ortfuse.models_file import ModelsFile
     from ortfuse.options import Options
     from ortfuse.passes import Context
     from ortfuse.pattern import (
@@ -65,6 +66,7 @@ _HOMES = {
     "ortfuse.errors": "BoundError OrtfuseError",
     "ortfuse.facts.facts": "Facts",
     "ortfuse.fleet": "Sweep sweep",
+    "ortfuse.models_file": "ModelsFile",
     "ortfuse.options": "Options",
     "ortfuse.precision.half": "convert",
     "ortfuse.passes": "Context",
@@ -89,6 +91,7 @@ __all__ = [
     "Facts",
     "Lowered",
     "Match",
+    "ModelsFile",
     "OpBuilder",
     "Options",
     "OrtfuseError",

@@ -48,9 +48,14 @@ def given_inputs(options: Options, model: Runnable) -> Sequence[Inputs] | None:
 
 def idle_options(options: Options) -> list[str]:
     """The options that were given and that nothing else makes use of, in words."""
+    return [f"{name} is not used: it is for {others}" for name, others in idle(options).items()]
+
+
+def idle(options: Options) -> dict[str, str]:
+    """The options that were given and that nothing else makes use of, each with the options that would."""
     usual, compared = Options(), options.verify is not None
     measured = options.bench or options.measure
-    idle = {
+    known = {
         "inputs": (options.verify == "whole" or options.bench, "verify='whole' and bench"),
         "seed": (compared or options.bench, "verify and bench"),
         "tolerance": (compared, "verify"),
@@ -58,13 +63,13 @@ def idle_options(options: Options) -> list[str]:
         "rounds": (options.bench, "bench"),
         "threads": (measured or is_calibrated(), "bench, measure and costs of `ortfuse calibrate`"),
     }
-    return [
-        f"{name} is not used: it is for {others}"
-        for name, (used, others) in idle.items()
+    return {
+        name: others
+        for name, (used, others) in known.items()
         if not used
         and getattr(options, name) is not getattr(usual, name)
         and getattr(options, name) != getattr(usual, name)
-    ]
+    }
 
 
 def inputs_to_measure(options: Options, model: Runnable) -> tuple[str, Inputs]:

@@ -263,7 +263,7 @@ class Options:
                 hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(IN_FILES)}"
                 raise OptionError("config", f"{name}: there is no option {key!r}; {hint}")
         try:
-            return cls(**_from_folder(data, Path(path).parent))
+            return cls(**from_folder(data, Path(path).parent))
         except OptionError as error:
             raise OptionError(error.option, f"{error.text} (in {name})") from None
 
@@ -504,8 +504,8 @@ TABLE = ".json"
 """The file name extension of a kernel table."""
 
 
-def _from_folder(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Options of a file in `folder`, with their relative paths resolved against it."""
+def from_folder(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Options of a file in `folder`, with their relative paths resolved against it; other keys stay as they are."""
 
     def within(value: Any) -> Any:
         return str(folder / value) if isinstance(value, str) and value else value

@@ -78,6 +78,7 @@ def prepare(folder: Path) -> None:
     shutil.copy(MODELS / "resnet.ts.onnx", folder / "models")
     (folder / "my_rules.py").write_text(RULES)
     (folder / "options.toml").write_text("")
+    (folder / "models.toml").write_text('[models."models/*.onnx"]\n')
     (folder / "samples").mkdir()
     rng = np.random.default_rng(0)
     for number in range(24):

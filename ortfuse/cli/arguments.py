@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,12 +14,25 @@ from ortfuse.cli.usage import positive_number, purpose, seconds, size_in_bytes, 
 from ortfuse.errors import OptionError, OutputError
 from ortfuse.options import Options, Purpose, Verification
 
+if TYPE_CHECKING:
+    from ortfuse.models_file import Settings
+
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Config = Annotated[
     Path | None,
     typer.Option(
         "--config",
         help="A TOML file with options; those on the command line go before them.",
+        show_default=False,
+    ),
+]
+Models = Annotated[
+    Path | None,
+    typer.Option(
+        "--models",
+        metavar="FILE.toml",
+        help="A TOML file with an entry for each model: its inputs, sizes, passes, tolerance and known failures; options on "
+        "the command line go before them.",
         show_default=False,
     ),
 ]
@@ -334,8 +347,13 @@ FLAGS = {
 """The command-line names of options, where these differ from their own names."""
 
 
-def options(config: Path | None = None, **given: Any) -> Options:
+def options(config: Path | None = None, settings: Settings | None = None, **given: Any) -> Options:
     """The options of the file, overridden by those given on the command line; `None` means not given.
+
+    Args:
+        config: A file of options.
+        settings: What a file of models says about the model: it goes before the file of options.
+        **given: What the command line says.
 
     Raises:
         OptionError: An option has an invalid value, or two contradict each other.
@@ -344,8 +362,26 @@ def options(config: Path | None = None, **given: Any) -> Options:
     known = Options() if config is None else Options.load(config)
     for name, parse in (("sizes", _sizes), ("pins", _pins)):
         if name in given:
-            given[name] = {**getattr(known, name), **parse(given[name])}
-    return known.with_(**given)
+            given[name] = parse(given[name])
+    if settings is not None:
+        return settings.over(known, **given)
+    merged: dict[str, Any] = {
+        name: {**getattr(known, name), **given[name]} for name in ("sizes", "pins") if name in given
+    }
+    return known.with_(**{**given, **merged})
+
+
+def settings_of(models: Path | None, model: Path) -> Settings | None:
+    """What the file given with --models says about a model; `None` if none is given.
+
+    Raises:
+        OptionError: The file cannot be used, or does not name the model.
+    """
+    if models is None:
+        return None
+    from ortfuse.models_file import ModelsFile
+
+    return ModelsFile.load(models).demand(model)
 
 
 def in_flags(error: OptionError) -> str:

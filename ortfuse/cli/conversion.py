@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Debug, Exclude, InputFiles, Json, Model, Only, Output, Preprocess, Seed
+from ortfuse.cli import arguments
+from ortfuse.cli.arguments import Debug, Exclude, InputFiles, Json, Model, Models, Only, Output, Preprocess, Seed
 from ortfuse.cli.output import check_json, refused, write_json
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.cli.usage import NO, positive_number
@@ -26,6 +27,7 @@ def convert(
         ),
     ] = "float16",
     output: Output = None,
+    models: Models = None,
     keep_io: Annotated[bool, typer.Option("--keep-io", help="Leave inputs and outputs of the model float32.")] = False,
     only: Only = None,
     exclude: Exclude = None,
@@ -64,11 +66,16 @@ def convert(
     """
     with guarded(debug):
         check_json(json_file)
+        settings = arguments.settings_of(models, model)
+        if settings is not None and max_error is None:
+            max_error = settings.max_error
+        asked = arguments.options(None, settings, inputs=inputs, preprocess=preprocess, target=target, seed=seed)
         try:
             with progress_line() as progress:
                 done = ortfuse.convert(
-                    model, to, keep_io=keep_io, only=only or (), exclude=exclude or (), inputs=inputs, preprocess=preprocess,
-                    max_error=max_error, target=target, seed=seed or 0, output=output, progress=progress,
+                    model, to, keep_io=keep_io, only=only or (), exclude=exclude or (), inputs=asked.inputs,
+                    preprocess=asked.preprocess, max_error=max_error, target=asked.target, seed=asked.seed, output=output,
+                    progress=progress,
                 )  # fmt: skip
         except BoundError as error:
             err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -34,14 +34,29 @@ from ortfuse.cli.regression import demand_no_regression, stored
 from ortfuse.cli.terminal import err, guarded, out, shown
 from ortfuse.cli.usage import NO, seconds, whole_number
 
+if TYPE_CHECKING:
+    from ortfuse.fleet import Sweep
+
 
 def sweep(
     places: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
-            metavar="PLACE...", help="Models, folders of models, or text files with a path a line.", show_default=False
+            metavar="PLACE...",
+            help="Models, folders of models, or text files with a path a line; by default what --models names.",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            "--models",
+            metavar="FILE.toml",
+            help="A TOML file with an entry for each model: its inputs, sizes, passes, tolerance and known failures. Its options "
+            "go before those of the command line, which are for all models.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -107,12 +122,28 @@ def sweep(
     json_file: Json = None,
     check: Check = None,
     report: Report = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(
+            "--junit",
+            metavar="FILE.xml",
+            help="Write JUnit XML, a test case a model, to this file.",
+            show_default=False,
+        ),
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(
+            "--markdown", metavar="FILE.md", help="Write a summary in Markdown to this file.", show_default=False
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Optimise, verify and measure many models: ortfuse sweep models/ -o optimised/ --jobs 4 --report sweep.html
 
     Each model has a process of its own: one that fails, hangs or crashes is a row, and not the end. Measurements are never made
-    two at a time on one machine. The exit code is 1 if a model is not ok, 3 if one is worse than what --check names.
+    two at a time on one machine. The exit code is 1 if a model is not ok (or is, although --models expects a failure), 3 if one
+    is worse than what --check names.
     """
     with guarded(debug):
         from ortfuse.report.fleet import show_sweep
@@ -120,20 +151,23 @@ def sweep(
         options = arguments.options(
             config, passes=passes, patterns=patterns, check_user=check_user, lists=lists, max_opset=max_opset,
             sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, custom_ops=custom_ops, bench=bench,
+            verify="whole",
         )  # fmt: skip
         if output is not None:
             check_folder(output)
-        check_json(json_file)
+        for path in (json_file, junit, markdown):
+            check_json(path)
         known = stored(check, "sweep")
         check_report(report)
         with err.status("starting") as status:
             found = ortfuse.sweep(
-                places, options, jobs=jobs, output=output, store=store, measured=bench,
+                places or (), options, models=models, jobs=jobs, output=output, store=store, measured=bench,
                 ray=ray, limit=limit,
                 progress=lambda row, done, total: status.update(shown(f"{done} of {total}: {row.model} {row.status}")),
             )  # fmt: skip
         show_sweep(out, found)
         write_json(json_file, "sweep", found.to_dict())
+        _write(junit, markdown, found)
         if report is not None:
             from ortfuse.report.pages import fleet_page
 
@@ -141,3 +175,17 @@ def sweep(
         demand_no_regression(out, "sweep", known, found.to_dict())
     if not found.ok:
         raise typer.Exit(NO)
+
+
+def _write(junit: Path | None, markdown: Path | None, found: Sweep) -> None:
+    """Write what services of continuous integration read."""
+    from ortfuse.model.atomic_write import write_text
+
+    if junit is not None:
+        from ortfuse.report.junit import junit as in_xml
+
+        write_text(junit, in_xml(found))
+    if markdown is not None:
+        from ortfuse.report.markdown import markdown as as_text
+
+        write_text(markdown, as_text(found))

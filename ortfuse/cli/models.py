@@ -33,6 +33,7 @@ from ortfuse.cli.arguments import (
     MaxOpset,
     Measure,
     Model,
+    Models,
     Output,
     Passes,
     Patterns,
@@ -57,6 +58,7 @@ from ortfuse.cli.usage import NO, UNUSABLE, positive_number
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from ortfuse.models_file import Settings
     from ortfuse.options import Options
     from ortfuse.result import Result
 
@@ -65,6 +67,7 @@ def optimize(
     model: Model,
     output: Output = None,
     config: Config = None,
+    models: Models = None,
     passes: Passes = None,
     purpose: For = None,
     patterns: Patterns = None,
@@ -104,14 +107,17 @@ def optimize(
     wrong, and then it is not written; 3 if it is worse than what --check names.
     """
     with guarded(debug):
+        settings = arguments.settings_of(models, model)
         options = arguments.options(
-            config, output=output, passes=passes, purpose=purpose, patterns=patterns, lists=lists, target=target,
+            config, settings, output=output, passes=passes, purpose=purpose, patterns=patterns, lists=lists, target=target,
             max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume, inference=inference, pins=pin,
             measure=measure, verify=verify, verify_budget=verify_budget, check_user=check_user, bench=bench, fastest=fastest,
             explain=explain, inputs=inputs, sizes=size,
             seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
+        if settings is not None:
+            options = settings.without_idle(options)
         check_json(json_file)
         known = stored(check, "optimize")
         demand_same_model(known, model)
@@ -129,6 +135,8 @@ def optimize(
 
         # What the page needs beyond what was asked for is on the page, and would hide the rest here.
         show_result(out, result if asked else replace(result, explanation=None))
+        if result.verdict is not None:
+            _tell(settings, result.verdict.ok)
         content = {"model": str(model), **result.to_dict()}
         write_json(json_file, "optimize", content)
         if report is not None:
@@ -136,6 +144,12 @@ def optimize(
         if not result.ok:
             raise typer.Exit(NO)
         demand_no_regression(out, "optimize", known, content)
+
+
+def _tell(settings: Settings | None, equal: bool) -> None:
+    """Say whether a comparison ended as the file of models says, if that is not as usual."""
+    if settings is not None and (remark := settings.remark(equal)):
+        out.print(remark, highlight=False)
 
 
 def _kept(model: Path, output: object) -> ir.Model | None:
@@ -164,6 +178,7 @@ def _write_page(model: Path, original: ir.Model | None, result: Result, path: Pa
 def verify(
     original: Annotated[Path, typer.Argument(metavar="A", help="The original model.", show_default=False)],
     optimised: Annotated[Path, typer.Argument(metavar="B", help="The model to compare with it.", show_default=False)],
+    models: Models = None,
     inputs: InputFiles = None,
     preprocess: Preprocess = None,
     size: Sizes = None,
@@ -210,8 +225,9 @@ def verify(
     """
     with guarded(debug):
         check_json(json_file)
+        settings = arguments.settings_of(models, original)
         options = arguments.options(
-            inputs=inputs, preprocess=preprocess, sizes=size, seed=seed, tolerance=tolerance, verify="whole",
+            None, settings, inputs=inputs, preprocess=preprocess, sizes=size, seed=seed, tolerance=tolerance, verify="whole",
             verify_budget=verify_budget, custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:
@@ -220,6 +236,7 @@ def verify(
         from ortfuse.report.console import show_verdict
 
         show_verdict(out, verdict)
+        _tell(settings, verdict.ok)
         write_json(json_file, "verify", verdict.to_dict())
     if not verdict.ok:
         raise typer.Exit(UNUSABLE if verdict.state == "not compared" else NO)
@@ -231,6 +248,7 @@ def bisect(
         bool, typer.Option("--runtime", help="Search ONNX Runtime's own optimisers instead of ortfuse's passes.")
     ] = False,
     config: Config = None,
+    models: Models = None,
     passes: Passes = None,
     patterns: Patterns = None,
     lists: Lists = None,
@@ -255,9 +273,9 @@ def bisect(
     with guarded(debug):
         check_json(json_file)
         options = arguments.options(
-            config, passes=passes, patterns=patterns, lists=lists, target=target, max_opset=max_opset,
-            max_growth=max_growth, approximate=approximate, assume=assume,
-            inputs=inputs, seed=seed, tolerance=tolerance, custom_ops=custom_ops,
+            config, arguments.settings_of(models, model), passes=passes, patterns=patterns, lists=lists, target=target,
+            max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume, inputs=inputs,
+            seed=seed, tolerance=tolerance, custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:
             found = (ortfuse.bisect_runtime if runtime else ortfuse.bisect)(model, options, progress=progress)
@@ -279,6 +297,7 @@ def explain(
         ),
     ] = None,
     config: Config = None,
+    models: Models = None,
     passes: Passes = None,
     patterns: Patterns = None,
     lists: Lists = None,
@@ -299,8 +318,9 @@ def explain(
     with guarded(debug):
         check_json(json_file)
         options = arguments.options(
-            config, passes=passes, patterns=patterns, lists=lists, target=target, max_opset=max_opset,
-            max_growth=max_growth, approximate=approximate, assume=assume, check_user=check_user, custom_ops=custom_ops,
+            config, arguments.settings_of(models, model), passes=passes, patterns=patterns, lists=lists, target=target,
+            max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume, check_user=check_user,
+            custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:
             found = ortfuse.explain(model, rule or (), options, progress=progress)
@@ -318,6 +338,7 @@ def bench(
             metavar="MODEL...", help="Models with the same inputs; the first is the yardstick.", show_default=False
         ),
     ],
+    models: Models = None,
     inputs: InputFiles = None,
     size: Sizes = None,
     seed: Seed = None,
@@ -341,14 +362,15 @@ def bench(
         check_json(json_file)
         known = stored(check, "bench")
         options = arguments.options(
-            inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds, bench=True, custom_ops=custom_ops
-        )
+            None, arguments.settings_of(models, model[0]), inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds,
+            bench=True, custom_ops=custom_ops,
+        )  # fmt: skip
         check_report(report)
-        models = numbered((str(path), path) for path in model)
-        demand_same_names(known, models)
+        named = numbered((str(path), path) for path in model)
+        demand_same_names(known, named)
         with progress_line() as progress:
             progress("measuring")
-            found = ortfuse.benchmark(models, options)
+            found = ortfuse.benchmark(named, options)
         show_latencies(out, found, f"Latency at {found.sizes}")
         write_json(json_file, "bench", found.to_dict())
         if report is not None:

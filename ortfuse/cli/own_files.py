@@ -23,7 +23,7 @@ from ortfuse.errors import OrtfuseError
 RESULT = "output"
 """The argument that names the result."""
 
-REPORTS = ("store", "study", "json_file", "report", "curve", "csv", "png")
+REPORTS = ("store", "study", "json_file", "report", "curve", "csv", "png", "junit", "markdown")
 """The arguments of commands that name another file to write."""
 
 _MODELS = ("model", "original", "optimised", "first", "second", "find", "replace", "session")
@@ -153,6 +153,9 @@ def _add_read(read: _Known, name: str, value: Any, called: str) -> None:
         elif name in _FOLDERS and path.is_dir():
             for file in _inside(path, _FOLDERS[name]):
                 read.add(file, f"a file of {called}")
+        elif name == "models" and path.is_dir():
+            for file in _inside(path, frozenset().union(*_FOLDERS.values())):
+                read.add(file, f"a file that {called} names")
 
 
 def _module(metric: Any) -> Path | None:
@@ -257,7 +260,8 @@ def _inside(folder: Path, endings: frozenset[str]) -> Iterator[Path]:
 
 
 def _with_options_of_the_file(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with those that a file of options has instead of those that are not given."""
+    """The values with those that a file of options has instead of those that are not given, and what a file of models names."""
+    values = _with_named_files(values)
     file = values.get("config")
     if not isinstance(file, Path):
         return dict(values)
@@ -274,6 +278,21 @@ def _with_options_of_the_file(values: Mapping[str, Any]) -> dict[str, Any]:
                 known[name] = [Path(one) for one in ([found] if isinstance(found, str) else found)]
     given = {name: value for name, value in values.items() if value is not None and value != []}
     return {**values, **known, **given}
+
+
+def _with_named_files(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with the files that a file of models names; a sweep that names no places takes its models."""
+    file = values.get("models")
+    if not isinstance(file, Path):
+        return dict(values)
+    from ortfuse.models_file import ModelsFile
+
+    with contextlib.suppress(OrtfuseError, OSError, ValueError):  # it is said later
+        table = ModelsFile.load(file)
+        places = values.get("places") or (table.models() if "places" in values else None)
+        named = {"models": [file, *table.files()]}
+        return {**values, **named, **({"places": places} if places else {})}
+    return dict(values)
 
 
 def _paths(value: Any) -> list[Path]:

@@ -15,6 +15,7 @@ from ortfuse.cli.arguments import (
     InputFiles,
     Json,
     Model,
+    Models,
     Patterns,
     Report,
     Rounds,
@@ -31,6 +32,7 @@ from ortfuse.errors import OptionError
 
 def profile(
     model: Model,
+    models: Models = None,
     inputs: InputFiles = None,
     size: Sizes = None,
     seed: Seed = None,
@@ -68,8 +70,9 @@ def profile(
         check_plot(png)
         check_report(report)
         options = arguments.options(
-            inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds, bench=True, custom_ops=custom_ops
-        )
+            None, arguments.settings_of(models, model), inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds,
+            bench=True, custom_ops=custom_ops,
+        )  # fmt: skip
         with progress_line() as progress:
             found = ortfuse.profile(model, options, remedies=remedies, progress=progress)
         show_profile(out, found)

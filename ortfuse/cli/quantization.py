@@ -22,6 +22,7 @@ from ortfuse.cli.arguments import (
     Load,
     MaxOpset,
     Model,
+    Models,
     Only,
     Output,
     Passes,
@@ -131,6 +132,7 @@ def quantize(
         ),
     ] = None,
     config: Config = None,
+    models: Models = None,
     passes: Passes = None,
     patterns: Patterns = None,
     check_user: CheckUser = None,
@@ -155,10 +157,13 @@ def quantize(
     with guarded(debug):
         from ortfuse.report.quantization import check_curve, show_quantized, write_curve
 
+        settings = arguments.settings_of(models, model)
+        if settings is not None and max_error is None and not rung:
+            max_error = settings.max_error
         options = arguments.options(
-            config, output=output, inputs=inputs, preprocess=preprocess, passes=passes, patterns=patterns, check_user=check_user,
-            max_opset=max_opset, sizes=size, seed=seed, threads=threads, rounds=rounds,
-            link=link, loaded=load, custom_ops=custom_ops, bench=True,
+            config, settings, output=output, inputs=inputs, preprocess=preprocess, passes=passes, patterns=patterns,
+            check_user=check_user, max_opset=max_opset, sizes=size, seed=seed, threads=threads, rounds=rounds, link=link,
+            loaded=load, custom_ops=custom_ops, bench=True,
         )  # fmt: skip
         check_json(json_file)
         check_report(report)

@@ -19,6 +19,7 @@ from ortfuse.cli.arguments import (
     Link,
     MaxOpset,
     Model,
+    Models,
     Output,
     Passes,
     Patterns,
@@ -125,6 +126,7 @@ def tune(
         str, typer.Option("--sampler", help="tpe (the default) or random, to compare with.", show_default=False)
     ] = "tpe",
     config: Config = None,
+    models: Models = None,
     passes: Passes = None,
     patterns: Patterns = None,
     check_user: CheckUser = None,
@@ -149,8 +151,9 @@ def tune(
         from ortfuse.report.tuning import show_tuned
         from ortfuse.tuning import Constraints
 
+        settings = arguments.settings_of(models, model)
         options = arguments.options(
-            config, output=output, passes=passes, patterns=patterns, check_user=check_user,
+            config, settings, output=output, passes=passes, patterns=patterns, check_user=check_user,
             max_opset=max_opset, inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds,
             link=link, custom_ops=custom_ops, bench=True,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from ortfuse.errors import OrtfuseError
 from ortfuse.graph.tensors import tensors
 from ortfuse.model.io import load
 
-_NAMING = ("passes", "patterns", "lists", "target", "inputs", "custom_ops")
+_NAMING = ("passes", "patterns", "lists", "target", "inputs", "preprocess", "custom_ops")
 """Options that can be the paths of files or folders."""
 
 

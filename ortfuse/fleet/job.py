@@ -42,7 +42,7 @@ def run(model: str, output: str, options: Mapping[str, Any], measured: bool) -> 
     try:
         with working():
             Path(output).parent.mkdir(parents=True, exist_ok=True)
-            result = optimize(model, asked.with_(verify="whole", output=output, bench=False, sizes={}))
+            result = optimize(model, asked.with_(verify="whole", output=output, bench=False))
     except WrongResultError as error:
         return failed("wrong", error)
     except CrashError as error:

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ortfuse.errors import ModelFileError
+from ortfuse.models_file import ENDING
 
-ENDING = ".onnx"
+TABLE = ".toml"
 
 
 def find_models(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -35,6 +36,8 @@ def _models(place: Path) -> list[Path]:
         raise ModelFileError(f"{place}: no such file or folder; check the path")
     if place.suffix == ENDING:
         return [place]
+    if place.suffix == TABLE:
+        raise ModelFileError(f"{place}: a file of models is given with --models, in Python with `models`")
     try:
         lines = place.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:

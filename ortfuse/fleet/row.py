@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
+
+from ortfuse.models_file import Expected, Settings
 
 Status = Literal["ok", "wrong", "refused", "crashed", "hung"]
 """`refused`: something could not be used, as the reason says. `crashed`, `hung`: the process of the model did, or the runtime."""
+
+Outcome = Literal["ok", "failed", "known failure", "unexpected success"]
+"""`known failure`: the model fails as its file says. `unexpected success`: the file says that it fails, and it does not."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,37 @@ class Row:
     written: str = ""
     executed: tuple[int, int] = (0, 0)
     improved: Mapping[str, int] = field(default_factory=dict)
+    expected: Expected = "ok"
+    why: str = ""
+    says: str = ""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether it ended as it was expected to."""
+        if self.status == "ok":
+            return "ok" if self.expected == "ok" else "unexpected success"
+        known = self.expected in ("fails", self.status) and self.says in self.reason
+        return "known failure" if known else "failed"
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether it is ok, or fails as it is known to."""
+        return self.outcome in ("ok", "known failure")
+
+    def remark(self) -> str:
+        """What is to be said about how it ended; empty where it is simply ok."""
+        said = f": {self.why}" if self.why else ""
+        if self.outcome == "unexpected success":
+            return f"unexpected success: the file of models expects {_expected(self)}{said}; take `expect` out of it"
+        if self.outcome == "known failure":
+            return f"known failure: {'; '.join(part for part in (self.why, self.reason) if part)}"
+        if self.status != "ok" and self.expected != "ok":
+            return f"another failure than the one that is known ({_expected(self)}{said}): {self.reason}"
+        return self.reason
+
+    def judged(self, settings: Settings) -> Row:
+        """The row with what the file of models expects."""
+        return replace(self, expected=settings.expect, why=settings.why, says=settings.says)
 
     def to_dict(self) -> dict[str, Any]:
         """The row as data for JSON."""
@@ -57,3 +93,7 @@ class Row:
         pairs = {name: tuple(data[name]) for name in ("median_ms", "executed") if data.get(name)}
         given = {**data, "speedup_bounds": tuple(bounds) if bounds else None, **pairs}
         return cls(**given)
+
+
+def _expected(row: Row) -> str:
+    return "a failure" if row.expected == "fails" else f"`{row.expected}`"

@@ -19,11 +19,12 @@ from typing import Any
 import onnxruntime
 
 from ortfuse.children import start
-from ortfuse.errors import OptionError, OutputError
+from ortfuse.errors import ModelFileError, OptionError, OutputError
 from ortfuse.fleet.contents import model_files, named_files
 from ortfuse.fleet.models import find_models
 from ortfuse.fleet.row import Row
 from ortfuse.model.atomic_write import real
+from ortfuse.models_file import ModelsFile, Settings
 from ortfuse.options import Options
 from ortfuse.version import __version__
 
@@ -54,12 +55,16 @@ class Sweep:
 
     @property
     def ok(self) -> bool:
-        """Whether all is well with every model."""
-        return all(row.status == "ok" for row in self.rows)
+        """Whether every model is ok, or fails as the file of models says."""
+        return all(row.as_expected for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """The sweep as data for JSON."""
-        return {"ok": self.ok, "kept": self.kept, "rows": [row.to_dict() for row in self.rows]}
+        return {
+            "ok": self.ok,
+            "kept": self.kept,
+            "rows": [{**row.to_dict(), "outcome": row.outcome} for row in self.rows],
+        }
 
 
 @dataclass(frozen=True)
@@ -75,9 +80,10 @@ class _Job:
 
 
 def sweep(
-    places: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    places: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     options: Options | None = None,
     *,
+    models: str | os.PathLike[str] | None = None,
     jobs: int = 1,
     output: str | os.PathLike[str] | None = None,
     store: str | os.PathLike[str] | None = None,
@@ -89,8 +95,10 @@ def sweep(
     """Optimise, verify and measure many models. One that fails, hangs or crashes is a row, and not the end.
 
     Args:
-        places: Folders, lists of paths, or models; see `find_models`.
+        places: Folders, lists of paths, or models; see `find_models`. By default those that `models` names.
         options: How to optimise and measure; those that can stand in a file.
+        models: A TOML file with options of single models, which go before `options`, and with their known failures; see
+            `ortfuse.models_file`.
         jobs: How many models are worked on at a time. Measurements are made one at a time on each machine, while nothing else of
             a sweep runs there.
         output: The folder for the results; `None` keeps none. Models in it are results of an earlier sweep, and left out.
@@ -108,14 +116,12 @@ def sweep(
         OptionError: An option cannot stand in a file, or Ray is not installed or not reached.
         OutputError: The folder or the file cannot be written, or results would replace the models.
     """
-    asked = _as_data(options or Options())
-    same = _digest(repr((sorted(asked.items()), measured, __version__, onnxruntime.__version__)), named_files(asked))
+    table = None if models is None else ModelsFile.load(models)
     kept = None if store is None and output is None else Path(store or Path(output or "") / "sweep.jsonl")
     with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
-        named = [
-            _Job(_key(path, same, str(target) if output else ""), str(path), str(target), asked, measured)
-            for path, target in targets(places, output, Path(folder))
-        ]
+        made = targets(places, output, Path(folder), table)
+        expected = {str(path): Settings() if table is None else table.settings(path) for path, _ in made}
+        named = _jobs(made, expected, options or Options(), output is not None, measured)
         known = _read(kept)
         found = {
             job.model: replace(known[job.key], model=job.model)
@@ -126,14 +132,45 @@ def sweep(
         for done, (job, row) in enumerate(_rows(waiting, jobs, ray, limit), len(found) + 1):
             row = found[job.model] = row if output is not None else replace(row, written="")
             _append(kept, job.key, row)
-            progress(row, done, len(named))
-    return Sweep([found[job.model] for job in named], len(named) - len(waiting))
+            progress(row.judged(expected[job.model]), done, len(named))
+    rows = [found[job.model].judged(expected[job.model]) for job in named]
+    return Sweep(rows, len(named) - len(waiting))
+
+
+def _jobs(
+    made: Iterable[tuple[Path, Path]], settings: Mapping[str, Settings], options: Options, is_kept: bool, measured: bool
+) -> list[_Job]:
+    """What is to be done about each model, given the file of its result.
+
+    Raises:
+        OptionError: An option cannot stand in a file, or contradicts one of the file of models.
+    """
+    asked = {
+        path: _as_data(one.over(options.with_(verify="whole", bench=measured, fastest=False)))
+        for path, one in settings.items()
+    }
+    digests: dict[str, str] = {}
+
+    def same(options: Mapping[str, Any]) -> str:
+        said = repr((sorted(options.items()), measured, __version__, onnxruntime.__version__))
+        if said not in digests:
+            digests[said] = _digest(said, named_files(options))
+        return digests[said]
+
+    return [
+        _Job(
+            _key(path, same(asked[str(path)]), str(target) if is_kept else ""),
+            str(path), str(target), asked[str(path)], measured,
+        )
+        for path, target in made
+    ]  # fmt: skip
 
 
 def targets(
     places: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     output: str | os.PathLike[str] | None,
     otherwise: Path = Path(),
+    table: ModelsFile | None = None,
 ) -> list[tuple[Path, Path]]:
     """The models of a sweep, each with the file of its result.
 
@@ -141,13 +178,16 @@ def targets(
         places: Folders, lists of paths, or models.
         output: The folder for the results.
         otherwise: The folder for results that are not kept.
+        table: Names the models if there are no places.
 
     Raises:
-        ModelFileError: A place does not exist, or holds no model.
+        ModelFileError: A place does not exist, or holds no model, or none is given.
         OutputError: All models are in the folder for the results.
     """
-    one = isinstance(places, str | os.PathLike)
-    models = _outside(find_models([places] if one else places), output)  # type: ignore[list-item,arg-type]
+    several = [places] if isinstance(places, str | os.PathLike) else list(places)
+    if not several and table is None:
+        raise ModelFileError("no model is given; name models, folders of models or a file of models")
+    models = _outside(find_models(several) if several or table is None else table.models(), output)
     folder = Path(otherwise if output is None else output)
     return [(path, _target(path, models, folder)) for path in models]
 

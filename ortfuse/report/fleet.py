@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 
 from rich.console import Console
 from rich.markup import escape
@@ -27,9 +28,9 @@ def show_sweep(console: Console, found: Sweep) -> None:
     for row in found.rows:
         nodes = f"{row.nodes_before} → {row.nodes_after}" if row.status == "ok" else ""
         bounds = "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else ""
-        remark = row.reason or done(row)
+        remark = row.remark() or done(row)
         speedup = f"{row.speedup:.2f}" if row.speedup else ""
-        style = _STYLES[row.status]
+        style = _style(row)
         seconds = [f"{row.seconds:.1f}"] if "seconds" in numbers else []
         table.add_row(*map(escape, (row.model, row.status, nodes, speedup, bounds, *seconds, remark)), style=style)
     console.print(table)
@@ -44,10 +45,28 @@ def done(row: Row) -> str:
     return "; ".join([*([fused] if fused else []), *([f"improved: {improved}"] if improved else [])])
 
 
+def _style(row: Row) -> str:
+    if row.outcome == "unexpected success":
+        return "bold yellow"
+    return "dim" if row.outcome == "known failure" else _STYLES[row.status]
+
+
+def speed(row: Row) -> str:
+    """The speedup of a result with its bounds; empty if it was not measured."""
+    if not row.speedup:
+        return ""
+    bounds = " ({:.2f} to {:.2f})".format(*row.speedup_bounds) if row.speedup_bounds else ""
+    return f"{row.speedup:.2f}{bounds}"
+
+
 def summary(found: Sweep) -> str:
     """What a sweep comes to, in a line."""
     fine = [row for row in found.rows if row.status == "ok"]
     said = f"{len(fine)} of {len(found.rows)} models {'is' if len(fine) == 1 else 'are'} ok"
+    outcomes = Counter(row.outcome for row in found.rows)
+    for outcome, several in (("known failure", "known failures"), ("unexpected success", "unexpected successes")):
+        if count := outcomes[outcome]:  # type: ignore[index]
+            said += f", {count} {outcome if count == 1 else several}"
     ratios = [row.speedup for row in fine if row.speedup]
     if ratios:
         said += f"; speedup {statistics.geometric_mean(ratios):.2f} as the geometric mean, {min(ratios):.2f} to {max(ratios):.2f}"

@@ -20,11 +20,11 @@ _EVERY = (
 
 def fleet_page(found: Sweep) -> Page:
     """Many models in one table."""
-    bad = [row for row in found.rows if row.status != "ok"]
+    bad = [row for row in found.rows if row.outcome != "ok"]
     fine = [row for row in found.rows if row.status == "ok"]
     before, after = sum(row.nodes_before for row in fine), sum(row.nodes_after for row in fine)
     cards = [
-        Card("models ok", f"{len(fine)} of {len(found.rows)}", good=not bad),
+        Card("models ok", f"{len(fine)} of {len(found.rows)}", good=found.ok),
         Card("nodes", f"{before} → {after}"),
         Card("sites fused", str(sum(sum(row.families.values()) for row in fine))),
     ]
@@ -34,8 +34,9 @@ def fleet_page(found: Sweep) -> Page:
         bounds = f" {BOUNDS}" if any(row.speedup_bounds for row in measured) else ""
         blocks.append(Bars("Speed", [_bar(row) for row in measured], f"{_RELATIVE}{bounds} {RATIOS}", 1.0))
     if bad:
-        reasons = [(row.model, row.status, row.reason.removeprefix(f"{row.model}: ")) for row in bad]
-        blocks.append(Rows("What is not ok", ("model", "status", "reason"), reasons))
+        reasons = [(row.model, row.status, row.remark().removeprefix(f"{row.model}: ")) for row in bad]
+        title = "What is not ok" if any(row.status != "ok" for row in bad) else "What is ok and was not expected to be"
+        blocks.append(Rows(title, ("model", "status", "reason"), reasons))
     rows = [
         (
             row.model, row.status, _nodes(row), times(row.speedup, row.speedup_bounds) if row.speedup else "",

@@ -1,0 +1,37 @@
+"""A sweep as Markdown, for the summary of a workflow or a comment on a change: a table with a row a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ortfuse.fleet import Row, Sweep
+from ortfuse.printable import visible
+from ortfuse.report.fleet import done, speed, summary
+
+_HEADINGS = ("model", "status", "nodes", "speedup (95 %)", "fused", "remark")
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
+"""Characters that Markdown does not show as they are."""
+
+
+def markdown(found: Sweep) -> str:
+    """The text of the file."""
+    lines = ["## Models", "", f"{_text(summary(found))}.", "", _line(_HEADINGS), _line(["---"] * len(_HEADINGS))]
+    lines += [_line(map(_text, _cells(row))) for row in found.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    nodes = f"{row.nodes_before} → {row.nodes_after}" if row.nodes_before else ""
+    status = row.status if row.outcome in ("ok", "failed") else f"{row.status} ({row.outcome})"
+    return row.model, status, nodes, speed(row), done(row), row.remark()
+
+
+def _text(text: str) -> str:
+    """A text that shows as it is, in one line."""
+    return _SPECIAL.sub(r"\\\1", visible(text))
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
