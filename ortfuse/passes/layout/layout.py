@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,7 +29,7 @@ class Layout:
         count = 0
         for text in [text for text in context.notes if text.startswith(_REMARK)]:
             del context.notes[text]  # of an earlier round
-        turned = Quirk.TURNS_SIGNED_PAIRS in context.target.quirks
+        turned, gaps = Quirk.TURNS_SIGNED_PAIRS in context.target.quirks, list[_Gap]()
         for scope in context.scopes():
             found = Map(scope.graph, context.facts, turned)
             for region in list(found.regions()):
@@ -40,7 +40,9 @@ class Layout:
                 ]
                 count += sum(changed)
                 if len(region.orders) > 2 or not all(changed):
-                    _note_gap(region, states if all(changed) else choice.as_it_is(region), context)
+                    gaps += _gap(region, states if all(changed) else choice.as_it_is(region))
+        if gaps:
+            context.note(_told(gaps))
         return count
 
     def _change(self, move: Move, context: Context) -> bool:
@@ -51,13 +53,29 @@ class Layout:
         return bool(change)
 
 
-def _note_gap(region: Region, states: Mapping[Unit, State], context: Context) -> None:
-    """Say how far the choice may be from the best one; with two orders it is the best, unless a change was not made."""
+@dataclass(frozen=True)
+class _Gap:
+    """A region whose choice may not be the best: a tensor of it, its nodes, the elements that it transposes, and the fewest."""
+
+    name: str
+    nodes: int
+    left: int
+    least: int
+
+
+def _gap(region: Region, states: Mapping[Unit, State]) -> list[_Gap]:
+    """How far the choice may be from the best one; with two orders it is the best, unless a change was not made."""
     left = choice.transposed(region, states) + sum(unit.cost(states[unit]) for unit in region.units)
     least = bound(region) + sum(_least(unit, region) for unit in region.units)
-    if left > least:
-        what = f"{len(region.units)} nodes around '{region.tensors[0].base.name}'"
-        context.note(f"{_REMARK}{what} transpose {left} elements at usual sizes; at least {least} have to be")
+    return [_Gap(region.tensors[0].base.name or "", len(region.units), left, least)] if left > least else []
+
+
+def _told(gaps: Sequence[_Gap]) -> str:
+    """A sentence on all gaps, which names the largest region."""
+    largest = max(gaps, key=lambda gap: gap.left - gap.least)
+    nodes, left, least = (sum(getattr(gap, what) for gap in gaps) for what in ("nodes", "left", "least"))
+    where = f"around '{largest.name}'" + (f" and in {len(gaps) - 1} other places" if len(gaps) > 1 else "")
+    return f"{_REMARK}{nodes} nodes {where} transpose {left} elements at usual sizes; at least {least} have to be"
 
 
 def _least(unit: Unit, region: Region) -> int:
