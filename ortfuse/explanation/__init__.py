@@ -1,7 +1,17 @@
 """Why a model was rewritten where it was, and why not elsewhere."""
 
-from ortfuse.explanation.explain import Explanation, Fused, Missed, chosen_rules, explanation
+from ortfuse.explanation.explain import Explanation, Fused, Missed, chosen_rules, explanation, fused_sites
 from ortfuse.explanation.pins import PinOutcome, pin_outcomes
 from ortfuse.explanation.remarks import remarks
 
-__all__ = ["Explanation", "Fused", "Missed", "PinOutcome", "chosen_rules", "explanation", "pin_outcomes", "remarks"]
+__all__ = [
+    "Explanation",
+    "Fused",
+    "Missed",
+    "PinOutcome",
+    "chosen_rules",
+    "explanation",
+    "fused_sites",
+    "pin_outcomes",
+    "remarks",
+]

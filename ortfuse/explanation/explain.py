@@ -137,7 +137,7 @@ def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules:
         RuleError: There is no such family or rule.
     """
     chosen = chosen_rules(catalogue, rules)
-    fused = _fused(model, chosen)
+    fused = fused_sites(model, chosen)
     fusions = {rule.name for name, group in catalogue.passes().items() if name != NORMAL_FORM for rule in group}
     nearness = Nearness(chosen, rules, fusions)
     missed = nearest(report.misses, nearness, chosen, _left_over(model, report.misses, nearness, chosen))
@@ -204,8 +204,11 @@ def fused_nodes(model: ir.Model, rules: Collection[str]) -> dict[tuple[str, str]
     return groups
 
 
-def _fused(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
-    """The fused sites, without what only moves elements for a site that another rule of the family has fused since."""
+def fused_sites(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
+    """The fused sites, by what their nodes say.
+
+    Nodes that only move elements for a site are no site, if another rule of the family has fused that since.
+    """
     groups = fused_nodes(model, chosen)
     telling = {key for key, nodes in groups.items() if any(node.op_type not in PLAIN for node in nodes)}
 

@@ -13,7 +13,7 @@ import pytest
 import ortfuse
 from ortfuse.errors import RuleError
 from ortfuse.explanation import Explanation
-from ortfuse.explanation.explain import _fused
+from ortfuse.explanation.explain import fused_sites
 from ortfuse.model.io import load, save
 from ortfuse.pattern import op, opt, scalar, variables
 from ortfuse.pattern.least import least_nodes
@@ -60,7 +60,7 @@ def test_what_only_moves_elements_for_a_site_is_no_site_of_its_own() -> None:
     ):
         node.metadata_props.update({RULE_KEY: rule, NODES_KEY: names})
     catalogue = load_catalogue()
-    fused = _fused(made, {rule.name: rule for rule in catalogue.rules()})
+    fused = fused_sites(made, {rule.name: rule for rule in catalogue.rules()})
     assert [(site.rule, site.site) for site in fused] == [("attention.merged_heads", "y"), ("attention.sdpa", "z")]
 
 
