@@ -44,7 +44,7 @@ from ortfuse.sessions import session, stored_config
 from ortfuse.targets import Target, installed, use_library
 
 if TYPE_CHECKING:
-    from ortfuse.bench import Candidate, Latencies
+    from ortfuse.bench import Candidate, Latencies, SessionLatency
     from ortfuse.bisection.bisect import Bisection
     from ortfuse.bisection.runtime_optimizers import RuntimeBisection
     from ortfuse.explanation import Explanation
@@ -394,8 +394,8 @@ def benchmark(
 
     Args:
         models: The models, keyed by the name to report them under; they must take the same inputs.
-        options: Only `inputs`, `sizes`, `seed`, `rounds` and `threads` are used. Without inputs, the models are measured
-            on generated ones of these `sizes`, by default one sample of 128 positions.
+        options: Only `inputs`, `sizes`, `seed`, `rounds`, `bench_budget` and `threads` are used. Without inputs, the models are
+            measured on generated ones of these `sizes`, by default one sample of 128 positions.
         **changes: Single options; they override those of `options`.
 
     Returns:
@@ -405,18 +405,18 @@ def benchmark(
         VerificationError: The runtime refuses a model, or the first model lacks a dimension named in `sizes`.
         OrtfuseError: One of the models or options cannot be used.
     """
-    from ortfuse.bench import Latencies, measure, measure_sessions
+    from ortfuse.bench import Latencies, budget_of, measure, measure_sessions
 
     if not isinstance(models, Mapping) or not models:
         raise OptionError("models", f'give models by name, such as {{"before": a, "after": b}}, not {models!r}')
     options = _options(options, **changes, bench=True)
     entered = {name: runnable(model) for name, model in models.items()}
     sizes, inputs = inputs_to_measure(options, next(iter(entered.values())))
-    rows = measure(entered, inputs, rounds=options.rounds, threads=options.threads)
-    candidates = _in_their_sessions(models)
-    sessions = (
-        measure_sessions(candidates, inputs, rounds=options.rounds, threads=options.threads) if candidates else ()
-    )
+    rounds, seconds, threads = options.rounds, budget_of(options.bench_budget), options.threads
+    rows = measure(entered, inputs, rounds=rounds, seconds=seconds, threads=threads)
+    sessions: Sequence[SessionLatency] = ()
+    if candidates := _in_their_sessions(models):
+        sessions = measure_sessions(candidates, inputs, rounds=rounds, seconds=seconds, threads=threads)
     return Latencies(sizes, tuple(rows), tuple(sessions), tuple(_of_training(entered)))
 
 

@@ -61,6 +61,7 @@ def idle(options: Options) -> dict[str, str]:
         "tolerance": (compared, "verify"),
         "verify_budget": (options.verify == "whole", "verify='whole'"),
         "rounds": (options.bench, "bench"),
+        "bench_budget": (options.bench, "bench"),
         "threads": (measured or is_calibrated(), "bench, measure and costs of `ortfuse calibrate`"),
     }
     return {
@@ -218,7 +219,13 @@ class Assessment:
         from ortfuse import bench
 
         inputs, options = self._measured_on[1], self._options
-        return bench.measure(models, inputs, rounds=options.rounds, threads=options.threads)
+        return bench.measure(
+            models,
+            inputs,
+            rounds=options.rounds,
+            seconds=bench.budget_of(options.bench_budget),
+            threads=options.threads,
+        )
 
     def slowdown(
         self, result: ir.Model, report: RunReport, found: Latencies, make: Callable[[tuple[str, str]], Any]

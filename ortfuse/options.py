@@ -97,6 +97,7 @@ class BenchOptions(TypedDict, total=False):
     seed: int
     sizes: Mapping[str, int]
     rounds: int
+    bench_budget: float | None
     threads: int
     custom_ops: PathLike | Sequence[PathLike]
 
@@ -116,6 +117,7 @@ class AllOptions(BisectOptions, total=False):
     bench: bool
     fastest: bool
     rounds: int
+    bench_budget: float | None
     threads: int
     output: PathLike | None
     link: bool
@@ -168,7 +170,9 @@ class Options:
         preprocess: A TOML file that says how images become inputs (docs/quantize.md); by default `preprocess.toml` beside them.
         seed: Seed of the generated inputs.
         tolerance: Allowed error relative to an output's largest magnitude; by default what `ortfuse.execution.compare` says.
-        rounds: How often each model is run when it is measured.
+        rounds: How often each model is run when it is measured; by `benchmark` and `bench` at least.
+        bench_budget: Seconds that these may measure: there are more rounds until the bounds of all speedups are narrow, or the
+            time is over. By default 10; 0 makes no more than `rounds`.
         threads: Threads of the runtime when measuring; 0 leaves the number to it.
         output: The file that the result is written to.
         link: Whether external data of the output may be hard links (see `ortfuse.save`).
@@ -206,6 +210,7 @@ class Options:
     seed: int = 0
     tolerance: float | None = None
     rounds: int = 20
+    bench_budget: float | None = None
     threads: int = 0
     output: PathLike | None = None
     link: bool = False
@@ -364,6 +369,12 @@ def _seconds(name: str, value: Any) -> float:
     return float(value)
 
 
+def _duration(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise OptionError(name, f"write a number of seconds that is 0 or more, such as 60, not {value!r}")
+    return float(value)
+
+
 def _one_of(choices: tuple[str, ...]) -> Check:
     def check(name: str, value: Any) -> str | None:
         if value is not None and value not in choices:
@@ -491,6 +502,7 @@ _CHECKS: Mapping[str, Check] = {
     "seed": _number(0),
     "tolerance": _or_none(_error_bound),
     "rounds": _number(1),
+    "bench_budget": _or_none(_duration),
     "threads": _number(0, MOST_THREADS),
     "output": _or_none(_path),
     "link": _boolean,

@@ -3,26 +3,28 @@
 Machines drift: a number measured now cannot be compared with one measured a minute ago. The models therefore take turns,
 round after round. Each is compared with the first within the same round, and the median of these ratios is reported. If
 the weights are too large for all sessions to be open at once, the first model is run again with each group of the others.
-How far a ratio can be trusted is judged by how it scatters over the rounds (see `ortfuse.bench.scatter`).
+How far a ratio can be trusted is judged by how it scatters over the rounds (see `ortfuse.bench.scatter`). There are as many
+rounds as that takes to be known well, within a time (see `ortfuse.bench.patience`); where sessions open fast, several of each
+model have a part of them.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from ortfuse.bench.digits import digits
 from ortfuse.bench.executed import profiled
-from ortfuse.bench.fitting import Fitting
+from ortfuse.bench.patience import Patience
 from ortfuse.bench.scatter import median_bounds, quartile_spread
 from ortfuse.errors import CrashError, VerificationError
 from ortfuse.execution.as_it_is import AsItIs, Runnable, signature_of
@@ -35,12 +37,6 @@ M = TypeVar("M")
 
 OPEN_AT_ONCE = 4 << 30
 """Limit on the bytes of weights in sessions open at the same time, not counting the first model."""
-
-NOISY = 0.1
-"""Relative interquartile range above which a machine is called noisy."""
-
-MOST_NAMED = 3
-"""The most models named in one remark."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +56,7 @@ class Latency:
         executed: Number of nodes executed per run after the runtime's own optimisations.
         file_mb: Size of the model as a file in megabytes (10**6 bytes), weights included.
         crash: How the runtime crashed on the model; if it did, there are no times.
+        rounds: How many runs were counted.
     """
 
     name: str
@@ -74,6 +71,7 @@ class Latency:
     executed: int
     file_mb: float
     crash: str = ""
+    rounds: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON data. JSON has no NaN: a time that was not measured is `None`."""
@@ -85,6 +83,7 @@ def measure(
     inputs: Inputs,
     *,
     rounds: int = 20,
+    seconds: float = 0.0,
     threads: int = 0,
     warmup: int = 2,
     tried: bool = False,
@@ -96,9 +95,10 @@ def measure(
     Args:
         models: The models, by their names in the result.
         inputs: Arrays by input name, the same for all models.
-        rounds: How often each model is run; the model that goes first changes from round to round.
+        rounds: How often each model is run at least; the model that goes first changes from round to round.
+        seconds: How long there may be more rounds where the bounds of a speedup are not narrow yet.
         threads: Threads per operator; 0 leaves the choice to the runtime.
-        warmup: Rounds run beforehand and not counted.
+        warmup: Rounds run beforehand, in each session, and not counted.
         tried: Whether all have been run on these inputs in a separate process before, so that they are not run there again.
 
     Raises:
@@ -106,32 +106,68 @@ def measure(
     """
     crashes = {name: "" if tried else _crash(name, models, inputs, threads) for name in models}
     WORKER.stop()  # nothing runs beside what is measured
-    rows = _measured({name: models[name] for name in models if not crashes[name]}, inputs, rounds, threads, warmup)
+    sound = {name: models[name] for name in models if not crashes[name]}
+    rows = _measured(sound, inputs, rounds, seconds, threads, warmup)
     return [rows[name] if name in rows else _crashed(name, models[name], crashes[name]) for name in models]
 
 
 def _measured(
-    models: Mapping[str, Runnable], inputs: Inputs, rounds: int, threads: int, warmup: int
+    models: Mapping[str, Runnable], inputs: Inputs, rounds: int, seconds: float, threads: int, warmup: int
 ) -> dict[str, Latency]:
     names = list(models)
     if not names:
         return {}
     profiled(models[names[0]], inputs, threads)  # the first session pays for fresh memory, which would be unfair
     profiles = {name: profiled(models[name], inputs, threads) for name in names}
-    created = {name: seconds for name, (_, seconds) in profiles.items()}
-    first = _open(names[0], models, threads, created)
+    created = {name: took for name, (_, took) in profiles.items()}
     times, ratios = dict[str, list[float]](), dict[str, list[float]]()
-    for group in _groups(models, names[1:]):
-        sessions = {names[0]: first, **{name: _open(name, models, threads, created) for name in group}}
-        taken = interleaved(sessions, inputs, rounds, warmup)
-        del sessions  # close these before opening the sessions of the next group
-        for name in group:
-            ratios[name] = [a / b for a, b in zip(taken[names[0]], taken[name], strict=True)]
-        times |= {name: times.get(name, []) + seconds for name, seconds in taken.items()}
+    groups = list(_groups(models, names[1:]))
+    for group in groups:
+        members = [names[0], *group]
+        opened = functools.partial(_open_all, members, models, threads, created)
+        opening, patience = sum(created[name] for name in members), Patience(rounds, seconds / len(groups))
+        taken = _as_long_as_needed(opened, opening, patience, inputs, warmup)
+        ratios |= _ratios(taken)
+        times |= {name: times.get(name, []) + some for name, some in taken.items()}
     return {
         name: _latency(name, model, times[name], ratios.get(name), profiles[name][0], created[name])
         for name, model in models.items()
     }
+
+
+def _as_long_as_needed(
+    opened: Callable[[], Mapping[str, Runs]], opening: float, patience: Patience, inputs: Inputs, warmup: int
+) -> dict[str, list[float]]:
+    """The seconds of each run, round by round, until the bounds of all ratios are narrow or the time is over.
+
+    Args:
+        opened: Opens the sessions, the first of which the others are compared with.
+        opening: The seconds that this takes.
+        patience: How many rounds there are.
+        inputs: What is run on.
+        warmup: Rounds that are not counted, in each session.
+    """
+    anew = patience.opens_anew(opening)
+    sessions: Mapping[str, Runs] | None = None
+    times: dict[str, list[float]] = {}
+    done = 0
+    while not done or not patience.enough(_ratios(times) or times, done):
+        if anew:
+            sessions = None  # closed before others are opened
+        fresh = sessions is None
+        sessions = opened() if sessions is None else sessions
+        taken = interleaved(sessions, inputs, patience.block(done, anew), warmup if fresh else 0)
+        times = {name: times.get(name, []) + some for name, some in taken.items()}
+        done = len(next(iter(times.values())))
+    return times
+
+
+def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """The time of the first divided by that of each other one, round by round."""
+    if not times:
+        return {}
+    first, *others = times
+    return {name: [a / b for a, b in zip(times[first], times[name], strict=True)] for name in others}
 
 
 def _crash(name: str, models: Mapping[str, Runnable], inputs: Inputs, threads: int) -> str:
@@ -163,6 +199,12 @@ def _open(name: str, models: Mapping[str, Runnable], threads: int, created: dict
     session = Session(models[name], threads=threads, isolated=False)
     created[name] = min(created[name], time.perf_counter() - started)
     return session
+
+
+def _open_all(
+    names: Sequence[str], models: Mapping[str, Runnable], threads: int, created: dict[str, float]
+) -> Mapping[str, Runs]:
+    return {name: _open(name, models, threads, created) for name in names}
 
 
 def stages_of(original: ir.Model, stages: Iterable[tuple[str, ir.Model]]) -> dict[str, ir.Model]:
@@ -251,6 +293,7 @@ def _latency(
         nodes=_nodes(model),
         executed=executed.total(),
         file_mb=file_bytes(model) / 1e6,
+        rounds=len(seconds),
     )
 
 
@@ -266,47 +309,3 @@ def file_bytes(model: Runnable) -> int:
     held = sum(weight.header.ByteSize() for weight in weights)
     data = sum(weight.tensor.nbytes for weight in weights if weight.tensor is not None)
     return int(proto.ByteSize() + held + data)
-
-
-def table(rows: Sequence[Latency], title: str = "Latency") -> Fitting:
-    """The measurements as a table."""
-    headings = ("model", "median ms", "10%..90%", "speedup", "(95 %)", "session ms", "nodes", "executed", "file MB")
-    return Fitting(title, headings, [_cells(row) for row in rows], ("file MB", "session ms", "nodes", "10%..90%"))
-
-
-def _cells(row: Latency) -> tuple[str, ...]:
-    if row.crash:
-        return row.name, "crashes"
-    return (
-        row.name,
-        digits(row.median_ms, 4),
-        f"{digits(row.low_ms)}..{digits(row.high_ms)}",
-        f"{row.speedup:.2f}",
-        "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else "",
-        f"{row.session_ms:.0f}",
-        str(row.nodes),
-        str(row.executed),
-        f"{row.file_mb:.2f}",
-    )
-
-
-def doubts(rows: Sequence[Latency]) -> list[str]:
-    """Reasons to doubt the measurements, as text; empty if there are none."""
-    said = [f"{row.name}: {row.crash}" for row in rows if row.crash]
-    rows = [row for row in rows if not row.crash]
-    if not rows:
-        return said
-    noisy = max(rows, key=lambda row: row.spread)
-    if noisy.spread > NOISY:
-        said.append(
-            f"the times scatter: the middle half of the runs of {noisy.name} is spread over {noisy.spread:.0%} of the "
-            "median. Something else runs on this machine, or it changes its clock; end what can be ended"
-        )
-    unsure = [row for row in rows if row.speedup_bounds and row.speedup_bounds[0] <= 1 <= row.speedup_bounds[1]]
-    if unsure:
-        more = f" and {len(unsure) - MOST_NAMED} others" if len(unsure) > MOST_NAMED else ""
-        names = ", ".join(row.name for row in unsure[:MOST_NAMED]) + more
-        said.append(f"which is faster, {names} or {rows[0].name}, cannot be told from these runs; try more --rounds")
-    if any(row.speedup_bounds is None for row in rows[1:]):
-        said.append("too few rounds to tell how far the speedups can be trusted; --rounds 6 is the least")
-    return said

@@ -16,6 +16,8 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from ortfuse.bench.digits import digits
 from ortfuse.bench.fitting import Fitting
+from ortfuse.bench.latency_table import speedup_cell
+from ortfuse.bench.patience import MOST, Patience
 from ortfuse.bench.scatter import median_bounds
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.execution.inputs import Inputs
@@ -70,14 +72,21 @@ class SessionLatency:
 
 
 def measure_sessions(
-    candidates: Mapping[str, Candidate], inputs: Inputs, *, rounds: int = 20, warmup: int = 2, threads: int = 0
+    candidates: Mapping[str, Candidate],
+    inputs: Inputs,
+    *,
+    rounds: int = 20,
+    seconds: float = 0.0,
+    warmup: int = 2,
+    threads: int = 0,
 ) -> list[SessionLatency]:
     """Run sessions in turn on the same inputs; the first is the baseline.
 
     Args:
         candidates: The model files and settings, by their names in the result.
         inputs: Arrays by input name.
-        rounds: How often each is run; the one that goes first changes from round to round.
+        rounds: How often each is run at least; the one that goes first changes from round to round.
+        seconds: How long there may be more rounds where the bounds of a speedup are not narrow yet.
         warmup: Rounds beforehand that are not counted.
         threads: Threads per operator, for those whose settings do not say; 0 leaves the choice to the runtime.
 
@@ -87,7 +96,10 @@ def measure_sessions(
     """
     first, *others = candidates
     with SessionMeter(candidates[first], inputs, threads, first) as meter:
-        return meter.measure({name: candidates[name] for name in others}, rounds, warmup=warmup)
+        if not others or not seconds:
+            return meter.measure({name: candidates[name] for name in others}, rounds, warmup=warmup)
+        enough = Patience(rounds, seconds).finished
+        return meter.measure({name: candidates[name] for name in others}, MOST, warmup=warmup, enough=enough)
 
 
 class Meter(Protocol):
@@ -272,7 +284,7 @@ def sessions_table(rows: Sequence[SessionLatency], title: str) -> Fitting:
     headings = ("session", "median ms", "95 % under", "speedup", "(95 %)", "session ms", "peak MB")
     cells = [
         (
-            row.name, digits(row.median_ms, 4), digits(row.p95_ms, 4), f"{row.speedup:.2f}",
+            row.name, digits(row.median_ms, 4), digits(row.p95_ms, 4), speedup_cell(row.speedup, row.speedup_bounds),
             "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else "", f"{row.session_ms:.0f}",
             f"{row.peak_mb:.0f}",
         )

@@ -278,6 +278,29 @@ Rounds = Annotated[
         show_default=False,
     ),
 ]
+LeastRounds = Annotated[
+    int | None,
+    typer.Option(
+        "--rounds",
+        parser=whole_number(1),
+        metavar="NUMBER",
+        help="How often each model is run at least when it is measured; by default 20. There are more rounds until the bounds of "
+        "all speedups are narrow, or the time of --bench-budget is over.",
+        show_default=False,
+    ),
+]
+_BENCH_BUDGET = (
+    "How long models may be measured side by side, unless the least rounds take longer; by default 10s. 0 makes no more rounds "
+    "than --rounds."
+)
+BenchBudget = Annotated[
+    float | None,
+    typer.Option("--bench-budget", parser=seconds, metavar="TIME", help=_BENCH_BUDGET, show_default=False),
+]
+Budget = Annotated[
+    float | None,
+    typer.Option("--budget", "--bench-budget", parser=seconds, metavar="TIME", help=_BENCH_BUDGET, show_default=False),
+]
 Verify = Annotated[
     Verification | None,
     typer.Option(

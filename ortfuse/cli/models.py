@@ -15,6 +15,8 @@ from ortfuse.cli.arguments import (
     Approximate,
     Assume,
     Bench,
+    BenchBudget,
+    Budget,
     Check,
     CheckUser,
     Config,
@@ -26,6 +28,7 @@ from ortfuse.cli.arguments import (
     Inference,
     InputFiles,
     Json,
+    LeastRounds,
     Link,
     Lists,
     Load,
@@ -40,7 +43,6 @@ from ortfuse.cli.arguments import (
     Pins,
     Preprocess,
     Report,
-    Rounds,
     Seed,
     Sizes,
     Target,
@@ -91,7 +93,8 @@ def optimize(
     seed: Seed = None,
     tolerance: Tolerance = None,
     threads: Threads = None,
-    rounds: Rounds = None,
+    rounds: LeastRounds = None,
+    bench_budget: BenchBudget = None,
     link: Link = None,
     load: Load = None,
     custom_ops: CustomOps = None,
@@ -113,7 +116,7 @@ def optimize(
             max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume, inference=inference, pins=pin,
             measure=measure, verify=verify, verify_budget=verify_budget, check_user=check_user, bench=bench, fastest=fastest,
             explain=explain, inputs=inputs, sizes=size,
-            seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
+            seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, bench_budget=bench_budget, link=link,
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
         if settings is not None:
@@ -343,7 +346,8 @@ def bench(
     size: Sizes = None,
     seed: Seed = None,
     threads: Threads = None,
-    rounds: Rounds = None,
+    rounds: LeastRounds = None,
+    budget: Budget = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
     check: Check = None,
@@ -353,7 +357,8 @@ def bench(
     """Measure models side by side: ortfuse bench bert.onnx bert.opt.onnx
 
     Runs are interleaved; the speedup is the median over rounds of the first model's latency divided by each one's, and
-    beside it stand the bounds between which that median lies with 95 % confidence.
+    beside it stand the bounds between which that median lies with 95 % confidence. There are as many rounds as it takes for
+    these to be narrow, within the time of --budget.
     """
     with guarded(debug):
         from ortfuse.bench import numbered
@@ -363,7 +368,7 @@ def bench(
         known = stored(check, "bench")
         options = arguments.options(
             None, arguments.settings_of(models, model[0]), inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds,
-            bench=True, custom_ops=custom_ops,
+            bench_budget=budget, bench=True, custom_ops=custom_ops,
         )  # fmt: skip
         check_report(report)
         named = numbered((str(path), path) for path in model)

@@ -11,19 +11,20 @@ import ortfuse
 from ortfuse.cli import arguments
 from ortfuse.cli.arguments import (
     Bench,
+    BenchBudget,
     CheckUser,
     Config,
     CustomOps,
     Debug,
     InputFiles,
     Json,
+    LeastRounds,
     Link,
     Load,
     MaxOpset,
     Model,
     Output,
     Passes,
-    Rounds,
     Seed,
     Sizes,
     Target,
@@ -68,7 +69,8 @@ def substitute(
     seed: Seed = None,
     tolerance: Tolerance = None,
     threads: Threads = None,
-    rounds: Rounds = None,
+    rounds: LeastRounds = None,
+    bench_budget: BenchBudget = None,
     link: Link = None,
     load: Load = None,
     custom_ops: CustomOps = None,
@@ -86,7 +88,8 @@ def substitute(
     with guarded(debug):
         options = arguments.options(
             config, output=output, passes=passes, target=target, max_opset=max_opset, verify=verify, check_user=check_user,
-            bench=bench, inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
+            bench=bench, inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds,
+            bench_budget=bench_budget, link=link,
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
         check_json(json_file)

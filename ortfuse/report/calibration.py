@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ortfuse.bench.latency_table import speedup_cell
 from ortfuse.report.console import show_notes
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def _row(effect: Effect) -> tuple[str, str, str, str]:
     if effect.reason:
         return settings, "", "", escape(effect.reason)
     bounds = "{:.2f}..{:.2f}".format(*effect.bounds) if effect.bounds else ""
-    return settings, f"{effect.speedup:.2f}", bounds, "" if effect.pays else "not worth it for sure"
+    return settings, speedup_cell(effect.speedup, effect.bounds), bounds, "" if effect.pays else "not worth it for sure"
 
 
 def _notes(found: Calibration) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ortfuse.bench.fitting import Fitting
+from ortfuse.bench.latency_table import speedup_words
 from ortfuse.errors import OptionError
 from ortfuse.model.atomic_write import write_bytes
 from ortfuse.printable import cell
@@ -88,14 +89,13 @@ def summary(outcome: Outcome) -> list[str]:
         return [error]
     lowered = ", ".join(f"{count} {rung}" for rung, count in outcome.lowered.items())
     row = outcome.latencies[-1]
-    bounds = "" if row.speedup_bounds is None else " ({:.2f} to {:.2f})".format(*row.speedup_bounds)
     memory = ""
     if outcome.memory is not None:
         memory = "; at most {1:.1f} MB of memory instead of {0:.1f} MB".format(*(one / 1e6 for one in outcome.memory))
     size = f"weights {size_text(outcome.taken.size or 0)} instead of {size_text(outcome.float_size)}"
     return [
         f"{len(outcome.taken.choice)} of {len(outcome.sites)} sites lowered: {lowered}",
-        f"{row.speedup:.2f} times as fast as float32{bounds}; {size}{memory}",
+        f"{speedup_words(row.speedup, row.speedup_bounds, 'float32')}; {size}{memory}",
         error,
     ]
 

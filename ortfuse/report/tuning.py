@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ortfuse.bench.digits import digits
 from ortfuse.bench.fitting import Fitting
+from ortfuse.bench.latency_table import speedup_cell
 from ortfuse.report.pages.tuning import changed
 from ortfuse.tuning import Point
 from ortfuse.tuning.tune import Tuned
@@ -48,11 +49,13 @@ def show_tuned(console: Console, tuned: Tuned) -> None:
 
 
 def _table(title: str, rows: Sequence[tuple[str, Point]]) -> Fitting:
-    headings = ("choice", "median ms", "95 % under", "speedup", "session ms", "peak MB", "error")
+    headings = ("choice", "median ms", "95 % under", "speedup", "(95 %)", "session ms", "peak MB", "error")
     cells = [
         (
-            name, digits(point.median_ms, 4), digits(point.p95_ms, 4), f"{point.speedup:.2f}", f"{point.session_ms:.0f}",
-            f"{point.peak_mb:.0f}", f"{point.error:.1e}",
+            name, digits(point.median_ms, 4), digits(point.p95_ms, 4),
+            speedup_cell(point.speedup, point.speedup_bounds),
+            "{:.2f}..{:.2f}".format(*point.speedup_bounds) if point.speedup_bounds else "",
+            f"{point.session_ms:.0f}", f"{point.peak_mb:.0f}", f"{point.error:.1e}",
         )
         for name, point in rows
     ]  # fmt: skip

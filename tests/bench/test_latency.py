@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +14,7 @@ from crashing import CRASHES
 
 from ortfuse.bench import doubts, executed_ops, latency, measure, numbered, stages_of, table, typical_inputs
 from ortfuse.bench.latency import Latency, file_bytes
+from ortfuse.bench.patience import Patience
 from ortfuse.bench.scatter import median_bounds, quartile_spread
 from ortfuse.errors import VerificationError
 from ortfuse.verification import Session
@@ -68,6 +72,71 @@ def test_models_run_in_turn_and_the_first_runs_with_every_group(monkeypatch: pyt
     assert [row.name for row in rows] == ["a", "b", "c"]
 
 
+class Drawn:
+    """A session whose runs take what a list says, in turn, on a clock of its own."""
+
+    now = 0.0
+
+    def __init__(self, times: Sequence[float]) -> None:
+        self.times = itertools.cycle(times)
+
+    def run(self, inputs: object) -> None:
+        Drawn.now += next(self.times)
+
+
+def rounds_of(
+    monkeypatch: pytest.MonkeyPatch, times: Sequence[float], least: int, seconds: float, opening: float = 1e9
+) -> tuple[int, int]:
+    """How many rounds there are beside a model that always takes 1 second, and how many times sessions are opened."""
+    opened: list[int] = []
+
+    def open_both() -> dict[str, Drawn]:
+        opened.append(1)
+        return {"first": Drawn([1.0]), "other": Drawn(times)}
+
+    monkeypatch.setattr(Drawn, "now", 0.0)
+    monkeypatch.setattr(latency.time, "perf_counter", lambda: Drawn.now)
+    patience = Patience(least, seconds, lambda: Drawn.now)
+    found = latency._as_long_as_needed(open_both, opening, patience, {}, 0)
+    assert len(found["first"]) == len(found["other"])
+    return len(found["other"]), len(opened)
+
+
+def test_the_least_rounds_are_all_if_the_bounds_are_narrow_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rounds_of(monkeypatch, [0.5, 0.51], 12, 1e6) == (12, 1)
+
+
+def test_there_are_more_rounds_until_the_bounds_are_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [0.5 * 1.06 ** random.Random(number).gauss(0, 1) for number in range(997)]
+    count, opened = rounds_of(monkeypatch, times, 6, 1e6)
+    assert 20 < count < 200 and opened == 1
+    assert count > rounds_of(monkeypatch, [0.5 + (time - 0.5) / 2 for time in times], 6, 1e6)[0]
+
+
+def test_no_round_begins_after_the_time_but_the_least_are_made_whatever_they_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wild = [0.1, 0.9, 2.0]
+    assert rounds_of(monkeypatch, wild, 6, 0.0)[0] == rounds_of(monkeypatch, wild, 6, 5.0)[0] == 6
+    count, _ = rounds_of(monkeypatch, wild, 6, 100.0)
+    assert count > 40 and count * 2.0 < 110  # a round takes 2 seconds
+
+
+def test_sessions_that_open_fast_are_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rounds_of(monkeypatch, [0.5], 12, 100.0, opening=1.0) == (12, 3)
+    assert rounds_of(monkeypatch, [0.5], 12, 0.0, opening=1.0) == (12, 1)
+
+
+def test_a_session_that_is_known_well_runs_no_further_rounds() -> None:
+    now = [0.0]
+    patience = Patience(6, 10.0, lambda: now[0])
+    known, wild = [2.0, 2.01] * 3, [1.0, 2.0, 3.0] * 2
+    assert patience.finished({"known": known, "wild": wild}) == ["known"]
+    assert patience.finished({"known": known[:5]}) == []
+    now[0] = 10.0
+    assert patience.finished({"known": known, "wild": wild, "few": wild[:5]}) == ["known", "wild"]
+
+
 @pytest.mark.parametrize(
     ("count", "smallest"),  # the tables of the sign test: from the k-th smallest to the k-th largest
     [(6, 1), (8, 1), (9, 2), (20, 6), (25, 8), (100, 40)],
@@ -97,9 +166,9 @@ def test_what_cannot_be_trusted_is_said() -> None:
     (noise,) = doubts([row("a", None, 0.02), row("b", (1.1, 1.2), 0.25)])
     assert "the middle half of the runs of b is spread over 25% of the median" in noise
     (unsure,) = doubts([row("a", None), row("b", (0.99, 1.2)), row("c", (1.1, 1.2))])
-    assert "which is faster, b or a, cannot be told from these runs" in unsure
+    assert "no difference beyond noise between b and a" in unsure
     (many,) = doubts([row("a", None), *(row(name, (0.9, 1.1)) for name in "bcdefg")])
-    assert "which is faster, b, c, d and 3 others or a, cannot be told" in many
+    assert "no difference beyond noise between b, c, d and 3 others and a" in many
     (few,) = doubts([row("a", None), row("b", None)])
     assert "too few rounds" in few
     assert doubts([row("a", None)]) == []

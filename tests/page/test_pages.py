@@ -26,6 +26,7 @@ from ortfuse.page.write import html
 from ortfuse.precision.outcome import Outcome, Point, SiteReport, Tried
 from ortfuse.profiling import Bottleneck, Creation, Fusion, Kernel, Profile, Timing
 from ortfuse.quantized import Quantized
+from ortfuse.report.console import show_latencies
 from ortfuse.report.pages import (
     bench_page,
     optimisation_page,
@@ -34,7 +35,7 @@ from ortfuse.report.pages import (
     tuning_page,
     unmet_page,
 )
-from ortfuse.report.pages.common import is_faster, short_names
+from ortfuse.report.pages.common import is_faster, short_names, speedup_card
 from ortfuse.report.tuning import show_tuned
 from ortfuse.sessions import SessionConfig
 from ortfuse.tuning import Point as Trial
@@ -128,9 +129,7 @@ def test_a_benchmark_is_bars_and_numbers() -> None:
 
 def test_too_few_runs_tell_nothing() -> None:
     page = bench_page(Latencies("batch=1", (latency("a", 1.0), latency("b", 1.3))))
-    assert page.summary == (
-        "Which is the fastest cannot be told from these runs: b is 1.30 times, in too few runs to rely on, as fast as a, at batch=1."
-    )
+    assert page.summary == "Which is the fastest cannot be told from so few runs, at batch=1."
     assert "95 %" not in " ".join(read(html(replace(page, blocks=page.blocks[:1]))).text)
 
 
@@ -162,7 +161,7 @@ def test_a_tuned_model_is_shown_with_every_trial() -> None:
         best, Trial(-1, usual, 1, 10, 12, 5, 120), [best], [best, Trial(4, usual, failure=EVIL)], 9.0
     )
     said = " ".join(read(html(tuning_page("m.onnx", Tuned(outcome, ortfuse.Options(), SessionConfig())))).text)
-    assert "1.40 times as fast as the original in a default session: all, enable_mem_reuse=False." in said
+    assert "1.40 times as fast as the original in a default session, with all, enable_mem_reuse=False." in said
 
 
 def test_a_choice_that_competed_with_none_is_shown_in_one_measurement() -> None:
@@ -346,9 +345,34 @@ def test_code_is_shown_as_code_and_nothing_else_is_markup() -> None:
 
 def test_which_is_faster_is_not_said_where_it_cannot_be_told() -> None:
     page = bench_page(Latencies("batch=1", (latency("x/a.onnx", 1.0), latency("x/b.onnx", 1.02, (0.9, 1.1)))))
-    assert page.summary.startswith(
-        "Which is the fastest cannot be told from these runs: b.onnx is between 0.90 and 1.10 times"
-    )
+    said = "Nothing is faster than a.onnx beyond noise, at batch=1: b.onnx is between 0.90 and 1.10 times as fast."
+    assert page.summary == said
+    assert "no difference beyond noise (0.90 to 1.10)" in " ".join(read(html(page)).text)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "large", "small"),
+    [
+        ((1.1, 1.3), "1.20×", "1.10 to 1.30 with 95 % confidence"),
+        ((0.9, 1.4), "no difference beyond noise", "0.90 to 1.40 with 95 % confidence"),
+        (None, "not known", "1.20× in too few runs to tell"),
+    ],
+)
+def test_no_speedup_stands_in_large_type_whose_bounds_include_1(
+    bounds: tuple[float, float] | None, large: str, small: str
+) -> None:
+    card = speedup_card("speedup", 1.2, bounds)
+    assert (card.value, card.note, card.good) == (large, small, True if large == "1.20×" else None)
+    original = Trial(-1, {"model": "original"}, 1, 10, 12, 5, 120)
+    best = Trial(3, {"model": "all"}, 1.2, 7, 8, 5, 100, speedup_bounds=bounds)
+    tuned = Tuned(TuningOutcome(best, original, [best], [best], 9.0), ortfuse.Options(), SessionConfig())
+    (first, *_), *_ = (block.cards for block in tuning_page("m", tuned).blocks if isinstance(block, Cards))
+    assert first.value == large
+    console = Console(file=io.StringIO(), width=120)
+    show_latencies(console, Latencies("", (latency("a", 1.0), latency("b", 1.2, bounds))), "")
+    printed = console.file.getvalue()
+    assert ("1.20" in printed) is (large != "no difference beyond noise")
+    assert ("no difference" in printed) is (large == "no difference beyond noise")
 
 
 def test_paths_are_shortened_to_what_tells_them_apart() -> None:

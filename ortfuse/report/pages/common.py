@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ortfuse.bench import Latency, SessionLatency
 from ortfuse.bench.digits import digits
-from ortfuse.page.blocks import Bar, Bars, Rows, Site
+from ortfuse.bench.latency_table import NO_DIFFERENCE, is_noise, speedup_cell
+from ortfuse.page.blocks import Bar, Bars, Card, Rows, Site
 from ortfuse.page.drawing import Picture, svg
 from ortfuse.page.pictures import Pair
 from ortfuse.profiling import Group, SideBySide
@@ -92,8 +93,27 @@ def latency_bars(rows: Sequence[Latency], title: str, sizes: str = "") -> Bars:
 
 
 def times(speedup: float, bounds: tuple[float, float] | None = None) -> str:
-    """A speedup with the bounds between which it lies, if they are known."""
-    return f"{speedup:.2f}×" + (" ({:.2f} to {:.2f})".format(*bounds) if bounds else "")
+    """A speedup with the bounds between which it lies, if they are known, or that there is none beyond noise."""
+    said = NO_DIFFERENCE if is_noise(bounds) else f"{speedup:.2f}×"
+    return said + (" ({:.2f} to {:.2f})".format(*bounds) if bounds else "")
+
+
+def speedup_card(name: str, speedup: float, bounds: tuple[float, float] | None, than: str = "") -> Card:
+    """A speedup in large type, but not one whose bounds include 1 or are not known.
+
+    Args:
+        name: What the card is called.
+        speedup: The speedup.
+        bounds: Its bounds.
+        than: What the note begins with, such as what the speedup is over.
+    """
+    start = f"{than}, " if than else ""
+    if bounds is None:
+        return Card(name, "not known", f"{start}{speedup:.2f}× in too few runs to tell")
+    note = f"{start}{bounds[0]:.2f} to {bounds[1]:.2f} with 95 % confidence"
+    if is_noise(bounds):
+        return Card(name, NO_DIFFERENCE, note)
+    return Card(name, f"{speedup:.2f}×", note, speedup > 1)
 
 
 def session_bars(rows: Sequence[SessionLatency]) -> Bars:
@@ -169,6 +189,7 @@ def latency_rows(rows: Sequence[Latency]) -> Rows:
         "speedup",
         "at least",
         "at most",
+        "rounds",
         "session creation ms",
         "nodes",
         "executed nodes",
@@ -176,9 +197,10 @@ def latency_rows(rows: Sequence[Latency]) -> Rows:
     )
     cells = [
         (
-            row.name, digits(row.median_ms, 4), digits(row.low_ms, 4), digits(row.high_ms, 4), f"{row.speedup:.2f}",
+            row.name, digits(row.median_ms, 4), digits(row.low_ms, 4), digits(row.high_ms, 4),
+            speedup_cell(row.speedup, row.speedup_bounds),
             *((f"{row.speedup_bounds[0]:.2f}", f"{row.speedup_bounds[1]:.2f}") if row.speedup_bounds else ("", "")),
-            f"{row.session_ms:.0f}", str(row.nodes), str(row.executed), f"{row.file_mb:.2f}",
+            str(row.rounds), f"{row.session_ms:.0f}", str(row.nodes), str(row.executed), f"{row.file_mb:.2f}",
         )
         for row in rows
         if not row.crash

@@ -24,19 +24,20 @@ def bench_page(found: Latencies) -> Page:
     names = dict(zip(full, short_names(full), strict=True))
     every = [replace(row, name=names[row.name]) for row in found.rows]
     rows = [row for row in every if not row.crash]
-    fastest = max(rows, key=lambda row: row.speedup, default=None)
+    surely = [row for row in rows if is_faster(row)]
+    fastest = max(surely or rows, key=lambda row: row.speedup, default=None)
     summary = "No model could be run."
     if fastest is not None:
         summary = (
             f"{fastest.name} is the fastest: {fastest.speedup:.2f} times as fast as {rows[0].name}{_within(fastest)}, at "
             f"{found.sizes}."
         )
-        if is_faster(fastest) is None:
-            within = "{:.2f} and {:.2f}".format(*fastest.speedup_bounds) if fastest.speedup_bounds else ""
-            seen = f"between {within} times" if within else f"{fastest.speedup:.2f} times, in too few runs to rely on,"
+        if is_faster(fastest) is None and fastest.speedup_bounds is None:
+            summary = f"Which is the fastest cannot be told from so few runs, at {found.sizes}."
+        elif is_faster(fastest) is None:
             summary = (
-                f"Which is the fastest cannot be told from these runs: {fastest.name} is {seen} as fast as {rows[0].name}, "
-                f"at {found.sizes}."
+                f"Nothing is faster than {rows[0].name} beyond noise, at {found.sizes}: {fastest.name} is between "
+                "{:.2f} and {:.2f} times as fast.".format(*fastest.speedup_bounds or ())
             )
         if fastest is rows[0]:
             summary = f"Nothing is faster than {fastest.name}, at {found.sizes}."

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortfuse.bench import doubts
 from ortfuse.bench.digits import digits
+from ortfuse.bench.latency_table import NO_DIFFERENCE
 from ortfuse.page.blocks import Block, Card, Cards, Notes, Page, Rows, Sites, Step, Timeline
 from ortfuse.page.pictures import Pair, Pictures
 from ortfuse.pipeline.report import PassReport
@@ -27,6 +28,7 @@ from ortfuse.report.pages.common import (
     profile_bars,
     session_bars,
     site,
+    speedup_card,
 )
 from ortfuse.result import Result
 
@@ -91,10 +93,13 @@ def _summary(result: Result) -> str:
     said = f"{before} nodes became {after}"
     if result.latencies is not None and len(result.latencies.rows) > 1:
         last = result.latencies.rows[-1]
-        bounds = " ({:.2f} to {:.2f} with 95 % confidence)".format(*last.speedup_bounds) if last.speedup_bounds else ""
-        said += f", which is {last.speedup:.2f} times as fast{bounds}"
-        if is_faster(last) is None:
-            said = f"{before} nodes became {after}; whether that is faster cannot be told from these runs"
+        if last.speedup_bounds is None:
+            said += "; whether that is faster cannot be told from so few runs"
+        elif is_faster(last) is None:
+            said += f"; {NO_DIFFERENCE} in speed ({{:.2f}} to {{:.2f}} times as fast)".format(*last.speedup_bounds)
+        else:
+            bounds = " ({:.2f} to {:.2f} with 95 % confidence)".format(*last.speedup_bounds)
+            said += f", which is {last.speedup:.2f} times as fast{bounds}"
     if result.verdict is not None:
         said += f"; the outputs are {result.verdict.state}"
     for what, families in (("Fused", result.report.families()), ("Improved", result.report.improved())):
@@ -109,13 +114,8 @@ def _cards(result: Result) -> list[Card]:
     cards.append(Card("constants", size_text(report.after.constants), f"were {size_text(report.before.constants)}"))
     if result.latencies is not None and len(result.latencies.rows) > 1:
         first, last = result.latencies.rows[0], result.latencies.rows[-1]
-        bounds = (
-            "{:.2f} to {:.2f} with 95 % confidence".format(*last.speedup_bounds)
-            if last.speedup_bounds
-            else "too few runs to tell"
-        )
         cards += [
-            Card("speedup", f"{last.speedup:.2f}×", bounds, is_faster(last)),
+            speedup_card("speedup", last.speedup, last.speedup_bounds),
             Card("median latency", f"{digits(last.median_ms)} ms", f"was {digits(first.median_ms)} ms"),
             Card("executed nodes", f"{first.executed} → {last.executed}", "after the runtime's own optimisations"),
             Card("file", f"{digits(last.file_mb)} MB", f"was {digits(first.file_mb)} MB"),

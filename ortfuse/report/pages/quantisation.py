@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ortfuse.bench.digits import digits
+from ortfuse.bench.latency_table import speedup_words
 from ortfuse.page.blocks import Block, Card, Cards, Dot, Notes, Page, Rows, Scatter
 from ortfuse.precision.outcome import Outcome, Point, SiteReport
 from ortfuse.profiling import SideBySide
 from ortfuse.quantized import Quantized
-from ortfuse.report.pages.common import command, environment, latency_bars, profile_bars, signed
+from ortfuse.report.pages.common import command, environment, latency_bars, profile_bars, signed, speedup_card
 
 
 def quantisation_page(name: str, found: Quantized, profiles: SideBySide | None = None) -> Page:
@@ -33,8 +34,9 @@ def _summary(outcome: Outcome) -> str:
         return f"The float32 model is the result: {outcome.reason}."
     lowered = len(outcome.taken.choice)
     return (
-        f"{lowered} of {len(outcome.sites)} sites are in lower precision: {outcome.speedup:.2f} times as fast as float32, with "
-        f"an error ({outcome.metric}) of {_largest(outcome):.2g} where {outcome.bound:.2g} is allowed."
+        f"{lowered} of {len(outcome.sites)} sites are in lower precision: "
+        f"{speedup_words(outcome.speedup, _bounds(outcome), 'float32')}, "
+        f"with an error ({outcome.metric}) of {_largest(outcome):.2g} where {outcome.bound:.2g} is allowed."
     )
 
 
@@ -46,12 +48,9 @@ def _cards(outcome: Outcome) -> list[Card]:
     size = outcome.taken.size
     held_out = "on inputs that the search never saw" if outcome.held_out is not None else "no inputs were held out"
     cards = [
-        Card(
-            "speedup over float32",
-            f"{outcome.speedup:.2f}×",
-            _bounds(outcome),
-            None if outcome.reason else outcome.speedup > 1,
-        ),
+        speedup_card("speedup over float32", outcome.speedup, _bounds(outcome))
+        if outcome.latencies
+        else Card("speedup over float32", "none"),
         Card(
             f"error ({outcome.metric})",
             f"{_largest(outcome):.2g}",
@@ -65,9 +64,8 @@ def _cards(outcome: Outcome) -> list[Card]:
     return cards
 
 
-def _bounds(outcome: Outcome) -> str:
-    bounds = outcome.latencies[-1].speedup_bounds if outcome.latencies else None
-    return "{:.2f} to {:.2f} with 95 % confidence".format(*bounds) if bounds else ""
+def _bounds(outcome: Outcome) -> tuple[float, float] | None:
+    return outcome.latencies[-1].speedup_bounds if outcome.latencies else None
 
 
 def _curve(outcome: Outcome) -> Iterator[Block]:

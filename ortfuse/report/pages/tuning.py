@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ortfuse.bench.digits import digits
+from ortfuse.bench.latency_table import speedup_cell, speedup_words
 from ortfuse.page.blocks import Bar, Bars, Block, Card, Cards, Notes, Page, Rows
-from ortfuse.report.pages.common import BOUNDS, RATIOS, command, environment, times
+from ortfuse.report.pages.common import BOUNDS, RATIOS, command, environment, speedup_card, times
 from ortfuse.tuning import Point, TuningOutcome
 from ortfuse.tuning.tune import Tuned
 
@@ -22,10 +23,11 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
     """What was tried, and what was best."""
     outcome = tuned.outcome
     best, usual = outcome.best, outcome.baseline.choice
-    seen = round(best.speedup, 2)
-    good = None if seen == 1 else seen > 1
+    usual_is_best = best.number == outcome.baseline.number
+    over = "over the original in a default session"
+    speedup = speedup_card("speedup", best.speedup, best.speedup_bounds, over)
     cards = [
-        Card("speedup", f"{best.speedup:.2f}×", f"over the original in a default session{_bounds(best)}", good),
+        Card("speedup", "none", over) if usual_is_best else speedup,
         Card("median latency", f"{digits(best.median_ms)} ms", f"was {digits(outcome.baseline.median_ms)} ms"),
         Card("95 % of the runs within", f"{digits(best.p95_ms)} ms"),
         Card("peak memory", f"{best.peak_mb:.0f} MB", f"was {outcome.baseline.peak_mb:.0f} MB"),
@@ -47,11 +49,9 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
     blocks.append(_trials(outcome.points, usual))
     if outcome.notes:
         blocks.append(Notes("Remarks", list(outcome.notes)))
-    summary = (
-        f"The best that was found is {best.speedup:.2f} times as fast as the original in a default session: "
-        f"{changed(best, usual)}."
-    )
-    if best.number == outcome.baseline.number or seen == 1:
+    said = speedup_words(best.speedup, best.speedup_bounds, "the original in a default session")
+    summary = f"The best that was found: {said}, with {changed(best, usual)}."
+    if usual_is_best:
         summary = "Nothing was found that is faster than the original in a default session."
     return Page(f"{Path(name).name}, tuned", summary, blocks, command(), environment())
 
@@ -79,7 +79,7 @@ def _measured(point: Point) -> tuple[str, ...]:
     """The numbers of a trial; none of them where it was not measured. What was measured and computes something else has them."""
     if not point.median_ms:
         return ("",) * 5
-    speedup = "" if point.failure else f"{point.speedup:.2f}"
+    speedup = "" if point.failure else speedup_cell(point.speedup, point.speedup_bounds)
     return (
         speedup, digits(point.median_ms), digits(point.p95_ms), f"{point.peak_mb:.0f}", f"{point.error:.1e}"
     )  # fmt: skip
@@ -97,10 +97,6 @@ def _bars(points: Sequence[Point], outcome: TuningOutcome) -> list[Bar]:
         )
         for point in points
     ]
-
-
-def _bounds(point: Point) -> str:
-    return ", {:.2f} to {:.2f} with 95 % confidence".format(*point.speedup_bounds) if point.speedup_bounds else ""
 
 
 def changed(point: Point, usual: object) -> str:
