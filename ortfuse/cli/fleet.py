@@ -10,18 +10,19 @@ import typer
 import ortfuse
 from ortfuse.cli import arguments
 from ortfuse.cli.arguments import (
+    BenchBudget,
     Check,
     CheckUser,
     Config,
     CustomOps,
     Debug,
     Json,
+    LeastRounds,
     Lists,
     MaxOpset,
     Passes,
     Patterns,
     Report,
-    Rounds,
     Seed,
     Sizes,
     Threads,
@@ -117,7 +118,8 @@ def sweep(
     seed: Seed = None,
     tolerance: Tolerance = None,
     threads: Threads = None,
-    rounds: Rounds = None,
+    rounds: LeastRounds = None,
+    bench_budget: BenchBudget = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
     check: Check = None,
@@ -150,7 +152,8 @@ def sweep(
 
         options = arguments.options(
             config, passes=passes, patterns=patterns, check_user=check_user, lists=lists, max_opset=max_opset,
-            sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, custom_ops=custom_ops, bench=bench,
+            sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, bench_budget=bench_budget,
+            custom_ops=custom_ops, bench=bench,
             verify="whole",
         )  # fmt: skip
         if output is not None:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ortfuse.bench.latency_table import NO_DIFFERENCE, is_noise, speedup_cell
 from ortfuse.fleet import Row, Sweep
 
 _STYLES = {"ok": "", "wrong": "bold red", "refused": "yellow", "crashed": "bold red", "hung": "bold red"}
@@ -29,7 +30,7 @@ def show_sweep(console: Console, found: Sweep) -> None:
         nodes = f"{row.nodes_before} → {row.nodes_after}" if row.status == "ok" else ""
         bounds = "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else ""
         remark = row.remark() or done(row)
-        speedup = f"{row.speedup:.2f}" if row.speedup else ""
+        speedup = speedup_cell(row.speedup, row.speedup_bounds) if row.speedup else ""
         style = _style(row)
         seconds = [f"{row.seconds:.1f}"] if "seconds" in numbers else []
         table.add_row(*map(escape, (row.model, row.status, nodes, speedup, bounds, *seconds, remark)), style=style)
@@ -56,7 +57,7 @@ def speed(row: Row) -> str:
     if not row.speedup:
         return ""
     bounds = " ({:.2f} to {:.2f})".format(*row.speedup_bounds) if row.speedup_bounds else ""
-    return f"{row.speedup:.2f}{bounds}"
+    return (NO_DIFFERENCE if is_noise(row.speedup_bounds) else f"{row.speedup:.2f}") + bounds
 
 
 def summary(found: Sweep) -> str:
@@ -70,4 +71,6 @@ def summary(found: Sweep) -> str:
     ratios = [row.speedup for row in fine if row.speedup]
     if ratios:
         said += f"; speedup {statistics.geometric_mean(ratios):.2f} as the geometric mean, {min(ratios):.2f} to {max(ratios):.2f}"
+        if count := sum(is_noise(row.speedup_bounds) for row in fine):
+            said += f", {NO_DIFFERENCE} for {count} of {len(ratios)}"
     return said + (f"; {found.kept} known from before" if found.kept else "")
