@@ -25,9 +25,11 @@ from ortfuse.execution.loading import LEVELS, Loading, UnloadableError
 from ortfuse.execution.runtime import Level
 from ortfuse.graph.edit import Inspector
 from ortfuse.model.copy_file import copy_model
+from ortfuse.model.external_data import resolved
 from ortfuse.model.intake import NOTES
 from ortfuse.model.interop import AnyModel, Source, enter, leave
 from ortfuse.model.io import save
+from ortfuse.model.locations import locations
 from ortfuse.model.training_mode import to_inference
 from ortfuse.options import Options
 from ortfuse.passes import Finalize
@@ -247,13 +249,15 @@ def as_it_is(model: AnyModel) -> AsItIs | None:
 
     try:
         if isinstance(model, str | os.PathLike):
+            for location in locations(model):
+                resolved(location, Path(model), os.fspath(model))
             found = AsItIs(os.fspath(model))
         elif isinstance(model, onnx.ModelProto):
             found = AsItIs(model.SerializeToString())
         else:
             return None
         Session(found, lean=True)
-    except (OrtfuseError, ValueError):  # ValueError: too large to be serialised
+    except (OrtfuseError, OSError, ValueError):  # ValueError: too large to be serialised
         return None
     return found
 

@@ -19,7 +19,6 @@ import difflib
 import json
 import math
 import os
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, ge
 from ortfuse.assumptions import ASSUMPTIONS
 from ortfuse.errors import OptionError
 from ortfuse.execution.budget import SECONDS
+from ortfuse.model.small_files import from_toml, read_text
 
 if TYPE_CHECKING:
     from ortfuse.execution.data_reader import DataReader
@@ -257,7 +257,7 @@ class Options:
         """
         name = os.fspath(path)
         try:
-            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            data = from_toml(read_text(path))
         except OSError as error:
             raise OptionError("config", f"{name} cannot be read: {error.strerror}") from error
         except ValueError as error:  # not UTF-8, or not TOML

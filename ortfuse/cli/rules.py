@@ -55,6 +55,7 @@ def prove(
     which the rule must stay silent or right. The exit code is 1 if a rule fails; a small model that shows it is written.
     """
     with guarded(debug):
+        from ortfuse.model.atomic_write import demand_no_link
         from ortfuse.model.io import save
         from ortfuse.pipeline import load_catalogue
         from ortfuse.proof import prove as try_rule
@@ -77,6 +78,7 @@ def prove(
             if report.smallest is not None:
                 counterexamples.mkdir(parents=True, exist_ok=True)
                 path = counterexamples / f"{rule.name}.onnx"
+                demand_no_link(path, "remove it, or give another folder with --counterexamples")
                 save(report.smallest[1], path)
                 out.print(f"  written: {path}", markup=False, highlight=False)
         write_json(json_file, "prove", {"rules": [report.to_dict() for report in reports]})

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.execution.memory import available_bytes
 from ortfuse.facts.costs import cost_of
 from ortfuse.facts.facts import Facts
+from ortfuse.model.memory import available_bytes
 
 SHARE = 0.5
 """The share of the memory that is free that an operator may take."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
+from zipfile import ZipFile, is_zipfile
 
 import numpy as np
 import onnx
@@ -16,6 +16,14 @@ from ortfuse.errors import VerificationError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.preprocessing import FILE, Preprocessing, read_preprocessing
 from ortfuse.execution.single_files import SINGLE, notes_on_images, read_single
+from ortfuse.model.room import demand_room, room
+from ortfuse.model.small_files import read_bytes, regular_file
+
+MOST_ARRAYS = 100_000
+"""The most arrays in one file."""
+
+LONGEST, LONGEST_NUMBER = 300, 10
+"""Characters that are shown of what is wrong with a file, and of the number in the name of a protobuf."""
 
 
 class InputSets(list[Inputs]):
@@ -91,23 +99,41 @@ def _data_sets(path: Path) -> Iterator[Path]:
 def _read_npz(file: Path, inputs: Sequence[ir.Value]) -> Inputs:
     how = f"numpy.savez('inputs.npz', **{{{', '.join(f'{value.name!r}: ...' for value in inputs)}}})"
     try:
-        with file.open("rb"):
-            pass  # if it cannot be opened, that is the error
-        if not is_zipfile(file):
-            raise VerificationError(f"{file}: is not an .npz file; make one with {how}")
-        with np.load(file, allow_pickle=False) as content:
-            return _complete({name: _array(content, name, file) for name in content.files}, inputs, file)
+        with regular_file(file) as opened:
+            if not is_zipfile(opened):
+                raise VerificationError(f"{file}: is not an .npz file; make one with {how}")
+            opened.seek(0)
+            with ZipFile(opened) as packed:
+                entries = packed.infolist()
+            if len(entries) > MOST_ARRAYS:
+                raise VerificationError(f"{file}: holds {len(entries):,} arrays, and may hold {MOST_ARRAYS:,}")
+            demand_room(
+                sum(entry.file_size for entry in entries), f"{file}: what is packed in it", "give smaller arrays"
+            )
+            opened.seek(0)
+            with np.load(opened, allow_pickle=False) as content:
+                return _complete({name: _array(content, name, file) for name in content.files}, inputs, file)
     except VerificationError:
         raise
     except OSError as error:
         raise VerificationError(f"{file}: cannot be read: {error.strerror or error}") from error
     except Exception as error:  # numpy and zipfile raise many kinds of errors on damaged files
-        raise VerificationError(f"{file}: is a damaged .npz file ({error}); make it again with {how}") from error
+        raise VerificationError(
+            f"{file}: is a damaged .npz file ({_short(error)}); make it again with {how}"
+        ) from error
+
+
+def _short(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return text if len(text) <= LONGEST else text[:LONGEST] + "..."
 
 
 def _array(content: Any, name: str, file: Path) -> Any:
     try:
-        return content[name]
+        found = content[name]
+        if not isinstance(found, np.ndarray):
+            raise VerificationError(f"{file}: '{name}' is no array; leave it out")
+        return found
     except ValueError as error:
         if "pickle" not in str(error):
             raise
@@ -122,13 +148,19 @@ def _read_protobufs(folder: Path, inputs: Sequence[ir.Value]) -> Inputs:
     for file in sorted(folder.glob("input_*.pb")):
         number = file.stem.removeprefix("input_")
         try:
-            proto = onnx.TensorProto.FromString(file.read_bytes())
+            proto = onnx.TensorProto.FromString(read_bytes(file, room()))
+            if proto.external_data or proto.data_location == onnx.TensorProto.EXTERNAL:
+                raise ValueError("its data are in another file, which is not read; store them in it")
+            if any(dim < 0 for dim in proto.dims):
+                raise ValueError(f"its shape is {list(proto.dims)}")
             array = onnx.numpy_helper.to_array(proto)
+        except OSError as error:
+            raise VerificationError(f"{file}: cannot be read: {error.strerror or error}") from error
         except Exception as error:
-            raise VerificationError(f"{file}: cannot be read as a TensorProto: {error}") from error
+            raise VerificationError(f"{file}: cannot be read as a TensorProto: {_short(error)}") from error
         if proto.name in names:
             arrays[proto.name] = array
-        elif number.isdigit() and int(number) < len(names):
+        elif number.isdecimal() and len(number) < LONGEST_NUMBER and int(number) < len(names):
             arrays[names[int(number)]] = array
         else:
             raise VerificationError(f"{file}: the model has no input '{proto.name}' and none of that number")

@@ -19,10 +19,10 @@ from ortfuse.errors import VerificationError
 from ortfuse.execution import drawing
 from ortfuse.execution.drawing import SMALL, USUAL, Drawing, Masks
 from ortfuse.execution.input_roles import Boxes, Limit, Role, Use, role_of
-from ortfuse.execution.memory import total_bytes
 from ortfuse.execution.size_operands import size_inputs
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.functions import looked_into
+from ortfuse.model.room import demand_room
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, Array]
@@ -88,23 +88,23 @@ def make_inputs(
         drawings: How inputs are drawn, by name; those that are left out in the usual way.
 
     Raises:
-        VerificationError: One of them would take more memory than this machine has.
+        VerificationError: They would take more memory than there is room for.
     """
     rng, drawn = np.random.default_rng(seed), drawings or {}
+    shapes = {spec.name: _shape(spec, sizes) for spec in specs}
+    needed = {name: _DRAWN * math.prod(shape) for name, shape in shapes.items()}
+    if needed:
+        largest = max(needed, key=lambda name: needed[name])
+        what = f"to draw the inputs, '{largest}' of shape {shapes[largest]} among them,"
+        demand_room(sum(needed.values()), what, "take smaller sizes")
     return {
-        spec.name: _Maker(spec, sizes, seed, rng, drawn.get(spec.name, USUAL)).array(_shape(spec, sizes))
+        spec.name: _Maker(spec, sizes, seed, rng, drawn.get(spec.name, USUAL)).array(shapes[spec.name])
         for spec in specs
     }
 
 
 def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> list[int]:
-    shape = [evaluate(dim, sizes) if isinstance(dim, Dim) else dim for dim in spec.shape]
-    if (needed := _DRAWN * math.prod(shape)) > (there_is := total_bytes()):
-        raise VerificationError(
-            f"input '{spec.name}' of shape {shape} would be drawn from {needed:,} bytes of random numbers, and this machine has "
-            f"{there_is:,}; take smaller sizes"
-        )
-    return shape
+    return [evaluate(dim, sizes) if isinstance(dim, Dim) else dim for dim in spec.shape]
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,17 @@ everybody holds them.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from ortfuse.errors import OutputError
 
 FOLDER = Path(tempfile.gettempdir())
 
@@ -21,16 +25,33 @@ def lock_file(name: str) -> IO[bytes]:
     """A file of this name, made if there is none, for all users of the machine to lock.
 
     It is opened to be read: many systems refuse to write to, or make, a file in such a folder that is another user's.
+
+    Raises:
+        OutputError: Somebody has put something else there, such as a pipe or a link.
     """
     path = FOLDER / name
-    with suppress(FileNotFoundError):
-        return path.open("rb")
     try:
-        file = path.open("x+b")
-    except FileExistsError:  # made meanwhile
-        return path.open("rb")
+        with suppress(FileNotFoundError):
+            return _opened(path)
+        try:
+            file = path.open("x+b")
+        except FileExistsError:  # made meanwhile
+            return _opened(path)
+    except OSError as error:
+        advice = "remove it, or set TMPDIR to a folder of your own"
+        raise OutputError(f"{path}: cannot be locked: {error.strerror or error}; {advice}") from error
     with suppress(OSError):
         path.chmod(0o666)
+    return file
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """A regular file, opened to be read, where anybody may have put anything."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file")
     return file
 
 

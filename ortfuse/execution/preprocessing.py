@@ -20,7 +20,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import OptionError, VerificationError
+from ortfuse.model.room import demand_room
 from ortfuse.model.small_files import from_toml, read_text
 
 Array = np.ndarray[Any, Any]
+
+BYTES_OF_PIXEL = 32
+"""Bytes that a pixel takes on its way to an array, at most."""
 
 SIDE = 224
 """Height and width that an image is brought to where neither the model nor a file says them."""
@@ -109,10 +112,17 @@ class ForInput:
         Args:
             picture: An image of Pillow.
             resampling: Pillow's ways to interpolate, by name in capitals.
+
+        Raises:
+            VerificationError: The resized image would take more memory than there is room for.
+            OptionError: The crop is larger than the resized image.
         """
         picture = picture.convert("L" if self.colours == "grey" else "RGB")
         how = () if not self.interpolation else (getattr(resampling, self.interpolation.upper()),)
-        picture = picture.resize(self._size(picture.size), *how)
+        width, height = self._size(picture.size)
+        what = f"the input '{self.value.name}', made of an image of {width} x {height} pixels,"
+        demand_room(BYTES_OF_PIXEL * width * height, what, "resize to fewer pixels")
+        picture = picture.resize((width, height), *how)
         pixels = np.asarray(picture)
         pixels = self._cropped(pixels.reshape(*pixels.shape[:2], -1))
         if self.colours == "BGR":
@@ -208,10 +218,16 @@ def _pair(value: Any) -> tuple[int, int] | None:
 
 def _number(value: Any) -> float | None:
     try:
-        found = float(Fraction(value)) if isinstance(value, str) else float(value)
-    except (TypeError, ValueError, ZeroDivisionError):
+        found = _fraction(value) if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
         return None
     return found if math.isfinite(found) and not isinstance(value, bool) else None
+
+
+def _fraction(text: str) -> float:
+    """A number or a fraction; not by `fractions.Fraction`, which works out all digits of 1e999999999."""
+    above, _, below = text.partition("/")
+    return float(above) / float(below or 1)
 
 
 def _several(value: Any) -> tuple[float, ...] | None:

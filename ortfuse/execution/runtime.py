@@ -362,6 +362,8 @@ def serve(load: Any = Loaded) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:  # noqa: PTH123 - no pathlib yet
+        score.write("1000")  # where a model takes all memory, the system is to end this process, and no other
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # printed output must not get mixed into the answers
     import onnxruntime  # noqa: F401

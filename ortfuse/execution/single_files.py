@@ -6,6 +6,8 @@ inputs, or else to the only input that it can be for, each file being a set of i
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.errors import VerificationError
+from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.execution.preprocessing import Preprocessing
+from ortfuse.model.room import demand_room
+from ortfuse.model.small_files import regular_file
 
 Array = np.ndarray[Any, Any]
 
@@ -22,6 +26,18 @@ IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"})
 
 SINGLE = frozenset({".npy"}) | IMAGES
 """Endings of files that hold one array."""
+
+NPY = b"\x93NUMPY"
+"""What a .npy file begins with."""
+
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
+"""The formats of images."""
+
+MOST_PIXELS = 100_000_000
+"""The most pixels of an image."""
+
+LONGEST = 300
+"""Characters that are shown of what is wrong with a file."""
 
 
 def read_single(files: Sequence[Path], inputs: Sequence[ir.Value], how: Preprocessing) -> list[dict[str, Any]]:
@@ -52,9 +68,18 @@ def _read(file: Path, value: ir.Value, how: Preprocessing) -> Array:
     if file.suffix.lower() in IMAGES:
         return _image(file, value, how)
     try:
-        return np.asarray(np.load(file, allow_pickle=False))
+        with regular_file(file) as opened:
+            demand_room(os.fstat(opened.fileno()).st_size, f"{file}", "give a smaller array")
+            if opened.read(len(NPY)) != NPY:
+                raise ValueError("it is something else")
+            opened.seek(0)
+            return np.asarray(np.load(opened, allow_pickle=False))
+    except VerificationError:
+        raise
+    except OSError as error:
+        raise VerificationError(f"{file}: cannot be read: {error.strerror or error}") from error
     except Exception as error:  # numpy raises many kinds of errors on damaged files
-        raise VerificationError(f"{file}: cannot be read as a .npy file: {error}") from error
+        raise VerificationError(f"{file}: cannot be read as a .npy file: {str(error)[:LONGEST]}") from error
 
 
 def _image(file: Path, value: ir.Value, how: Preprocessing) -> Array:
@@ -73,10 +98,22 @@ def _image(file: Path, value: ir.Value, how: Preprocessing) -> Array:
             "this or another order; save arrays in an .npz file"
         )
     try:
-        with Image.open(file) as opened:
+        with (
+            warnings.catch_warnings(action="ignore"),  # of many pixels: there is a limit of our own
+            regular_file(file) as content,
+            Image.open(content, formats=FORMATS) as opened,  # of other formats, Pillow may start a program to draw them
+        ):
+            if opened.size[0] * opened.size[1] > MOST_PIXELS:
+                raise ValueError(
+                    f"it has {opened.size[0]} x {opened.size[1]} pixels, and may have {MOST_PIXELS:,} in all"
+                )
             return found.array(opened, getattr(Image, "Resampling", None))
+    except OrtfuseError:
+        raise
     except OSError as error:
-        raise VerificationError(f"{file}: cannot be read as an image: {error}") from error
+        raise VerificationError(f"{file}: cannot be read as an image: {error.strerror or error}") from error
+    except Exception as error:  # of damaged images, Pillow raises whatever it comes upon
+        raise VerificationError(f"{file}: cannot be read as an image: {str(error)[:LONGEST]}") from error
 
 
 def notes_on_images(files: Sequence[Path], inputs: Sequence[ir.Value], how: Preprocessing) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ortfuse.errors import ModelFileError
+from ortfuse.model.small_files import read_text
 from ortfuse.models_file import ENDING
 
 TABLE = ".toml"
@@ -39,7 +40,9 @@ def _models(place: Path) -> list[Path]:
     if place.suffix == TABLE:
         raise ModelFileError(f"{place}: a file of models is given with --models, in Python with `models`")
     try:
-        lines = place.read_text(encoding="utf-8").splitlines()
+        lines = read_text(place).splitlines()
+    except OSError as error:
+        raise ModelFileError(f"{place}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError:
         raise ModelFileError(f"{place}: is neither a model (*{ENDING}), nor a folder, nor a list of paths") from None
     return [place.parent / line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]

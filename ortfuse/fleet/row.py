@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from ortfuse.model.records import record
 from ortfuse.models_file import Expected, Settings
 
 Status = Literal["ok", "wrong", "refused", "crashed", "hung"]
@@ -88,11 +89,12 @@ class Row:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Row:
-        """The row of `to_dict`, read back from JSON."""
-        bounds = data.get("speedup_bounds")
-        pairs = {name: tuple(data[name]) for name in ("median_ms", "executed") if data.get(name)}
-        given = {**data, "speedup_bounds": tuple(bounds) if bounds else None, **pairs}
-        return cls(**given)
+        """The row of `to_dict`, read back from JSON.
+
+        Raises:
+            ValueError: It is none.
+        """
+        return record(cls, data)
 
 
 def _expected(row: Row) -> str:

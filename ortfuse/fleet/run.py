@@ -23,7 +23,8 @@ from ortfuse.errors import ModelFileError, OptionError, OutputError
 from ortfuse.fleet.contents import model_files, named_files
 from ortfuse.fleet.models import find_models
 from ortfuse.fleet.row import Row
-from ortfuse.model.atomic_write import real
+from ortfuse.model.atomic_write import demand_no_link, real, writable_target
+from ortfuse.model.small_files import from_json, read_bytes, regular_file
 from ortfuse.models_file import ModelsFile, Settings
 from ortfuse.options import Options
 from ortfuse.version import __version__
@@ -122,11 +123,17 @@ def sweep(
         made = targets(places, output, Path(folder), table)
         expected = {str(path): Settings() if table is None else table.settings(path) for path, _ in made}
         named = _jobs(made, expected, options or Options(), output is not None, measured)
+        if kept is not None and store is None:
+            demand_no_link(kept, "remove it, or name a file with `store`")
+        if kept is not None and kept.exists():
+            writable_target(kept)
+        for job in named if output is not None else ():
+            demand_no_link(Path(job.output), "remove it, or give another folder")
         known = _read(kept)
         found = {
             job.model: replace(known[job.key], model=job.model)
             for job in named
-            if job.key in known and (output is None or _is_there(known[job.key]))
+            if job.key in known and (output is None or _is_there(known[job.key], job.output))
         }
         waiting = [job for job in named if job.model not in found]
         for done, (job, row) in enumerate(_rows(waiting, jobs, ray, limit), len(found) + 1):
@@ -207,9 +214,9 @@ def _outside(models: list[Path], output: str | os.PathLike[str] | None) -> list[
     return found
 
 
-def _is_there(row: Row) -> bool:
-    """Whether the result that a row speaks of is still there; what is not ok has none."""
-    return row.status != "ok" or Path(row.written).is_file()
+def _is_there(row: Row, output: str) -> bool:
+    """Whether the result that a row speaks of is still there, and is where it belongs; what is not ok has none."""
+    return row.status != "ok" or (row.written == output and Path(output).is_file())
 
 
 def _rows(waiting: Sequence[_Job], jobs: int, ray: str | None, limit: float) -> Iterator[tuple[_Job, Row]]:
@@ -281,7 +288,7 @@ def in_process(asked: Mapping[str, Any], limit: float, processes: Processes | No
     if process.returncode == -_ALARM and _ALARM:
         return hung
     try:
-        return Row.from_dict(json.loads(said))
+        return Row.from_dict(from_json(said))
     except ValueError:
         return Row(str(asked["model"]), "crashed", reason=_how(process.returncode, errors.decode(errors="replace")))
 
@@ -343,7 +350,7 @@ def _digest(said: str, files: Iterable[Path]) -> str:
     digest = hashlib.sha256(said.encode())
     for path in files:
         try:
-            with path.open("rb") as file:
+            with regular_file(path) as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         except OSError:
             digest.update(str(path).encode())
@@ -355,10 +362,14 @@ def _read(path: Path | None) -> dict[str, Row]:
     found: dict[str, Row] = {}
     if path is None or not path.is_file():
         return found
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    try:
+        lines = read_bytes(path).decode(errors="replace").splitlines()
+    except OSError as error:
+        raise OutputError(f"{path}: rows cannot be read from there: {error.strerror or error}") from error
+    for line in lines:
         try:
-            entry = json.loads(line)
-            found[entry["key"]] = Row.from_dict(entry["row"])
+            entry = from_json(line)
+            found[str(entry["key"])] = Row.from_dict(entry["row"])
         except (ValueError, KeyError, TypeError):
             continue
     return found

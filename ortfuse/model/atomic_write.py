@@ -231,24 +231,48 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, follow: bool = True) -> None:
     """Write a small file of text (see `write_bytes`); what is no text, such as the name of a file in no encoding, as escapes."""
-    write_bytes(path, text.encode(errors="backslashreplace"))
+    write_bytes(path, text.encode(errors="backslashreplace"), follow=follow)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, *, follow: bool = True) -> None:
     """Write a small file to a temporary one in the same folder and move it into place.
 
+    Args:
+        path: The file.
+        content: What is written.
+        follow: Whether the file that a symbolic link leads to is written. Where the user did not name the file, the link is
+            replaced: it may have come with a model, and lead anywhere.
+
     Raises:
-        OutputError: It cannot be written; what was there is unchanged.
+        OutputError: It cannot be written, or something else than a file is there; what was there is unchanged.
     """
     aside: Path | None = None
     try:
-        place = followed(path)
+        place = followed(path) if follow else path
+        present = None if place.is_symlink() else _mode(place)
+        if present is not None and not stat.S_ISREG(present):
+            raise OutputError(f"{path}: is a folder, a device or a pipe; give the name of a regular file")
         aside = place.with_name(f".ortfuse-{secrets.token_hex(8)}.tmp")
-        aside.write_bytes(content)
+        with aside.open("xb") as file:
+            file.write(content)
         aside.replace(place)
     except OSError as error:
         if aside is not None:
             aside.unlink(missing_ok=True)
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def demand_no_link(path: Path, advice: str) -> None:
+    """Check that a file that the user did not name is no symbolic link: it may have come with a model, and lead anywhere.
+
+    Args:
+        path: The file.
+        advice: What to do if it is.
+
+    Raises:
+        OutputError: It is.
+    """
+    if path.is_symlink():
+        raise OutputError(f"{path}: is a symbolic link, which is not followed where a file is not named; {advice}")

@@ -12,7 +12,7 @@ import onnx
 
 from ortfuse.errors import OutputError
 from ortfuse.model.atomic_write import Staging, real, writable_target
-from ortfuse.model.external_data import external_tensors
+from ortfuse.model.external_data import external_tensors, resolved
 
 
 def copy_model(
@@ -29,11 +29,12 @@ def copy_model(
 
     Raises:
         OutputError: It cannot be written, or other files with the names of its external data are there.
+        ModelFileError: Its external data are outside its folder.
     """
     target = writable_target(path)
     try:
         content = model.SerializeToString() if isinstance(model, onnx.ModelProto) else Path(model).read_bytes()
-        folder = Path() if isinstance(model, onnx.ModelProto) else Path(model).parent
+        file = Path("model.onnx") if isinstance(model, onnx.ModelProto) else Path(model)
         proto = onnx.ModelProto.FromString(content)
         metadata = {entry.key: entry.value for entry in proto.metadata_props}
         revise(metadata, proto.graph.name if isinstance(model, onnx.ModelProto) else os.fspath(model))
@@ -43,9 +44,16 @@ def copy_model(
         with Staging(target) as staging:
             staging.open("model").write(content)
             for name in dict.fromkeys(_locations(proto)):
-                if real(target) == real(folder / name):
+                source = Path(resolved(name, file, f"{target}: cannot be written: a tensor"))
+                if ".." in Path(name).parts:
+                    raise OutputError(f"{target}: cannot be written: the model names its data through '..': {name!r}")
+                if real(target) == source:
                     raise OutputError(f"{target}: holds weights of the model; give the result another name")
-                _copy_beside(folder / name, target.parent / name)
+                if not real(target.parent / name).is_relative_to(real(target.parent)):
+                    raise OutputError(
+                        f"{target}: cannot be written: {name!r} leads out of its folder through a symbolic link"
+                    )
+                _copy_beside(source, target.parent / name)
             staging.commit()
     except (OSError, ValueError) as error:
         raise OutputError(f"{target}: cannot be written: {error}; the model that was there is unchanged") from error
@@ -54,7 +62,7 @@ def copy_model(
 def _copy_beside(source: Path, target: Path) -> None:
     if target.exists() and (target.samefile(source) or filecmp.cmp(source, target, shallow=False)):
         return
-    if target.exists():
+    if os.path.lexists(target):
         raise OutputError(f"{target}: external data of the model would replace this file; write to another folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)

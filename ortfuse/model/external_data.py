@@ -53,7 +53,7 @@ def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None, missing:
             path = tensor.path
         else:
             tensor.base_dir = model_file.parent
-            path = _resolve(tensor.location, model_file, where)
+            path = resolved(tensor.location, model_file, where)
         if path not in files:
             files[path] = _open(path, where, missing, model_file, keep_open=len(files) < HELD_OPEN)
         offset, length = _extent(tensor, files[path], where)
@@ -76,8 +76,12 @@ def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                 waiting += value
 
 
-def _resolve(location: str | os.PathLike[str], model_file: Path, where: str) -> str:
-    """The resolved path of an external data file, after checking that it may be read."""
+def resolved(location: str | os.PathLike[str], model_file: Path, where: str) -> str:
+    """The resolved path of an external data file, after checking that it may be read.
+
+    Raises:
+        ModelFileError: It is outside the folder of the model.
+    """
     if not isinstance(location, str) or not location or "\0" in location:
         raise ModelFileError(
             f"{where}: its external data has no usable file name ({location!r}); export the model again"

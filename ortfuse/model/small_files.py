@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import tomllib
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +22,31 @@ DEEPEST = 100
 """The most levels of lists and tables within each other."""
 
 
+def regular_file(path: str | os.PathLike[str]) -> BufferedReader:
+    """A regular file, opened to be read.
+
+    Raises:
+        OSError: It cannot be opened, or is a folder, a pipe or a device.
+    """
+    # Opening a pipe to read waits for somebody who writes, unless it is told not to.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is a device or a pipe, not a regular file", os.fspath(path))
+    return file
+
+
 def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
     """The content of a regular file.
 
     Raises:
         OSError: It cannot be read, is a pipe or a device, or has more than `largest` bytes.
     """
-    # Opening a pipe to read waits for somebody who writes, unless it is told not to.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is a device or a pipe, not a regular file", os.fspath(path))
-        if status.st_size > largest:
-            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and may have {largest:,}", os.fspath(path))
-        content = file.read(largest + 1)
-    if len(content) > largest:
+    with regular_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(size + 1) if size <= largest else b""  # no room is made for more
+    if max(size, len(content)) > largest:
         raise OSError(errno.EFBIG, f"it has more than {largest:,} bytes", os.fspath(path))
     return content
 

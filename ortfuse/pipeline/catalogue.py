@@ -179,19 +179,33 @@ def _from_path(path: Path) -> list[RuleFile]:
     folder = path if path.is_dir() else path.parent
     package = _folder_as_package(folder.resolve(), name)
     if path.is_dir():
+        _demand_regular(path.rglob("*.py"))
         files = list(_rule_files(package, "user"))
         if not files:
             raise RuleError(f"{path}: the folder has no rule files (*.py whose name does not start with an underscore)")
         return files
     if path.suffix != ".py":
         raise RuleError(f"{path}: a rule file is a Python file (*.py)")
+    _demand_regular([path])
     importlib.invalidate_caches()
     return [_rule_file(_import(f"{name}.{path.stem}", str(path.resolve())), "user")]
+
+
+def _demand_regular(files: Iterable[Path]) -> None:
+    """Check that files are no pipes: Python would wait for what comes out of them.
+
+    Raises:
+        RuleError: One is a pipe, a device, a folder or a link that leads nowhere.
+    """
+    for file in files:
+        if os.path.lexists(file) and not file.is_file():
+            raise RuleError(f"{file}: is no regular file, and a rule file is one")
 
 
 def _folder_as_package(folder: Path, name: str) -> ModuleType:
     """Make a folder importable as the package `name`, whether or not it has an `__init__.py`."""
     start = folder / "__init__.py"
+    _demand_regular([start])
     importlib.invalidate_caches()
     if start.exists():
         spec = importlib.util.spec_from_file_location(name, start, submodule_search_locations=[str(folder)])

@@ -19,7 +19,6 @@ lists, and replace those of the same name; none may be called like a pass.
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ortfuse.errors import PipelineError
+from ortfuse.model.small_files import from_toml, read_text
 from ortfuse.pipeline.content import SIGNS, Content
 from ortfuse.pipeline.text import Pipeline, parse
 
@@ -128,12 +128,13 @@ def suitable_list(content: Collection[str] | Content, lists: Lists | None = None
 
 def _read(file: Traversable, name: str) -> PassList:
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = read_text(file) if isinstance(file, Path) else file.read_text(encoding="utf-8")
+        data = from_toml(text)
     except OSError as error:
         raise PipelineError(f"{name}: the pass list cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise PipelineError(f"{name}: the pass list is not UTF-8 text") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise PipelineError(f"{name}: the pass list is not TOML: {error}") from error
     unknown = sorted(data.keys() - {"description", "reason", "passes", "when"})
     if unknown:

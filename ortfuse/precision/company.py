@@ -76,7 +76,7 @@ def in_company(
     found: dict[str, Company] = {}
     for family, choice in _everywhere(parts, rungs).items():
         share = store.get("company", family)
-        if share is None:
+        if not isinstance(share, int | float):
             if enough():
                 continue
             share = _share(ladder, model, parts, choice, calibration, clock, inputs)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import onnx_ir as ir
 
 from ortfuse.bench.meter import content_of
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import weight_bytes
+from ortfuse.model.records import of_type
 from ortfuse.precision.store import Store
 from ortfuse.precision.times import Clock
 
@@ -36,9 +38,16 @@ class KindTimes:
     def known(self, kind: str) -> Times:
         """What is known of a kind."""
         if kind not in self._tables:
-            self._tables[kind] = self._store.get("kind", kind) or {}
-            self._sure[kind] = {*(self._store.get("sure", kind) or ())}
+            self._tables[kind] = self._kept("kind", kind, Times, {})
+            self._sure[kind] = set(self._kept("sure", kind, list[str], []))
         return self._tables[kind]
+
+    def _kept(self, what: str, kind: str, declared: Any, otherwise: Any) -> Any:
+        """What is kept, if it is of a declared type."""
+        try:
+            return of_type(declared, self._store.get(what, kind))
+        except ValueError:
+            return otherwise
 
     def add(self, kind: str, models: Mapping[str, ir.Model], names: Collection[str], inputs: Inputs) -> None:
         """Measure models; those of the names that cannot be run are noted too."""

@@ -158,8 +158,10 @@ class Measuring:
         """
         found: dict[str, MeasuredSite] = {}
         for part in parts:
-            if (known := self.store.get("site", self.goal, part.name, *sorted(rungs[part.name]))) is not None:
-                found[part.name] = _from_data(known)
+            key = ("site", self.goal, part.name, *sorted(rungs[part.name]))
+            known = self.store.get_record(MeasuredSite, *key)
+            if known is not None and {rung.name for rung in known.rungs} <= {*rungs[part.name]}:
+                found[part.name] = known
         waiting = [part for part in parts if part.name not in found]
         self.progress(len(found))
         for done, (part, inputs) in enumerate(self.probe.captured(waiting), len(found) + 1):
@@ -330,12 +332,3 @@ def _costs_no_more(one: Rung, other: Rung, goal: Goal, within: float) -> bool:
     if goal != "latency" and one.size > SAME * other.size:
         return False
     return one.seconds == other.seconds or one.seconds <= within * other.seconds
-
-
-def _from_data(data: Mapping[str, Any]) -> MeasuredSite:
-    spread = None if data["spread"] is None else Spread(**data["spread"])
-    rungs = tuple(
-        Rung(**{**rung, "effects": None if rung["effects"] is None else tuple(rung["effects"])})
-        for rung in data["rungs"]
-    )
-    return MeasuredSite(**{**data, "rungs": rungs, "spread": spread})

@@ -12,7 +12,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -20,11 +20,16 @@ import onnxruntime
 import platformdirs
 
 from ortfuse.execution.session import separated
+from ortfuse.model.database import opened
+from ortfuse.model.records import record
+from ortfuse.model.small_files import from_json
 from ortfuse.targets.processor import processor_in_full
 from ortfuse.version import __version__
 
 FORMAT = 14
 """Counts the changes of what is kept, or of how it is measured; what was kept before a change is not found any more."""
+
+T = TypeVar("T")
 
 _TABLE = "CREATE TABLE IF NOT EXISTS measured (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 
@@ -61,9 +66,18 @@ class Store:
         """What was kept under a key; `None` if there is nothing."""
         try:
             found = self._database.execute("SELECT value FROM measured WHERE key = ?", (self._key(key),)).fetchone()
-            return None if found is None else json.loads(found[0])
-        except (sqlite3.Error, ValueError) as error:
+            return None if found is None else from_json(found[0])
+        except (sqlite3.Error, ValueError, TypeError) as error:
             self.problem = str(error)  # a damaged file: it is measured again
+            return None
+
+    def get_record(self, kind: type[T], *key: object) -> T | None:
+        """An object of a dataclass that was kept under a key; `None` if there is nothing, or something else."""
+        found = self.get(*key)
+        try:
+            return None if found is None else record(kind, found)
+        except ValueError as error:
+            self.problem = str(error)
             return None
 
     def put(self, value: Any, *key: object) -> None:
@@ -82,14 +96,13 @@ class Store:
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                return _database(str(path))
+                return _database(opened(path, timeout=30))
             except (OSError, sqlite3.Error) as error:
                 self.problem = f"{path} cannot be used, so nothing is kept for another run: {error}"
-        return _database(":memory:")
+        return _database(sqlite3.connect(":memory:"))
 
 
-def _database(name: str) -> sqlite3.Connection:
-    database = sqlite3.connect(name, timeout=30)
+def _database(database: sqlite3.Connection) -> sqlite3.Connection:
     database.execute("PRAGMA synchronous = OFF")  # losing the last measurements with the power costs little
     database.execute(_TABLE)
     return database

@@ -102,11 +102,9 @@ class Trial:
     def test(self, choice: Choice) -> Tested:
         """Run a choice on all inputs; on the first alone, if its error there is above the bound already."""
         key = json.dumps(sorted(choice.items()))
-        known = self._store.get("trial", key) if self._metric.function is None else None
-        if known is not None:
-            tested = Tested(**{**known, "effects": tuple(known["effects"])})
-            if tested.whole or self._is_too_large(tested.seen):
-                return tested
+        known = self._store.get_record(Tested, "trial", key) if self._metric.function is None else None
+        if known is not None and (known.whole or self._is_too_large(known.seen)):
+            return known
         try:
             found = self._test(choice)
         except OrtfuseError as error:
@@ -152,9 +150,9 @@ class Trial:
         if not self._inputs.fresh:
             return None
         key = json.dumps([len(self._inputs.fresh), sorted(choice.items())])
-        known = self._store.get("proof", key) if self._metric.function is None else None
+        known = self._store.get_record(Measured, "proof", key) if self._metric.function is None else None
         if known is not None:
-            return Measured(**known)
+            return known
         session = Session(self.made(choice), threads=self._threads)
         ran = self._ran[1] if self._ran is not None and self._ran[0] == choice else None
         outputs = [session.run(arrays) for arrays in self._inputs.all] if ran is None else ran

@@ -89,10 +89,10 @@ def write_beside(path: str | os.PathLike[str], config: SessionConfig) -> Path | 
     """
     file = beside(path)
     try:
-        present = file.exists()
+        present = os.path.lexists(file)
     except OSError:
         return None
     if not len(config) and not present:
         return None
-    write_text(file, config.to_json() + "\n")
+    write_text(file, config.to_json() + "\n", follow=False)
     return file

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ortfuse.errors import TargetError
+from ortfuse.model.small_files import json_in
 from ortfuse.targets.processor import number_formats, processor_kind
 
 WORTH_IT = 0.97
@@ -205,7 +205,7 @@ def tables_in(path: str | Path) -> tuple[CostTable, ...]:
     Raises TargetError if it holds no cost table.
     """
     try:
-        content = json.loads(Path(path).read_text())
+        content = json_in(path)
         tables = tuple(CostTable.from_json(one) for one in content.get("tables", [content]))
         if not tables:
             raise ValueError("it has no tables")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from ortfuse.errors import OutputError
+from ortfuse.model.atomic_write import write_text
+from ortfuse.model.small_files import json_in
 
 
 def kept(path: Path) -> dict[str, Any]:
     """What the file holds; nothing if it does not exist yet or is damaged."""
     try:
-        content = json.loads(path.read_text())
+        content = json_in(path)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -20,11 +23,9 @@ def kept(path: Path) -> dict[str, Any]:
 
 def keep(path: Path, found: Mapping[str, Any]) -> bool:
     """Add measurements to the file; returns whether it could be written."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps({**kept(path), **found}, indent=1, sort_keys=True) + "\n")
-        aside.replace(path)
-    except OSError:
+        write_text(path, json.dumps({**kept(path), **found}, indent=1, sort_keys=True) + "\n", follow=False)
+    except (OSError, OutputError):
         return False
     return True

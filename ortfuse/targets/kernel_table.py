@@ -22,7 +22,9 @@ from typing import Any
 
 import onnx
 
-from ortfuse.errors import TargetError
+from ortfuse.errors import OutputError, TargetError
+from ortfuse.model.atomic_write import write_text
+from ortfuse.model.small_files import from_json, read_text
 from ortfuse.runtime_registry import Definition, definitions
 from ortfuse.targets.costs import CostTable
 from ortfuse.targets.limits import Limit
@@ -175,7 +177,7 @@ class KernelTable:
             TargetError: the file cannot be read or is not a table of this format.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = read_text(path)
         except OSError as error:
             raise TargetError(f"{path}: cannot read the kernel table: {error.strerror}") from error
         except ValueError as error:
@@ -190,7 +192,7 @@ class KernelTable:
             TargetError: the text is not a table of this format.
         """
         try:
-            data = json.loads(text)
+            data = from_json(text)
             if data["format"] != FORMAT:
                 raise TargetError(f"{where}: kernel table format {data['format']}, this version reads format {FORMAT}")
             return _from_json(data)
@@ -199,16 +201,20 @@ class KernelTable:
                 f"{where}: not a kernel table as Target.to_table writes it ({type(error).__name__}: {error})"
             ) from error
 
-    def write(self, path: str | Path) -> None:
+    def write(self, path: str | Path, *, follow: bool = True) -> None:
         """Write the table as JSON to `path`.
+
+        Args:
+            path: The file.
+            follow: As for `ortfuse.model.atomic_write.write_bytes`.
 
         Raises:
             TargetError: the file cannot be written.
         """
         try:
-            Path(path).write_text(json.dumps(_to_json(self), separators=(",", ":")) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise TargetError(f"{path}: cannot write the kernel table: {error.strerror}") from error
+            write_text(Path(path), json.dumps(_to_json(self), separators=(",", ":")) + "\n", follow=follow)
+        except OutputError as error:
+            raise TargetError(str(error)) from error
 
 
 def _is_public(domain: str, name: str, since: int) -> bool:

@@ -12,7 +12,6 @@ import functools
 import gzip
 import hashlib
 import importlib.util
-import os
 import warnings
 from pathlib import Path
 
@@ -88,8 +87,6 @@ def _build() -> tuple[object, ...] | None:
 
 
 def _keep(table: KernelTable, file: Path) -> None:
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
     with contextlib.suppress(OSError, TargetError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        table.write(aside)
-        aside.replace(file)
+        table.write(file, follow=False)

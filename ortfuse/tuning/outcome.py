@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ortfuse.model.records import record
+
 Value = bool | int | str
 
 
@@ -55,9 +57,12 @@ class Point:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Point:
-        """The point of `to_dict`, read back from JSON."""
-        bounds = data.get("speedup_bounds")
-        return cls(**{**data, "speedup_bounds": tuple(bounds) if bounds else None})
+        """The point of `to_dict`, read back from JSON.
+
+        Raises:
+            ValueError: It is none.
+        """
+        return record(cls, data)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ortfuse.bench.sessions import Enough, turn_seconds
+from ortfuse.model.records import of_type
 from ortfuse.tuning.outcome import Point
 
 OPENING = 0.5
@@ -115,11 +116,13 @@ class Pace:
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Go on from what an earlier process had learnt."""
-        self._openings = list(kept.get("openings", ()))
-        self._stretches = list(kept.get("stretches", ()))
-        self._trials = list(kept.get("trials", ()))
-        self.verifying = max(self.verifying, float(kept.get("verifying", 0.0)))
-        self.first, self.run = float(kept.get("first", 0.0)), float(kept.get("run", 0.0))
+        try:
+            several = {name: of_type(list[float], kept.get(name, [])) for name in ("openings", "stretches", "trials")}
+            single = {name: of_type(float, kept.get(name, 0.0)) for name in ("verifying", "first", "run")}
+        except ValueError:
+            return
+        self._openings, self._stretches, self._trials = several.values()
+        self.verifying, self.first, self.run = max(self.verifying, single["verifying"]), single["first"], single["run"]
 
 
 def _original(point: Point) -> float:

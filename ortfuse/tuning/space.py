@@ -98,6 +98,13 @@ class Space:
         """The choice without a search."""
         return {name: values[0] for name, values in self.dimensions.items()}
 
+    def holds(self, choice: Choice) -> bool:
+        """Whether a choice is one of the space: that of a file may be anything."""
+        return choice.keys() == self.dimensions.keys() and all(
+            any(type(value) is type(one) and value == one for one in self.dimensions[name])
+            for name, value in choice.items()
+        )
+
     def settings(self, choice: Choice) -> dict[str, Any]:
         """The settings of a session, without those that are the runtime's default."""
         usual = self.usual

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortfuse.errors import OrtfuseError, OutputError
 from ortfuse.execution.machine_lock import alone, locks
+from ortfuse.model.database import opened
+from ortfuse.model.records import of_type
 from ortfuse.tuning.ascent import Ascent
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.outcome import Point
@@ -87,7 +89,7 @@ def _storage(file: Path) -> optuna.storages.RDBStorage:
     import optuna
 
     def connected() -> sqlite3.Connection:
-        connection = sqlite3.connect(file, check_same_thread=False)
+        connection = opened(file, check_same_thread=False)
         connection.execute("PRAGMA synchronous = OFF")
         return connection
 
@@ -131,11 +133,15 @@ class Study:
     def __post_init__(self) -> None:
         self._study = self._opened()
         trials = self._study.get_trials(False)
-        self.points = [Point.from_dict(trial.user_attrs[_POINT]) for trial in trials if _POINT in trial.user_attrs]
-        self.seconds = float(
-            sum(trial.user_attrs.get(_SECONDS, 0.0) for trial in trials)
-            + sum(seconds for what, seconds in self._study.user_attrs.items() if what != _LEARNT)
-        )
+        try:
+            self.points = [Point.from_dict(trial.user_attrs[_POINT]) for trial in trials if _POINT in trial.user_attrs]
+            spent = [trial.user_attrs.get(_SECONDS, 0.0) for trial in trials]
+            spent += [seconds for what, seconds in self._study.user_attrs.items() if what != _LEARNT]
+            self.seconds = float(sum(of_type(list[float], spent)))
+        except ValueError as error:
+            raise self._not_kept(error) from None
+        if strange := next((point for point in self.points if not self.space.holds(point.choice)), None):
+            raise self._not_kept(ValueError(f"trial {strange.number} has a setting that is never tried"))
         self._passed = sum(_PASSED in trial.user_attrs for trial in trials)
 
     def run(
@@ -193,7 +199,8 @@ class Study:
 
     def learnt(self) -> dict[str, Any]:
         """What was kept by `learn`."""
-        return dict(self._study.user_attrs.get(_LEARNT, {}))
+        found = self._study.user_attrs.get(_LEARNT, {})
+        return dict(found) if isinstance(found, dict) else {}
 
     def learn(self, what: Mapping[str, Any]) -> None:
         """Keep what was learnt beside the trials, for a search that goes on."""

@@ -20,7 +20,7 @@ from ortfuse.bench import Candidate, SessionMeter
 from ortfuse.bench.sessions import Meter
 from ortfuse.errors import OptionError
 from ortfuse.execution.inputs import Inputs
-from ortfuse.model.atomic_write import writable_target, write_text
+from ortfuse.model.atomic_write import demand_no_link, writable_target, write_text
 from ortfuse.model.interop import AnyModel, enter
 from ortfuse.model.io import load, save
 from ortfuse.options import Options, PathLike
@@ -130,6 +130,8 @@ def tune(
     if output is not None:
         writable_target(output)
     file = None if study is None and output is None else Path(study or f"{output}.tune.sqlite")
+    if study is None and file is not None:
+        demand_no_link(file, "remove it, or name a file with `study`")
     with no_other_search(file) as folder:
         original = _as_file(model, folder)
         _, inputs = inputs_to_measure(options, load(original))
@@ -236,7 +238,7 @@ def _written(variant: Variant, session: SessionConfig, output: Path, link: bool)
     metadata = {KEY: session.to_json()} if len(session) else {}
     write(variant, output, link=link, metadata=metadata)
     options = output.with_name(output.name + OPTIONS)
-    write_text(options, _portable(variant, Options()).to_toml())
+    write_text(options, _portable(variant, Options()).to_toml(), follow=False)
     beside = write_beside(output, session)
     return tuple(path for path in (output, beside, options) if path is not None)
 

@@ -166,7 +166,7 @@ def test_images_are_brought_to_the_form_of_the_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: list, dtype: str, made: tuple[int, ...]
 ) -> None:
     pillow = types.ModuleType("PIL")
-    pillow.Image = types.SimpleNamespace(open=lambda file: Picture())  # type: ignore[attr-defined]
+    pillow.Image = types.SimpleNamespace(open=lambda file, formats: Picture())  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "PIL", pillow)
     (tmp_path / "cat.png").write_bytes(b"")
     kind = ir.DataType[dtype]
