@@ -153,7 +153,7 @@ def test_of_a_model_without_outputs_something_is_left_for_the_runtime_to_load(tm
     model = gelu()
     model.graph.ClearField("output")
     result = ortfuse.optimize(model, output=tmp_path / "o.onnx")
-    assert "dce at 's'" in result.report.notes[-1]
+    assert any("dce at 's'" in note for note in result.report.notes)
     Session(tmp_path / "o.onnx")
 
 
@@ -284,8 +284,8 @@ def test_a_result_stays_below_opsets_at_which_the_runtime_does_not_load_the_mode
     result = ortfuse.optimize(model, output=tmp_path / "o.onnx")
     assert not result.left_alone
     assert "RMSNormalization" not in {node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node}
-    (note,) = result.report.notes
-    assert note.startswith("the result has at most opset 20, because") and "it is too new" in note
+    (note,) = [note for note in result.report.notes if note.startswith("the result has at most opset 20, because")]
+    assert "it is too new" in note
     assert same(model, tmp_path / "o.onnx")
 
 
@@ -296,7 +296,7 @@ def test_what_only_the_runtime_understands_is_verified_measured_and_explained_as
     onnx.save(model, tmp_path / "m.onnx")
     for given in (tmp_path / "m.onnx", model):
         verdict = ortfuse.verify(given, gelu())
-        assert verdict.ok and len(verdict.trials) == 6
+        assert verdict.ok and {trial.optimise for trial in verdict.trials} == {False, True}
         assert any("no float64" in note for note in verdict.notes)
         assert not ortfuse.verify(gelu(), other).ok and not ortfuse.verify(given, other).ok
         assert ortfuse.verify(given, given, inputs=[X]).ok

@@ -27,6 +27,7 @@ from ortfuse.execution.generation import attempt
 from ortfuse.execution.input_sizes import Sizes, open_dims, uniform
 from ortfuse.execution.inputs import input_specs
 from ortfuse.execution.session import Session
+from ortfuse.graph.content import content_of
 from ortfuse.graph.edit import Edit
 from ortfuse.targets import Estimate
 from ortfuse.targets.blocked_layout import reads_blocks, unless_blocked
@@ -131,21 +132,6 @@ class SiteMeter:
     def _store(self) -> None:
         if self.cache is not None and not keep(self.cache, self._known):
             self.cache = None  # it cannot be written: keep the measurements for this run only
-
-
-def content_of(model: ir.Model) -> list[Any]:
-    """The nodes with their attributes and the types of their inputs, without names."""
-    nodes = [
-        (
-            node.domain,
-            node.op_type,
-            [(name, repr(attribute.value)) for name, attribute in sorted(node.attributes.items())],
-            [None if value is None else (str(value.type), str(value.shape)) for value in node.inputs],
-        )
-        for node in model.graph
-    ]
-    weights = [(str(value.dtype), str(value.shape)) for value in model.graph.initializers.values()]
-    return [nodes, weights, sorted(model.graph.opset_imports.items())]
 
 
 def _shapes(site: Edit, sizes: Sizes) -> dict[str, tuple[int, ...]]:

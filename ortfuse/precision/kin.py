@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ortfuse.bench.meter import content_of
 from ortfuse.execution.single_site import Part
+from ortfuse.graph.content import content_of
 from ortfuse.precision.measuring import MeasuredSite, Rung
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.bench.meter import content_of
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import weight_bytes
+from ortfuse.graph.content import content_of
 from ortfuse.model.records import of_type
 from ortfuse.precision.store import Store
 from ortfuse.precision.times import Clock

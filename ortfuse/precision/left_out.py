@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortfuse.graph import walk
 from ortfuse.graph.modules import module_of
-from ortfuse.precision.company import family_for_all
+from ortfuse.precision.families import family_for_all
 from ortfuse.rewrite import Log, NearMiss
 
 WEIGHTED = frozenset(

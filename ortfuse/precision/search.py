@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ortfuse.errors import BoundError
-from ortfuse.precision.company import family_of, is_like
+from ortfuse.precision.families import family_of, is_like
 from ortfuse.precision.finals import FINALISTS
 from ortfuse.precision.measuring import MeasuredSite
 from ortfuse.precision.metrics import Metric

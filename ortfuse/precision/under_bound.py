@@ -17,9 +17,10 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.traits import RANDOM, has
 from ortfuse.precision.budget import CHOICES, COMPANY, KINDS, RANGES, SITES, Budget
-from ortfuse.precision.company import family_of, in_company, shared
+from ortfuse.precision.company import in_company, shared
 from ortfuse.precision.effects import Probe, guide_of
 from ortfuse.precision.equalise import equalised
+from ortfuse.precision.families import family_of
 from ortfuse.precision.finals import Final, finish
 from ortfuse.precision.kin import in_turns, with_kin
 from ortfuse.precision.kind_times import KindTimes

@@ -16,8 +16,8 @@ from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import weight_bytes
 from ortfuse.graph.selection import EVERYTHING, Selected
 from ortfuse.precision.calibration import calibrate
-from ortfuse.precision.company import family_for_all, family_of, is_like
 from ortfuse.precision.equalise import equalised
+from ortfuse.precision.families import family_for_all, family_of, is_like
 from ortfuse.precision.left_out import why_none
 from ortfuse.precision.rules import AnyRange
 from ortfuse.precision.rungs import lowered, names_to_observe, survey

@@ -10,7 +10,6 @@ import pytest
 from crashing import runtime_that
 
 from ortfuse.bench import SiteMeter
-from ortfuse.errors import PassError
 from ortfuse.pipeline import PassManager, RunReport
 
 TEXT = """<ir_version: 10, opset_import: ["" : 20]>
@@ -50,8 +49,8 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(SiteMeter, "_speedup", again)
     report, _ = _optimised(path)
     assert any(choice.rule == "gelu.erf" for choice in report.choices)
-    with pytest.raises(PassError, match="this was measured before"):
-        _optimised(path, length=41)
+    report, _ = _optimised(path, length=41)
+    assert any("this was measured before" in note for note in report.failures)
 
 
 def test_a_cache_that_cannot_be_used_costs_nothing_but_time(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ LOST = {
     "shapes.merge_computed_reshapes axes": "all elements, in their order, are reshaped again",
     "tidy.chosen_integer to": "the type is that of what is chosen",
     "attention.multiplied_scores to": "a mask of ones and zeros is the same in every type",
+    "attention.filled_multiplied_scores to": "the same",
     "conv.trimmed_transpose ends": "how much is trimmed is a fact about the sizes",
     **{f"quantised.weight_{how} axis": "there is one step for all" for how in ("reshape", "squeeze", "unsqueeze")},
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ortfuse.precision.company import Company, family_of, shared
+from ortfuse.precision.company import Company, shared
+from ortfuse.precision.families import family_of
 from ortfuse.precision.measuring import MeasuredSite, Rung
 
 

@@ -28,9 +28,9 @@ def made(body: str, outputs: str, inputs: str = "") -> onnx.ModelProto:
     return model(f"{LOOP} {body}", inputs_of(LSTM) + inputs, outputs, NUMBERS)
 
 
-def operators(original: onnx.ModelProto) -> set[str]:
+def operators(original: onnx.ModelProto, *, verify: bool = True) -> set[str]:
     """The operators of the result, which computes the same."""
-    result = ortfuse.optimize(original, passes=PASSES, verify="whole")
+    result = ortfuse.optimize(original, passes=PASSES, verify="whole" if verify else None)
     return {node.op_type for node in result.model.graph.node}
 
 
@@ -71,4 +71,5 @@ def test_a_loop_behind_it_of_which_the_last_result_is_taken() -> None:
 )  # fmt: skip
 def test_what_may_not_run(body: str, outputs: str, why: str) -> None:
     original = made(body, outputs, ", bool c")
-    assert "Loop" in operators(original), why
+    always_empty = "nowhere" in body  # so that no run tells anything
+    assert "Loop" in operators(original, verify=not always_empty), why
