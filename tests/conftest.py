@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ortfuse.bench import patience
+from ortfuse.execution import worker
 from ortfuse.sessions import measured
 from ortfuse.targets import CPU, calibrated, costs, shipped_costs, shipped_tables
 
@@ -38,3 +39,9 @@ def _costs_of_the_processor_of_the_table(tmp_path_factory: pytest.TempPathFactor
 def _no_more_rounds_than_asked_for() -> None:
     """Tests measure as many rounds as they ask for, however the times scatter."""
     patience.SECONDS = 0.0
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_wait_for_a_runtime_that_hangs() -> None:
+    """No model of a test takes the runtime a minute; one that never ends fails its test in this time."""
+    worker.LIMIT = 60.0
