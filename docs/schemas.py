@@ -285,7 +285,8 @@ def tables() -> dict[str, Schema]:
                 _object({
                     "model": schema(str), "choice": schema(dict[str, str]), "left": schema(list[str]),
                     "float_size": schema(int), "size": schema(int), "written": schema(str | None),
-                    "kept": schema(dict[str, str]), "ok": schema(bool), "notes": schema(list[str]),
+                    "kept": schema(dict[str, str]), "modules": schema(dict[str, str]),
+                    "ok": schema(bool), "notes": schema(list[str]),
                 }),
                 refused,
             ]

@@ -9,9 +9,12 @@ holds (`/layer1/layer1.0/conv1/Conv` is `layer1.0.conv1`). Nodes made of others 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
+
+from ortfuse.graph import walk
 
 MODULE_KEY = "ortfuse.module"
 """Metadata of a node made of others: the module that these have in common."""
@@ -38,6 +41,12 @@ def module_of(node: ir.Node) -> str:
     return ".".join(part for part, within in zip(parts, inner, strict=False) if not within.startswith(f"{part}."))
 
 
+def describe_in_module(node: ir.Node) -> str:
+    """How messages refer to a node, with the module that it belongs to where its name does not tell that."""
+    path = module_of(node) if {MODULE_KEY, SCOPES_KEY} & node.metadata_props.keys() else ""
+    return f"{walk.describe(node)} of {path}" if path else walk.describe(node)
+
+
 def common_module(paths: Iterable[str]) -> str:
     """The innermost module that holds all of these, `encoder.layer.0` of `encoder.layer.0.query` and `encoder.layer.0.key`.
 
@@ -46,3 +55,15 @@ def common_module(paths: Iterable[str]) -> str:
     found = [path.split(".") for path in dict.fromkeys(paths) if path]
     alike = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*found, strict=False))
     return ".".join(parts[0] for parts in alike)
+
+
+def labels_of(modules: Mapping[str, str]) -> dict[str, str]:
+    """Names for people: the path of the module where one thing alone is of it, and else with the name behind it.
+
+    Args:
+        modules: Paths of modules by names of values; empty where they are not known.
+    """
+    count = Counter(modules.values())
+    return {
+        name: name if not path else path if count[path] == 1 else f"{path} ({name})" for name, path in modules.items()
+    }

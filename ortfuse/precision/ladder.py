@@ -33,6 +33,10 @@ class SiteLike(Protocol):
     def refused(self) -> Mapping[str, Refusal]:
         """What stands in the way of the others."""
 
+    @property
+    def module(self) -> str:
+        """The path of the module that it belongs to; empty if that is not known."""
+
 
 class Ladder(Protocol):
     """The rungs that there are."""

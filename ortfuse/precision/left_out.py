@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 import onnx_ir as ir
 
 from ortfuse.graph import walk
-from ortfuse.graph.modules import module_of
+from ortfuse.graph.modules import describe_in_module
 from ortfuse.precision.families import family_for_all
 from ortfuse.rewrite import Log, NearMiss
 
@@ -43,12 +43,10 @@ def weights_left(model: ir.Model, covered: Collection[str], log: Log, families: 
             if weight is None or not output or output in covered:
                 continue
             shape = [int(size) for size in weight.const_value.shape.numpy()] if weight.const_value is not None else []
-            module = module_of(node)
-            where = f" of {module}" if module else ""
             why = "it is in the body of a node, where no values are observed"
             if graph is model.graph:
                 why = _why(nearest.get(output), node, weight, families)
-            found[output] = f"{walk.describe(node)}{where}, weight '{weight.name}' {shape}: {why}"
+            found[output] = f"{describe_in_module(node)}, weight '{weight.name}' {shape}: {why}"
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import onnx_ir as ir
 
 from ortfuse.bench import Latency
+from ortfuse.graph.modules import labels_of
 from ortfuse.precision.effects import Spread
 from ortfuse.precision.phases import Phase
 
@@ -56,6 +57,7 @@ class SiteReport:
         tried: The rungs that were measured there, best first.
         refused: Why others are not legal there, by rung.
         left: Why nothing was measured there, and whose numbers stand for its own; empty if something was.
+        module: The path of the module of the original network that it belongs to; empty if that is not known.
     """
 
     name: str
@@ -67,6 +69,7 @@ class SiteReport:
     tried: tuple[Tried, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     left: str = ""
+    module: str = ""
 
     @property
     def chosen(self) -> Tried | None:
@@ -152,6 +155,11 @@ class Outcome:
     def speedup(self) -> float:
         """How many times faster than the float32 model it was measured to be; 1 for that itself."""
         return self.latencies[-1].speedup if self.latencies else 1.0
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """How people know the sites, by name: after their modules."""
+        return labels_of({site.name: site.module for site in self.sites})
 
     @property
     def lowered(self) -> dict[str, int]:

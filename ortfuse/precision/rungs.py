@@ -22,6 +22,7 @@ from ortfuse.dims import DimLike
 from ortfuse.errors import PrecisionError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit
+from ortfuse.graph.modules import common_module, module_of
 from ortfuse.graph.selection import EVERYTHING, Selected
 from ortfuse.passes import CommonSubexpressions, Context, DeadCode, Finalize, Pass, RulePass
 from ortfuse.pattern import Match
@@ -56,6 +57,7 @@ class Site:
         weight_bytes: The bytes of the weight.
         rungs: The names of the lossy rules that can be applied here.
         refused: For each of the other lossy rules that fit in part why it cannot.
+        module: The path of the module of the original network that it belongs to; empty if that is not known.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Site:
     weight_bytes: int
     rungs: tuple[str, ...]
     refused: Mapping[str, Refusal] = field(default_factory=dict)
+    module: str = ""
 
 
 def rung_rules(patterns: Iterable[str | Path | Rule] = ()) -> dict[str, Rule]:
@@ -327,7 +330,16 @@ def _site(
         math.prod(shape) * 4,
         tuple(found),
         {rule: miss.refusal for (rule, site), miss in log.misses.items() if site == name and rule not in found},
+        _module(match, weight, original),
     )
+
+
+def _module(match: Match, weight: ir.Value, original: ir.Node | None) -> str:
+    """The module of what takes the weight; if that is not known, of all that the site consists of."""
+    takes = (
+        node for node in (original, *match.nodes) if node is not None and (node is original or weight in node.inputs)
+    )
+    return next(filter(None, map(module_of, takes)), "") or common_module(map(module_of, match.nodes))
 
 
 def _activations(match: Match, known: Collection[str | None]) -> tuple[str, ...]:

@@ -82,6 +82,7 @@ class Search:
         enough: Whether the time is up: what is best by then is the result.
         hasty: Whether there was no time to measure all sites: one rung everywhere, which is surest, is run first.
         earlier: Choices that earlier searches ended with.
+        labels: How people know sites, by name.
     """
 
     predictions: Predictions
@@ -94,6 +95,7 @@ class Search:
     enough: Callable[[], bool] = lambda: False
     hasty: bool = False
     earlier: Sequence[Mapping[str, str]] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list, init=False)
     notes: list[str] = field(default_factory=list, init=False)
     _blamed: set[str] = field(default_factory=set, init=False)
@@ -129,7 +131,7 @@ class Search:
         if least is not None and least[0] > self.bound:
             raise BoundError(
                 f"no scheme keeps the error under {self.bound:.4g}: the smallest is {least[0]:.4g}, that of {least[1]} at "
-                f"'{least[2]}'; give a larger --max-error, or use the result of `ortfuse optimize`"
+                f"'{self._label(least[2])}'; give a larger --max-error, or use the result of `ortfuse optimize`"
             )
 
     def run(self) -> list[Point]:
@@ -147,6 +149,9 @@ class Search:
             if not kept or self._holds(kept[0]) or self._is_over():
                 break
         return list(itertools.islice((point for point in self._kept() if self._holds(point)), FINALISTS))
+
+    def _label(self, site: str) -> str:
+        return self.labels.get(site, site)
 
     def _is_over(self) -> bool:
         """Whether the time is up, and something keeps the bound or a few choices were run at least."""
@@ -299,7 +304,7 @@ class Search:
         self._blamed.add(name)
         self.predictions.blame(name, point.choice[name], factor)
         self.notes.append(
-            f"{point.choice[name]} at '{name}' does {factor:.1f} times the harm in company that it does alone"
+            f"{point.choice[name]} at '{self._label(name)}' does {factor:.1f} times the harm in company that it does alone"
         )
         return True
 

@@ -15,6 +15,7 @@ from ortfuse.execution.session import Session, weight_bytes
 from ortfuse.execution.single_site import Part, cut
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
+from ortfuse.graph.modules import labels_of
 from ortfuse.graph.traits import RANDOM, has
 from ortfuse.precision.budget import CHOICES, COMPANY, KINDS, RANGES, SITES, Budget
 from ortfuse.precision.company import in_company, shared
@@ -154,6 +155,11 @@ class _Ground:
     taken: Store
     calibration: Any
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """How people know the sites, by name."""
+        return labels_of({name: site.module for name, site in self.sites.items()})
+
 
 @dataclass(frozen=True)
 class _Measured:
@@ -265,6 +271,7 @@ class _Hunt:
             predictions, trial, self.ladder.observes, self.ladder.is_fitted, asked.metric, asked.bound, self.progress,
             budget.until(CHOICES),
             hasty=measured.open > 0, earlier=[choice for choice in earlier if choice.items() <= legal],
+            labels=ground.labels,
         )  # fmt: skip
         if not measured.open:
             search.demand_a_fit()
@@ -394,7 +401,7 @@ def _why(reason: str, measured: _Measured, ground: _Ground) -> str:
 
 
 def _reports(measured: _Measured, ground: _Ground, choice: Mapping[str, str]) -> list[SiteReport]:
-    known = {site.name: site for site in measured.sites}
+    known, labels = {site.name: site for site in measured.sites}, ground.labels
     otherwise = "there was no time for it" if measured.open else "it cannot be run by itself"
     found = []
     for name, site in ground.sites.items():
@@ -402,13 +409,24 @@ def _reports(measured: _Measured, ground: _Ground, choice: Mapping[str, str]) ->
         one = known.get(name)
         if one is None:
             why = ground.left.get(name, otherwise)
-            found.append(SiteReport(name, site.operator, "", refused=refused, left=why))
+            found.append(SiteReport(name, site.operator, "", refused=refused, left=why, module=site.module))
             continue
         ran = {rung.name for rung in one.rungs}
         refused |= {rung: "the site, cut out, does not run with it" for rung in site.rungs if rung not in ran}
-        why = f"there was no time for it: the numbers are those of '{one.like}'" if one.like else ""
+        why = (
+            f"there was no time for it: the numbers are those of '{labels.get(one.like, one.like)}'" if one.like else ""
+        )
         report = SiteReport(
-            name, site.operator, one.shapes, choice.get(name, ""), one.seconds, one.spread, one.tried(), refused, why
+            name,
+            site.operator,
+            one.shapes,
+            choice.get(name, ""),
+            one.seconds,
+            one.spread,
+            one.tried(),
+            refused,
+            why,
+            site.module,
         )
         found.append(report)
     return found

@@ -33,6 +33,7 @@ class Uniform:
         model: The model.
         choice: The rung of each site that was lowered.
         left: The sites that would have been lowered too if the ranges of their values had been observed.
+        modules: The path of the module of each site that was lowered, as far as it is known.
         kept: Why other weights stay in float32, by the name of what is computed with them.
         float_size: The bytes of weights before.
         size: The bytes of weights after.
@@ -44,6 +45,7 @@ class Uniform:
     float_size: int
     size: int
     kept: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the model as data for JSON."""
@@ -53,6 +55,7 @@ class Uniform:
             "float_size": self.float_size,
             "size": self.size,
             "kept": dict(self.kept),
+            "modules": dict(self.modules),
             "ok": True,
         }
 
@@ -111,8 +114,9 @@ def uniform(
             "fixed ranges"
         )
     made = lowered(model, choice, calibration, target, rungs, selected)
+    modules = {name: found[name].module for name in choice if found[name].module}
     waiting = tuple(name for name in places if name not in choice)
-    return Uniform(made, choice, waiting, weight_bytes(model), weight_bytes(made), seen.left)
+    return Uniform(made, choice, waiting, weight_bytes(model), weight_bytes(made), seen.left, modules)
 
 
 def _families(rungs: Iterable[str]) -> str:

@@ -42,7 +42,7 @@ def show_quantized(console: Console, found: Quantized) -> None:
     outcome = found.outcome
     console.print(f"inputs: {outcome.inputs}", markup=False, highlight=False)
     if outcome.sites:
-        console.print(sites_table(outcome.sites))
+        console.print(sites_table(outcome.sites, outcome.labels))
     if outcome.curve:
         console.print(curve_table(outcome.curve, outcome.taken))
     for line in (*summary(outcome), *spent(outcome)):
@@ -107,12 +107,12 @@ def spent(outcome: Outcome) -> list[str]:
     return [f"it took {total:.1f} s: {', '.join(phases)}"] if phases else []
 
 
-def sites_table(sites: Sequence[SiteReport]) -> Fitting:
+def sites_table(sites: Sequence[SiteReport], labels: Mapping[str, str]) -> Fitting:
     """One row per site: its rung, what that wins and costs, and what goes into the site."""
     ranked = sorted(sites, key=lambda site: -(site.chosen.saved if site.chosen else -1.0))
     more = f" ({MOST_SITES} of {len(sites)}, those that win most)" if len(sites) > MOST_SITES else ""
     headings = ("site", "operator", "scheme", "float32 us", "wins us", "error there", "of outputs", "range", "outliers")
-    rows = [(site.name, site.operator, site.rung or "float32", *_numbers(site)) for site in ranked[:MOST_SITES]]
+    rows = [(labels[site.name], site.operator, site.rung or "float32", *_numbers(site)) for site in ranked[:MOST_SITES]]
     spare = ("outliers", "range", "operator", "error there", "float32 us")
     return Fitting(f"Sites{more}", headings, rows, spare, words=("operator", "scheme"))
 

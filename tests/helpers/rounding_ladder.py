@@ -21,6 +21,7 @@ class Site:
     activations: tuple[str, ...]
     rungs: tuple[str, ...]
     refused: Mapping[str, Refusal] = field(default_factory=dict)
+    module: str = ""
 
 
 class Rounding:

@@ -39,7 +39,7 @@ def test_the_curve_can_be_a_plot(tmp_path: Path) -> None:
 
 def test_sites_and_choices_are_told_in_a_narrow_terminal() -> None:
     found, console = outcome(), Console(file=io.StringIO(), width=70)
-    console.print(sites_table(found.sites), curve_table(found.curve, found.taken))
+    console.print(sites_table(found.sites, found.labels), curve_table(found.curve, found.taken))
     assert isinstance(console.file, io.StringIO)
     said = console.file.getvalue()
     for text in ("fast", "wins us", "* all", "1.90", "predicted speedup"):

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
+from ortfuse.graph.modules import describe_in_module
 from ortfuse.graph.traits import LAYER, has
 from ortfuse.precision.half.choice import Kind, Wire, choose
 from ortfuse.precision.half.ports import Ports, is_float, ports
@@ -110,7 +111,9 @@ class Units:
         if not any(is_float(value, self.facts) for value in (*node.inputs, *node.outputs)):
             return
         found = ports(node, self.facts, self.half, target)
-        self.units.append(Unit(walk.describe(node), "float" if found.reason else "free", found.reason, node, found))
+        self.units.append(
+            Unit(describe_in_module(node), "float" if found.reason else "free", found.reason, node, found)
+        )
         unit = self.of_node[node] = len(self.units) - 1
         for number in range(len(node.inputs)):
             self._connect(unit if number in found.inputs else FLOAT, [(node, number)], [])

@@ -96,12 +96,12 @@ def _error(point: Point) -> float | None:
 
 
 def _sites(outcome: Outcome) -> Rows:
-    rows = []
+    rows, labels = [], outcome.labels
     for site in outcome.sites:
         chosen = site.chosen
         rows.append(
             (
-                site.name, site.operator, site.shapes, site.rung or "float32",
+                labels[site.name], site.operator, site.shapes, site.rung or "float32",
                 f"{1e6 * site.seconds:.0f}" if site.seconds else "", f"{1e6 * chosen.seconds:.0f}" if chosen else "",
                 _optional(chosen.local if chosen else None),
                 _optional(chosen.propagated if chosen else None), _spread(site), site.left,
@@ -134,9 +134,10 @@ def _spread(site: SiteReport) -> str:
 
 
 def _rungs(outcome: Outcome) -> Rows:
+    labels = outcome.labels
     rows = [
         (
-            site.name, one.rung, signed(1e6 * one.saved), _optional(one.local), _optional(one.propagated),
+            labels[site.name], one.rung, signed(1e6 * one.saved), _optional(one.local), _optional(one.propagated),
             f"{one.size / 1e3:.0f}", one.dropped,
         )
         for site in outcome.sites
