@@ -41,7 +41,7 @@ from ortfuse.precision.half.convert import Conversion
 from ortfuse.precision.outcome import Point as PrecisionPoint
 from ortfuse.precision.outcome import SiteReport
 from ortfuse.precision.phases import Phase
-from ortfuse.profiling import Creation, Group, Kernel, Timing
+from ortfuse.profiling import Creation, Denormals, Group, Kernel, Timing
 from ortfuse.profiling.kernels import VIEWS
 from ortfuse.profiling.result import Bottleneck
 from ortfuse.proof.prove import ProofReport
@@ -246,7 +246,8 @@ def tables() -> dict[str, Schema]:
         "profile": _object({
             "model": schema(str), "inputs": schema(str), "threads": schema(int), "timing": record(Timing),
             "run_seconds": schema(float), "runs": schema(int), "kernel_seconds": schema(float),
-            "between_seconds": schema(float), "reached": schema(float),
+            "between_seconds": schema(float), "scale": schema(float), "reached": schema(float),
+            "denormals": maybe(record(Denormals)),
             "peaks": maybe(record(Peaks, ridge=float)), "by": schema(dict.fromkeys(VIEWS, list[Group])),
             "kernels": several(record(Kernel, reached=float)), "creation": record(Creation),
             "bottlenecks": several(Bottleneck), "notes": schema(list[str]),

@@ -39,7 +39,8 @@ def profile(
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
         options: Only `inputs`, `sizes`, `seed`, `rounds`, `threads` and `custom_ops` are used. Without inputs, the model is run
             on generated ones of these `sizes`, by default one sample of 128 positions.
-        remedies: Whether to find out what `optimize` would fuse or nearly would, and which rungs of lower precision are legal.
+        remedies: Whether to find out what `optimize` would fuse or nearly would, which rungs of lower precision are legal, and
+            what numbers below the smallest normal one cost.
         progress: Called with short messages about what is going on.
         **changes: Single options; they override those of `options`.
 
@@ -48,7 +49,7 @@ def profile(
         OrtfuseError: The model or an option cannot be used.
     """
     from ortfuse.bench.peaks import peaks
-    from ortfuse.profiling import at_peaks, beyond, bottlenecks, profile_of
+    from ortfuse.profiling import at_peaks, beyond, bottlenecks, cost_of_denormals, profile_of
 
     progress = progress or silent
     options = Options.of(options, **changes, bench=True)
@@ -63,9 +64,13 @@ def profile(
     found = at_peaks(found, peaks(options.threads))
     if beyond(found):
         found = at_peaks(found, peaks(options.threads, again=True))
-    if not remedies or not isinstance(inside, ir.Model):
+    if not remedies:
         return replace(found, bottlenecks=bottlenecks(found))
     progress("looking for remedies")
+    slow = cost_of_denormals(inside, inputs[1], found.kernels, rounds=options.rounds, threads=options.threads)
+    found = replace(found, denormals=slow)
+    if not isinstance(inside, ir.Model):
+        return replace(found, bottlenecks=bottlenecks(found))
     return replace(found, bottlenecks=bottlenecks(found, _explained(inside), _rungs(inside)))
 
 

@@ -42,7 +42,8 @@ def profile(
         bool,
         typer.Option(
             "--remedies/--no-remedies",
-            help="Find out what `ortfuse optimize` would fuse or nearly would, and where lower precision is legal (the default).",
+            help="Find out what `ortfuse optimize` would fuse or nearly would, where lower precision is legal, and what "
+            "denormal numbers cost (the default).",
         ),
     ] = True,
     csv: Annotated[

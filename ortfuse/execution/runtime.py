@@ -45,6 +45,9 @@ _LEVELS: Mapping[Level, str] = {"all": "ORT_ENABLE_ALL", "basic": "ORT_ENABLE_BA
 _SPIN = 10_000
 """Microseconds for which threads spin where they may: the runtime's own choice is five times that, and has to be waited for."""
 
+_STOPPED = "session.force_spinning_stop"
+"""The entry with which threads stop to wait busily at the end of a run."""
+
 _LOOK = 0.01
 """Seconds between two looks at whether threads spin: systems count the time of other threads about as often."""
 
@@ -160,8 +163,8 @@ class Loaded:
             options.register_custom_ops_library(library)
         if settings.spinning:
             options.add_session_config_entry("session.intra_op.spin_duration_us", str(_SPIN))
-        else:
-            options.add_session_config_entry("session.force_spinning_stop", "1")
+        elif _STOPPED not in dict(settings.others):  # the runtime warns of entries that are given twice
+            options.add_session_config_entry(_STOPPED, "1")
         self._spinning, self._shortest = settings.spinning, _SETTLING
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[settings.level])
         if settings.profile:

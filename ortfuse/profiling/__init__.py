@@ -2,8 +2,9 @@
 
 from ortfuse.profiling.advice import bottlenecks
 from ortfuse.profiling.creation import Creation, Fusion
+from ortfuse.profiling.denormals import cost_of_denormals
 from ortfuse.profiling.kernels import VIEWS, Group, Kernel
-from ortfuse.profiling.result import SCHEMA, Bottleneck, Profile, SideBySide
+from ortfuse.profiling.result import SCHEMA, Bottleneck, Denormals, Profile, SideBySide, scale
 from ortfuse.profiling.run import at_peaks, beyond, profile_of, side_by_side_of
 from ortfuse.profiling.timing import Timing
 
@@ -12,6 +13,7 @@ __all__ = [
     "VIEWS",
     "Bottleneck",
     "Creation",
+    "Denormals",
     "Fusion",
     "Group",
     "Kernel",
@@ -21,6 +23,8 @@ __all__ = [
     "at_peaks",
     "beyond",
     "bottlenecks",
+    "cost_of_denormals",
     "profile_of",
+    "scale",
     "side_by_side_of",
 ]

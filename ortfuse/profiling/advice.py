@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from ortfuse.bench.digits import digits
 from ortfuse.explanation import Explanation
 from ortfuse.graph.traits import MOVES
 from ortfuse.profiling.kernels import Kernel, reached
-from ortfuse.profiling.result import Bottleneck, Profile
+from ortfuse.profiling.reasons import of_others, of_products
+from ortfuse.profiling.result import Bottleneck, Denormals, Profile
+from ortfuse.sessions.recommended import DENORMALS
 
 LEAST = 0.02
 """What takes a smaller part of the time is not named."""
 
-MUCH = 0.1
+MUCH = 0.05
 """The part of the time from which on an operator by itself is a bottleneck."""
-
-NEAR = 0.5
-"""The fraction of the roof from which on kernels cannot become much faster."""
-
-FAR = 0.25
-"""The fraction of the roof below which a kernel is far from what the machine can do."""
 
 SHORT = 10e-6
 """The seconds below which handing over to a kernel takes about as long as the kernel itself."""
@@ -38,7 +36,7 @@ _FORCED = {
 def bottlenecks(
     profile: Profile, explanation: Explanation | None = None, rungs: Mapping[str, Collection[str]] | None = None
 ) -> tuple[Bottleneck, ...]:
-    """The bottlenecks of a model, the largest first.
+    """The bottlenecks of a model: denormals first, then the largest; every operator with a large part of the time is in one.
 
     Args:
         profile: What was measured.
@@ -46,22 +44,41 @@ def bottlenecks(
         rungs: The rungs of lower precision that are legal at nodes, by their names.
     """
     shares = _Shares(profile.kernels)
-    found = [*_short(profile), *_inserted(shares), *_moves(shares), *_products(shares, rungs or {})]
+    slow = [_of_denormals(profile.denormals, shares)] if profile.denormals is not None else []
+    named = {one.name for row in slow for one in row.kernels}
+    others = _Shares([one for one in profile.kernels if one.name not in named], shares.total)
+    found = [*_short(profile), *_inserted(others), *_moves(others), *_products(others, rungs or {}, profile.threads)]
     if explanation is not None:
         found += [*_to_fuse(shares, explanation), *_missed(shares, explanation)]
-    return tuple(sorted((one for one in found if one.share >= LEAST), key=lambda one: -one.share))
+    found = [one for one in found if one.share >= LEAST]
+    named |= {one.name for row in found for one in row.kernels}
+    rest = _Shares([one for one in profile.kernels if one.name not in named], shares.total)
+    found += _others(rest, explained=explanation is not None)
+    rows = [*slow, *sorted(found, key=lambda one: -one.share)]
+    return tuple(Bottleneck(one.what, one.share, one.remedy) for one in rows)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A bottleneck with the kernels that it is about."""
+
+    what: str
+    share: float
+    remedy: str
+    kernels: Sequence[Kernel] = ()
 
 
 class _Shares:
     """The kernels, and what part of their time some of them take."""
 
-    def __init__(self, kernels: Sequence[Kernel]) -> None:
+    def __init__(self, kernels: Sequence[Kernel], total: float = 0.0) -> None:
+        """Kernels whose shares are of `total` seconds; by default of what they take themselves."""
         self.kernels = kernels
-        self._total = sum(one.seconds for one in kernels) or 1.0
+        self.total = total or sum(one.seconds for one in kernels) or 1.0
 
     def of(self, kernels: Iterable[Kernel]) -> float:
         """The part that these take."""
-        return sum(one.seconds for one in kernels) / self._total
+        return sum(one.seconds for one in kernels) / self.total
 
     def standing_for(self, nodes: Collection[str]) -> list[Kernel]:
         """The kernels that stand for one of these nodes and that no rule has made yet."""
@@ -69,7 +86,7 @@ class _Shares:
         return [one for one in self.kernels if not one.rule and not names.isdisjoint(one.nodes)]
 
 
-def _to_fuse(shares: _Shares, explanation: Explanation) -> Iterator[Bottleneck]:
+def _to_fuse(shares: _Shares, explanation: Explanation) -> Iterator[_Row]:
     """What `ortfuse optimize` would fuse, by family."""
     families: dict[str, list[Collection[str]]] = {}
     for site in explanation.fused:
@@ -78,54 +95,72 @@ def _to_fuse(shares: _Shares, explanation: Explanation) -> Iterator[Bottleneck]:
         here = [nodes for nodes in sites if shares.standing_for(nodes)]
         kernels = shares.standing_for({name for nodes in here for name in nodes})
         what = f"{family}: {_counted(len(here), 'site')} in {_counted(len(kernels), 'kernel')}"
-        yield Bottleneck(what, shares.of(kernels), "`ortfuse optimize` fuses them")
+        yield _Row(what, shares.of(kernels), "`ortfuse optimize` fuses them", kernels)
 
 
-def _missed(shares: _Shares, explanation: Explanation) -> Iterator[Bottleneck]:
+def _missed(shares: _Shares, explanation: Explanation) -> Iterator[_Row]:
     """Where a rule nearly applied, those that take most time."""
     found: dict[tuple[str, str], list[Collection[str]]] = {}
     for site in explanation.missed:
         found.setdefault((site.family, site.refusal.remedy), []).append(site.nodes)
     made = []
     for (family, remedy), sites in found.items():
-        share = shares.of(shares.standing_for({name for nodes in sites for name in nodes}))
-        made.append(
-            Bottleneck(
-                f"{family}: {_counted(len(sites), 'near miss', 'near misses')}", share, f"it would match if {remedy}"
-            )
-        )
+        kernels = shares.standing_for({name for nodes in sites for name in nodes})
+        what = f"{family}: {_counted(len(sites), 'near miss', 'near misses')}"
+        made.append(_Row(what, shares.of(kernels), f"it would match if {remedy}", kernels))
     yield from sorted(made, key=lambda one: -one.share)[:MOST_MISSES]
 
 
-def _products(shares: _Shares, rungs: Mapping[str, Collection[str]]) -> Iterator[Bottleneck]:
+def _of_denormals(found: Denormals, shares: _Shares) -> _Row:
+    """Numbers below the smallest normal one, by what kernels lose by them."""
+    names = set(found.kernels)
+    kernels = [one for one in shares.kernels if one.name in names]
+    operators = ", ".join(f"{count} {name}" for name, count in Counter(one.operator for one in kernels).items())
+    took = sum(one.seconds for one in kernels)
+    where = f"; {found.source}" if found.source else ""
+    safe = {
+        None: "",
+        "": "; no operator of the model can tell them from zero",
+    }.get(found.seen_by, f"; {found.seen_by} can tell them from zero: compare the outputs")
+    return _Row(
+        f"denormals, numbers below 1.2e-38, slow down {operators}: {digits(took / max(found.seconds, 1e-9))} times as long as "
+        f"with zeros{where}",
+        (took - found.seconds) / shares.total,
+        f'open the session with `session.set_denormal_as_zero`: `ortfuse.session(path, {{"{DENORMALS}": "1"}})`{safe}',
+        kernels,
+    )
+
+
+def _products(shares: _Shares, rungs: Mapping[str, Collection[str]], threads: int) -> Iterator[_Row]:
     """Operators that the processor limits, by how close they are to what it can do."""
-    for operator, kernels in _by_operator(shares.kernels, "compute"):
+    for operator, kernels in _by_operator(one for one in shares.kernels if one.bound == "compute"):
         fraction = reached(kernels)
         if fraction is None or shares.of(kernels) < MUCH:
             continue
         names = Counter(rung for one in kernels for node in one.nodes for rung in rungs.get(node, ()))
         legal = ", ".join(f"{name} at {count}" for name, count in names.most_common(3))
-        lower = "`ortfuse quantize --max-error`" + (f" (legal there: {legal})" if legal else "")
-        if fraction >= NEAR:
-            remedy = f"they run at what the machine can do; only lower precision is faster: {lower}"
-        elif fraction < FAR:
-            remedy = (
-                "sizes too small for its kernel, or too many threads for them: try a larger batch, and `--threads 1`"
+        what = f"{operator}, {fraction:.0%} of the peak of this machine"
+        yield _Row(what, shares.of(kernels), of_products(kernels, legal, threads), kernels)
+
+
+def _others(shares: _Shares, *, explained: bool) -> Iterator[_Row]:
+    """Operators of which nothing else is said."""
+    for operator, kernels in _by_operator(shares.kernels):
+        if shares.of(kernels) >= MUCH:
+            count = _counted(len(kernels), "kernel")
+            yield _Row(
+                f"{operator}: {count}", shares.of(kernels), of_others(operator, kernels, explained=explained), kernels
             )
-        else:
-            remedy = f"a larger batch may bring them closer to the peak; otherwise lower precision is faster: {lower}"
-        yield Bottleneck(f"{operator}, {fraction:.0%} of the peak of this machine", shares.of(kernels), remedy)
 
 
-def _by_operator(kernels: Iterable[Kernel], bound: str) -> Iterable[tuple[str, list[Kernel]]]:
+def _by_operator(kernels: Iterable[Kernel]) -> Iterable[tuple[str, list[Kernel]]]:
     found: dict[str, list[Kernel]] = {}
     for one in kernels:
-        if one.bound == bound:
-            found.setdefault(one.operator, []).append(one)
+        found.setdefault(one.operator, []).append(one)
     return found.items()
 
 
-def _inserted(shares: _Shares) -> Iterator[Bottleneck]:
+def _inserted(shares: _Shares) -> Iterator[_Row]:
     """What the runtime inserted."""
     found: dict[str, list[Kernel]] = {}
     for one in shares.kernels:
@@ -134,10 +169,10 @@ def _inserted(shares: _Shares) -> Iterator[Bottleneck]:
     for remedy, kernels in found.items():
         names = Counter(one.operator for one in kernels)
         what = " and ".join(f"{count} {name}" for name, count in names.items())
-        yield Bottleneck(f"{what} that the runtime inserted", shares.of(kernels), remedy)
+        yield _Row(f"{what} that the runtime inserted", shares.of(kernels), remedy, kernels)
 
 
-def _moves(shares: _Shares) -> Iterator[Bottleneck]:
+def _moves(shares: _Shares) -> Iterator[_Row]:
     """What only moves elements."""
     kernels = [one for one in shares.kernels if one.operator in MOVES and one.made != "inserted"]
     names = ", ".join(dict.fromkeys(one.operator for one in sorted(kernels, key=lambda one: -one.seconds)))
@@ -147,10 +182,10 @@ def _moves(shares: _Shares) -> Iterator[Bottleneck]:
         if optimised
         else "`ortfuse optimize` merges them, and moves them where they cost least"
     )
-    yield Bottleneck(f"moving elements: {names}", shares.of(kernels), remedy)
+    yield _Row(f"moving elements: {names}", shares.of(kernels), remedy, kernels)
 
 
-def _short(profile: Profile) -> Iterator[Bottleneck]:
+def _short(profile: Profile) -> Iterator[_Row]:
     """Kernels shorter than handing over to them, together with that.
 
     It is what a run without the profiler takes besides the others, but not more than under the profiler: where times scatter,
@@ -161,14 +196,16 @@ def _short(profile: Profile) -> Iterator[Bottleneck]:
     lengthened = (profile.run_seconds - p50) / max(1, sum(one.calls for one in profile.kernels))
     lengthened = min(SHORT, max(0.0, lengthened))
     own = [(one, one.seconds - lengthened * one.calls) for one in profile.kernels]
-    calls = sum(one.calls for one, seconds in own if seconds < SHORT * one.calls)
+    short = [one for one, seconds in own if seconds < SHORT * one.calls]
+    calls = sum(one.calls for one in short)
     long = sum(seconds for one, seconds in own if seconds >= SHORT * one.calls)
     besides = profile.seconds - long + profile.between
     share = min(max(0.0, 1 - long / p50), besides / ((besides + long) or 1.0))
     fewer = "" if any(one.rule for one in profile.kernels) else "fewer nodes (`ortfuse optimize`), "
-    remedy = f"{fewer}more work for each (a larger batch), and `--threads 1` if all are short"
+    threads = "" if profile.threads == 1 else ", and `--threads 1` if all are short"
+    remedy = f"{fewer}more work for each (a larger batch){threads}"
     runs = f"{_counted(calls, 'run')} of kernels under {SHORT * 1e6:.0f} µs, and " if calls else ""
-    yield Bottleneck(f"{runs}handing over from kernel to kernel", share, remedy)
+    yield _Row(f"{runs}handing over from kernel to kernel", share, remedy, short)
 
 
 def _counted(number: int, one: str, several: str = "") -> str:

@@ -30,6 +30,23 @@ class Bottleneck:
 
 
 @dataclass(frozen=True)
+class Denormals:
+    """What numbers below the smallest normal one (1.2e-38 in float32) cost.
+
+    Attributes:
+        kernels: The names of the executed nodes that they slow down.
+        seconds: What these take in a run if zeros stand for such numbers.
+        source: What makes such numbers, in words; empty if that is not known.
+        seen_by: An operator that can tell them from zero; empty if there is none, `None` if that is not known.
+    """
+
+    kernels: tuple[str, ...]
+    seconds: float
+    source: str = ""
+    seen_by: str | None = None
+
+
+@dataclass(frozen=True)
 class SideBySide:
     """What each operator takes in two models whose runs took turns.
 
@@ -38,12 +55,16 @@ class SideBySide:
         runs: How many runs of each model are counted.
         before: The operators of the first model, with the seconds of all their nodes in a run.
         after: Those of the second.
+        before_seconds: What a run of the first model takes under the profiler.
+        after_seconds: The same of the second.
     """
 
     sizes: str
     runs: int
     before: tuple[Group, ...]
     after: tuple[Group, ...]
+    before_seconds: float = 0.0
+    after_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +83,7 @@ class Profile:
         bottlenecks: What takes the time and can be helped, the largest first.
         notes: What should be known about the numbers.
         between: What a run takes under the profiler besides its kernels, the median over runs: handing over from one to the next.
+        denormals: What numbers below the smallest normal one cost; `None` if nothing worth a mention, or nobody looked.
     """
 
     sizes: str
@@ -75,6 +97,12 @@ class Profile:
     bottlenecks: tuple[Bottleneck, ...] = ()
     notes: tuple[str, ...] = ()
     between: float = 0.0
+    denormals: Denormals | None = None
+
+    @property
+    def scale(self) -> float:
+        """The latency as a part of a run under the profiler: times of kernels multiplied by it belong to the latency."""
+        return scale(self.timing.p50_ms * 1e-3, self.run_seconds)
 
     @property
     def seconds(self) -> float:
@@ -106,11 +134,18 @@ class Profile:
             "runs": self.runs,
             "kernel_seconds": self.seconds,
             "between_seconds": self.between,
+            "scale": self.scale,
             "reached": self.reached,
             "peaks": None if self.peaks is None else self.peaks.to_dict(),
             "by": {view: [group.to_dict() for group in self.by(view)] for view in VIEWS},
             "kernels": [one.to_dict() for one in self.kernels],
             "creation": self.creation.to_dict(),
+            "denormals": None if self.denormals is None else asdict(self.denormals),
             "bottlenecks": [asdict(one) for one in self.bottlenecks],
             "notes": list(self.notes),
         }
+
+
+def scale(latency: float, profiled: float) -> float:
+    """The seconds of a run as a part of those of a run under the profiler, which lengthens it; at most 1."""
+    return min(1.0, latency / profiled) if latency and profiled else 1.0

@@ -12,7 +12,7 @@ from ortfuse.execution.as_it_is import Runnable
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.naming import name_all_nodes
 from ortfuse.profiling.creation import creation
-from ortfuse.profiling.kernels import VIEWS, Kernel, groups, kernel, reached
+from ortfuse.profiling.kernels import VIEWS, Kernel, groups, kernel
 from ortfuse.profiling.origins import origins
 from ortfuse.profiling.result import Profile, SideBySide
 from ortfuse.profiling.roof import Work, works
@@ -29,12 +29,13 @@ LONG = 50e-6
 """Products that take less are not compared with a peak that was measured over milliseconds."""
 
 OVER = 1.05
-"""The fraction of the roof from which on a note says why there can be more than all of it."""
+"""How many times as fast as the roof kernels are from which on a note says why."""
 
-_CACHES = "kernels beyond the roof read from caches, which are faster than the copy that bandwidth is measured by"
-_INTEGERS = "products of integers go beyond the roof, which is that of products in float32"
+_AT = "are faster than the roof, and count as at it:"
+_CACHES = f"some kernels {_AT} they read from caches, which are faster than the copy that bandwidth is measured by"
+_INTEGERS = f"products of integers {_AT} it is that of products in float32"
 _SHORT = (
-    "products beyond the roof are too short to be timed well, or of sizes that are faster than the one its peak is of"
+    f"some products {_AT} they are too short to be timed well, or of sizes that are faster than the one its peak is of"
 )
 
 _NARROW = frozenset(
@@ -116,7 +117,7 @@ def side_by_side_of(
             name_all_nodes(model)
     found = traces(models, arrays, runs=rounds, threads=threads)
     before, after = (groups(_kernels(None, traced), VIEWS["operator"]) for traced in found)
-    return SideBySide(sizes, found[0].runs, before, after)
+    return SideBySide(sizes, found[0].runs, before, after, found[0].run_seconds, found[1].run_seconds)
 
 
 def beyond(profile: Profile) -> bool:
@@ -124,7 +125,8 @@ def beyond(profile: Profile) -> bool:
     products = [one for one in profile.kernels if one.bound == "compute" and not _is_narrow(one)]
     long = [one for one in products if one.seconds > LONG]
     together = sum(one.seconds for one in products) > LONG
-    return any((one.reached or 0) > 1 for one in long) or (together and (reached(products) or 0) > 1)
+    least, took = sum(one.least or 0.0 for one in products), sum(one.seconds for one in products)
+    return any(one.beyond > 1 for one in long) or (together and least > took)
 
 
 def at_peaks(profile: Profile, peaks: Peaks) -> Profile:
@@ -134,7 +136,7 @@ def at_peaks(profile: Profile, peaks: Peaks) -> Profile:
         work = None if one.bytes is None else Work(one.flops, one.bytes)
         bound, least = ("", None) if work is None else (work.bound(peaks), work.seconds(peaks))
         kernels.append(replace(one, bound=bound, least=least))
-    reasons = {_why(one) for one in kernels if (one.reached or 0) > OVER}
+    reasons = {_why(one) for one in kernels if one.beyond > OVER}
     told = (_CACHES, _INTEGERS, _SHORT)
     notes = [note for note in profile.notes if note not in told] + [note for note in told if note in reasons]
     return replace(profile, kernels=tuple(kernels), peaks=peaks, notes=tuple(notes))
@@ -167,7 +169,8 @@ def _notes(graph: ir.Model | None, traced: Trace, measured: Timing, kernels: Seq
     slower = traced.run_seconds * 1e3 / measured.p50_ms
     if slower > PROFILED_MORE:
         notes.append(
-            f"under the profiler a run takes {slower:.2f} times as long: shares of short kernels are too large"
+            f"under the profiler a run takes {slower:.2f} times as long: milliseconds of operators are scaled to add up to the "
+            "latency without it, and shares of short kernels are too large"
         )
     apart = traced.run_seconds - traced.between - sum(one.seconds for one in kernels)
     if apart > SCATTERED * traced.run_seconds:

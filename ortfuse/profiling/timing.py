@@ -17,9 +17,7 @@ from ortfuse.execution.as_it_is import Runnable
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session
 from ortfuse.execution.worker import WORKER
-
-WARMUP = 3
-"""Runs that are not counted."""
+from ortfuse.profiling.runs import AWAKE, WARMUP, settling_runs
 
 SESSIONS = 3
 """How many sessions are created; the shortest time counts."""
@@ -70,7 +68,7 @@ def timing(source: Source, inputs: Inputs, *, rounds: int, threads: int = 0) -> 
     created = []
     for _ in range(SESSIONS):
         started = time.perf_counter()
-        session = Session(source, threads=threads, isolated=False)
+        session = Session(source, threads=threads, isolated=False, settings=AWAKE)
         created.append(time.perf_counter() - started)
     taken = _seconds(lambda: session.run(inputs), rounds)
     return Timing(
@@ -85,13 +83,17 @@ def timing(source: Source, inputs: Inputs, *, rounds: int, threads: int = 0) -> 
 
 
 def _seconds(run: Callable[[], object], rounds: int) -> list[float]:
-    found = []
-    for number in range(WARMUP + rounds):
-        started = time.perf_counter()
+    """The seconds of each of several runs, when threads have settled."""
+    first = min(_once(run) for _ in range(WARMUP))
+    for _ in range(settling_runs(first)):
         run()
-        if number >= WARMUP:
-            found.append(time.perf_counter() - started)
-    return found
+    return [_once(run) for _ in range(rounds)]
+
+
+def _once(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
 
 
 def percentile(numbers: Sequence[float], share: float) -> float:

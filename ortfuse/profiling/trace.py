@@ -7,11 +7,14 @@ a run takes besides its kernels goes to the runtime's executor.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import onnx_ir as ir
@@ -22,9 +25,10 @@ from ortfuse.execution.as_it_is import Runnable
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session, weight_bytes
 from ortfuse.model.io import load
+from ortfuse.profiling.runs import ASLEEP, AWAKE, WARMUP, run_settled
 
-WARMUP = 2
-"""Runs that are not counted."""
+TURNS = 3
+"""How often models take turns."""
 
 MOST_EVENTS = 400_000
 """Events that the runtime's profiler certainly keeps; it drops those after its millionth."""
@@ -96,32 +100,43 @@ class Trace:
     graph: ir.Model | None
 
 
-def trace(model: Runnable, inputs: Inputs, *, runs: int, threads: int = 0) -> Trace:
+def trace(
+    model: Runnable,
+    inputs: Inputs,
+    *,
+    runs: int,
+    threads: int = 0,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    graph: bool = True,
+) -> Trace:
     """Run a model under the profiler.
 
     Args:
         model: The model; its nodes have names, each its own (`ortfuse.execution.naming`).
         inputs: What it is run on.
-        runs: How often, besides `WARMUP`; fewer if so many events would not be kept.
+        runs: How many runs count; fewer if so many events would not be kept.
         threads: Threads per operator; 0 leaves the choice to the runtime.
+        settings: Further settings of the session, by the runtime's names.
+        graph: Whether the executed graph is wanted.
 
     Raises:
         VerificationError: The runtime refuses the model, or cannot execute it on the inputs.
     """
     with tempfile.TemporaryDirectory(prefix="ortfuse-") as folder:
         target = Path(folder) / "executed.onnx"
-        dumped = isinstance(model, ir.Model) and weight_bytes(model) <= LARGEST_DUMP
+        dumped = graph and isinstance(model, ir.Model) and weight_bytes(model) <= LARGEST_DUMP
+        asked = {"threads": threads, "settings": {**AWAKE, **settings}, "profile": Path(folder) / "profile"}
         try:
-            events = _events(model, inputs, runs, threads, folder, str(target) if dumped else "")
+            events, counted = _events(model, inputs, runs, {**asked, "dump": str(target) if dumped else ""})
         except CrashError:
             raise
         except VerificationError:
             if not dumped:
                 raise
-            events = _events(model, inputs, runs, threads, folder, "")
-        graph = _executed_graph(target)
-    nodes, took, between = executed(events)
-    return Trace(nodes, statistics.median(took), len(took), statistics.median(between), graph)
+            events, counted = _events(model, inputs, runs, asked)
+        written = _executed_graph(target)
+    nodes, took, between = executed(events, counted)
+    return Trace(nodes, statistics.median(took), len(took), statistics.median(between), written)
 
 
 def traces(models: Sequence[Runnable], inputs: Inputs, *, runs: int, threads: int = 0) -> tuple[Trace, ...]:
@@ -130,38 +145,43 @@ def traces(models: Sequence[Runnable], inputs: Inputs, *, runs: int, threads: in
     Args:
         models: The models, with the same inputs.
         inputs: What they are run on.
-        runs: How often each, besides `WARMUP`; fewer if so many events would not be kept.
+        runs: How many runs of each count; fewer if so many events would not be kept.
         threads: Threads per operator; 0 leaves the choice to the runtime.
 
     Raises:
         VerificationError: The runtime refuses a model, or cannot execute it on the inputs.
     """
     sessions: list[Session] = []
+    counted: list[list[bool]] = [[] for _ in models]
+    rounds = math.ceil(min(_runs(model, runs) for model in models) / TURNS)
     with tempfile.TemporaryDirectory(prefix="ortfuse-") as folder:
         try:
             for number, model in enumerate(models):
-                sessions.append(Session(model, threads=threads, profile=Path(folder) / f"profile{number}"))
-            for _ in range(WARMUP + min(_runs(model, runs) for model in models)):
-                for session in sessions:
-                    session.run(inputs)
+                path = Path(folder) / f"profile{number}"
+                sessions.append(Session(model, threads=threads, profile=path, settings=AWAKE))
+            for _ in range(TURNS):
+                for session, marks in zip(sessions, counted, strict=True):
+                    marks += run_settled(session, inputs, rounds)
+                    time.sleep(ASLEEP)
         finally:
             logs = [session.end_profile() for session in sessions]
-        found = [executed(json.loads(log.read_text())) for log in logs]
+        found = [executed(json.loads(log.read_text()), marks) for log, marks in zip(logs, counted, strict=True)]
     return tuple(
         Trace(nodes, statistics.median(took), len(took), statistics.median(between), None)
         for nodes, took, between in found
     )
 
 
-def _events(model: Runnable, inputs: Inputs, runs: int, threads: int, folder: str, dump: str) -> list[dict[str, Any]]:
-    session = Session(model, threads=threads, profile=Path(folder) / "profile", dump=dump)
+def _events(
+    model: Runnable, inputs: Inputs, runs: int, asked: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], list[bool]]:
+    """The events of the profile, and for each run whether it counts."""
+    session = Session(model, **asked)
     try:
-        for _ in range(WARMUP + _runs(model, runs)):
-            session.run(inputs)
+        counted = run_settled(session, inputs, _runs(model, runs))
     finally:
         log = session.end_profile()
-    found: list[dict[str, Any]] = json.loads(log.read_text())
-    return found
+    return json.loads(log.read_text()), counted
 
 
 def _executed_graph(path: Path) -> ir.Model | None:
@@ -177,10 +197,18 @@ def _runs(model: Runnable, runs: int) -> int:
     return min(runs, max(FEWEST_RUNS, MOST_EVENTS // max(nodes, 1)))
 
 
-def executed(events: Iterable[Event]) -> tuple[tuple[Executed, ...], list[float], list[float]]:
-    """The nodes, the seconds of each run and those besides its nodes, from a profile; the first `WARMUP` runs are left out."""
+def executed(
+    events: Iterable[Event], counted: Sequence[bool] | None = None
+) -> tuple[tuple[Executed, ...], list[float], list[float]]:
+    """The nodes, the seconds of each run and those besides its nodes, from a profile.
+
+    Args:
+        events: The events of the profile.
+        counted: For each run whether it counts; by default all but the first `WARMUP`.
+    """
     known = list(events)
-    ran = sorted((event for event in known if event["name"] == "model_run"), key=_start)[WARMUP:]
+    ran = sorted((event for event in known if event["name"] == "model_run"), key=_start)
+    ran = ran[WARMUP:] if counted is None else [run for run, counts in zip(ran, counted, strict=False) if counts]
     took: dict[str, list[float]] = {}
     first: dict[str, Event] = {}
     sizes: dict[str, dict[str, Calls]] = {}

@@ -28,6 +28,9 @@ MOST_ROWS = 12
 
 MOST_CHANGES = 12
 
+WORTH_A_WORD = 0.95
+"""Times under the profiler that are scaled by less than this are said to be."""
+
 FEWEST_BARS = 6
 """The bars that a part of the picture has room for at least."""
 
@@ -54,15 +57,17 @@ def show_profile(console: Console, found: Profile) -> None:
         f"latency at {found.sizes}: p50 {one.p50_ms:.3f} ms, p95 {one.p95_ms:.3f} ms, {one.throughput:.4g} runs/s "
         f"({one.rounds} rounds, {_threads(found.threads)}); session {one.session_ms:.0f} ms{memory}",
     )
+    scale = found.scale * 1e3
+    scaled = f", a factor of {1 / found.scale:.2f}, which is taken out here" if found.scale < WORTH_A_WORD else ""
     _say(
         console,
-        f"under the profiler: {found.run_seconds * 1e3:.3f} ms a run; {len(found.kernels)} kernels take "
-        f"{found.seconds * 1e3:.3f} ms, and what lies between them {found.between * 1e3:.3f} ms",
+        f"of a run {len(found.kernels)} kernels take {found.seconds * scale:.3f} ms, and what lies between them "
+        f"{found.between * scale:.3f} ms (under the profiler a run takes {found.run_seconds * 1e3:.3f} ms{scaled})",
     )
     _show_roof(console, found)
     for view, title in _TITLES.items():
-        _show_groups(console, title, found.blocks if view == "block" else found.by(view))
-    _show_creation(console, found.creation)
+        _show_groups(console, title, found.blocks if view == "block" else found.by(view), scale)
+    _show_creation(console, found.creation, scale)
     _show_bottlenecks(console, found)
     show_notes(console, found.notes)
 
@@ -78,14 +83,16 @@ def _threads(count: int) -> str:
 def _show_roof(console: Console, found: Profile) -> None:
     if found.peaks is not None and found.reached is not None:
         peaks = found.peaks
+        at = "at what this machine can do" if found.reached >= 1 else f"{found.reached:.0%} of what this machine can do"
         _say(
             console,
-            f"roofline: {found.reached:.0%} of what this machine can do ({peaks.flops / 1e9:.3g} GFLOP/s in a product of "
+            f"roofline: {at} ({peaks.flops / 1e9:.3g} GFLOP/s in a product of "
             f"matrices, {peaks.bandwidth / 1e9:.3g} GB/s in a copy; {peaks.processor})",
         )
 
 
-def _show_groups(console: Console, title: str, rows: Sequence[Group]) -> None:
+def _show_groups(console: Console, title: str, rows: Sequence[Group], scale: float) -> None:
+    """Print the times of groups in milliseconds, which a second has `scale` of."""
     if not rows:
         return
     made = Table(title=title, title_justify="left")
@@ -95,19 +102,19 @@ def _show_groups(console: Console, title: str, rows: Sequence[Group]) -> None:
     for row in rows[:MOST_ROWS]:
         roof = "" if row.reached is None else f"{row.reached:.0%}"
         made.add_row(
-            Names(row.name), f"{row.seconds * 1e3:.3f}", f"{row.share:.1%}", str(row.kernels), str(row.calls), roof
+            Names(row.name), f"{row.seconds * scale:.3f}", f"{row.share:.1%}", str(row.kernels), str(row.calls), roof
         )
     rest = rows[MOST_ROWS:]
     if rest:
         seconds, share = sum(row.seconds for row in rest), sum(row.share for row in rest)
         kernels, calls = sum(row.kernels for row in rest), sum(row.calls for row in rest)
         made.add_row(
-            f"{len(rest)} others", f"{seconds * 1e3:.3f}", f"{share:.1%}", str(kernels), str(calls), "", style="dim"
+            f"{len(rest)} others", f"{seconds * scale:.3f}", f"{share:.1%}", str(kernels), str(calls), "", style="dim"
         )
     console.print(made)
 
 
-def _show_creation(console: Console, found: Creation) -> None:
+def _show_creation(console: Console, found: Creation, scale: float) -> None:
     if not found.after:
         return
     before, after = sum(found.before.values()), sum(found.after.values())
@@ -118,7 +125,7 @@ def _show_creation(console: Console, found: Creation) -> None:
     _say(console, f"  operators: {listed or 'all as in the model'}{more}")
     if found.inserted:
         inserted = ", ".join(f"{count} {name}" for name, count in found.inserted.items())
-        _say(console, f"  inserted: {inserted}, which take {found.inserted_seconds * 1e3:.3f} ms a run")
+        _say(console, f"  inserted: {inserted}, which take {found.inserted_seconds * scale:.3f} ms a run")
     if found.fused:
         counts: dict[str, list[int]] = {}
         for one in found.fused:
@@ -188,7 +195,7 @@ def _as_png(found: Profile, model: str) -> bytes:
     figure = Figure(figsize=(13, 8), layout="constrained")
     (operators, roof), (modules, rules) = figure.subplots(2, 2)
     for axes, view in ((operators, "operator"), (modules, "role"), (rules, "rule")):
-        _bars(axes, _TITLES[view], found.by(view))
+        _bars(axes, _TITLES[view], found.by(view), found.scale * 1e3)
     _roofline(roof, found)
     name, one = f"{model}: " if model else "", found.timing
     title = (
@@ -200,13 +207,13 @@ def _as_png(found: Profile, model: str) -> bytes:
     return made.getvalue()
 
 
-def _bars(axes: Any, title: str, rows: Sequence[Group]) -> None:
+def _bars(axes: Any, title: str, rows: Sequence[Group], scale: float) -> None:
     shown = list(rows[:MOST_ROWS])[::-1]
-    axes.barh([_short(row.name) for row in shown], [row.seconds * 1e3 for row in shown], color="#3b6fb6")
+    axes.barh([_short(row.name) for row in shown], [row.seconds * scale for row in shown], color="#3b6fb6")
     axes.set_title(title)
     axes.set_xlabel("ms a run")
     for index, row in enumerate(shown):
-        axes.annotate(f" {row.share:.1%}", (row.seconds * 1e3, index), va="center")
+        axes.annotate(f" {row.share:.1%}", (row.seconds * scale, index), va="center")
     axes.margins(x=0.2)
     axes.set_ylim(
         min(-0.6, len(shown) - FEWEST_BARS), len(shown) - 0.4

@@ -262,6 +262,7 @@ def test_a_profile_is_shown_with_every_kernel(path: Path) -> None:
         "less of it",
         "A remark.",
         "50\u00a0% of the roof",
+        "multiplied by 0.333",
     ):
         assert text in said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import ortfuse
@@ -19,10 +21,12 @@ from ortfuse.bench import peaks as peaks_module
 from ortfuse.bench.peaks import Peaks
 from ortfuse.cli.app import app
 from ortfuse.explanation import Explanation
-from ortfuse.profiling import VIEWS, Profile, Timing, at_peaks, beyond, bottlenecks, run
+from ortfuse.profiling import VIEWS, Profile, Timing, at_peaks, beyond, bottlenecks, cost_of_denormals, run
+from ortfuse.profiling.denormals import slowed
 from ortfuse.profiling.roof import Work
 from ortfuse.profiling.timing import percentile, timing
 from ortfuse.profiling.trace import Trace, trace
+from ortfuse.report.profile import show_profile
 
 BERT = str(Path(__file__).parents[2] / "golden" / "models" / "bert.sdpa.ts.onnx")
 
@@ -81,7 +85,8 @@ def test_a_peak_that_is_exceeded_was_measured_while_the_machine_was_busy() -> No
     product = replace(found.kernels[0], flops=10**9, bytes=10**6, seconds=1e-3)
     busy: Profile = at_peaks(replace(found, kernels=(product,)), Peaks(1e10, 1e10, "", 1))
     assert beyond(busy)
-    assert busy.kernels[0].reached == pytest.approx(100)
+    assert busy.kernels[0].beyond == pytest.approx(100)
+    assert (busy.kernels[0].reached, busy.reached) == (1.0, 1.0), "nothing is faster than a machine can be"
     again = at_peaks(busy, Peaks(2e12, 1e10, "", 1))
     assert not beyond(again)
     assert again.kernels[0].reached == pytest.approx(0.5)
@@ -127,13 +132,124 @@ def test_bottlenecks_name_what_can_be_done() -> None:
 
 @pytest.mark.parametrize(
     ("least", "word"),
-    [(8e-5, "only lower precision"), (4e-5, "closer to the peak"), (1e-5, "too small for its kernel")],
+    [
+        (8e-5, "only lower precision"),
+        (4e-5, "closer to the peak"),
+        (1e-5, "slow at these sizes"),
+    ],
 )
 def test_what_takes_the_time_has_a_remedy_at_any_distance_from_the_peak(least: float, word: str) -> None:
     found = ortfuse.profile(_model(), rounds=2, remedies=False)
     product = replace(found.kernels[0], operator="MatMul", bound="compute", seconds=1e-4, least=least)
     (one,) = [one for one in bottlenecks(replace(found, kernels=(product,))) if one.what.startswith("MatMul")]
     assert word in one.remedy
+
+
+@pytest.mark.parametrize(("threads", "advised"), [(0, True), (1, False)])
+def test_fewer_threads_are_advised_for_brief_products_that_have_several(threads: int, advised: bool) -> None:
+    found = ortfuse.profile(_model(), rounds=2, remedies=False)
+    product = replace(found.kernels[0], operator="MatMul", bound="compute", seconds=5e-5, least=1e-6)
+    (one,) = [
+        one for one in bottlenecks(replace(found, kernels=(product,), threads=threads)) if one.what.startswith("MatMul")
+    ]
+    assert ("--threads 1" in one.remedy) == advised
+
+
+@pytest.mark.parametrize(
+    ("operator", "bound", "least", "word"),
+    [
+        ("Softmax", "memory", 1e-5, "functions such as exp"),
+        ("Erf", "memory", 9e-5, "speed of memory"),
+        ("MatMul", "memory", 9e-5, "reads weights once"),
+        ("Loop", "", None, "starting its body"),
+        ("TopK", "", None, "not known"),
+        ("MatMul", "compute", 9e-5, "only lower precision"),
+        ("ReorderInput", "memory", 1e-6, "functions such as exp"),
+    ],
+)
+def test_every_operator_with_a_large_part_of_the_time_has_a_row(
+    operator: str, bound: str, least: float | None, word: str
+) -> None:
+    found = ortfuse.profile(_model(), rounds=2, remedies=False)
+    one = replace(found.kernels[0], operator=operator, bound=bound, seconds=1e-3, least=least, made="")
+    found = replace(found, kernels=(one, replace(one, seconds=2e-2, operator="Sigmoid")))
+    rows = {row.what: row.remedy for row in bottlenecks(found, Explanation((), (), {}))}
+    assert any(what.startswith("Sigmoid") for what in rows)
+    large = replace(found, kernels=(replace(one, seconds=5e-3, least=least and 50 * least), found.kernels[1]))
+    (remedy,) = [row.remedy for row in bottlenecks(large, Explanation((), (), {})) if row.what.startswith(operator)]
+    assert word in remedy
+
+
+def _decayed() -> ir.Model:
+    """A model whose weights decayed to almost nothing."""
+    model = _model()
+    weights = np.full((8, 8), 1e-39, np.float32)
+    model.graph.initializers["w"].const_value = ir.tensor(weights, name="w")
+    return model
+
+
+def test_denormals_are_named_first_with_the_setting_that_takes_them_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def traced(model: Any, inputs: Any, **options: Any) -> Trace:
+        asked.append(dict(options["settings"]))
+        found = trace(model, inputs, runs=1, graph=False)
+        seconds = 1e-4 if options["settings"] else 1e-2
+        return replace(found, nodes=tuple(replace(one, seconds=seconds) for one in found.nodes))
+
+    monkeypatch.setattr("ortfuse.profiling.denormals.trace", traced)
+    model = _decayed()
+    kernels = tuple(replace(one, seconds=1e-2) for one in ortfuse.profile(model, rounds=2, remedies=False).kernels)
+    inputs = {"x": np.ones((2, 8), np.float32)}
+    slow = cost_of_denormals(model, inputs, kernels, rounds=2, threads=1)
+    assert slow is not None
+    assert slow.kernels == tuple(one.name for one in kernels)
+    assert slow.seconds == pytest.approx(1e-4 * len(kernels))
+    assert (slow.source, slow.seen_by) == ("the weights 'w' contain some", "")
+    setting = {"session.set_denormal_as_zero": "1"}
+    assert asked == [setting, {}, setting], "what is seen once may be something else on the machine"
+    profile = replace(ortfuse.profile(model, rounds=2, remedies=False), kernels=kernels, denormals=slow)
+    first = bottlenecks(profile, None)[0]
+    assert first.what.startswith("denormals, numbers below 1.2e-38, slow down 1 MatMul")
+    assert "session.set_denormal_as_zero" in first.remedy and "no operator of the model can tell" in first.remedy
+    assert first.share == pytest.approx(0.99)
+    assert not any("threads" in row.remedy for row in bottlenecks(profile, None))
+
+
+@pytest.mark.parametrize(
+    ("fast", "names"),
+    [({"a": 1.0, "b": 1.0}, ("a",)), ({"a": 8.0, "b": 1.0}, ()), ({"b": 0.5}, ()), ({"a": 10.0, "b": 0.99}, ())],
+)
+def test_only_what_takes_much_longer_and_matters_is_slow_for_denormals(
+    fast: dict[str, float], names: tuple[str, ...]
+) -> None:
+    assert slowed({"a": 10.0, "b": 1.0}, fast) == names
+
+
+def test_the_time_of_operators_adds_up_to_the_latency() -> None:
+    found = ortfuse.profile(_model(), rounds=2, remedies=False)
+    kernels = tuple(replace(one, seconds=8e-4) for one in found.kernels)
+    found = replace(found, kernels=kernels, between=2e-4 * len(kernels), run_seconds=len(kernels) * 1e-3)
+    assert found.scale == pytest.approx(1 / len(kernels)), "the latency is 1 ms"
+    assert found.to_dict()["scale"] == found.scale
+    console = Console(width=200, record=True)
+    show_profile(console, found)
+    said = console.export_text()
+    assert f"{len(kernels)} kernels take 0.800 ms, and what lies between them 0.200 ms" in said
+    assert f"under the profiler a run takes {len(kernels)}.000 ms, a factor of {len(kernels)}.00" in said
+    assert replace(found, run_seconds=5e-4).scale == 1.0
+
+
+def test_no_more_is_reached_than_what_a_machine_can_do() -> None:
+    found = ortfuse.profile(_model(), rounds=2, remedies=False)
+    fast = tuple(replace(one, seconds=1e-9) for one in found.kernels)
+    found = at_peaks(replace(found, kernels=fast), Peaks(1e11, 1e10, "a processor", 1))
+    assert found.reached == 1.0
+    console = Console(width=200, record=True)
+    show_profile(console, found)
+    said = console.export_text()
+    assert "roofline: at what this machine can do" in said
+    assert all(int(number) <= 100 for number in re.findall(r"(\d+)%", said))
 
 
 def test_handing_over_is_what_a_run_takes_besides_long_kernels() -> None:

@@ -151,17 +151,18 @@ def test_every_node_gets_a_name_of_its_own() -> None:
 
 
 def test_models_take_turns_under_the_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[str] = []
+    ran: list[tuple[str, int]] = []
 
     class Recorded:
-        def __init__(self, model: ir.Model, *, threads: int, profile: Path) -> None:
+        def __init__(self, model: ir.Model, *, threads: int, profile: Path, settings: object) -> None:
             self.name, self.log = model.graph.name or "", profile
 
-        def run(self, inputs: object) -> None:
-            ran.append(self.name)
+        def timed(self, inputs: object, runs: int) -> list[float]:
+            ran.append((self.name, runs))
+            return [1e-2] * runs
 
         def end_profile(self) -> Path:
-            self.log.write_text(json.dumps(turns(ran.count(self.name))))
+            self.log.write_text(json.dumps(turns(sum(runs for name, runs in ran if name == self.name))))
             return self.log
 
     def turns(count: int) -> list[dict[str, Any]]:
@@ -173,5 +174,7 @@ def test_models_take_turns_under_the_profiler(monkeypatch: pytest.MonkeyPatch) -
     text = '<ir_version: 10, opset_import: ["": 21]> {} (float[2] x) => (float[2] y) {{ y = Relu(x) }}'
     models = [ir.from_onnx_text(text.format(name)) for name in "ab"]
     found = traces(models, {}, runs=3)
-    assert ran == ["a", "b"] * (WARMUP + 3)
+    assert ran == [("a", WARMUP), ("a", 3 + 1), ("b", WARMUP), ("b", 3 + 1)] * 3, (
+        "three runs are 30 ms, and then one counts"
+    )
     assert [(one.runs, [node.operator for node in one.nodes]) for one in found] == [(3, ["Relu"])] * 2

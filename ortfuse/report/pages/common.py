@@ -9,6 +9,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from ortfuse.bench.latency_table import NO_DIFFERENCE, is_noise, speedup_cell
 from ortfuse.page.blocks import Bar, Bars, Card, Rows, Site
 from ortfuse.page.drawing import Picture, svg
 from ortfuse.page.pictures import Pair
-from ortfuse.profiling import Group, SideBySide
+from ortfuse.profiling import Group, SideBySide, scale
 from ortfuse.targets.processor import processor_name
 from ortfuse.version import __version__
 
@@ -134,9 +135,21 @@ def session_bars(rows: Sequence[SessionLatency]) -> Bars:
     return Bars("Sessions", bars, about, 1.0)
 
 
-def profile_bars(found: SideBySide) -> Bars:
-    """Where the time of two models goes, operator by operator; what takes longest in either comes first."""
-    was, now = ({group.name: group for group in groups} for groups in (found.before, found.after))
+def profile_bars(found: SideBySide, latencies: Sequence[Latency] = ()) -> Bars:
+    """Where the time of two models goes, operator by operator; what takes longest in either comes first.
+
+    Args:
+        found: Their profiles.
+        latencies: The latencies of the first and the last of several models, which are those two: times under the profiler are
+            scaled down to them.
+    """
+    measured = [1e-3 * row.median_ms for row in (latencies[0], latencies[-1])] if len(latencies) > 1 else [0.0, 0.0]
+    profiled = found.before_seconds, found.after_seconds
+    scales = [scale(*one) for one in zip(measured, profiled, strict=True)]
+    was, now = (
+        {group.name: replace(group, seconds=group.seconds * factor) for group in groups}
+        for groups, factor in zip((found.before, found.after), scales, strict=True)
+    )
     names = sorted({**was, **now}, key=lambda name: -max(_seconds(was, [name]), _seconds(now, [name])))
     rows = [(name, [name]) for name in names[:MOST_OPERATORS]]
     if rest := names[MOST_OPERATORS:]:
@@ -150,14 +163,21 @@ def profile_bars(found: SideBySide) -> Bars:
         )
         for label, some in rows
     ]
-    totals = [digits(1e3 * sum(group.seconds for group in groups)) for groups in (found.after, found.before)]
+    totals = [digits(1e3 * _seconds(groups, groups)) for groups in (now, was)]
     about = (
         f"What the runtime executes in a run at {found.sizes}: for each operator, the milliseconds of all its nodes and how many "
         f"they are (×). All operators together take {totals[0]} ms; they took {totals[1]} ms. Medians of {found.runs} runs each, "
-        "the models in turns, under the profiler. That takes time itself, the more the shorter a node is: compare these numbers "
-        "with each other, and not with the latencies, which are measured without it."
+        f"the models in turns, under the profiler. That takes time itself, the more the shorter a node is: {_scaled(scales)}."
     )
     return Bars("Where the time goes, before and after", bars, about, key=("now", "before"))
+
+
+def _scaled(scales: Sequence[float]) -> str:
+    """How times under the profiler are to be compared with latencies."""
+    if min(scales) >= 1:
+        return "compare these numbers with each other, and not with the latencies, which are measured without it"
+    was, now = map(digits, scales)
+    return f"these numbers are multiplied by {now} ({was} before), so that they are parts of the latencies, measured without it"
 
 
 def _seconds(groups: Mapping[str, Group], names: Iterable[str]) -> float:

@@ -64,7 +64,7 @@ def optimisation_page(
         if result.latencies.sessions:
             blocks.append(session_bars(result.latencies.sessions))
     if profiles is not None:
-        blocks.append(profile_bars(profiles))
+        blocks.append(profile_bars(profiles, () if result.latencies is None else result.latencies.rows))
     blocks += _sites(result, original, optimised, formulas)
     blocks += _missed(result)
     blocks.append(_timeline(report.passes))

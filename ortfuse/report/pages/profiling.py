@@ -22,8 +22,8 @@ _SHARES = (
 )
 
 _BESIDE = (
-    "Beside each bar stand its share, its milliseconds in a run under the profiler, how many nodes it has (×), and how near "
-    "they come to the roof: the least time that this machine could take for their work."
+    "Beside each bar stand its share, its milliseconds in a run, how many nodes it has (×), and how near they come to the roof: "
+    "the least time that this machine could take for their work."
 )
 
 _VIEWS = {
@@ -54,7 +54,9 @@ def profile_page(model: str, found: Profile) -> Page:
     first = next((view for view in _VIEWS if (found.blocks if view == "block" else found.by(view))), "")
     for view, (title, about) in _VIEWS.items():
         if groups := found.blocks if view == "block" else found.by(view):
-            blocks.append(_bars(title, f"{about} {_BESIDE}" if view == first else about, groups, MOST_BARS))
+            blocks.append(
+                _bars(title, f"{about} {_BESIDE}{_scaled(found)}" if view == first else about, groups, found.scale)
+            )
     blocks += [_roofline(found), *_creation(found), _kernels(found)]
     return Page(f"Where the time of {model} goes", _summary(found), blocks, command(), environment())
 
@@ -85,27 +87,38 @@ def _cards(found: Profile) -> Cards:
     return Cards(cards)
 
 
-def _bars(title: str, about: str, groups: Sequence[Group], most: int) -> Bars:
-    """Bars; of long paths only the end is shown, which tells more."""
-    bars = []
+def _scaled(found: Profile) -> str:
+    """How milliseconds under the profiler become those of the latency."""
+    if found.scale >= 1:
+        return ""
+    return (
+        f" Under the profiler a run takes {digits(found.run_seconds * 1e3)} ms; milliseconds here are multiplied by "
+        f"{digits(found.scale)}, so that they are parts of the latency without it."
+    )
+
+
+def _bars(title: str, about: str, groups: Sequence[Group], scale: float) -> Bars:
+    """Bars; of long paths only the end is shown, which tells more. Times are multiplied by `scale`."""
+    bars, most = [], MOST_BARS
     for group in groups[:most]:
+        milliseconds = group.seconds * scale * 1e3
         roof = "" if group.reached is None else f", {_whole(group.reached)} of the roof"
         name = re.sub(r"[^\s:]+", lambda found: _end(found[0]), group.name)
         bars.append(
             Bar(
                 name,
-                group.seconds * 1e3,
-                f"{_share(group.share)}, {digits(group.seconds * 1e3)} ms ×{group.kernels}{roof}",
+                milliseconds,
+                f"{_share(group.share)}, {digits(milliseconds)} ms ×{group.kernels}{roof}",
             )
         )
     rest = groups[most:]
     if rest:
-        seconds, share = sum(group.seconds for group in rest), sum(group.share for group in rest)
+        milliseconds = sum(group.seconds for group in rest) * scale * 1e3
         bars.append(
             Bar(
                 "1 other" if len(rest) == 1 else f"{len(rest)} others",
-                seconds * 1e3,
-                f"{_share(share)}, {digits(seconds * 1e3)} ms",
+                milliseconds,
+                f"{_share(sum(group.share for group in rest))}, {digits(milliseconds)} ms",
             )
         )
     return Bars(title, bars, about)
@@ -134,7 +147,7 @@ def _roofline(found: Profile) -> Scatter:
         Dot(
             one.flops / one.bytes,
             one.reached,
-            f"{one.operator} {one.name}: {digits(one.seconds * 1e6)} µs, {_whole(one.reached)} of the roof",
+            f"{one.operator} {one.name}: {digits(one.seconds * found.scale * 1e6)} µs, {_whole(one.reached)} of the roof",
             weight=one.seconds / longest,
         )
         for one in found.kernels
@@ -143,7 +156,7 @@ def _roofline(found: Profile) -> Scatter:
     peaks = found.peaks
     about = (
         "A dot for each executed node, its area by its time; 1 is the least time at the peaks of this machine. The processor "
-        "limits those to the right of the line, the memory those to the left; what caches hold may be above 1."
+        "limits those to the right of the line, the memory those to the left; what is faster than these peaks counts as at them."
     )
     if peaks is not None:
         products, copies = f"{peaks.flops / 1e9:.3g} GFLOP/s", f"{peaks.bandwidth / 1e9:.3g} GB/s"
@@ -176,11 +189,13 @@ def _creation(found: Profile) -> list[Block]:
 
 
 def _kernels(found: Profile) -> Rows:
+    microseconds = 1e6 * found.scale
     headings = ("operator", "executed as", "runs", "µs", "share", "of the roof", "module", "made by")
     rows = [
         (
-            one.operator, one.name, str(one.calls), f"{one.seconds * 1e6:.1f}", f"{one.seconds / (found.seconds or 1):.1%}",
-            "" if one.reached is None else _whole(one.reached), one.module, one.rule or one.made,
+            one.operator, one.name, str(one.calls), f"{one.seconds * microseconds:.1f}",
+            f"{one.seconds / (found.seconds or 1):.1%}", "" if one.reached is None else _whole(one.reached),
+            one.module, one.rule or one.made,
         )
         for one in found.kernels
     ]  # fmt: skip

@@ -21,7 +21,7 @@ def quantisation_page(name: str, found: Quantized, profiles: SideBySide | None =
     if outcome.latencies:
         blocks.append(latency_bars(outcome.latencies, "Speed over float32"))
     if profiles is not None:
-        blocks.append(profile_bars(profiles))
+        blocks.append(profile_bars(profiles, outcome.latencies))
     blocks += [*_curve(outcome), _sites(outcome), _rungs(outcome)]
     remarks = [*([outcome.reason] if outcome.reason else []), *outcome.notes]
     if remarks:
