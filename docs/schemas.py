@@ -27,6 +27,7 @@ from ortfuse.bisection.culprit import Culprit
 from ortfuse.calibration.run import Calibration
 from ortfuse.calibration.settings import Effect
 from ortfuse.cli.output import COMMANDS, name_of
+from ortfuse.difference import AttributeDifference, ConstantDifference, Only, OperandDifference, TensorDifference
 from ortfuse.execution.compare import Difference
 from ortfuse.execution.exploration import Exercise
 from ortfuse.explanation.explain import Fused, Missed
@@ -195,6 +196,7 @@ def tables() -> dict[str, Schema]:
         "session_file": schema(str | None), "file_bytes": schema({"before": int | None, "after": int | None}),
         "timings": record(Timings),
     }  # fmt: skip
+    tensor = record(TensorDifference, difference=difference)
     region = record(Region, intensity=float)
     point = record(Point, choice=dict[str, object])
     culprit = maybe(record(Culprit, without=("verdict",), **judged))
@@ -214,6 +216,16 @@ def tables() -> dict[str, Schema]:
         },
         "verify": {**verdict, "properties": {**verdict["properties"], "error": schema(float), "bound": schema(float),
                                              "metric": schema(str)}},
+        "diff": _object({
+            "first": schema(str), "second": schema(str), "same": schema(bool), "same_nodes": schema(bool),
+            "nodes": schema(list[int]), "only_first": several(Only), "only_second": several(Only),
+            "attributes": several(AttributeDifference), "constants": several(ConstantDifference),
+            "operands": several(OperandDifference), "interface": schema(list[str]), "renamed": schema(int),
+            "tensors": maybe(_object({
+                "compared": schema(int), "alone": schema(int), "sets": schema(int), "first": maybe(tensor),
+                "differing": several(tensor),
+            })),
+        }),
         "bench": _object({"inputs": schema(str), "latency": latency, "sessions": several(SessionLatency),
                           "notes": schema(list[str])}),
         "sweep": _object({"ok": schema(bool), "kept": schema(int), "rows": several(record(Row, outcome=Outcome))}),

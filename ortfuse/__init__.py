@@ -15,7 +15,19 @@ from typing import TYPE_CHECKING, Any
 from ortfuse.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ortfuse.api import benchmark, bisect, bisect_runtime, explain, find, inspect, load, optimize, save, verify
+    from ortfuse.api import (
+        benchmark,
+        bisect,
+        bisect_runtime,
+        diff,
+        explain,
+        find,
+        inspect,
+        load,
+        optimize,
+        save,
+        verify,
+    )
     from ortfuse.calibration import calibrate, calibrate_session
     from ortfuse.ecosystem import (
         as_ir_pass,
@@ -60,7 +72,7 @@ if TYPE_CHECKING:
     from ortfuse.tuning.tune import Tuned, tune
 
 _HOMES = {
-    "ortfuse.api": "benchmark bisect bisect_runtime explain find inspect load optimize save verify",
+    "ortfuse.api": "benchmark bisect bisect_runtime diff explain find inspect load optimize save verify",
     "ortfuse.calibration": "calibrate calibrate_session",
     "ortfuse.ecosystem": "as_ir_pass pattern_from read_functions register_operators rule_from rule_from_models substitute",
     "ortfuse.errors": "BoundError OrtfuseError",
@@ -117,6 +129,7 @@ __all__ = [
     "computed",
     "const",
     "convert",
+    "diff",
     "explain",
     "find",
     "inspect",

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ortfuse.bench import Candidate, Latencies, SessionLatency
     from ortfuse.bisection.bisect import Bisection
     from ortfuse.bisection.runtime_optimizers import RuntimeBisection
+    from ortfuse.difference import ModelDifference
     from ortfuse.explanation import Explanation
     from ortfuse.inspection import Inspection
     from ortfuse.precision.labels import LabelsLike
@@ -60,6 +61,7 @@ __all__ = [
     "benchmark",
     "bisect",
     "bisect_runtime",
+    "diff",
     "explain",
     "find",
     "inspect",
@@ -247,6 +249,47 @@ def verify(
     )
     verdict.notes[:0] = notes_of(given)
     return verdict
+
+
+def diff(
+    first: AnyModel,
+    second: AnyModel,
+    options: Options | None = None,
+    *,
+    run: bool | None = None,
+    progress: Progress | None = None,
+    **changes: Unpack[ComparisonOptions],
+) -> ModelDifference:
+    """Tell where two models differ: nodes, attributes, constants and interface and, if asked, the first tensor that differs.
+
+    Nodes and values match by name, then by structure (`ortfuse.difference.matching`).
+
+    Args:
+        first: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
+        second: The other model.
+        options: Only `inputs`, `seed` and `tolerance` are used.
+        run: Whether to run both, and to compare every tensor that both compute; by default if there are `inputs`, without
+            which they are generated.
+        progress: Called with short messages about what is going on.
+        **changes: Single options; they override those of `options`.
+
+    Raises:
+        VerificationError: The models are to be run, and one of them cannot be.
+        OrtfuseError: One of the models or options cannot be used.
+    """
+    from ortfuse.difference import Matching, ModelDifference, compare_structure, compare_tensors
+    from ortfuse.execution.experiments import experiments
+
+    options = _options(options, **changes)
+    one, other = enter(first)[0], enter(second)[0]
+    matching = Matching(one, other)
+    structure = compare_structure(one, other, matching)
+    if not (options.inputs is not None if run is None else run):
+        return ModelDifference(structure, None, matching)
+    found, _ = experiments(one, given_inputs(options, one), options.seed, reference=False)
+    inputs = [(trial.label, trial.inputs) for trial in found]
+    tensors = compare_tensors(one, other, matching, inputs, options.tolerance, progress or silent)
+    return ModelDifference(structure, tensors, matching)
 
 
 def bisect(

@@ -103,6 +103,7 @@ def found(written: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         (1, "verify m.onnx other.onnx"),
         (0, "verify m.onnx n.onnx --max-error 0.1"),
         (1, "verify m.onnx other.onnx --max-error 1e-9"),
+        (0, "diff m.onnx other.onnx --run"),
         (0, "explain m.onnx"),
         (0, "inspect m.onnx --no-measure"),
         (0, "bench m.onnx n.onnx --rounds 6"),

@@ -14,7 +14,7 @@ VERSION = 1
 """The version of the forms: a new one when a name goes or changes its meaning. Names that are added change nothing."""
 
 COMMANDS = (
-    "optimize", "substitute", "quantize", "convert", "tune", "sweep", "verify", "bisect", "explain", "inspect", "bench",
+    "optimize", "substitute", "quantize", "convert", "tune", "sweep", "verify", "diff", "bisect", "explain", "inspect", "bench",
     "profile", "calibrate", "prove",
 )  # fmt: skip
 """The commands that write JSON; `ortfuse/schemas/` has the schema of each."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import onnx_ir as ir
 
@@ -16,6 +18,8 @@ WIDELY = 4
 
 _ENDS = {2**63 - 1: "2⁶³-1", -(2**63): "-2⁶³"}
 """What slices without an end have as their end."""
+
+Name = Callable[[ir.Value], "str | None"]
 
 MOST = 40
 """The most nodes that are drawn of one part."""
@@ -44,9 +48,11 @@ class Pictures:
     Args:
         before: The model as it was.
         after: The model as it is.
+        name: The name by which a value is known; by default its own. Values of both models with one name are the same.
     """
 
-    def __init__(self, before: ir.Model, after: ir.Model) -> None:
+    def __init__(self, before: ir.Model, after: ir.Model, name: Name = attrgetter("name")) -> None:
+        self._name = name
         self._before, self._after = list(_nodes(before)), list(_nodes(after))
         self._by_name: dict[str, list[ir.Node]] = {}
         for node in self._before:
@@ -75,10 +81,11 @@ class Pictures:
         Parts are one if they share a value that only one of the models has and few nodes take. At a value that
         both have by the same name, what computes it in either belongs together, and what takes it is another part.
         """
-        kept = {_identity(node) for node in self._before} & {_identity(node) for node in self._after}
-        was = [node for node in self._before if _identity(node) not in kept]
-        became = [node for node in self._after if _identity(node) not in kept]
-        groups = _connected([*was, *became])
+        before, after = ([_identity(node, self._name) for node in nodes] for nodes in (self._before, self._after))
+        kept = {*before} & {*after}
+        was = [node for node, key in zip(self._before, before, strict=True) if key not in kept]
+        became = [node for node, key in zip(self._after, after, strict=True) if key not in kept]
+        groups = _connected([*was, *became], self._name)
         first = set(map(id, was))
         found = [
             _pair([n for n in group if id(n) in first], [n for n in group if id(n) not in first]) for group in groups
@@ -123,14 +130,34 @@ def _operator(node: ir.Node) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
-def _identity(node: ir.Node) -> tuple[object, ...]:
-    """What makes two nodes the same in a comparison: operator, attributes, and the names of what they take and make."""
-    attributes = tuple(sorted((name, str(value.value)[:200]) for name, value in node.attributes.items()))
-    names = [None if value is None else value.name for value in node.inputs]
-    return _operator(node), attributes, tuple(names), tuple(value.name for value in node.outputs)
+def _identity(node: ir.Node, name: Name) -> tuple[object, ...]:
+    """What makes two nodes the same in a comparison: operator, attributes, and the names of what they take and make.
+
+    Constants count by the names of the values alone: those that differ are told of by themselves.
+    """
+    attributes = tuple(sorted((key, _content(one)) for key, one in node.attributes.items()))
+    names = [None if value is None else "constant" if _is_constant(value) else name(value) for value in node.inputs]
+    return _operator(node), attributes, tuple(names), tuple(name(value) for value in node.outputs)
 
 
-def _connected(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
+def _is_constant(value: ir.Value) -> bool:
+    return ir.convenience.get_const_tensor(value) is not None
+
+
+def _content(attribute: ir.Attr) -> str:
+    """The content of an attribute; nodes of graphs are compared by themselves."""
+    if attribute.is_ref():
+        return f"@{attribute.ref_attr_name}"
+    if walk.graphs_of(attribute):
+        return ""
+    if attribute.type == ir.AttributeType.TENSOR:
+        tensor = attribute.as_tensor()
+        content = tensor.numpy() if tensor.dtype == ir.DataType.STRING else tensor.tobytes()
+        return f"{tensor.dtype} {tensor.shape} {hashlib.sha256(str(content).encode()).hexdigest()}"
+    return str(attribute.value)
+
+
+def _connected(nodes: Sequence[ir.Node], name: Name) -> list[list[ir.Node]]:
     """Nodes of two models grouped by values, told by name, that both make, or that one takes and only one makes."""
     parent = list(range(len(nodes)))
 
@@ -140,22 +167,22 @@ def _connected(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
             number = parent[number]
         return number
 
-    made: dict[str, int] = {}
-    common: set[str] = set()
+    made: dict[str | None, int] = {}
+    common: set[str | None] = set()
     for number, node in enumerate(nodes):
-        for output in node.outputs:
-            if not output.name:
+        for output in map(name, node.outputs):
+            if not output:
                 continue
-            if output.name in made:
-                common.add(output.name)
-            parent[top(number)] = top(made.setdefault(output.name, number))
-    taken = Counter(value.name for node in nodes for value in node.inputs if value is not None)
+            if output in made:
+                common.add(output)
+            parent[top(number)] = top(made.setdefault(output, number))
+    taken = Counter(name(value) for node in nodes for value in node.inputs if value is not None)
     for number, node in enumerate(nodes):
-        for value in node.inputs:
-            if value is None or value.name in common or taken[value.name] > WIDELY:
+        for operand in (name(value) for value in node.inputs if value is not None):
+            if operand in common or taken[operand] > WIDELY:
                 continue
-            if value.name in made:
-                parent[top(number)] = top(made[value.name])
+            if operand in made:
+                parent[top(number)] = top(made[operand])
     groups: dict[int, list[ir.Node]] = {}
     for number, node in enumerate(nodes):
         groups.setdefault(top(number), []).append(node)

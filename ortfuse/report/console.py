@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -90,25 +89,6 @@ def show_written(console: Console, path: Path | None, what: str = "model") -> No
         console.print(f"written: {path}", markup=False, highlight=False)
     else:
         console.print(f"nothing was written; -o RESULT writes the {what}", highlight=False)
-
-
-def show_difference(console: Console, before: ir.Model, after: ir.Model) -> None:
-    """Print the operators of two models that differ in number, and in how many regions the models differ."""
-    from ortfuse.page.pictures import Pictures, operators
-
-    was, became = operators(before), operators(after)
-    made = Table(title=f"{sum(was.values())} and {sum(became.values())} nodes", title_justify="left")
-    for heading in ("operator", "A", "B", "change"):
-        made.add_column(heading, justify="left" if heading == "operator" else "right", overflow="fold")
-    for name in {**was, **became}:
-        one, other = was.get(name, 0), became.get(name, 0)
-        if one != other:
-            made.add_row(Names(name), str(one), str(other), f"{other - one:+d}")
-    regions = Pictures(before, after).regions()
-    if made.row_count:
-        console.print(made)
-    count = "1 region" if len(regions) == 1 else f"{len(regions)} regions"
-    console.print(f"they differ in {count}" if regions else "they have the same nodes", highlight=False)
 
 
 def show_notes(console: Console, notes: Iterable[str]) -> None:

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ortfuse.page.blocks import Block, Card, Cards, Notes, Page, Sites
+from ortfuse.difference import ModelDifference
+from ortfuse.difference.whole import of_tensors
+from ortfuse.page.blocks import Block, Card, Cards, Notes, Page, Rows, Sites
 from ortfuse.page.pictures import Pictures, operators
+from ortfuse.report.difference import tables
 from ortfuse.report.pages.common import change, command, counted, environment, grouped, site
+
+FOLDED = 20
+"""Tables with more rows are folded."""
 
 MOST = 60
 """The most different regions that are drawn."""
@@ -20,10 +26,10 @@ _ABOUT = (
 )
 
 
-def difference_page(first: str, second: str, before: ir.Model, after: ir.Model) -> Page:
+def difference_page(first: str, second: str, before: ir.Model, after: ir.Model, found: ModelDifference) -> Page:
     """Two models side by side: where they differ, and how."""
     was, became = operators(before), operators(after)
-    regions = Pictures(before, after).regions()
+    regions = Pictures(before, after, found.name).regions()
     groups = grouped((f"{counted(pair.was, 3)} → {counted(pair.became, 3)}", pair, _place(pair)) for pair in regions)
     names = Path(first).name, Path(second).name
     captions = (f"A, {names[0]}", f"B, {names[1]}")
@@ -49,13 +55,22 @@ def difference_page(first: str, second: str, before: ir.Model, after: ir.Model) 
                 f"{_ABOUT}{more}",
             )
         )
-    if lines := _signatures(before, after):
-        blocks.append(Notes("Inputs and outputs", lines))
+    if found.tensors is not None:
+        blocks.insert(1, Notes("Tensors", [of_tensors(found.tensors)]))
+    blocks += [
+        Rows(title, headings, rows, folded=len(rows) > FOLDED) for title, headings, rows in tables(found.structure)
+    ]
+    if found.structure.interface:
+        blocks.append(Notes("Inputs, outputs and opsets", list(found.structure.interface)))
     counts = sum(was.values()), sum(became.values())
     places = "1 region" if len(regions) == 1 else f"{len(regions)} regions"
     summary = f"A, {names[0]}, has {counts[0]} nodes, and B, {names[1]}, {counts[1]}; they differ in {places}."
     if not regions:
         summary = f"{names[0]} and {names[1]} have the same nodes."
+    others = {"attribute": len(found.structure.attributes), "constant": len(found.structure.constants)}
+    told = [f"{number} {what}{'s' * (number > 1)}" for what, number in others.items() if number]
+    if told:
+        summary += f" Nodes of both differ in {' and '.join(told)}."
     return Page(f"{names[0]} and {names[1]}", summary, blocks, command(), environment())
 
 
@@ -64,20 +79,3 @@ def _place(pair: object) -> str:
         if picture is not None:
             return next((box.detail for box in picture.boxes if box.kind == "output"), "")
     return ""
-
-
-def _signatures(before: ir.Model, after: ir.Model) -> list[str]:
-    lines = []
-    for what, one, other in (
-        ("input", before.graph.inputs, after.graph.inputs),
-        ("output", before.graph.outputs, after.graph.outputs),
-    ):
-        first, second = ({value.name: f"{value.dtype}{value.shape}" for value in values} for values in (one, other))
-        lines += [
-            f"{what} {name}: {first[name]} in A, {second[name]} in B"
-            for name in first
-            if name in second and first[name] != second[name]
-        ]
-        lines += [f"{what} {name} is only in A" for name in first if name not in second]
-        lines += [f"{what} {name} is only in B" for name in second if name not in first]
-    return lines
