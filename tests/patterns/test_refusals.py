@@ -7,6 +7,7 @@ and attributes, one at a time.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
@@ -29,6 +30,8 @@ from ortfuse.targets import Quirk
 RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rules if rule.guards]
 SPELLINGS = 6
 MOST_SPELLINGS = 40
+REFUSED = 2
+"""In so many spellings of a rule the answers of a guard are read."""
 LARGE = 1500
 WINDOWS = (
     {"ceil_mode": 1}, {"mode": "linear"}, {"pads": (1, 1, 1, 1)}, {"pads": (1, 1)}, {"dilations": (9, 9)},
@@ -289,7 +292,8 @@ def test_every_guard_refuses_by_subject_and_remedy(rule: Rule, monkeypatch: pyte
     matches = list(instances(rule))
     assert matches
     for guard in rule.guards:
-        found = [answer for match in matches for answer in refusals(guard, match)]
+        answers = filter(None, (list(refusals(guard, match)) for match in matches))
+        found = [answer for several in itertools.islice(answers, REFUSED) for answer in several]
         assert found, f"{guard.__qualname__} refuses nothing"
         strange = [answer for answer in found if not isinstance(answer, Refusal)]
         assert not strange, f"{guard.__qualname__}: {strange[0]}"
