@@ -31,7 +31,8 @@ from typing import Any, Literal, get_args
 from ortfuse.assessment import idle
 from ortfuse.errors import ModelFileError, OptionError
 from ortfuse.model.small_files import from_toml, read_text
-from ortfuse.options import IN_FILES, Options, PathLike, from_folder
+from ortfuse.options import IN_FILES, LARGEST_FLOAT, Options, PathLike, from_folder
+from ortfuse.printable import brief
 
 ENDING = ".onnx"
 """The file name extension of models."""
@@ -154,7 +155,7 @@ class ModelsFile:
             raise OptionError("models", text)
         for name, table in tables.items():
             if not isinstance(table, dict):
-                hint = f'write a table, such as [models."{name}"], not {table!r}'
+                hint = f'write a table, such as [models."{name}"], not {brief(table)}'
                 raise OptionError("models", f"{place}: {hint}; a name with dots stands in quotes")
         shared = _checked(data, place, "", (*_OPTIONS, *_BOUNDS))
         entries = [
@@ -269,13 +270,15 @@ def _check_others(table: Mapping[str, Any]) -> None:
         OptionError: A value is invalid, or a remark on a failure stands without it.
     """
     error, expected = table.get("max_error"), table.get("expect", "fails")
-    if error is not None and (isinstance(error, bool) or not isinstance(error, int | float) or not error >= 0):
-        raise OptionError("max_error", f"write a number that is 0 or more, such as 0.01, not {error!r}")
+    if error is not None and (
+        isinstance(error, bool) or not isinstance(error, int | float) or not 0 <= error <= LARGEST_FLOAT
+    ):
+        raise OptionError("max_error", f"write a number that is 0 or more, such as 0.01, not {brief(error)}")
     if expected not in get_args(Expected):
-        raise OptionError("expect", f"write {' or '.join(map(repr, get_args(Expected)))}, not {expected!r}")
+        raise OptionError("expect", f"write {' or '.join(map(repr, get_args(Expected)))}, not {brief(expected)}")
     for name in ("why", "says"):
         if not isinstance(table.get(name, ""), str):
-            raise OptionError(name, f"write a text, not {table[name]!r}")
+            raise OptionError(name, f"write a text, not {brief(table[name])}")
     for name in ("why", "says"):
         if name in table and table.get("expect", "ok") == "ok":
             raise OptionError(name, 'is about a known failure; add `expect`, such as expect = "wrong"')

@@ -19,6 +19,7 @@ import difflib
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ from ortfuse.assumptions import ASSUMPTIONS
 from ortfuse.errors import OptionError
 from ortfuse.execution.budget import SECONDS
 from ortfuse.model.small_files import from_toml, read_text
+from ortfuse.printable import brief
+from ortfuse.targets.processor import demand_threads
 
 if TYPE_CHECKING:
     from ortfuse.execution.data_reader import DataReader
@@ -38,8 +41,8 @@ if TYPE_CHECKING:
 LARGEST_NUMBER = 2**31 - 1
 """The largest whole number that an option can be."""
 
-MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
-"""The most threads that an operator can have: tens of thousands never get to run."""
+LARGEST_FLOAT = sys.float_info.max
+"""The largest number that is none of an infinite size: whole numbers have no bound in Python and TOML."""
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
@@ -173,7 +176,7 @@ class Options:
         rounds: How often each model is run when it is measured; by `benchmark` and `bench` at least.
         bench_budget: Seconds that these may measure: there are more rounds until the bounds of all speedups are narrow, or the
             time is over. By default 10; 0 makes no more than `rounds`.
-        threads: Threads of the runtime when measuring; 0 leaves the number to it.
+        threads: Threads of the runtime when measuring, at most 64 or four for each processor; 0 leaves the number to it.
         output: The file that the result is written to.
         link: Whether external data of the output may be hard links (see `ortfuse.save`).
         loaded: Whether the runtime loads the result, with all of its optimisations and in a process of its own, before it is
@@ -339,9 +342,9 @@ Check: TypeAlias = Callable[[str, Any], Any]
 def _number(least: int, most: int = LARGEST_NUMBER) -> Check:
     def check(name: str, value: Any) -> int:
         if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
-            raise OptionError(name, f"write a whole number, {least} or more, not {value!r}")
+            raise OptionError(name, f"write a whole number, {least} or more, not {brief(value)}")
         if value.__index__() > most:
-            raise OptionError(name, f"write a whole number, {most:,} at most, not {value!r}")
+            raise OptionError(name, f"write a whole number, {most:,} at most, not {brief(value)}")
         return int(value.__index__())
 
     return check
@@ -353,32 +356,32 @@ def _or_none(check: Check) -> Check:
 
 def _boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise OptionError(name, f"write true or false, not {value!r}")
+        raise OptionError(name, f"write true or false, not {brief(value)}")
     return value
 
 
 def _error_bound(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise OptionError(name, f"write a number that is 0 or more, such as 1e-3, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_FLOAT:
+        raise OptionError(name, f"write a number that is 0 or more, such as 1e-3, not {brief(value)}")
     return float(value)
 
 
 def _seconds(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise OptionError(name, f"write a number of seconds above 0, such as 60, not {value!r}")
-    return float(value)
+        raise OptionError(name, f"write a number of seconds above 0, such as 60, not {brief(value)}")
+    return float(value) if value <= LARGEST_FLOAT else math.inf
 
 
 def _duration(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise OptionError(name, f"write a number of seconds that is 0 or more, such as 60, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_FLOAT:
+        raise OptionError(name, f"write a number of seconds that is 0 or more, such as 60, not {brief(value)}")
     return float(value)
 
 
 def _one_of(choices: tuple[str, ...]) -> Check:
     def check(name: str, value: Any) -> str | None:
         if value is not None and value not in choices:
-            raise OptionError(name, f"write {' or '.join(map(repr, choices))}, not {value!r}")
+            raise OptionError(name, f"write {' or '.join(map(repr, choices))}, not {brief(value)}")
         return value if value is None else str(value)
 
     return check
@@ -386,7 +389,7 @@ def _one_of(choices: tuple[str, ...]) -> Check:
 
 def _path(name: str, value: Any) -> Any:
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-        raise OptionError(name, f"write a path, not {value!r}")
+        raise OptionError(name, f"write a path, not {brief(value)}")
     return value
 
 
@@ -394,7 +397,7 @@ def _paths(name: str, value: Any) -> tuple[Any, ...]:
     if isinstance(value, str | os.PathLike):
         return (_path(name, value),)
     if isinstance(value, Mapping) or not hasattr(value, "__iter__"):
-        raise OptionError(name, f"write the paths of files or folders, not {value!r}")
+        raise OptionError(name, f"write the paths of files or folders, not {brief(value)}")
     return tuple(_path(name, one) for one in value)
 
 
@@ -411,14 +414,18 @@ def _passes(name: str, value: Any) -> Any:
     if isinstance(value, str | os.PathLike):
         return value
     if isinstance(value, Mapping) or not hasattr(value, "__iter__"):
-        raise OptionError(name, f'write a pipeline, such as "canonicalize, fuse.*", or a list of passes, not {value!r}')
+        raise OptionError(
+            name, f'write a pipeline, such as "canonicalize, fuse.*", or a list of passes, not {brief(value)}'
+        )
     return tuple(value)
 
 
 def _assumptions(name: str, value: Any) -> tuple[str, ...]:
     found = (value,) if isinstance(value, str) else value
     if not isinstance(found, Sequence) or not all(isinstance(one, str) for one in found):
-        raise OptionError(name, f"write the names of assumptions, such as {next(iter(ASSUMPTIONS))}, not {value!r}")
+        raise OptionError(
+            name, f"write the names of assumptions, such as {next(iter(ASSUMPTIONS))}, not {brief(value)}"
+        )
     for one in found:
         if one not in ASSUMPTIONS:
             raise OptionError(name, f"there is no assumption {one!r}; there are {', '.join(ASSUMPTIONS)}")
@@ -429,7 +436,9 @@ def _explain(name: str, value: Any) -> Any:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
-        raise OptionError(name, f'write true, or a list of families and rules such as ["attention"], not {value!r}')
+        raise OptionError(
+            name, f'write true, or a list of families and rules such as ["attention"], not {brief(value)}'
+        )
     return tuple(value) or True
 
 
@@ -458,13 +467,13 @@ def _pins(name: str, value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping) or not all(
         isinstance(one, str) and one for part in value.items() for one in part
     ):
-        raise OptionError(name, f'write operators by family, such as {{attention = "Attention"}}, not {value!r}')
+        raise OptionError(name, f'write operators by family, such as {{attention = "Attention"}}, not {brief(value)}')
     return dict(value)
 
 
 def _sizes(name: str, value: Any) -> dict[str, int]:
     if not isinstance(value, Mapping):
-        raise OptionError(name, f"write numbers by dimension, such as {{sequence = 128}}, not {value!r}")
+        raise OptionError(name, f"write numbers by dimension, such as {{sequence = 128}}, not {brief(value)}")
     least = _number(0)
     return {str(dim): least(f"{name}[{dim}]", size) for dim, size in value.items()}
 
@@ -503,7 +512,7 @@ _CHECKS: Mapping[str, Check] = {
     "tolerance": _or_none(_error_bound),
     "rounds": _number(1),
     "bench_budget": _or_none(_duration),
-    "threads": _number(0, MOST_THREADS),
+    "threads": lambda name, value: demand_threads(value, name),
     "output": _or_none(_path),
     "link": _boolean,
     "loaded": _boolean,

@@ -30,6 +30,15 @@ def visible(text: str) -> str:
     return _SUSPECT.sub(_escaped, text)
 
 
+def brief(value: Any, longest: int = 80) -> str:
+    """A value as Python writes it, no longer than so many characters: it may be a number of a million digits."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= longest else f"{text[:longest]}..."
+
+
 def visible_lines(text: str) -> str:
     """The same for text of several lines, which it stays."""
     return "\n".join(map(visible, text.split("\n")))

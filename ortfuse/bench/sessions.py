@@ -25,6 +25,7 @@ from ortfuse.execution.runtime import Settings, seconds_timed
 from ortfuse.execution.session import shortened
 from ortfuse.execution.worker import Remote, Worker
 from ortfuse.targets import libraries
+from ortfuse.targets.processor import demand_threads
 
 LEAST_SECONDS = 0.01
 """Shorter runs are repeated within a round until they take about as long."""
@@ -262,7 +263,7 @@ def _repetitions(seconds: float) -> int:
 
 def _open(name: str, candidate: Candidate, inputs: Inputs, threads: int) -> _Opened:
     others = tuple(candidate.settings.items())
-    settings = Settings(threads=threads, libraries=libraries(), spinning=True, others=others)
+    settings = Settings(threads=demand_threads(threads), libraries=libraries(), spinning=True, others=others)
     worker = Worker()
     try:
         worker.wait()

@@ -17,7 +17,7 @@ from ortfuse.pipeline import load_catalogue
 from ortfuse.targets import CPU, installed, shipped_costs
 from ortfuse.targets.calibrated import calibration_file, store, stored
 from ortfuse.targets.costs import WORTH_IT, Measured
-from ortfuse.targets.processor import processor_kind, processor_name
+from ortfuse.targets.processor import demand_threads, processor_kind, processor_name
 
 SCHEMA = "ortfuse.calibrate/1"
 """The name and version of the JSON data."""
@@ -108,8 +108,10 @@ def calibrate(
         step: Called before each measurement.
 
     Raises:
+        OptionError: There are more threads than ever run.
         RuleError: A name in `only` is none of a family or rule that is chosen by cost, or a rule file cannot be used.
     """
+    demand_threads(threads)
     runtime, shipped = installed().table.runtime, shipped_costs(CPU)
     paths = [patterns] if isinstance(patterns, str) or not isinstance(patterns, Sequence) else list(patterns)
     place = Path(file) if file is not None else calibration_file()

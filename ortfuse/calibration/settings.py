@@ -28,6 +28,7 @@ from ortfuse.options import PathLike
 from ortfuse.sessions import SessionConfig, Setting, write_beside
 from ortfuse.sessions.measured import remember, settings_file
 from ortfuse.sessions.recommended import derived, with_runtime
+from ortfuse.targets.processor import demand_threads
 
 WORTH_IT = 1.01
 """The least speedup, of which one can be sure, that is worth a setting."""
@@ -143,8 +144,10 @@ def calibrate_session(
         meter: What measures candidates beside a baseline, from that, the inputs, the threads and its name.
 
     Raises:
+        OptionError: There are more threads than ever run.
         VerificationError: The model cannot be run, or has no open dimension of a name in `sizes`.
     """
+    demand_threads(threads)
     path = Path(model)
     loaded = load(path)
     label, inputs = typical_inputs(loaded, sizes=sizes)

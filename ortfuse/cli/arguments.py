@@ -244,7 +244,7 @@ Threads = Annotated[
         "--threads",
         parser=whole_number(0),
         metavar="NUMBER",
-        help="Threads of the runtime when measuring; 0, the default, leaves the choice to it.",
+        help="Threads of the runtime when measuring; at most 64 or four a processor; 0, the default, leaves the choice to it.",
         show_default=False,
     ),
 ]

@@ -14,6 +14,7 @@ from ortfuse.execution.session import shortened
 from ortfuse.execution.worker import Worker
 from ortfuse.model.io import save
 from ortfuse.targets import libraries, with_functions
+from ortfuse.targets.processor import demand_threads
 
 
 def demand_footprints() -> None:
@@ -36,8 +37,10 @@ def footprint(model: ir.Model, inputs: Inputs, threads: int = 0) -> int:
 
     Raises:
         CrashError: The runtime crashes or hangs.
+        OptionError: There are more threads than ever run.
         VerificationError: It cannot be loaded or run.
     """
+    demand_threads(threads)
     with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
         path = Path(folder) / "model.onnx"
         save(with_functions(model), path)

@@ -25,6 +25,7 @@ from ortfuse.graph.tensors import tensors
 from ortfuse.model.proto import separate
 from ortfuse.model.stored_tensor import in_file
 from ortfuse.targets import libraries, with_functions
+from ortfuse.targets.processor import demand_threads
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -103,11 +104,12 @@ class Session:
 
         Raises:
             CrashError: The runtime crashes on the model.
+            OptionError: There are more threads than ever run.
             VerificationError: The runtime refuses the model.
         """
         asked = Settings(
             level="all" if optimise else "none",
-            threads=threads,
+            threads=demand_threads(threads),
             provider=provider,
             disabled=tuple(disabled),
             profile=os.fspath(profile),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import functools
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ def of_type(kind: Any, data: Any, where: str = "the value") -> Any:
         return _of_dataclass(kind, data, where)
     if kind is Any or (kind in (bool, int, str, type(None)) and type(data) is kind):
         return data
-    if kind is float and type(data) in (int, float):
+    if kind is float and (type(data) is float or (type(data) is int and abs(data) <= sys.float_info.max)):
         return data
     if origin is Literal and data in inner:
         return data

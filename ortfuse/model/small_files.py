@@ -21,6 +21,9 @@ LARGEST = 1 << 28
 DEEPEST = 100
 """The most levels of lists and tables within each other."""
 
+LONGEST_NUMBER = 10_000
+"""The most bits of a whole number: Python writes none of more than 4300 digits, which TOML can have as hexadecimal ones."""
+
 
 def regular_file(path: str | os.PathLike[str]) -> BufferedReader:
     """A regular file, opened to be read.
@@ -77,7 +80,7 @@ def from_toml(text: str) -> dict[str, Any]:
     """Data from TOML.
 
     Raises:
-        ValueError: It is not TOML, or nests too deeply.
+        ValueError: It is not TOML, nests too deeply, or has a number of thousands of digits.
     """
     try:
         data: dict[str, Any] = _shallow(tomllib.loads(text))
@@ -90,8 +93,10 @@ def _shallow(data: Any) -> Any:
     """The data, if what is made of them by recursion later, such as a message, has an end."""
     level = [data] if isinstance(data, dict | list) else []
     for _ in range(DEEPEST):
-        inside = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [one for several in inside for one in several if isinstance(one, dict | list)]
+        inside = [one for several in level for one in (several.values() if isinstance(several, dict) else several)]
+        if any(isinstance(one, int) and one.bit_length() > LONGEST_NUMBER for one in inside):
+            raise ValueError("a number in it has thousands of digits")
+        level = [one for one in inside if isinstance(one, dict | list)]
         if not level:
             return data
     raise ValueError("it nests too deeply")

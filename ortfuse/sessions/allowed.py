@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ortfuse.options import MOST_THREADS
+from ortfuse.targets.processor import MOST_THREADS
 
 MOST_NAMES = 64
 """The most names in a list."""

@@ -15,8 +15,9 @@ from typing import Any
 
 from ortfuse.errors import OptionError, OrtfuseWarning
 from ortfuse.model.small_files import from_json
-from ortfuse.printable import visible
+from ortfuse.printable import brief, visible
 from ortfuse.sessions.allowed import refusal
+from ortfuse.targets.processor import MOST_THREADS
 
 SCHEMA = 1
 """The version of the form in which settings are written."""
@@ -24,8 +25,8 @@ SCHEMA = 1
 MOST_SETTINGS = 100
 """The most settings that a file may have."""
 
-LONGEST_NAME, LONGEST_REASON, LONGEST_RUNTIME = 80, 2000, 80
-"""Characters of a name or value that is refused, of a reason and of the version of a runtime that are taken from a file."""
+LONGEST_REASON, LONGEST_RUNTIME = 2000, 80
+"""Characters of a reason and of the version of a runtime that are taken from a file."""
 
 Value = bool | int | str | tuple[Any, ...]
 """The value of a setting: providers are names, or pairs of a name and its options."""
@@ -41,6 +42,12 @@ def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError("write a whole number, 0 or more; 0 leaves the number to the runtime")
     return value
+
+
+def _threads(value: Any) -> int:
+    if _count(value) > MOST_THREADS:
+        raise ValueError(f"write a whole number, {MOST_THREADS} at most")
+    return int(value)
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -59,8 +66,15 @@ def _provider(one: Any) -> str | tuple[str, dict[str, str]]:
     if isinstance(one, str):
         return one
     if isinstance(one, Sequence) and len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], Mapping):
-        return one[0], {str(key): str(value) for key, value in one[1].items()}
+        return one[0], {str(key): _of_provider(str(key), str(value)) for key, value in one[1].items()}
     raise ValueError('write names, or pairs of a name and its options: ["CPUExecutionProvider"]')
+
+
+def _of_provider(name: str, value: str) -> str:
+    """An option of a provider, as text."""
+    if name.endswith("num_threads") and value.isdecimal() and int(value[:20]) > MOST_THREADS:
+        raise ValueError(f"write {MOST_THREADS} at most for {name}")
+    return value
 
 
 def _choice(*choices: str) -> Callable[[Any], str]:
@@ -73,8 +87,8 @@ def _choice(*choices: str) -> Callable[[Any], str]:
 
 
 CHECKS: Mapping[str, Callable[[Any], Value]] = {
-    "intra_op_num_threads": _count,
-    "inter_op_num_threads": _count,
+    "intra_op_num_threads": _threads,
+    "inter_op_num_threads": _threads,
     "execution_mode": _choice("sequential", "parallel"),
     "graph_optimization_level": _choice("all", "layout", "extended", "basic", "none"),
     "enable_mem_reuse": _flag,
@@ -182,7 +196,7 @@ class SessionConfig:
             raise OptionError("session", f'{where} has no list of "settings" with a "name" and a "value" each')
         if content.get("schema") != SCHEMA:
             raise OptionError(
-                "session", f"{where} is of version {_short(content.get('schema'))}, and this reads {SCHEMA}"
+                "session", f"{where} is of version {brief(content.get('schema'))}, and this reads {SCHEMA}"
             )
         if len(settings) > MOST_SETTINGS:
             raise OptionError("session", f"{where} has {len(settings):,} settings, and may have {MOST_SETTINGS}")
@@ -204,20 +218,14 @@ def from_file(name: str, value: Any, reason: Any, where: str) -> Setting | None:
     if not problem:
         return setting
     advice = "a program of your own can give it to `ortfuse.session`"
-    warnings.warn(f"{where}: the setting {_short(name)} is left out: {problem}; {advice}", OrtfuseWarning, stacklevel=2)
+    warnings.warn(f"{where}: the setting {brief(name)} is left out: {problem}; {advice}", OrtfuseWarning, stacklevel=2)
     return None
-
-
-def _short(value: Any) -> str:
-    """A value from a file as it is shown in a message."""
-    text = repr(value)
-    return text if len(text) <= LONGEST_NAME else text[:LONGEST_NAME] + "..."
 
 
 def _checked(name: str, value: Any) -> Value:
     if "." in name:
         if not isinstance(value, str):
-            raise OptionError(name, f"is a configuration entry, whose value is text: write {_short(str(value))}")
+            raise OptionError(name, f"is a configuration entry, whose value is text: write {brief(str(value))}")
         return value
     if name not in CHECKS:
         close = difflib.get_close_matches(name, CHECKS, n=1)
@@ -226,4 +234,4 @@ def _checked(name: str, value: Any) -> Value:
     try:
         return CHECKS[name](value)
     except ValueError as error:
-        raise OptionError(name, f"{error}, not {_short(value)}") from None
+        raise OptionError(name, f"{error}, not {brief(value)}") from None

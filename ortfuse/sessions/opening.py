@@ -14,7 +14,7 @@ from ortfuse.model.io import metadata
 from ortfuse.sessions.config import SessionConfig
 from ortfuse.sessions.stored import config_beside, config_of
 from ortfuse.targets import libraries
-from ortfuse.targets.processor import granted_processors
+from ortfuse.targets.processor import demand_threads, granted_processors
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -60,6 +60,8 @@ def session(
     granted = granted_processors()
     if THREADS not in found and not options.intra_op_num_threads and granted is not None:
         options.intra_op_num_threads = granted
+    for name in (THREADS, "inter_op_num_threads"):
+        demand_threads(getattr(options, name), name)
     arguments = {"providers": ["CPUExecutionProvider"], **configure(options, found.values())}
     try:
         return onnxruntime.InferenceSession(os.fspath(path), options, **arguments)

@@ -89,10 +89,11 @@ def write_beside(path: str | os.PathLike[str], config: SessionConfig) -> Path | 
     """
     file = beside(path)
     try:
-        present = os.path.lexists(file)
+        file.lstat()
+    except FileNotFoundError:
+        if not len(config):
+            return None
     except OSError:
-        return None
-    if not len(config) and not present:
         return None
     write_text(file, config.to_json() + "\n", follow=False)
     return file

@@ -13,6 +13,13 @@ import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from ortfuse.errors import OptionError
+from ortfuse.printable import brief
+
+MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
+"""The most threads that an operator can have: tens of thousands never get to run."""
 
 _SETS = ("AVX512F", "AVX2", "AVX", "SVE", "ASIMD", "VSX", "VX", "LSX", "RVV")
 """Instruction sets, the one that the runtime prefers first."""
@@ -28,6 +35,23 @@ _OF_NUMPY = {"AVX512_CLX": "AVX512_VNNI", "AVX512_SPR": "AVX512_FP16", "ASIMDDP"
 """Those that numpy knows of, where the system does not tell; AVX512_CLX and AVX512_SPR are the generations that brought them."""
 
 _SAME = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
+
+
+def demand_threads(number: Any, name: str = "threads") -> int:
+    """Return a number of threads if a session can have so many; 0 leaves the choice to the runtime.
+
+    Args:
+        number: The number.
+        name: The option or the setting that it is the value of.
+
+    Raises:
+        OptionError: It is no whole number from 0 to `MOST_THREADS`.
+    """
+    if isinstance(number, bool) or not hasattr(number, "__index__") or number.__index__() < 0:
+        raise OptionError(name, f"write a whole number, 0 or more, not {brief(number)}; 0 leaves it to the runtime")
+    if number.__index__() > MOST_THREADS:
+        raise OptionError(name, f"write a whole number, {MOST_THREADS:,} at most, not {brief(number)}")
+    return int(number.__index__())
 
 
 @functools.cache

@@ -18,9 +18,9 @@ from ortfuse.cli.app import main
 from ortfuse.errors import OptionError, OrtfuseWarning
 from ortfuse.model.interop import enter
 from ortfuse.model.io import metadata
-from ortfuse.options import MOST_THREADS
 from ortfuse.sessions import SessionConfig, Setting, hand_on, measured, recommended, stored_config
 from ortfuse.sessions.stored import KEY
+from ortfuse.targets.processor import MOST_THREADS
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[2,4] x) => (float[2,4] y) { y = Relu(x) }'
 MEMORY_STATS = "session.collect_node_memory_stats_to_file"
