@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ortfuse.assessment import Assessment
 from ortfuse.attempts import Attempts
+from ortfuse.execution.expansion import not_loadable
 from ortfuse.execution.loading import Loading
 from ortfuse.model.interop import leave
 from ortfuse.model.io import save, stored_bytes
@@ -58,6 +59,8 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
     inside, asked, options = attempts.inside, attempts.asked, attempts.options
     if check and (options.verify == "whole" or options.bench or options.output is None):
         Loading.of_graph(inside).demand()
+    if check and (unasked := not_loadable(inside)):
+        report.notes.append(unasked)
     _remark(inside, report, attempts.manager)
     sites = _site_checks(asked)
     session = _recommended_session(inside)

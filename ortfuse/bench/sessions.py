@@ -7,6 +7,7 @@ otherwise. A turn ends when they have stopped to, so that they do not take proce
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,6 +21,7 @@ from ortfuse.bench.latency_table import speedup_cell
 from ortfuse.bench.patience import MOST, Patience
 from ortfuse.bench.scatter import median_bounds
 from ortfuse.errors import OrtfuseError, VerificationError
+from ortfuse.execution.expansion import demand_bounded
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.runtime import Settings, seconds_timed
 from ortfuse.execution.session import shortened
@@ -264,6 +266,7 @@ def _repetitions(seconds: float) -> int:
 def _open(name: str, candidate: Candidate, inputs: Inputs, threads: int) -> _Opened:
     others = tuple(candidate.settings.items())
     settings = Settings(threads=demand_threads(threads), libraries=libraries(), spinning=True, others=others)
+    demand_bounded(os.fspath(candidate.path))
     worker = Worker()
     try:
         worker.wait()

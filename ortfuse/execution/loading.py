@@ -10,6 +10,7 @@ from typing import Self
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError
+from ortfuse.execution.expansion import ExpansionError
 from ortfuse.execution.runtime import Level, Settings
 from ortfuse.execution.session import opened, separated, shortened, weight_bytes, zeros_folder
 from ortfuse.execution.written import as_written
@@ -72,7 +73,10 @@ class Loading:
         return cls(found.source, {}, found.weight_bytes, _cheap(found.nodes))
 
     def problem(self) -> str:
-        """Why the runtime does not load the model, empty if it does; waits until that is known."""
+        """Why the runtime does not load the model, empty if it does or is not asked to; waits until that is known.
+
+        It is not asked to load a model whose calls of functions stand for too many nodes.
+        """
         self._thread.join()
         return self._problem
 
@@ -92,6 +96,8 @@ class Loading:
             settings = Settings(level=level, lean=lean, libraries=libraries(), folder=zeros_folder())
             try:
                 opened(source, weights, settings, isolated=True)
+            except ExpansionError:
+                return  # a report says so (`ortfuse.execution.expansion.not_loadable`)
             except CrashError as error:
                 self._problem = f"{error}{_WITH[level]}"
             except Exception as error:

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError, VerificationError
 from ortfuse.execution.as_it_is import AsItIs, Runnable
+from ortfuse.execution.expansion import demand_bounded
 from ortfuse.execution.integer_caches import Rounding, integer_caches
 from ortfuse.execution.random_seeds import is_seeded
 from ortfuse.execution.runtime import InFile, Loaded, Settings
@@ -104,6 +105,7 @@ class Session:
 
         Raises:
             CrashError: The runtime crashes on the model.
+            ExpansionError: Calls of functions stand for too many nodes, so that the runtime is not asked.
             OptionError: There are more threads than ever run.
             VerificationError: The runtime refuses the model.
         """
@@ -224,7 +226,12 @@ class Session:
 def opened(
     source: str | bytes, weights: Mapping[str, ir.TensorProtocol], settings: Settings, isolated: bool
 ) -> Loaded | Remote:
-    """A session in the worker process, or in this one."""
+    """A session in the worker process, or in this one.
+
+    Raises:
+        ExpansionError: Calls of functions stand for too many nodes.
+    """
+    demand_bounded(source)
     if isolated:
         given = {name: _in_file(tensor) or tensor for name, tensor in weights.items()}
         if sum(tensor.nbytes for tensor in given.values() if not isinstance(tensor, InFile)) <= LARGEST:

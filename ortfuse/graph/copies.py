@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from ortfuse.graph.walk import nested_nodes
+from ortfuse.graph.walk import nested_nodes, nodes_within
 
 
 def narrowed(
@@ -41,3 +41,18 @@ def redirected(
         carrier.outputs[0].type, carrier.outputs[0].shape = old.type, old.shape
         copy.outputs[index] = carrier.outputs[0]
     return copy
+
+
+def resolve_attributes(graph: ir.Graph, attributes: Mapping[str, ir.Attr]) -> None:
+    """Put values in the place of references to attributes of a function; what refers to an absent one is absent too."""
+    for node in nodes_within(graph):
+        for name, attribute in list(node.attributes.items()):
+            if not attribute.is_ref():
+                continue
+            found = attributes.get(attribute.ref_attr_name or "")
+            if found is None:
+                del node.attributes[name]
+            elif found.is_ref():
+                node.attributes[name] = ir.RefAttr(name, found.ref_attr_name or "", found.type)
+            else:
+                node.attributes[name] = ir.Attr(name, found.type, found.value)

@@ -32,7 +32,7 @@ from ortfuse.graph.journal import (
     following,
     put_in_order,
 )
-from ortfuse.graph.walk import nested_nodes, nodes_within
+from ortfuse.graph.walk import nested_nodes
 
 
 class Editor(Changes):
@@ -94,7 +94,7 @@ class Editor(Changes):
                 use.node.replace_input_with(use.idx, value)
         results: list[ir.Value] = [stands_for.get(output) or output for output in copy.outputs]
         if attributes is not None:
-            _resolve_attributes(copy, attributes)
+            copies.resolve_attributes(copy, attributes)
         nodes, constants = list(copy), list(copy.initializers.values())
         is_body = bool(given) or attributes is not None
         for value in (output for node in nodes for output in node.outputs if is_body and output.name):
@@ -440,21 +440,6 @@ class Editor(Changes):
 
     def _is_function(self, graph: ir.Graph) -> bool:
         return self.scope_of(graph).root is not self.model.graph
-
-
-def _resolve_attributes(graph: ir.Graph, attributes: Mapping[str, ir.Attr]) -> None:
-    """Put values in the place of references to attributes of a function; what refers to an absent one is absent too."""
-    for node in nodes_within(graph):
-        for name, attribute in list(node.attributes.items()):
-            if not attribute.is_ref():
-                continue
-            found = attributes.get(attribute.ref_attr_name or "")
-            if found is None:
-                del node.attributes[name]
-            elif found.is_ref():
-                node.attributes[name] = ir.RefAttr(name, found.ref_attr_name or "", found.type)
-            else:
-                node.attributes[name] = ir.Attr(name, found.type, found.value)
 
 
 def _can_be_output(old: ir.Value, new: ir.Value) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
+from ortfuse.graph.expansion import beyond, expanded_nodes
+from ortfuse.graph.inlining import inline_all
 from ortfuse.graph.schemas import accepts, changes, keeps_meaning
 from ortfuse.graph.walk import nodes_within
 
@@ -20,8 +21,11 @@ _FLATTENING = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 def without_functions(model: ir.Model) -> ir.Model | None:
     """A copy whose functions stand where they were called; `None` if they cannot.
 
-    They cannot where a function calls itself, or has an operator that is another one, or none, in the opset of the model.
+    They cannot in these cases: a function calls itself, takes a graph as an attribute, or has an operator that is another one, or
+    none, in the opset of the model; the copy would have more than `MOST_NODES` nodes.
     """
+    if beyond(expanded_nodes(model)):
+        return None
     copy = model.clone()
     imports = copy.graph.opset_imports
     for function in copy.functions.values():
@@ -30,10 +34,9 @@ def without_functions(model: ir.Model) -> ir.Model | None:
         function.opset_imports.update(
             {domain: imports[domain] for domain in function.opset_imports if domain in imports}
         )
-    try:
-        return InlinePass()(copy).model
-    except ValueError:
-        return None
+        if any(imports.setdefault(domain, version) != version for domain, version in function.opset_imports.items()):
+            return None
+    return copy if inline_all(copy) else None
 
 
 def looked_into(model: ir.Model) -> ir.Model:

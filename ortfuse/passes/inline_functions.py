@@ -19,6 +19,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortfuse.errors import TargetError
+from ortfuse.graph.expansion import MOST_NODES, beyond, expanded_nodes
 from ortfuse.graph.functions import changed_operator, is_to_be_raised
 from ortfuse.graph.walk import Scope, nodes_within
 from ortfuse.passes.context import Context
@@ -39,15 +40,15 @@ class InlineFunctions:
 
     name: ClassVar[str] = "inline_functions"
     repeated_bytes: int = 1 << 20
-    nodes: int = 50_000
+    nodes: int = MOST_NODES
 
     def run(self, context: Context) -> int:
         """Inline calls; returns how many. A call in an inlined body is met by the next run."""
         functions = context.model.functions
         if not functions or libraries():
             return 0
-        if _expanded(context.model, self.nodes) > self.nodes:
-            context.note(f"calls of functions stay: the model would have more than {self.nodes} nodes")
+        if reason := beyond(expanded_nodes(context.model), self.nodes):
+            context.note(f"calls of functions stay calls: {reason}")
             return 0
         _raise_functions(context)
         calls = [
@@ -113,29 +114,3 @@ def _bytes(function: ir.Function) -> int:
 
 def _holds_tensor(node: ir.Node) -> bool:
     return node.op_type == "Constant" and "value" in node.attributes and not node.attributes["value"].is_ref()
-
-
-def _expanded(model: ir.Model, limit: int) -> int:
-    """How many nodes the calls in a model become; more than `limit` if that many, or if functions call each other in a circle."""
-    sizes: dict[ir.OperatorIdentifier, int] = {}
-    waiting, entered = list(model.functions), set[ir.OperatorIdentifier]()
-    while waiting:
-        name = waiting[-1]
-        called = _called(model.functions[name].graph, model)
-        missing = [other for other in called if other not in sizes]
-        if name in sizes or not missing:
-            own = sum(1 for _ in nodes_within(model.functions[name].graph))
-            sizes[name] = min(own + sum(times * sizes[other] for other, times in called.items()), limit + 1)
-            waiting.pop()
-        elif name in entered:
-            return limit + 1
-        else:
-            entered.add(name)
-            waiting += missing
-    main = _called(model.graph, model)
-    return sum(times * sizes[name] for name, times in main.items())
-
-
-def _called(graph: ir.Graph, model: ir.Model) -> Counter[ir.OperatorIdentifier]:
-    """The functions that the nodes of a graph call, and how often."""
-    return Counter(node.op_identifier() for node in nodes_within(graph) if node.op_identifier() in model.functions)

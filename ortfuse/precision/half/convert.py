@@ -20,6 +20,7 @@ from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.integer_caches import Cache
 from ortfuse.execution.loading import Loading
 from ortfuse.execution.session import Arrays, Session, weight_bytes
+from ortfuse.graph.expansion import beyond, expanded_nodes
 from ortfuse.graph.functions import without_functions
 from ortfuse.graph.selection import demand_matches, mark, patterns_of, unmark
 from ortfuse.model.interop import AnyModel, enter, leave
@@ -302,8 +303,10 @@ def _flat(model: ir.Model, half: ir.DataType) -> tuple[ir.Model, list[str]]:
     mark_called(model)
     copy = without_functions(model) if model.functions else model.clone()
     if copy is None:
+        if reason := beyond(expanded_nodes(model)):
+            raise RewriteError(f"functions must be inlined before types are changed, but {reason}")
         raise RewriteError(
-            "a function of the model calls itself, or has an operator that is another one in the opset of the model; "
+            "a function of the model takes a graph, or has an operator that is another one in the opset of the model; "
             "convert functions to the opset of the model first, or inline them"
         )
     opset = copy.graph.opset_imports.get("", 1)
