@@ -51,6 +51,14 @@ class Choice:
     taken: bool
     sites: dict[str, None] = field(default_factory=dict)
 
+    @property
+    def decision(self) -> str:
+        """The decision in words; a loss within the noise of measurements is called that."""
+        if not self.taken:
+            return "left as it was"
+        even = self.estimate is not None and self.estimate.speedup < 1
+        return "taken: as fast, within the noise" if even else "taken"
+
     def to_dict(self) -> dict[str, Any]:
         """The choice as data for JSON."""
         known = self.estimate

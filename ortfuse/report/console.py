@@ -142,7 +142,7 @@ def show_choices(console: Console, choices: Iterable[Choice]) -> None:
             f"{known.speedup:.2f}" if known else "",
             known.sizes if known else "pinned",
             str(len(choice.sites)),
-            "taken" if choice.taken else "left as it was",
+            choice.decision,
         )
     if made.row_count:
         console.print(made)

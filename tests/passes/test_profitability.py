@@ -9,6 +9,7 @@ from small_models import apply, operators
 from ortfuse.errors import PipelineError
 from ortfuse.graph.edit import Edit
 from ortfuse.passes import Choices, RulePass, check_pins
+from ortfuse.passes.profitability import Choice
 from ortfuse.pattern import Pattern, ms, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.targets import CostTable, Estimate
@@ -169,3 +170,15 @@ def test_a_model_without_anything_to_measure_is_said_to_be_one() -> None:
 def test_pins_that_nothing_can_follow_are_refused(pins: dict[str, str], message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         check_pins(pins, [SWISH, BACK])
+
+
+@pytest.mark.parametrize(
+    ("speedup", "taken", "decision"),
+    [(1.2, True, "taken"), (0.98, True, "taken: as fast, within the noise"), (0.9, False, "left as it was")],
+)
+def test_a_loss_within_the_noise_is_called_that(speedup: float, taken: bool, decision: str) -> None:
+    assert Choice("conv.relu", "FusedConv", Estimate(speedup, "x 1x3x8x8", "a table"), taken).decision == decision
+
+
+def test_a_pinned_choice_has_no_measurement() -> None:
+    assert Choice("conv.relu", "FusedConv", None, True).decision == "taken"

@@ -197,7 +197,7 @@ def _choices(result: Result) -> Iterator[Block]:
         (
             choice.rule, choice.makes, f"{choice.estimate.speedup:.2f}" if choice.estimate else "pinned",
             choice.estimate.sizes if choice.estimate else "", str(len(choice.sites)),
-            "taken" if choice.taken else "left as it was",
+            choice.decision,
         )
         for choice in result.report.choices
     ]  # fmt: skip
