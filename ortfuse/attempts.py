@@ -58,6 +58,7 @@ class Attempts:
         progress: Called with short messages about what is going on.
 
     Attributes:
+        given: The model as it was handed in.
         inside: The result.
         source: Where it came from.
         manager: The pipeline, limited to the opset at which it works.
@@ -77,7 +78,7 @@ class Attempts:
     ) -> None:
         self.inside, self.source, self.manager = inside, source, manager
         self.options, self.asked, self.progress = manager.options, asked, progress
-        self._model = model
+        self.given = model
         self._opset = inside.graph.opset_imports.get("", 1)
         self._limited = False
         self._left_out: dict[str, str] = {}
@@ -119,7 +120,7 @@ class Attempts:
 
     def _start_over(self) -> None:
         """Go back to the model as it was."""
-        self.inside, self.source = taken_in(self._model, self.options)
+        self.inside, self.source = taken_in(self.given, self.options)
         self.asked.start()
 
     def _stay_at_opset(self, error: OrtfuseError) -> None:
@@ -162,7 +163,7 @@ class Attempts:
         from ortfuse.bisection.runtime_optimizers import breaking
 
         self.progress("looking for what the runtime does not load")
-        original = taken_in(self._model, self.options)[0]
+        original = taken_in(self.given, self.options)[0]
         levels = [level for level in LEVELS if not Loading.of_graph(original, [level]).problem()]
         if len(levels) < len(LEVELS) and not Loading.of_graph(self.inside, levels).problem():
             report.notes.append(f"the runtime loads neither the model as it was nor the result: {error}")
@@ -200,7 +201,7 @@ class Attempts:
         """The newest opset up to the result's at which the runtime loads the model as it was; `None` if it is the result's."""
         newest = self.inside.graph.opset_imports.get("", 1)
         for opset in range(newest, self._opset, -1):
-            original = taken_in(self._model, self.options)[0]
+            original = taken_in(self.given, self.options)[0]
             try:
                 raise_opset(original, opset, self.manager.target)
             except TargetError:
@@ -210,7 +211,7 @@ class Attempts:
         return self._opset if newest > self._opset else None
 
     def _made(self, inspector: Inspector) -> ir.Model:
-        made = taken_in(self._model, self.options)[0]
+        made = taken_in(self.given, self.options)[0]
         self._pipeline().run(made, inspector=inspector)
         return made
 
@@ -218,7 +219,7 @@ class Attempts:
         """The result without a pass or, if that is not empty, without one of its rules, and the report of the run."""
         from ortfuse.bisection.slowdown import WithoutRule
 
-        (pass_name, rule), made, sites = left, taken_in(self._model, self.options)[0], self.asked.new_site_checks()
+        (pass_name, rule), made, sites = left, taken_in(self.given, self.options)[0], self.asked.new_site_checks()
         manager = self.manager.without({*self._left_out, *(() if rule else (pass_name,))})
         inspector = WithoutRule(rule, sites) if rule else sites
         checks = self.asked.new_user_checks()
@@ -294,6 +295,5 @@ def left_alone(model: AnyModel, options: Options, why: str) -> Result:
         else:
             hand_on(inside.metadata_props, inside.graph.name or "the model")
             save(inside, options.output, link=options.link)
-    return Result(
-        given, report, options, left_alone=why, written=None if options.output is None else Path(options.output)
-    )
+    written = None if options.output is None else Path(options.output)
+    return Result(given, report, options, left_alone=why, written=written, original=model)

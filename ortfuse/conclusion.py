@@ -64,7 +64,8 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
     _remark(inside, report, attempts.manager)
     sites = _site_checks(asked)
     session = _recommended_session(inside)
-    result = Result(leave(inside, attempts.source), report, options, sites=sites, session=session)
+    original = attempts.given
+    result = Result(leave(inside, attempts.source), report, options, sites=sites, session=session, original=original)
     if options.explain:
         result = replace(result, explanation=_explanation(inside, result, attempts.manager))
     if options.pins:

@@ -116,7 +116,7 @@ class AllOptions(BisectOptions, total=False):
     explain: bool | Sequence[str]
     measure: bool
     sizes: Mapping[str, int]
-    verify: Verification | None
+    verify: Verification | bool | None
     bench: bool
     fastest: bool
     rounds: int
@@ -162,8 +162,8 @@ class Options:
         measure: Whether to measure on this machine, where several operators are legal, instead of consulting the table that
             comes with ortfuse.
         sizes: Sizes of the model's open dimensions, by name, at which to measure and, besides others, to verify.
-        verify: `"whole"` compares the result with the original. `"sites"` checks each change at its site, running only the
-            nodes it concerns with the real weights and generated inputs, and undoes it if it is wrong.
+        verify: `"whole"`, or `True`, compares the result with the original. `"sites"` checks each change at its site, running
+            only the nodes it concerns with the real weights and generated inputs, and undoes it if it is wrong.
         verify_budget: Seconds that `verify="whole"` may take; what it does not allow is left out, and the verdict says so.
         bench: Whether to measure the latency after each pass, interleaved with the original.
         fastest: Whether, if the result is slower than the original, the model that was found to be faster is taken instead.
@@ -204,7 +204,7 @@ class Options:
     pins: Mapping[str, str] = field(default_factory=dict)
     measure: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
-    verify: Verification | None = None
+    verify: Verification | bool | None = None
     verify_budget: float = SECONDS
     bench: bool = False
     fastest: bool = False
@@ -478,6 +478,15 @@ def _sizes(name: str, value: Any) -> dict[str, int]:
     return {str(dim): least(f"{name}[{dim}]", size) for dim, size in value.items()}
 
 
+def _verification(name: str, value: Any) -> str | None:
+    """`True` is `"whole"`, and `False` is nothing."""
+    if isinstance(value, bool):
+        return "whole" if value else None
+    if value is not None and value not in get_args(Verification):
+        raise OptionError(name, f"write true, {' or '.join(map(repr, get_args(Verification)))}, not {value!r}")
+    return value if value is None else str(value)
+
+
 def _target(name: str, value: Any) -> Any:
     if value is None or hasattr(value, "check_node"):
         return value
@@ -502,7 +511,7 @@ _CHECKS: Mapping[str, Check] = {
     "pins": _pins,
     "measure": _boolean,
     "sizes": _sizes,
-    "verify": _one_of(get_args(Verification)),
+    "verify": _verification,
     "verify_budget": _seconds,
     "bench": _boolean,
     "fastest": _boolean,

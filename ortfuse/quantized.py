@@ -66,6 +66,12 @@ class Quantized:
     report: RunReport = field(repr=False)
     written: Path | None = None
 
+    def __repr__(self) -> str:
+        found = self.outcome
+        lowered = ", ".join(f"{scheme} {count}" for scheme, count in found.lowered.items())
+        said = f"{lowered or 'float32'}; {found.metric} error {found.error:.2g} of {found.bound:g} allowed"
+        return f"<{type(self).__name__}: {said}; {found.speedup:.2f} times as fast as float32>"
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the model as data for JSON."""
         written = str(self.written) if self.written else None
@@ -204,6 +210,12 @@ class Lowered:
     report: RunReport = field(repr=False)
     written: Path | None = None
     notes: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        found = self.uniform
+        return (
+            f"<{type(self).__name__}: {len(found.choice)} sites, {found.float_size} -> {found.size} bytes of weights>"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the model as data for JSON."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -65,6 +66,7 @@ class Result:
         timings: Seconds spent in each part.
         left_alone: Why the model was left as it is, if it was. What a graph cannot represent is then in `model` as it was
             handed in.
+        original: The model as it was handed in: a path, or the object, which was not changed.
     """
 
     model: Any = field(repr=False)
@@ -83,6 +85,10 @@ class Result:
     file_bytes: tuple[int | None, int | None] = (None, None)
     timings: Timings = field(default_factory=Timings)
     left_alone: str = ""
+    original: Any = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'; '.join(self._findings())}>"
 
     @property
     def ok(self) -> bool:
@@ -103,6 +109,59 @@ class Result:
             copy_model(self.model, path, hand_on)
             return
         save(enter(self.model, copy=False)[0], path, link=link)
+
+    def summary(self) -> str:
+        """The result in a few lines: nodes, fusions, checks, speed, remarks, and the file that was written."""
+        if self.left_alone:
+            return f"the model was left as it is: {self.left_alone}"
+        lines = [self.report.summary()]
+        if self.verdict is not None:
+            lines.append(f"verified: {self.verdict.summary()}")
+        if self.blame:
+            lines.append(f"{self.blame}; nothing was written")
+        if self.sites is not None:
+            from ortfuse.verification.sites import summary
+
+            lines.append(f"checked at the sites: {summary(self.sites)}")
+        if self.latencies is not None:
+            lines += [speed for speed in [self._speed()] if speed]
+        lines += [f"note: {note}" for note in (*self.report.notes, *self.report.failures)]
+        lines += [f"session: {setting} ({setting.reason})" for setting in self.session]
+        if self.written is not None:
+            lines.append(f"written: {self.written}")
+        return "\n".join(lines)
+
+    def page(self, path: str | os.PathLike[str], name: str = "") -> None:
+        """Write the page of `ortfuse optimize --report FILE.html`: what was done where, what it bought, what was left.
+
+        What stopped other fusions is on it if `explain` was asked for.
+
+        Args:
+            path: The HTML file.
+            name: What the model is called; by default its file name, or the name of its graph.
+
+        Raises:
+            OptionError: Jinja is not installed, or the model was left as it is, or the original is no longer there.
+            OutputError: The file cannot be written.
+        """
+        # By name, as the public names of the package are imported: what people read stands above all results.
+        importlib.import_module("ortfuse.report.pages").write_result_page(self, path, name)
+
+    def _findings(self) -> list[str]:
+        if self.left_alone:
+            return ["left as it is"]
+        found = [self.report.headline()]
+        if self.verdict is not None:
+            found.append(self.verdict.headline())
+        if self.latencies is not None:
+            found += [speed for speed in [self._speed()] if speed]
+        return [*found, *([f"written to {self.written}"] if self.written else [])]
+
+    def _speed(self) -> str:
+        rows = () if self.latencies is None else self.latencies.rows
+        if len(rows) < 2:
+            return ""
+        return f"{rows[-1].speedup:.2f} times as fast as the original"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the model as data for JSON."""

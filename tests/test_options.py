@@ -82,7 +82,7 @@ def test_objects_cannot_be_written_to_a_file(given: dict[str, Any]) -> None:
         ({"link": True}, "link: is about the file that is written; name it with `output`"),
         ({"fastest": True}, "fastest: is about what is measured; add `bench`"),
         ({"level": "most"}, "level: write 'disabled' or 'basic' or 'extended' or 'all', not 'most'"),
-        ({"verify": True}, "verify: write 'whole' or 'sites', not True"),
+        ({"verify": "all"}, "verify: write true, 'whole' or 'sites', not 'all'"),
         ({"max_opset": 0}, "max_opset: write a whole number, 1 or more, not 0"),
         ({"max_opset": "17"}, "max_opset: write a whole number, 1 or more, not '17'"),
         ({"seed": -1}, "seed: write a whole number, 0 or more"),
@@ -113,7 +113,7 @@ def test_what_an_option_cannot_have_is_refused_by_its_name(given: dict[str, Any]
     [
         ("max-opset = 17", "there is no option 'max-opset'; did you mean max_opset?"),
         ("nonsense = 17", "there is no option 'nonsense'; there are passes, level,"),
-        ("verify = 'all'", "verify: write 'whole' or 'sites', not 'all' .in .*options.toml"),
+        ("verify = 'all'", "verify: write true, 'whole' or 'sites', not 'all' .in .*options.toml"),
         ("verify = ", "options.toml is not TOML"),
         ("debugging = 1", "there is no option 'debugging'"),
     ],

@@ -26,6 +26,10 @@ class Latencies:
     sessions: tuple[SessionLatency, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        found = ", ".join(f"{row.name} {row.speedup:.2f}" for row in self.rows)
+        return f"<{type(self).__name__}: {found} (times as fast as the first, at {self.sizes})>"
+
     def to_dict(self) -> dict[str, Any]:
         """The measurements as JSON data."""
         latency, sessions = [row.to_dict() for row in self.rows], [row.to_dict() for row in self.sessions]

@@ -120,6 +120,9 @@ class Bisection:
     after: Difference | None = None
     runs: int = 0
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'; '.join(self.lines())}>"
+
     @property
     def moved(self) -> bool:
         """Whether an output moves beyond tolerance."""

@@ -29,6 +29,9 @@ class ModelDifference:
     tensors: Tensors | None
     matching: Matching = field(repr=False)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'; '.join(self.summary().splitlines())}>"
+
     @property
     def same(self) -> bool:
         """Whether nothing differs but names, and no tensor that was compared."""

@@ -206,6 +206,9 @@ class Substitution:
     result: Result
     explanation: Explanation
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.rule.name}, {self.count} sites>"
+
     @property
     def count(self) -> int:
         """How often it was applied."""

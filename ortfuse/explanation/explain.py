@@ -113,6 +113,9 @@ class Explanation:
     notes: tuple[str, ...] = ()
     taken: tuple[Taken, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self.fused)} fused, {len(self.missed)} missed>"
+
     def to_dict(self) -> dict[str, Any]:
         """The explanation as data for JSON."""
         return {

@@ -54,6 +54,10 @@ class Sweep:
     rows: Sequence[Row]
     kept: int = 0
 
+    def __repr__(self) -> str:
+        count = sum(row.as_expected for row in self.rows)
+        return f"<{type(self).__name__}: {count} of {len(self.rows)} models as expected>"
+
     @property
     def ok(self) -> bool:
         """Whether every model is ok, or fails as the file of models says."""

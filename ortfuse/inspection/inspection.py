@@ -171,6 +171,11 @@ class Inspection:
     peaks: Peaks | None
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in self.kinds().items())
+        nodes = sum(self.operators.values())
+        return f"<{type(self).__name__}: {nodes} nodes, {self.parameters} parameters; blocks: {kinds or 'none'}>"
+
     @property
     def parameters(self) -> int:
         """The number of weights, floating-point and quantised: elements of constants that are not integers of 32 bits or more."""

@@ -144,6 +144,28 @@ class RunReport:
     folded: Sequence[Grown] = ()
     held_back: Sequence[Grown] = ()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.headline()}>"
+
+    def headline(self) -> str:
+        """The nodes before and after and the fused sites of each family, in one line."""
+        fused = ", ".join(f"{name} {count}" for name, count in self.families().items())
+        return f"{self.before.nodes} -> {self.after.nodes} nodes; fused sites: {fused or 'none'}"
+
+    def summary(self) -> str:
+        """The nodes, fused and improved sites, and the passes that changed something with what they changed, line by line."""
+        improved = ", ".join(f"{name} {count}" for name, count in self.improved().items())
+        leaves = [leaf for report in self.passes for leaf in report.leaves() if leaf.changes]
+        changes: Counter[str] = Counter()
+        for leaf in leaves:
+            changes[leaf.name] += leaf.changes
+        return "\n".join([
+            self.headline(),
+            *([f"improved, which were one operator before: {improved}"] if improved else []),
+            f"auto takes {self.chosen}" if self.chosen else f"passes: {self.pipeline}",
+            f"changes: {', '.join(f'{name} {count}' for name, count in changes.items()) or 'none'} ({self.seconds:.2f} s)",
+        ])  # fmt: skip
+
     def growth(self) -> dict[str, int]:
         """The bytes that each pass added to the constants or removed from them, those that added most first."""
         found: Counter[str] = Counter()

@@ -99,6 +99,9 @@ class Profile:
     between: float = 0.0
     denormals: Denormals | None = None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self.kernels)} kernels, {self.run_seconds * 1e3:.3g} ms a run at {self.sizes}>"
+
     @property
     def scale(self) -> float:
         """The latency as a part of a run under the profiler: times of kernels multiplied by it belong to the latency."""

@@ -68,6 +68,10 @@ class Tuned:
     session: SessionConfig
     written: tuple[Path, ...] = ()
 
+    def __repr__(self) -> str:
+        best, count = self.outcome.best, len(self.outcome.points)
+        return f"<{type(self).__name__}: {best.speedup:.2f} times as fast as the original, {count} trials>"
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as data for JSON."""
         return {

@@ -43,6 +43,9 @@ class Trial:
         mine, theirs = ((bool(one.refusal), one.crashed) for one in (self, other))
         return not self.ok and mine == theirs
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.label}, {'equal' if self.ok else 'not equal'}>"
+
     @property
     def ok(self) -> bool:
         """Whether every output passes."""
@@ -150,6 +153,15 @@ class Verdict:
     def largest(self, name: str) -> float | None:
         """The largest value of a field (`absolute`, `relative`, `optimised_error`, ...) over all comparisons."""
         return max((value for found in self.differences if (value := getattr(found, name)) is not None), default=None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.headline()}>"
+
+    def headline(self) -> str:
+        """The verdict in a few words."""
+        if not self.ok:
+            return self.summary()
+        return f"{self.state} on {len(self.trials)} runs, largest error {self.largest('relative') or 0.0:.3g}"
 
     def summary(self) -> str:
         """The verdict in one or two lines."""

@@ -97,6 +97,12 @@ class Conversion:
     counted: Sequence[str] = ()
     ordered: Mapping[str, float] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        islands = len(self.islands)
+        return (
+            f"<{type(self).__name__}: {self.to}, {self.operators} operators, {islands} islands, error {self.error:.2g}>"
+        )
+
     @property
     def error(self) -> float:
         """The largest error of an output."""

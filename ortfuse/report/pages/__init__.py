@@ -6,6 +6,7 @@ from ortfuse.report.pages.latencies import bench_page
 from ortfuse.report.pages.optimisation import optimisation_page
 from ortfuse.report.pages.profiling import profile_page
 from ortfuse.report.pages.quantisation import quantisation_page
+from ortfuse.report.pages.results import write_result_page
 from ortfuse.report.pages.tuning import tuning_page, unmet_page
 
 __all__ = [
@@ -17,4 +18,5 @@ __all__ = [
     "quantisation_page",
     "tuning_page",
     "unmet_page",
+    "write_result_page",
 ]

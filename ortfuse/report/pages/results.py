@@ -1,0 +1,45 @@
+"""`Result.page`: the page of a result that a Python program has."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from ortfuse.errors import OptionError
+from ortfuse.model.interop import enter
+from ortfuse.page import demand_libraries, write_page
+from ortfuse.pipeline import load_catalogue
+from ortfuse.report.pages.optimisation import optimisation_page
+from ortfuse.result import Result
+
+
+def write_result_page(result: Result, path: str | os.PathLike[str], name: str = "") -> None:
+    """Write the page of a result; see `Result.page`.
+
+    Raises:
+        OptionError: Jinja is not installed, or the model was left as it is, or the original is no longer there.
+        OutputError: The file cannot be written.
+        ModelFileError: The file of the original cannot be read.
+    """
+    demand_libraries(path)
+    if result.left_alone:
+        raise OptionError("page", f"there is nothing to show: the model was left as it is: {result.left_alone}")
+    given = result.original
+    is_file = isinstance(given, str | os.PathLike)
+    if given is None or (is_file and result.written is not None and _same(given, result.written)):
+        raise OptionError("page", "the original was replaced by the result; write the result to another file")
+    original, optimised = enter(given)[0], enter(result.model, copy=False)[0]
+    formulas = {rule.name: rule.formula for rule in load_catalogue(result.options.rules).rules()}
+    called = name or (Path(given).name if is_file else original.graph.name or "model")
+    page = optimisation_page(called, result, original, optimised, formulas)
+    repeats = ", ".join([repr(os.fspath(given)) if is_file else "model", *_keywords(result)])
+    write_page(replace(page, command=f"ortfuse.optimize({repeats})"), path)
+
+
+def _keywords(result: Result) -> list[str]:
+    return [f"{key}={value!r}" for key, value in result.options.to_dict().items()]
+
+
+def _same(one: str | os.PathLike[str], other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
