@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 import onnx_ir as ir
 
@@ -15,6 +16,7 @@ from ortfuse.assessment import Progress, given_inputs, silent
 from ortfuse.errors import OptionError, OrtfuseError
 from ortfuse.execution.input_files import notes_of
 from ortfuse.execution.loading import Loading
+from ortfuse.graph import walk
 from ortfuse.graph.selection import EVERYTHING, Selected, demand_matches, mark, patterns_of, unmark
 from ortfuse.model.atomic_write import writable_target
 from ortfuse.model.interop import AnyModel, enter, leave
@@ -31,6 +33,15 @@ if TYPE_CHECKING:
     from ortfuse.precision.phases import Phases
     from ortfuse.precision.uniform import Uniform
 
+
+Form = Literal["onnxruntime", "qdq"]
+"""The operators of a result: the runtime's own too, or those of the standard with QuantizeLinear and DequantizeLinear."""
+
+FOR_OTHERS = ("static_int8",)
+"""The schemes of a search for other tools: weights alone in 8 bits are as small and more exact, but faster nowhere."""
+
+MOST_FOREIGN = 4
+"""How many kinds of operators that are not of the standard are named."""
 
 OVER = 1.1
 """How many times its budget a search may take before that is said."""
@@ -85,11 +96,12 @@ def quantize(
     max_error: float,
     metric: str | UserFunction = "l2",
     labels: LabelsLike | None = None,
-    goal: Goal = "latency",
+    goal: Goal | None = None,
     outputs: Sequence[str] = (),
     rungs: Sequence[str] = (),
     only: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
+    form: Form = "onnxruntime",
     curve: bool = False,
     budget: float | None = None,
     store: PathLike | None = "",
@@ -111,13 +123,16 @@ def quantize(
             `"file.py:function"` or `"module:function"`.
         labels: What such a function finds as `labels` among the inputs: a label for each set of inputs, the path of a .npy
             or .csv file of these, or a function of the sets of inputs that returns them, or its name.
-        goal: What is to be small: `"latency"`; or without being slower the `"size"` of the weights, or the `"memory"` that a
-            process takes at most that loads and runs the model, as measured of the smallest choices.
+        goal: What is to be small: `"latency"` (the default); or without being slower the `"size"` of the weights, or the
+            `"memory"` that a process takes at most that loads and runs the model, as measured of the smallest choices.
         outputs: The names of the outputs that count; by default all.
-        rungs: The names of the rungs, or of families of them (`"dynamic_int8"`), to choose from; by default all.
+        rungs: The names of the rungs, or of families of them (`"dynamic_int8"`), to choose from; by default all, and
+            `"static_int8"` for other tools.
         only: Patterns of what may be in lower precision: names of nodes, operators, modules, classes or values of the model, with
             wildcards, such as `"op:MatMul"` or `"module:encoder.*"` (see `ortfuse.graph.selection`); by default everything.
         exclude: Patterns of what stays in float32.
+        form: The operators of the result: `"onnxruntime"`, or `"qdq"` for other tools such as TensorRT and OpenVINO: operators of
+            the standard with QuantizeLinear and DequantizeLinear. No time counts for these; the weights are to be small.
         curve: Whether the choices under other bounds are run too, so that the curve has their true errors.
         budget: The seconds that it may take: what is best by then is the result, and the next call goes on from there.
             Reading the model, optimising it, running it first and running up to three choices as a whole are not
@@ -150,17 +165,18 @@ def quantize(
     demand_bound(max_error)
     if budget is not None and not budget > 0:
         raise OptionError("budget", f"write seconds, more than 0, not {budget!r}")
+    goal, qdq = _goal_of(goal, form), _is_qdq(form)
     if goal not in GOALS:
         raise OptionError("goal", f"write {', '.join(GOALS)}, not {goal!r}")
     if goal == "memory":
         demand_footprints()
     judged = metric_of(metric, outputs)
-    options = Options.of(options, bench=True, **changes)
+    options = _for_form(Options.of(options, bench=True, **changes), form)
     if options.output is not None:
         writable_target(options.output)
     demand_solver()
-    rules = rung_rules(options.rules)
-    wanted = named(rules, rungs) if rungs else rules
+    rules = rung_rules(options.rules, qdq=qdq)
+    wanted = named(rules, rungs or FOR_OTHERS) if rungs or qdq else rules
     original, source = enter(model)
     given = with_labels(given_inputs(options, original), labels)
     phases = Phases()
@@ -177,6 +193,7 @@ def quantize(
         options.rounds,
         curve,
         None if budget is None else max(budget - (time.monotonic() - started), 0.0),
+        timed=not qdq,
     )
     with ROUNDED.kept(FOR_A_SEARCH):
         outcome = fastest(
@@ -186,7 +203,7 @@ def quantize(
         if outcome.taken.choice:
             write_bound(outcome.model, Bound(judged, asked.bound))
         written = None if outcome.reason else _written(outcome.model, options, progress, source.path)
-    outcome = replace(outcome, notes=[*notes_of(given), *outcome.notes])
+    outcome = replace(outcome, notes=[*notes_of(given), *outcome.notes, *_foreign(outcome.model, form)])
     seconds = time.monotonic() - started
     if budget is not None and seconds > OVER * budget:
         outcome = replace(outcome, notes=[*outcome.notes, _overrun(budget, seconds, phases)])
@@ -230,6 +247,7 @@ def lower(
     *,
     only: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
+    form: Form = "onnxruntime",
     progress: Progress | None = None,
     **changes: Unpack[QuantizeOptions],
 ) -> Lowered:
@@ -244,6 +262,7 @@ def lower(
         options: How to optimise in float32, the inputs, and where to write the result; see `Options`.
         only: Patterns of what may be in lower precision; see `quantize`.
         exclude: Patterns of what stays in float32.
+        form: The operators of the result; see `quantize`.
         progress: Called with short messages about what is going on.
         **changes: Single options; they override those of `options`.
 
@@ -259,8 +278,8 @@ def lower(
     from ortfuse.precision.uniform import named, uniform
 
     progress = progress or silent
-    options = Options.of(options, bench=True, **changes)
-    wanted = named(rung_rules(options.rules), [rungs] if isinstance(rungs, str) else rungs)
+    options = _for_form(Options.of(options, bench=True, **changes), form)
+    wanted = named(rung_rules(options.rules, qdq=_is_qdq(form)), [rungs] if isinstance(rungs, str) else rungs)
     if options.output is not None:
         writable_target(options.output)
     original, source = enter(model)
@@ -271,7 +290,49 @@ def lower(
     if given:
         settle(made.model)
     written = _written(made.model, options, progress, source.path)
-    return Lowered(leave(made.model, source), made, report, written, notes_of(given))
+    return Lowered(leave(made.model, source), made, report, written, [*notes_of(given), *_foreign(made.model, form)])
+
+
+def _is_qdq(form: str) -> bool:
+    """Whether the result is for other tools.
+
+    Raises:
+        OptionError: There is no such form.
+    """
+    if form not in get_args(Form):
+        raise OptionError("form", f"write {' or '.join(get_args(Form))}, not {form!r}")
+    return form == "qdq"
+
+
+def _goal_of(goal: Goal | None, form: Form) -> Goal:
+    """What is to be small.
+
+    Raises:
+        OptionError: It cannot be measured, as another tool runs the result.
+    """
+    if _is_qdq(form) and goal not in (None, "size"):
+        raise OptionError(
+            "goal", "another tool runs a result of the form qdq, so that its weights alone are made small; leave it out"
+        )
+    return goal or ("size" if _is_qdq(form) else "latency")
+
+
+def _for_form(options: Options, form: Form) -> Options:
+    """The options with passes that make operators of the standard alone, for other tools; the user's own passes go before."""
+    plain = options.passes == "auto" and options.level is None and options.purpose == "execution"
+    return options.with_(level="basic") if _is_qdq(form) and plain else options
+
+
+def _foreign(model: ir.Model, form: Form) -> list[str]:
+    """A note on operators that other tools may not know."""
+    nodes = (node for node in walk.nodes(model) if node.domain not in ("", "ai.onnx"))
+    names = Counter(f"{node.domain}.{node.op_type}" for node in nodes) if _is_qdq(form) else Counter[str]()
+    listed = ", ".join(f"{count} {name}" for name, count in names.most_common(MOST_FOREIGN))
+    return (
+        [f"the model has operators that are not of the standard, which other tools may not read: {listed}"]
+        if names
+        else []
+    )
 
 
 def _overrun(budget: float, seconds: float, phases: Phases) -> str:

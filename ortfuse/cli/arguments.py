@@ -365,7 +365,7 @@ Explain = Annotated[
 
 FLAGS = {
     "sizes": "--size", "pins": "--pin", "output": "-o", "loaded": "--load", "purpose": "--for", "rungs": "--scheme",
-    "outputs": "--judge",
+    "outputs": "--judge", "form": "--format",
 }  # fmt: skip
 """The command-line names of options, where these differ from their own names."""
 

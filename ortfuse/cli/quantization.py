@@ -69,6 +69,17 @@ def quantize(
     ] = None,
     only: Only = None,
     exclude: Exclude = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="onnxruntime: operators of the runtime's own (the default); qdq: operators of the standard with QuantizeLinear "
+            "and DequantizeLinear, for TensorRT, OpenVINO and others. These run the result, so its weights are made small "
+            "and nothing is timed.",
+            show_default=False,
+        ),
+    ] = "onnxruntime",
     output: Output = None,
     inputs: InputFiles = None,
     preprocess: Preprocess = None,
@@ -93,9 +104,9 @@ def quantize(
         ),
     ] = None,
     goal: Annotated[
-        str,
+        str | None,
         typer.Option("--goal", help="What is to be small: latency (the default), size or memory.", show_default=False),
-    ] = "latency",
+    ] = None,
     judged: Annotated[
         list[str] | None,
         typer.Option(
@@ -169,7 +180,7 @@ def quantize(
         check_report(report)
         if max_error is None:
             _refuse_a_search(curve=curve, budget=budget, store=store, report=report, judge=judged, labels=labels)
-            _lower(model, rung or (), options, json_file, only or (), exclude or ())
+            _lower(model, rung or (), options, json_file, only or (), exclude or (), form)
             return
         if curve is not None:
             check_curve(curve)
@@ -179,6 +190,7 @@ def quantize(
                 found = ortfuse.quantize(
                     model, options, max_error=max_error, metric=metric, labels=labels,
                     goal=goal, outputs=judged or (), rungs=rung or (), only=only or (), exclude=exclude or (),  # type: ignore[arg-type]
+                    form=form,  # type: ignore[arg-type]
                     curve=curve is not None, budget=budget, store="" if store is None else store, progress=progress,
                 )  # fmt: skip
         except BoundError as error:
@@ -228,6 +240,7 @@ def _lower(
     json_file: Path | None,
     only: Sequence[str],
     exclude: Sequence[str],
+    form: str,
 ) -> None:
     """Lower a model without a search."""
     from ortfuse.report.quantization import show_lowered
@@ -236,7 +249,7 @@ def _lower(
         raise OptionError("max_error", "say how large the error may be, such as 0.01, or name schemes with --scheme")
     try:
         with progress_line() as progress:
-            found = ortfuse.lower(model, rungs, options, only=only, exclude=exclude, progress=progress)
+            found = ortfuse.lower(model, rungs, options, only=only, exclude=exclude, form=form, progress=progress)  # type: ignore[arg-type]
     except NoSiteError as error:
         _say_no(str(error))
         write_json(json_file, "quantize", refused(model, error))

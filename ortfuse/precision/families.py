@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-FORMS = ("conv", "lstm", "batched", "left")
+QDQ = "qdq"
+"""What the names of families have in them that are spelled with QuantizeLinear and DequantizeLinear for other tools."""
+
+FORMS = ("conv", "lstm", "batched", "left", QDQ, f"{QDQ}_conv")
 """What the names of families end with that are for other forms of an operator."""
 
 
@@ -14,7 +17,12 @@ def family_of(rung: str) -> str:
 def family_for_all(family: str) -> str:
     """The name that takes in all forms of an operator: `dynamic_int8` for `dynamic_int8_conv`."""
     name, _, form = family.rpartition("_")
-    return name if form in FORMS else family
+    return family_for_all(name) if form in FORMS else family
+
+
+def is_qdq(rung: str) -> bool:
+    """Whether a rung is spelled for other tools."""
+    return QDQ in family_of(rung).split("_")
 
 
 def is_like(rung: str, name: str) -> bool:

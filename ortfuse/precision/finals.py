@@ -54,6 +54,7 @@ def finish(
     rounds: int,
     threads: int,
     seconds: float = AGAIN_SECONDS,
+    timed: bool = True,
 ) -> Final:
     """Measure the best choices side by side with the float32 model, and take the best that is not slower.
 
@@ -66,6 +67,7 @@ def finish(
         rounds: How often each is run.
         threads: Threads of the runtime.
         seconds: How long they may be run again where the first rounds leave open whether anything is gained.
+        timed: Whether the times on this machine count; otherwise the smallest choice is taken, and nothing is measured.
     """
     models = {"float32": plain}
     points: dict[str, Point] = {}
@@ -79,6 +81,9 @@ def finish(
             break
     if not points:
         return Final(None, plain, (), "no choice of schemes that promises a gain keeps the error under the bound", {})
+    if not timed:
+        name = min(points, key=lambda one: weight_bytes(models[one]))
+        return Final(points[name], models[name], (), "", {})
     least = WORTH if goal == "latency" else NOISE
     rows = _rows(models, inputs.search[0], least, rounds, threads, min(seconds, AGAIN_SECONDS))
     measured = {id(points[name]): rows[name].speedup for name in points if not rows[name].crash}

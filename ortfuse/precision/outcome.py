@@ -131,6 +131,7 @@ class Outcome:
         notes: Remarks for the user.
         reason: Why the float32 model is the result; empty if it is not.
         left: Why weights have no site, by the name of what is computed with them.
+        timed: Whether times counted; not where another tool runs the result.
     """
 
     model: ir.Model = field(repr=False)
@@ -150,6 +151,7 @@ class Outcome:
     memory: tuple[int, int] | None = None
     phases: Sequence[Phase] = ()
     left: Mapping[str, str] = field(default_factory=dict)
+    timed: bool = True
 
     @property
     def speedup(self) -> float:
@@ -176,7 +178,7 @@ class Outcome:
             "inputs": self.inputs,
             "error": _number(self.error),
             "held_out_error": _number(self.held_out),
-            "speedup": self.speedup,
+            "speedup": self.speedup if self.timed else None,
             "reason": self.reason,
             "notes": list(self.notes),
             "taken": self.taken.to_dict(),

@@ -29,6 +29,7 @@ from ortfuse.pattern import Match
 from ortfuse.pipeline import load_catalogue
 from ortfuse.precision.between import IntegersBetween
 from ortfuse.precision.calibration import Calibration
+from ortfuse.precision.families import is_qdq
 from ortfuse.precision.left_out import weights_left
 from ortfuse.precision.shared_ranges import method_of, ranges_of
 from ortfuse.refusal import Refusal, refuse
@@ -73,10 +74,19 @@ class Site:
     module: str = ""
 
 
-def rung_rules(patterns: Iterable[str | Path | Rule] = ()) -> dict[str, Rule]:
-    """All lossy rules for weights by name: those that come with ortfuse, those of installed packages, and those in `patterns`."""
+def rung_rules(patterns: Iterable[str | Path | Rule] = (), *, qdq: bool = False) -> dict[str, Rule]:
+    """All lossy rules for weights by name: those that come with ortfuse, those of installed packages, and those in `patterns`.
+
+    Args:
+        patterns: Files of rules, and rules.
+        qdq: Whether those are meant that are spelled with QuantizeLinear and DequantizeLinear for other tools, or the others.
+    """
     rules = load_catalogue(patterns).rules()
-    return {one.name: one for one in rules if one.exactness is Exactness.LOSSY and "weight" in one.matcher.names}
+    return {
+        one.name: one
+        for one in rules
+        if one.exactness is Exactness.LOSSY and "weight" in one.matcher.names and is_qdq(one.name) == qdq
+    }
 
 
 @dataclass(frozen=True)
@@ -175,9 +185,10 @@ def lowered(
         why = f": {miss.refusal.reason}" if miss is not None else ""
         raise PrecisionError(f"{rung} cannot be applied to {site!r}{why}")
     tidy, passes = RulePass(TIDY, _rules_of(TIDY)), list[Pass]([CommonSubexpressions()])
-    if calibration is not None:
-        passes += [tidy, IntegersBetween(calibration.range, selected)]
-    for one in (*passes, tidy, DeadCode(), Finalize()):
+    if not any(map(is_qdq, choice.values())):  # other tools look for each QuantizeLinear beside its DequantizeLinear
+        passes += [] if calibration is None else [tidy, IntegersBetween(calibration.range, selected)]
+        passes += [tidy]
+    for one in (*passes, DeadCode(), Finalize()):
         one.run(context)
     return context.model
 

@@ -35,7 +35,7 @@ from ortfuse.precision.predictions import Predictions
 from ortfuse.precision.samples import PROBED, Samples, refuse_nan, samples
 from ortfuse.precision.search import Search
 from ortfuse.precision.store import Store, inputs_digest, machine, model_digest
-from ortfuse.precision.times import CACHED, Clock, Stopwatch
+from ortfuse.precision.times import CACHED, Clock, Stopwatch, Untimed
 from ortfuse.precision.trial import Trial
 
 EFFECTS_SECONDS = 10.0
@@ -73,6 +73,7 @@ class Request:
         rounds: How often models are run when they are measured side by side.
         curve: Whether all points of the curve are run.
         budget: The seconds that it may take; `None` for any number.
+        timed: Whether the times on this machine count; they do not where another tool runs the result.
     """
 
     metric: Metric
@@ -85,6 +86,7 @@ class Request:
     rounds: int = 20
     curve: bool = False
     budget: float | None = None
+    timed: bool = True
 
 
 def fastest(
@@ -114,6 +116,7 @@ def fastest(
         VerificationError: The model cannot be run on the inputs, or draws random numbers.
         OptionError: The user's metric fails, or names an output that the model does not have.
     """
+    store = store if asked.timed else store.within("untimed")
     hunt = _Hunt(asked, ladder, store, progress, phases or Phases(), Budget(asked.budget))
     ground = hunt.prepared(model, original, clock)
     return hunt.chosen(ground, hunt.measured(ground))
@@ -210,6 +213,7 @@ class _Hunt:
         with phase("times of the whole"):
             self.progress("measuring the whole")
             seconds = clock.seconds({"": model}, inputs.search[0]).get("", 0.0)
+        clock = clock if asked.timed else Untimed()
         of_model = self.store.within(*machine(), asked.threads, model_digest(model))
         kept = of_model.within(inputs_digest(inputs.all))
         first = inputs_digest(inputs.search[:1])  # whatever more there was time for: they are run again in any case
@@ -281,7 +285,7 @@ class _Hunt:
             self.progress("measuring the best choices side by side")
             rounds = min(asked.rounds, HASTY) if budget.spent(CHOICES) else asked.rounds
             final = finish(
-                found, trial, ground.plain, ground.inputs, asked.goal, rounds, asked.threads, budget.left(1.0)
+                found, trial, ground.plain, ground.inputs, asked.goal, rounds, asked.threads, budget.left(1.0), asked.timed
             )  # fmt: skip
         if final.point is not None and final.point.choice not in earlier:
             ground.taken.put([*earlier, final.point.choice][-EARLIER:], asked.goal)
@@ -374,7 +378,7 @@ def _outcome(
         bound=asked.bound,
         goal=asked.goal,
         inputs=ground.inputs.label,
-        taken=replace(taken, speedup=final.latencies[-1].speedup if final.latencies else 1.0),
+        taken=replace(taken, speedup=final.latencies[-1].speedup if final.latencies else 1.0 if asked.timed else None),
         error=tested.seen,
         held_out=tested.held_out if proved is None else max(tested.held_out or 0.0, proved.error),
         latencies=final.latencies,
@@ -385,6 +389,7 @@ def _outcome(
         reason=_why(final.reason, measured, ground) if not choice else "",
         left=ground.without,
         memory=final.memory,
+        timed=asked.timed,
     )
 
 

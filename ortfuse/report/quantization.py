@@ -32,6 +32,8 @@ MOST_LEFT = 8
 LEAST_SECONDS = 0.1
 """What takes less is not named."""
 
+UNTIMED = "not timed, since another tool runs the result"
+
 _COLUMNS = (
     "label", "sites", "predicted_error", "linear_error", "error", "likely", "predicted_speedup", "speedup", "size"
 )  # fmt: skip
@@ -88,14 +90,15 @@ def summary(outcome: Outcome) -> list[str]:
     if outcome.reason:
         return [error]
     lowered = ", ".join(f"{count} {rung}" for rung, count in outcome.lowered.items())
-    row = outcome.latencies[-1]
+    row = outcome.latencies[-1] if outcome.latencies else None
+    speed = UNTIMED if row is None else speedup_words(row.speedup, row.speedup_bounds, "float32")
     memory = ""
     if outcome.memory is not None:
         memory = "; at most {1:.1f} MB of memory instead of {0:.1f} MB".format(*(one / 1e6 for one in outcome.memory))
     size = f"weights {size_text(outcome.taken.size or 0)} instead of {size_text(outcome.float_size)}"
     return [
         f"{len(outcome.taken.choice)} of {len(outcome.sites)} sites lowered: {lowered}",
-        f"{speedup_words(row.speedup, row.speedup_bounds, 'float32')}; {size}{memory}",
+        f"{speed}; {size}{memory}",
         error,
     ]
 
@@ -121,7 +124,7 @@ def _numbers(site: SiteReport) -> list[str]:
     chosen, spread = site.chosen, site.spread
     return [
         f"{site.seconds * 1e6:.0f}" if site.seconds else "",
-        f"{chosen.saved * 1e6:.0f}" if chosen else "",
+        f"{chosen.saved * 1e6:.0f}" if chosen and site.seconds else "",
         _error(chosen.local if chosen else None),
         _error(chosen.propagated if chosen else None),
         f"{spread.low:.3g}..{spread.high:.3g}" if spread else "",

@@ -62,11 +62,17 @@ class Whole8:
         columns: Whether there is a scale for each column, or one for all.
         signed: Whether the integers are signed, with 0 for 0.
         rows: Factors that each row is multiplied with first, as bytes of float32.
+        largest: The largest signed integer; by default what the runtime's kernels take on this machine.
     """
 
     columns: bool
     signed: bool
     rows: bytes | None = None
+    largest: int | None = None
+
+    @property
+    def _limit(self) -> int:
+        return signed_limit() if self.largest is None else self.largest
 
     def __call__(self, array: Array) -> tuple[Array, Array, Array]:
         """Round a matrix."""
@@ -75,13 +81,13 @@ class Whole8:
             array = array * np.frombuffer(self.rows, np.float32)[:, None]
         if not self.signed:
             return asymmetric(array, axis, 255)
-        whole, scale = symmetric(array, axis, signed_limit())
+        whole, scale = symmetric(array, axis, self._limit)
         return whole, scale, np.zeros(scale.shape, np.int8)
 
     def compensated(self, array: Array, factor: Factor) -> tuple[Array, Array, Array]:
         """The same, with integers by which the errors of rows make up for each other."""
         whole, scale, zero = self(array)
-        limit, each = signed_limit() if self.signed else 0, (1, array.shape[1])
+        limit, each = self._limit if self.signed else 0, (1, array.shape[1])
         offset = np.broadcast_to(zero.astype(np.int16) + np.int16(limit), each)
         better = compensated(array, np.broadcast_to(scale, each), offset, len(array), 2 * limit or 255, factor)
         return (better - np.int16(limit)).astype(whole.dtype), scale, zero
@@ -93,16 +99,23 @@ class Whole8:
 
 
 def weight8(
-    *, columns: bool, signed: bool, rows: Callable[[Match], Array] | None = None, alone: bool = True
+    *,
+    columns: bool,
+    signed: bool,
+    rows: Callable[[Match], Array] | None = None,
+    alone: bool = True,
+    limit: int | None = None,
 ) -> tuple[Computed, Computed, Computed]:
     """The weight in 8 bits, with its scales and zero points: one for each column, or one for all.
 
     `rows` are factors that each row is multiplied with first. A weight that is `alone`, not the first part of a sum, is rounded
-    so that the errors of rows make up for each other, as far as what comes in was seen.
+    so that the errors of rows make up for each other, as far as what comes in was seen. `limit` is the largest signed integer, if
+    it is not what the kernels of this machine take.
     """
 
     def rounding(match: Match) -> Rounding:
-        made = Whole8(columns, signed, None if rows is None else rows(match).astype(np.float32).tobytes())
+        factors = None if rows is None else rows(match).astype(np.float32).tobytes()
+        made = Whole8(columns, signed, factors, limit)
         moments = match.observed_moments("x", size(match)[0]) if alone and rows is None else None
         return made if moments is None else Compensated(made, moments, about_zero=True)
 

@@ -12,6 +12,7 @@ from ortfuse.precision.outcome import Outcome, Point, SiteReport
 from ortfuse.profiling import SideBySide
 from ortfuse.quantized import Quantized
 from ortfuse.report.pages.common import command, environment, latency_bars, profile_bars, signed, speedup_card
+from ortfuse.report.quantization import UNTIMED
 
 
 def quantisation_page(name: str, found: Quantized, profiles: SideBySide | None = None) -> Page:
@@ -33,9 +34,10 @@ def _summary(outcome: Outcome) -> str:
     if outcome.reason:
         return f"The float32 model is the result: {outcome.reason}."
     lowered = len(outcome.taken.choice)
+    speed = speedup_words(outcome.speedup, _bounds(outcome), "float32") if outcome.timed else UNTIMED
     return (
         f"{lowered} of {len(outcome.sites)} sites are in lower precision: "
-        f"{speedup_words(outcome.speedup, _bounds(outcome), 'float32')}, "
+        f"{speed}, "
         f"with an error ({outcome.metric}) of {_largest(outcome):.2g} where {outcome.bound:.2g} is allowed."
     )
 
@@ -50,7 +52,7 @@ def _cards(outcome: Outcome) -> list[Card]:
     cards = [
         speedup_card("speedup over float32", outcome.speedup, _bounds(outcome))
         if outcome.latencies
-        else Card("speedup over float32", "none"),
+        else Card("speedup over float32", "none" if outcome.timed else "not timed"),
         Card(
             f"error ({outcome.metric})",
             f"{_largest(outcome):.2g}",
