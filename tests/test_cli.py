@@ -332,7 +332,7 @@ def test_pass_lists_say_what_differs_and_what_auto_takes() -> None:
     console = Console(file=io.StringIO(), width=400)
     show_lists(console, built_in_lists().values())
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text.count("loops, unroll, suppressions, added_parts, fuse.linear,") == 1
+    assert text.count("loops, unroll, suppressions, added_parts, fold_channel_affine, fuse.linear,") == 1
     assert "those of the list that suits the model: bert, " in text
     assert "with token ids and attention and rotations, without Conv" in text
 

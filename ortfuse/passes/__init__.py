@@ -10,10 +10,12 @@ from ortfuse.passes.dims_from_convolution import DimsFromConvolution
 from ortfuse.passes.drop_length_clamps import DropLengthClamps
 from ortfuse.passes.finalize import Finalize
 from ortfuse.passes.fold import Fold
+from ortfuse.passes.fold_channel_affine import FoldChannelAffine
 from ortfuse.passes.growth import Grown, constant_bytes
 from ortfuse.passes.hoist import Hoist
 from ortfuse.passes.inline_branches import InlineBranches
 from ortfuse.passes.inline_functions import InlineFunctions
+from ortfuse.passes.join_heads import JoinHeads
 from ortfuse.passes.layout import Layout
 from ortfuse.passes.merge_products import MergeProducts
 from ortfuse.passes.moves import Moves
@@ -42,10 +44,12 @@ __all__ = [
     "DropLengthClamps",
     "Finalize",
     "Fold",
+    "FoldChannelAffine",
     "Grown",
     "Hoist",
     "InlineBranches",
     "InlineFunctions",
+    "JoinHeads",
     "Layout",
     "Loops",
     "MergeProducts",

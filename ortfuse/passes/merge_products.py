@@ -44,9 +44,9 @@ class MergeProducts:
             if len(products) >= max(2, self.least)
         )
 
-    def _merge(self, context: Context, scope: Scope, products: Sequence[_Product]) -> int:
+    def _merge(self, context: Context, scope: Scope, products: Sequence[Product]) -> int:
         facts, editor, first = context.facts, context.editor, products[0].node
-        bias = _joined_bias(products, facts)
+        bias = joined_bias(products, facts)
         nodes = [node for product in products for node in product.nodes(bias is not None)]
         with editor.change(self.name, nodes=nodes) as change:
             build = Builder(scope, editor, first)
@@ -66,7 +66,7 @@ class MergeProducts:
 
 
 @dataclass(frozen=True)
-class _Product:
+class Product:
     """A product with a constant weight.
 
     Attributes:
@@ -94,7 +94,7 @@ class _Product:
         return found.T if _is_transposed(self.node) else found
 
 
-def _joined_bias(products: Sequence[_Product], facts: Facts) -> np.ndarray[Any, Any] | None:
+def joined_bias(products: Sequence[Product], facts: Facts) -> np.ndarray[Any, Any] | None:
     """The biases one behind the other, zeros for products that have none; `None` if none has one."""
     known = [facts.const(product.bias) for product in products]
     dtype = next((found.dtype for found in known if found is not None), None)
@@ -110,17 +110,18 @@ def _is_transposed(node: ir.Node) -> bool:
     return node.op_type == "Gemm" and bool(node.attributes.get_int("transB", 0))
 
 
-def _siblings(graph: ir.Graph, facts: Facts) -> Iterator[list[_Product]]:
+def _siblings(graph: ir.Graph, facts: Facts) -> Iterator[list[Product]]:
     """The products of one input, in the order of the graph; a Gemm that adds a vector is no sibling of one without."""
-    found: defaultdict[Hashable, list[_Product]] = defaultdict(list)
+    found: defaultdict[Hashable, list[Product]] = defaultdict(list)
     for node in graph:
-        product = _product(node, facts)
+        product = product_of(node, facts)
         if product is not None:
             found[node.inputs[0], node.op_type == "Gemm" and product.bias is not None].append(product)
     yield from found.values()
 
 
-def _product(node: ir.Node, facts: Facts) -> _Product | None:
+def product_of(node: ir.Node, facts: Facts) -> Product | None:
+    """The node as a product with a constant weight that nothing else uses; `None` if it is none."""
     if node.domain or node.op_type not in ("MatMul", "Gemm"):
         return None
     weight = node.inputs[1]
@@ -129,15 +130,15 @@ def _product(node: ir.Node, facts: Facts) -> _Product | None:
         return None
     columns = shape[0 if _is_transposed(node) else 1]
     if node.op_type == "MatMul":
-        return _Product(node, weight, columns, *_added_after(node, facts, columns))
+        return Product(node, weight, columns, *_added_after(node, facts, columns))
     get = node.attributes
     if get.get_int("transA", 0) or {get.get_float(name, 1.0) for name in ("alpha", "beta")} != {1.0}:
         return None
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     if bias is None:
-        return _Product(node, weight, columns)
+        return Product(node, weight, columns)
     vector = facts.is_const(bias) and facts.shape(bias) in ((columns,), (1, columns))
-    return _Product(node, weight, columns, bias=bias) if vector else None
+    return Product(node, weight, columns, bias=bias) if vector else None
 
 
 def _own_shape(value: ir.Value | None, facts: Facts) -> tuple[int, ...] | None:

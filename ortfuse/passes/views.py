@@ -125,8 +125,8 @@ def _sliced(view: View, groups: list[list[Factor]], node: ir.Node, facts: Facts)
         return None
     found: View | None = view
     for start, end, axis, step in zip(*lists, strict=True):
-        cut = _range(view.shape[axis], start, end, step)
-        found = _cut(found, axis, *cut) if found is not None and cut is not None else None
+        window = _range(view.shape[axis], start, end, step)
+        found = cut(found, axis, *window) if found is not None and window is not None else None
     return found
 
 
@@ -139,7 +139,7 @@ def _range(size: DimLike, start: int, end: int, step: int) -> tuple[DimLike, Dim
     return (size - 1, size, -1) if backwards else None
 
 
-def _cut(view: View, axis: int, start: DimLike, count: DimLike, step: int, *, dropped: bool = False) -> View | None:
+def cut(view: View, axis: int, start: DimLike, count: DimLike, step: int, *, dropped: bool = False) -> View | None:
     """The elements from `start` on along an axis, so many, `step` apart; without the axis if it is `dropped`."""
     groups = view.groups()
     found = None if groups is None else _cut_of(groups[axis], start, count, step)
@@ -184,7 +184,7 @@ def _gathered(view: View, groups: list[list[Factor]], node: ir.Node, facts: Fact
     step = places[1] - places[0] if len(places) > 1 else 1
     if step == 0 or any(np.diff(places) != step):
         return None
-    return _cut(view, axis, places[0], len(places), step, dropped=index.ndim == 0)
+    return cut(view, axis, places[0], len(places), step, dropped=index.ndim == 0)
 
 
 def _expanded(view: View, groups: list[list[Factor]], node: ir.Node, facts: Facts) -> View | None:

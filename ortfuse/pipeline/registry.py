@@ -21,9 +21,11 @@ from ortfuse.passes import (
     DropLengthClamps,
     Finalize,
     Fold,
+    FoldChannelAffine,
     Hoist,
     InlineBranches,
     InlineFunctions,
+    JoinHeads,
     Layout,
     Loops,
     MergeProducts,
@@ -74,6 +76,8 @@ BUILT_IN: Mapping[str, type[Any]] = {
         Suppressions,
         AddedParts,
         WidenAttention,
+        FoldChannelAffine,
+        JoinHeads,
     )
 }
 _registered: dict[str, type[Any] | ForeignPass] = {}
