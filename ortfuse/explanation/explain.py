@@ -1,9 +1,9 @@
 """Why a model was rewritten where it was, and why not elsewhere: for each site the rule that fused it or the nearest miss.
 
 A miss is left out if it is uninformative (see `ortfuse.explanation.nearness`), if another rule has since rewritten its
-nodes, if another rule of the family got further at the same value, or if a rule of the family got further with mostly the
-same nodes. For a family that was asked for, each remaining node that is characteristic of it (a "mark": Softmax for
-attention) has the nearest miss downstream of it reported, however little of the pattern matched.
+nodes, if another rule of the family got further at the same value or was found to gain nothing there, or if a rule of the
+family got further with mostly the same nodes. For a family that was asked for, each remaining node that is characteristic of
+it (a "mark": Softmax for attention) has the nearest miss downstream of it reported, however little of the pattern matched.
 """
 
 from __future__ import annotations
@@ -300,7 +300,10 @@ def nearest(
     """The nearest miss of each family at each site, without those that add nothing new; then those of remaining marks."""
     best: dict[tuple[str, str], NearMiss] = {}
     prepared: dict[tuple[str, str], NearMiss] = {}
+    settled: set[tuple[str, str]] = set()
     for miss in misses:
+        if miss.step == "replacement" and miss.refusal.code == "needless" and miss.rule in chosen:
+            settled.add((chosen[miss.rule].family, miss.site))
         if _stops_preparation(miss, chosen):
             prepared[chosen[miss.rule].family, miss.site] = miss
         if nearness.tells(miss):
@@ -319,6 +322,7 @@ def nearest(
     told = [
         prepared.get((family, miss.refusal.subject.name), miss) if miss.step == "pattern" else miss
         for family, miss in kept
+        if (family, miss.site) not in settled
     ]
     return [described(miss, chosen[miss.rule].least) for miss in told]
 

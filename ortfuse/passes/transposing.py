@@ -49,6 +49,10 @@ def _left_to_transpose(edit: Edit, facts: Facts) -> Iterator[ir.Value]:
         merged = node in own and source is not None and source.op_type == "Transpose"
         if not merged and not value.is_graph_output() and all(use.node in both for use in value.uses()):
             yield value
+    for old, value in edit.outputs:
+        node = value.producer()
+        if node in own and _swaps_last_two(node, facts) and any(use.node.op_type != "Transpose" for use in old.uses()):
+            yield value
 
 
 def _swaps_last_two(node: ir.Node, facts: Facts) -> bool:

@@ -1,10 +1,13 @@
 """Attention whose matrices are the other way round: values first, or keys as rows of the scores.
 
+v softmax(s q k^T)^T = attention(q, k, v^T)^T                    blocks of vision networks that have channels first
+
 v p^T = (p v^T)^T                                   softmax of (k q^T) over its rows = (softmax of (q k^T) over its columns)^T
 
 (k q^T)^T = q k^T                                   on the way to a softmax
 
-The first two are applied where the Transposes that they make are next to others, with which they are one.
+The first makes Transposes that are executed, so that it is left where there are few positions. The second and third are applied
+where the Transposes that they make are next to others, with which they are one.
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Op, Pattern, attr, op, redundant, scalar, var
+from ortfuse.pattern import Match, Op, Pattern, attr, built, op, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from .._proofs import COST, FINITE_SCORES
-from .dot_product import PAPER
+from .._proofs import COST, FINITE_SCORES, NEVER_EMPTY
+from .dot_product import PAPER, heads_are_shared_alike, scale
 from .masks import leads_to_softmax, operands_are_computed
 from .values import is_softmax, softmax_of_scores
 
@@ -75,9 +78,12 @@ def is_over_rows(match: Match) -> Refusal | None:
     return match.unless_value("axis", match["axis"] in (-2, rank - 2), "the last but one")
 
 
-def _swapped(match: Match) -> Sequence[int]:
-    rank = match.rank("first") or 0
+def _swapped_axes(rank: int) -> Sequence[int]:
     return [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _swapped(match: Match) -> Sequence[int]:
+    return _swapped_axes(match.rank("first") or 0)
 
 
 def _turned(operand: Pattern) -> Op:
@@ -90,7 +96,45 @@ weights = var("weights", "...b s t", check=is_softmax, text="computed by a Softm
 values = var("values", "...b v t", check=is_turned, text="computed by a Transpose that moves the last axis")
 first, second = var("first"), var("second")
 
+
+def _values_first(note: str, queries: str, keys: str, turned: tuple[int, ...]) -> Rule:
+    """The rule for one rank, given the leading axes of queries and of keys, and the exchange of the last two axes."""
+    key = scalar("key_scale") * var("transposed_key", f"{keys} d t")
+    scores = scalar("score_scale") * ((scalar("query_scale") * var("query", f"{queries} s d")) @ key)
+    given = op.Softmax(scores, axis=-1).named("weights")
+    return Rule(
+        name=f"attention.sdpa_values_first{note}",
+        formula="v softmax(s q k^T)^T",
+        pattern=op.MatMul(
+            var("value", f"{keys} v u"), op.Transpose(given, perm=attr("perm", _swaps_the_last, "a swap"))
+        ),
+        replace=built(_turned_attention, makes=("Attention", "Transpose")),
+        guards=(heads_are_shared_alike,),
+        may_raise_opset=True,
+        exactness=Exactness.ROUNDING,
+        source="arXiv:2410.17725",
+        proof=Proof(
+            shapes={"h": 2, "g": 2, "d": 4, "v": 4, "u": "t"} if "h" in queries else {"d": 4, "v": 4, "u": "t"},
+            attributes={"perm": [turned]},
+            scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale")},
+            never_empty=NEVER_EMPTY,
+            assumes=FINITE_SCORES,
+        ),
+    )
+
+
+def _turned_attention(match: Match) -> Pattern:
+    """The operator on keys and values with the length first, and its result with the length last."""
+    swap = _swapped_axes(match.rank("query") or 0)
+    counts = {} if match.rank("query") == 4 else {"q_num_heads": 1, "kv_num_heads": 1}
+    key, values = (op.Transpose(var(name), perm=swap) for name in ("transposed_key", "value"))
+    made: Pattern = op.Transpose(op.Attention(var("query"), key, values, scale=scale, **counts), perm=swap)
+    return made
+
+
 RULES = [
+    _values_first("", "b h", "b g", (0, 1, 3, 2)),
+    _values_first("_merged", "b", "b", (0, 2, 1)),
     Rule(
         name="attention.values_first",
         formula="v softmax(scores)^T",
