@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -40,6 +40,7 @@ class Context:
         spill: Where computed constants are kept.
         max_growth: The bytes that constant folding may add, if the user gave a bound.
         growth: What it has added, and may add.
+        least_sizes: The least values of sizes, by the names that the model gives them, with which it succeeds as it was given.
         opaque: Functions that are not in the model while passes work on it: to these, their calls are of an unknown operator.
         editor: Makes the changes: passes change a model only through it.
     """
@@ -59,6 +60,7 @@ class Context:
     spill: Spill = field(default_factory=Spill)
     max_growth: int | None = None
     growth: Growth = field(init=False)
+    least_sizes: Mapping[str, int] = field(default_factory=dict)
     opaque: Sequence[ir.Function] = ()
     editor: Editor = field(init=False)
 

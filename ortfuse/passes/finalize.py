@@ -141,7 +141,7 @@ def _clear_versions(scope: Scope, editor: Editor) -> None:
 
 def _bodies_that_may_not_run(context: Context) -> set[ir.Graph]:
     """The bodies of Loops that stack results and may have no iteration, and the graphs nested in them."""
-    sizes = Nonempty(context.model.graph, context.facts)
+    sizes = Nonempty(context.model.graph, context.facts, context.least_sizes)
     return {
         inner
         for scope in context.scopes()

@@ -43,7 +43,7 @@ class Hoist:
 
     def run(self, context: Context) -> int:
         """Move nodes to before the node whose body they are in; returns how many."""
-        purity, sizes = Purity(context.model), Nonempty(context.model.graph, context.facts)
+        purity, sizes = Purity(context.model), Nonempty(context.model.graph, context.facts, context.least_sizes)
         # From the innermost bodies outwards: a narrowed loop is a copy of it, and a node can leave several.
         count = sum(count_once(holder, Hoist.name, context) for holder in reversed(_holders(context)))
         count += sum(narrow(holder, Hoist.name, sizes, context) for holder in reversed(_holders(context)))

@@ -28,9 +28,11 @@ def transposes_too_much(edit: Edit) -> Refusal | None:
     scores = [_elements(node.outputs[0], facts) for node in edit.nodes if node.op_type == "Softmax" and not node.domain]
     if not scores or any(node.op_type == "MatMul" for node in edit.added):
         return None
-    left = [_elements(value, facts) for value in _left_to_transpose(edit, facts)]
+    results = list(_transposed_results(edit, facts))
+    left = [_elements(value, facts) for value in (*_left_to_transpose(edit, facts), *results)]
     if None in scores or None in left:
-        return None
+        found = "the result would be transposed, and for how many scores is not known"
+        return refuse("needless", edit.outputs[0][0], found=found) if results else None
     saved, moved = sum(filter(None, scores)), sum(filter(None, left))
     if moved * WORTH <= saved:
         return None
@@ -49,9 +51,15 @@ def _left_to_transpose(edit: Edit, facts: Facts) -> Iterator[ir.Value]:
         merged = node in own and source is not None and source.op_type == "Transpose"
         if not merged and not value.is_graph_output() and all(use.node in both for use in value.uses()):
             yield value
+
+
+def _transposed_results(edit: Edit, facts: Facts) -> Iterator[ir.Value]:
+    """Results of the rewrite that it transposes itself, without a Transpose behind it that this is one with."""
+    own = set(edit.added)
     for old, value in edit.outputs:
         node = value.producer()
-        if node in own and _swaps_last_two(node, facts) and any(use.node.op_type != "Transpose" for use in old.uses()):
+        is_own = node is not None and node in own and _swaps_last_two(node, facts)
+        if is_own and any(use.node.op_type != "Transpose" for use in old.uses()):
             yield value
 
 

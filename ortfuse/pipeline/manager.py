@@ -27,6 +27,7 @@ from ortfuse.options import TABLE, Options, PipelineLike
 from ortfuse.passes import Choices, Context, Finalize, Meter, Pass
 from ortfuse.passes.foreign import ForeignPass, foreign_pass
 from ortfuse.passes.profitability import full_name, names_one
+from ortfuse.passes.recurrence.nonempty import declared_least_sizes
 from ortfuse.passes.user_passes import is_of_ortfuse, run_pass
 from ortfuse.pipeline.build import CANONICALIZE, Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
@@ -266,6 +267,7 @@ class PassManager:
             debugging=options.debugging or Debugging(),
             max_growth=options.max_growth,
         )
+        context.least_sizes = declared_least_sizes(model, context.facts)
         context.editor.necessary = NECESSARY
         context.opaque = take_out(opaque.keys(), context.editor)
         context.without.update(self._without_rules)

@@ -26,19 +26,31 @@ def count_once(node: ir.Node, author: str, context: Context) -> int:
     number, going = iteration.body.inputs[:2]
     operands = {(inner, 1): number for inner in _counting(iteration, context)}
     results = {0: going} if _asks(iteration, context) else {}
-    if not operands and not results:
+    limit = _limit(iteration, context) if operands or results else None
+    if limit is None:
         return 0
     with context.editor.change(author, rule=Rounds(author), nodes=[node]) as change:
+        if not isinstance(limit, ir.Value):
+            limit = context.editor.add_constant(node, ir.tensor(limit, ir.DataType.INT64))
         body = context.editor.redirected_copy(iteration.body, operands, results)
         assert body is not None
         others = [attribute for name, attribute in node.attributes.items() if name != "body"]
         made = ir.Node(
-            "", "Loop", node.inputs, [*others, ir.AttrGraph("body", body)],
+            "", "Loop", [limit, *node.inputs[1:]], [*others, ir.AttrGraph("body", body)],
             version=node.version, num_outputs=len(node.outputs),
         )  # fmt: skip
         context.editor.insert_before(node, made)
         take_over(context.editor, node, made)
     return int(bool(change))
+
+
+def _limit(iteration: Iteration, context: Context) -> ir.Value | int | None:
+    """The number of iterations: the limit that the Loop is given, or a number where it ends earlier; `None` if it is neither."""
+    limit, runs = iteration.node.inputs[0], iteration.runs
+    known = context.facts.ints(limit)
+    if limit is not None and known is not None and known.elements == (runs,):
+        return limit
+    return runs if isinstance(runs, int) else None
 
 
 def _asks(iteration: Iteration, context: Context) -> bool:

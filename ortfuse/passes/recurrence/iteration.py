@@ -10,12 +10,8 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike, is_positive
 from ortfuse.facts.facts import Facts
 from ortfuse.passes.recurrence.form import Source
+from ortfuse.passes.recurrence.induction import Inductions
 from ortfuse.pattern.operators import parameter
-
-_COUNTED = 1 << 22
-"""The most runs that are counted besides, and the largest number that is added: their sums are exact in `_COUNTING`."""
-
-_COUNTING = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 @dataclass(frozen=True)
@@ -75,6 +71,13 @@ def iteration_of(node: ir.Node, facts: Facts) -> Iteration | None:
     return _of_scan(node, attribute.as_graph(), facts) if node.op_type == "Scan" and facts.version(node) >= 9 else None
 
 
+def obstacle(node: ir.Node, facts: Facts) -> str:
+    """Why the number of iterations of a Loop is not known."""
+    body = node.attributes["body"].as_graph()
+    counters = _inductions(body, _loop_carried(node, body) or (), facts)
+    return counters.obstacle(node.inputs[0], origin(body.outputs[0]))
+
+
 def inserted(state: State) -> ir.Value | None:
     """What each run appends to a sequence that is empty before the loop."""
     first, last = state.initial.producer(), state.after.producer()
@@ -93,89 +96,32 @@ def fails_if_empty(iteration: Iteration) -> bool:
 
 def _of_loop(node: ir.Node, body: ir.Graph, facts: Facts) -> Iteration | None:
     limit, condition = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
-    number = facts.ints(limit)
-    if number is None or len(number.elements) != 1 or number.elements[0] is None:
-        return None
-    runs, count = number.elements[0], len(node.inputs) - 2
-    states = _states(list(node.inputs[2:]), body.inputs[2:], body.outputs[1 : count + 1], node.outputs[:count])
-    counters = _Counters(body.inputs[0], runs, states or (), facts)
-    if not _goes_on(body, condition, counters, facts):
+    count, states = len(node.inputs) - 2, _loop_carried(node, body)
+    counters = _inductions(body, states or (), facts)
+    runs = counters.runs(limit, condition, origin(body.outputs[0]))
+    if states is None or runs is None:
         return None
     results = map(origin, body.outputs[count + 1 :])
     stacked = tuple(map(Stacked, results, node.outputs[count:], [0] * len(node.outputs)))
     elements = {}
     for inner in body:
-        if inner.op_type == "Gather" and not inner.domain and counters.offset(inner.inputs[1]) == 0:
+        if inner.op_type == "Gather" and not inner.domain and counters.is_number(inner.inputs[1], runs):
             axis, shape = parameter(inner, "axis", facts), facts.shape(inner.inputs[0])
             source, is_number = inner.inputs[0], facts.rank(inner.inputs[1]) == 0  # some bodies take it as a vector
-            if is_number and source is not None and source.graph is not body and shape and shape[axis] == runs:
+            source = counters.outside(source)
+            if is_number and source is not None and shape and shape[axis] == runs:
                 elements[inner.outputs[0]] = Source(source, axis, body.inputs[0])
-    return None if states is None else Iteration(node, body, states, stacked, elements, False, runs)
+    return Iteration(node, body, states, stacked, elements, False, runs)
 
 
-def _goes_on(body: ir.Graph, condition: ir.Value | None, counters: _Counters, facts: Facts) -> bool:
-    """Whether the condition of a loop is true from the beginning and stays so up to the last run but one."""
-    begins = condition is None or facts.scalar(condition)
-    stays = origin(body.outputs[0])
-    return bool(begins and (facts.scalar(stays) or stays is body.inputs[1] or counters.is_true(stays)))
+def _loop_carried(node: ir.Node, body: ir.Graph) -> tuple[State, ...] | None:
+    """The states of a Loop; `None` if one is absent."""
+    count = len(node.inputs) - 2
+    return _states(list(node.inputs[2:]), body.inputs[2:], body.outputs[1 : count + 1], node.outputs[:count])
 
 
-@dataclass(frozen=True)
-class _Counters:
-    """Values of a body that are the number of the run plus a constant, as loops of TensorFlow count besides."""
-
-    number: ir.Value
-    runs: DimLike
-    states: tuple[State, ...]
-    facts: Facts
-
-    def offset(self, value: ir.Value | None) -> int | None:
-        """The constant; `None` if the value is something else, or may not be counted exactly."""
-        if value is None or value is self.number:
-            return None if value is None else 0
-        if not isinstance(self.runs, int) or self.runs > _COUNTED or self.facts.dtype(value) not in _COUNTING:
-            return None
-        node = value.producer()
-        if node is None:
-            return self._begun(value)
-        if node.domain or node.op_type not in ("Cast", "Identity", "Add"):
-            return None
-        return self._sum(*node.inputs) if node.op_type == "Add" else self.offset(node.inputs[0])
-
-    def is_true(self, value: ir.Value | None) -> bool:
-        """Whether a condition is true after every run but the last."""
-        node = None if value is None else value.producer()
-        if node is None or node.domain or not isinstance(self.runs, int):
-            return False
-        if node.op_type in ("And", "Identity"):
-            return all(self.is_true(one) for one in node.inputs)
-        if node.op_type != "Less" or self.facts.dtype(node.inputs[0]) not in _COUNTING:
-            return False
-        offset, limit = self.offset(node.inputs[0]), self.facts.scalar(node.inputs[1])
-        return offset is not None and limit is not None and bool(self.runs - 2 + offset < limit)
-
-    def _begun(self, value: ir.Value) -> int | None:
-        """The constant of a state that rises by 1 in each run: what it is before the loop."""
-        state = next((state for state in self.states if state.before is value), None)
-        node = None if state is None else state.after.producer()
-        if state is None or node is None or node.domain or node.op_type != "Add" or value not in node.inputs:
-            return None
-        step = node.inputs[1] if node.inputs[0] is value else node.inputs[0]
-        return self._whole(state.initial) if self._whole(step) == 1 else None
-
-    def _sum(self, one: ir.Value | None, other: ir.Value | None) -> int | None:
-        for counted, added in ((one, other), (other, one)):
-            more = self._whole(added)
-            offset = self.offset(counted) if more is not None else None
-            if more is not None and offset is not None:
-                return offset + more if abs(offset + more) <= _COUNTED else None
-        return None
-
-    def _whole(self, value: ir.Value | None) -> int | None:
-        """A constant that is a small integer."""
-        number = self.facts.scalar(value)
-        is_small = number is not None and abs(number) <= _COUNTED
-        return int(number) if is_small and number == int(number) else None  # type: ignore[arg-type]
+def _inductions(body: ir.Graph, states: Sequence[State], facts: Facts) -> Inductions:
+    return Inductions(body.inputs[0], [(one.initial, one.before, one.after) for one in states], body, facts)
 
 
 def _of_scan(node: ir.Node, body: ir.Graph, facts: Facts) -> Iteration | None:

@@ -16,6 +16,7 @@ from ortfuse.dims import DimLike
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import RESHAPES
 from ortfuse.passes.building import Builder
+from ortfuse.passes.recurrence.holes import Mask
 from ortfuse.passes.recurrence.iteration import Iteration
 from ortfuse.passes.recurrence.masks import (
     COMPARISONS,
@@ -61,20 +62,33 @@ class Lengths:
         facts: Facts,
     ) -> list[ir.Value]:
         """The final states of an operator, [1, batch, size]; of rows that are empty (by their `ends`) the initial ones, not 0."""
-        if self.is_positive(facts) or all(first is None for first in initial):
-            return [*states]
-        has_any = build.unsqueeze(build.node("Greater", [ends, build.ints([0])])[0], 0, 2)
-        return [
-            state if first is None else build.node("Where", [has_any, state, first])[0]
-            for state, first in zip(states, initial, strict=True)
-        ]
+        return final_states(states, initial, None if self.is_positive(facts) else ends, build)
+
+
+def final_states(
+    states: Sequence[ir.Value], initial: Sequence[ir.Value | None], ends: ir.Value | None, build: Builder
+) -> list[ir.Value]:
+    """The final states of an operator, [1, batch, size]; of rows that are empty the initial ones, not 0.
+
+    `ends` are the lengths of the rows; `None` if none is empty.
+    """
+    if ends is None or all(first is None for first in initial):
+        return [*states]
+    has_any = build.unsqueeze(build.node("Greater", [ends, build.ints([0])])[0], 0, 2)
+    return [
+        state if first is None else build.node("Where", [has_any, state, first])[0]
+        for state, first in zip(states, initial, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A value that is one value before the end of a row, and another one from there on (`None`: 0)."""
+    """A value that is one value before the end of a row, and another one from there on (`None`: 0).
 
-    lengths: Lengths
+    With a mask instead of lengths, it is the first where the mask is true.
+    """
+
+    lengths: Lengths | Mask
     before: ir.Value
     behind: ir.Value | None
 
@@ -99,13 +113,23 @@ class Choices:
         found = chosen(node, self._facts, self._said)
         return None if found is None else Choice(*found)
 
-    def _said(self, condition: ir.Value, batch: DimLike) -> tuple[Lengths, bool] | None:
-        """The lengths of the rows, and whether a condition holds before they end, or from there on."""
+    def _said(self, condition: ir.Value, batch: DimLike) -> tuple[Lengths | Mask, bool] | None:
+        """The lengths of the rows, or a mask of all runs, and whether a condition holds before rows end, or from there on."""
+        masks: list[Mask] = []
+        found = self._lengths_of(condition, batch, masks)
+        if found is not None or not masks or self._iteration.is_reverse:
+            return found
+        return masks[-1], True
+
+    def _lengths_of(self, condition: ir.Value, batch: DimLike, masks: list[Mask]) -> tuple[Lengths, bool] | None:
+        """The lengths that a condition compares; on the way there, masks of all runs that say the same are added."""
         axis, is_negated = None, False
         while True:
             if condition in self._iteration.elements:
                 element = self._iteration.elements[condition]
                 condition, axis = element.value, element.axis
+            if axis is not None and self._facts.dtype(condition) == ir.DataType.BOOL:
+                masks.append(Mask(condition, axis, is_negated))
             node = condition.producer()
             if node is None or node.domain or not node.inputs or node.inputs[0] is None:
                 return None

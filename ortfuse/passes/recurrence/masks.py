@@ -81,9 +81,21 @@ def _operands_of(value: ir.Value, op_type: str) -> list[ir.Value]:
 
 
 def _is_rest(value: ir.Value, mask: ir.Value, facts: Facts) -> bool:
-    """Whether a value is 1 - mask."""
+    """Whether a value is 1 - mask, or converted from the opposite of what the mask is converted from."""
     operands = _operands_of(value, "Sub")
-    return bool(operands) and operands[1] is mask and facts.fill(operands[0]) == 1
+    if operands and operands[1] is mask:
+        return facts.fill(operands[0]) == 1
+    (one, is_negated), (other, is_other_negated) = _truth(mask, facts), _truth(value, facts)
+    return one is not None and one is other and is_negated is not is_other_negated
+
+
+def _truth(value: ir.Value, facts: Facts) -> tuple[ir.Value | None, bool]:
+    """The truth values from which a value is converted, and whether from their opposite."""
+    found = next(iter(_operands_of(value, "Cast")), None)
+    if found is None or facts.dtype(found) != ir.DataType.BOOL:
+        return None, False
+    opposites = _operands_of(found, "Not")
+    return (opposites[0], True) if opposites else (found, False)
 
 
 def opposite(node: ir.Node, facts: Facts) -> ir.Value | None:

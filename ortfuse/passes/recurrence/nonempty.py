@@ -2,7 +2,8 @@
 
     gather(x, -1)      squeeze(x[-1:])      scan(x)      join(what the runs of a loop append to a list)
 
-So a loop over a sequence of open length has run if the last of its results is taken, or those of a loop behind it.
+So a loop over a sequence of open length has run if the last of its results is taken, or those of a loop behind it. What the model
+as it was given demands holds for all that it becomes, also where the node that fails is no longer needed.
 
 Left alone: nodes in bodies and functions, which may not be executed, and those that no output depends on, which may be dropped.
 """
@@ -14,6 +15,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from ortfuse.assumptions import LOOPS_RUN
 from ortfuse.dims import DimLike, is_positive, positive_from, shifted, symbols
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.walk import needed_nodes
@@ -24,8 +26,15 @@ from ortfuse.pattern.operators import parameter
 class Nonempty:
     """What a graph demands of the sizes in its values."""
 
-    def __init__(self, graph: ir.Graph, facts: Facts) -> None:
-        self._graph, self._facts = graph, facts
+    def __init__(self, graph: ir.Graph, facts: Facts, known: Mapping[str, int] | None = None) -> None:
+        """Compute the demands when they are first asked for.
+
+        Args:
+            graph: The main graph.
+            facts: What is known of its values.
+            known: The least values of symbols that are known already.
+        """
+        self._graph, self._facts, self._known = graph, facts, known or {}
 
     def is_positive(self, size: DimLike) -> bool:
         """Whether a size is at least 1 in every run that succeeds."""
@@ -35,7 +44,7 @@ class Nonempty:
 
     def surely_runs(self, holder: ir.Node) -> bool:
         """Whether the body of a loop runs at least once in every run of the model that succeeds."""
-        if holder.op_type == "Scan":
+        if holder.op_type == "Scan" or LOOPS_RUN in self._facts.assumed:
             return True
         limit, condition = (*holder.inputs, None, None)[:2]
         number = self._facts.ints(limit)
@@ -43,17 +52,30 @@ class Nonempty:
         if (limit is None or is_asked) and (condition is None or bool(self._facts.scalar(condition))):
             return True
         iteration = iteration_of(holder, self._facts)
-        return iteration is not None and fails_if_empty(iteration)
+        return iteration is not None and (self.is_positive(iteration.runs) or fails_if_empty(iteration))
 
     @cached_property
     def _least(self) -> Mapping[str, int]:
         """Symbols, each with the least value that it has in a run that succeeds."""
-        found: dict[str, int] = {}
-        for node in needed_nodes(self._graph):
-            for size in _demanded(node, self._facts):
-                if (least := positive_from(size)) is not None:
-                    found[least[0]] = max(least[1], found.get(least[0], 0))
-        return found
+        found = least_sizes(self._graph, self._facts)
+        return {name: max(found.get(name, 0), self._known.get(name, 0)) for name in {*found, *self._known}}
+
+
+def least_sizes(graph: ir.Graph, facts: Facts) -> dict[str, int]:
+    """Symbols in the sizes of a main graph, each with the least value that it has in a run that succeeds."""
+    found: dict[str, int] = {}
+    for node in needed_nodes(graph):
+        for size in _demanded(node, facts):
+            if (least := positive_from(size)) is not None:
+                found[least[0]] = max(least[1], found.get(least[0], 0))
+    return found
+
+
+def declared_least_sizes(model: ir.Model, facts: Facts) -> dict[str, int]:
+    """The least sizes by the names that the model gives them, which outlast changes; none for models without a Loop."""
+    if not any(node.op_type == "Loop" for node in model.graph):
+        return {}
+    return {name: least for name, least in least_sizes(model.graph, facts).items() if not name.startswith("?")}
 
 
 def _demanded(node: ir.Node, facts: Facts) -> Iterator[DimLike]:

@@ -20,6 +20,9 @@ USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN":
 _MOST_INPUTS, LENGTHS, STATES = 8, 4, 5
 """How many inputs the operators have, and which says how long each sequence is, and which is the first of the initial states."""
 
+HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+"""Types of cells that an operator computes in float32, between Casts, where the runtime has no kernel for them."""
+
 OLDEST = 7
 """The opset from which on the operators have the form that is written here."""
 

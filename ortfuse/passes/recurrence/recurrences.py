@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortfuse.facts.facts import Facts
 from ortfuse.passes.recurrence.cell import Cells
 from ortfuse.passes.recurrence.form import Source
+from ortfuse.passes.recurrence.holes import Mask
 from ortfuse.passes.recurrence.iteration import Iteration, State
 from ortfuse.passes.recurrence.lengths import Choices, Lengths
 from ortfuse.passes.recurrence.weights import Weights, weights_of
@@ -24,14 +25,15 @@ class Recurrence:
         weights: Its weights.
         inputs: Its inputs, in the order of the weights.
         states: The hidden state, and the cell state of an LSTM.
-        lengths: The lengths of the rows, which keep their states from their end on; `None` if they have none.
+        lengths: The lengths of the rows, which keep their states from their end on, or the mask of the runs in which they take
+            part; `None` if they have none.
     """
 
     output: ir.Value
     weights: Weights
     inputs: tuple[Source, ...]
     states: tuple[State, ...]
-    lengths: Lengths | None
+    lengths: Lengths | Mask | None
 
     @property
     def kind(self) -> str:
@@ -59,7 +61,7 @@ def recurrences(iteration: Iteration, choices: Choices, facts: Facts) -> Mapping
     return found
 
 
-def _update(state: State, choices: Choices) -> tuple[ir.Value, Lengths | None]:
+def _update(state: State, choices: Choices) -> tuple[ir.Value, Lengths | Mask | None]:
     """What a state becomes before the end of each row, and the lengths of the rows."""
     choice = choices.choice(state.after)
     if choice is None or choice.behind is not state.before:

@@ -121,6 +121,11 @@ def test_lengths_of_32_bits_in_a_loop() -> None:
     assert is_one_operator(made)
 
 
+def test_runs_that_are_counted_down() -> None:
+    falling = MASK.replace("Range(at0, n, at1)", "Neg(rn)").replace("r =", "rn = Range(at0, n, at1) r =")
+    assert is_one_operator(scan(mask=falling), lengths=(-9, -4, -2, 0, 3))
+
+
 @pytest.mark.parametrize("spelling", [LSTM, "gru"])
 @pytest.mark.parametrize("direction", [0, 1])
 @pytest.mark.parametrize("result", [ZERO, HELD])
@@ -136,11 +141,10 @@ def test_initial_states_of_rows_that_are_not_empty() -> None:
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (scan(mask="M = Unsqueeze(L, no2)", lengths="bool[t, b] L"), "a mask may have holes"),
+        (scan(mask="M = Unsqueeze(L, no2)", lengths="bool[t, b] L", direction=1), "a mask may have holes, backwards"),
         (scan(result="y1 = Tanh(h1)"), "what is computed behind the end is used"),
         (scan(kept="{0}k = Where(m, {0}0, {0}1)"), "states are kept before the end"),
-        (scan(mask=MASK.replace("Less(rc, L)", "Less(rc, Lc)"), lengths="int64[t, b] Lc, int64[b] L"), "lengths for each run"),
-        (scan(mask=MASK.replace("Range(at0, n, at1)", "Neg(rn)").replace("r =", "rn = Range(at0, n, at1) r =")), "runs are counted down"),
+        (scan(mask=MASK.replace("Less(rc, L)", "Less(rc, Lc)"), lengths="int64[t, b] Lc, int64[b] L", direction=1), "lengths for each run, backwards"),
     ],
 )  # fmt: skip
 def test_what_stays_a_loop(made: onnx.ModelProto, why: str) -> None:

@@ -37,7 +37,13 @@ def test_a_loop_goes_by_the_number_of_its_run() -> None:
 @pytest.mark.parametrize(
     ("text", "kept", "why"),
     [
-        (COUNTED.replace("Less(f, end)", "Less(f, early)"), Counter(Less=2, And=1, Cast=2), "it ends early"),
+        (
+            COUNTED.replace("Less(f, end)", "Less(f, late)").replace(
+                "h = Cast", "q = ReduceSum<keepdims = 0>(r) late = Cast<to = 1>(q) h = Cast"
+            ),
+            Counter(Less=2, And=1, Cast=2),
+            "it may end early",
+        ),
         (
             COUNTED.replace("on = And(g, l)", "on = And(g, l) c = Cast<to = 1>(on) t = Mul(r, c)").replace(
                 "t = Identity(r)", ""
@@ -49,6 +55,10 @@ def test_a_loop_goes_by_the_number_of_its_run() -> None:
 )
 def test_what_is_asked_for(text: str, kept: Counter[str], why: str) -> None:
     assert not kept - found(text), why
+
+
+def test_an_early_end_is_the_number_of_runs() -> None:
+    assert found(COUNTED.replace("Less(f, end)", "Less(f, early)")) == Counter(Gather=1, Sub=1, Tanh=1, Add=1)
 
 
 def test_a_counter_that_is_a_result_stays() -> None:
