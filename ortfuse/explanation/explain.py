@@ -143,7 +143,8 @@ def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules:
     fused = fused_sites(model, chosen)
     fusions = {rule.name for name, group in catalogue.passes().items() if name != NORMAL_FORM for rule in group}
     nearness = Nearness(chosen, rules, fusions)
-    missed = nearest(report.misses, nearness, chosen, _left_over(model, report.misses, nearness, chosen))
+    left_over = _left_over(model, report.misses, nearness, chosen)
+    missed = nearest(report.misses, nearness, chosen, _preparing(catalogue, chosen), left_over)
     left_out, hits = _left_out(report, catalogue), report.log.hits()
     tried = {rule.family for name, rule in chosen.items() if name not in left_out}
     if rules and not fused and not missed and not any(name.partition(".")[0] in tried for name in hits):
@@ -151,7 +152,9 @@ def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules:
     found = {site.rule for site in fused} | {site.rule for site in missed}
     families = {name.partition(".")[0] for name in found}
     sought = {name: rule for name, rule in chosen.items() if rule.family not in families} if rules else {}
-    sought |= {name: chosen[name] for name in rules if name in chosen and name not in found}
+    prepared = {site.family for site in missed if site.rule not in chosen}
+    asked = (chosen[name] for name in rules if name in chosen and name not in found)
+    sought |= {rule.name: rule for rule in asked if rule.family not in prepared}
     told = {(site.rule, site.site) for site in fused} | {(miss.rule, miss.site) for miss in missed}
     taken = taken_sites(report, chosen, told) if rules else ()
     absent = {
@@ -294,18 +297,33 @@ def _behind(node: ir.Node, family: str, there: Mapping[tuple[str, str], NearMiss
     return None
 
 
+def _preparing(catalogue: Catalogue, chosen: Mapping[str, Rule]) -> dict[str, Rule]:
+    """The refinements in the families of the chosen rules."""
+    families = {rule.family for rule in chosen.values()}
+    known = (rule for rules in catalogue.passes().values() for rule in rules)
+    return {rule.name: rule for rule in known if rule.is_refinement and rule.family in families}
+
+
 def nearest(
-    misses: Iterable[NearMiss], nearness: Nearness, chosen: Mapping[str, Rule], left_over: Iterable[NearMiss] = ()
+    misses: Iterable[NearMiss],
+    nearness: Nearness,
+    chosen: Mapping[str, Rule],
+    preparing: Mapping[str, Rule],
+    left_over: Iterable[NearMiss] = (),
 ) -> list[Missed]:
-    """The nearest miss of each family at each site, without those that add nothing new; then those of remaining marks."""
+    """The nearest miss of each family at each site, without those that add nothing new; then those of remaining marks.
+
+    `preparing` are the refinements in the families of the chosen rules: one that was refused at the value at which a
+    pattern stops is told instead, whether it was chosen or not.
+    """
     best: dict[tuple[str, str], NearMiss] = {}
     prepared: dict[tuple[str, str], NearMiss] = {}
     settled: set[tuple[str, str]] = set()
     for miss in misses:
         if miss.step == "replacement" and miss.refusal.code == "needless" and miss.rule in chosen:
             settled.add((chosen[miss.rule].family, miss.site))
-        if _stops_preparation(miss, chosen):
-            prepared[chosen[miss.rule].family, miss.site] = miss
+        if _stops_preparation(miss, preparing):
+            prepared[preparing[miss.rule].family, miss.site] = miss
         if nearness.tells(miss):
             key = (chosen[miss.rule].family, miss.site)
             if key not in best or nearness.order(miss) > nearness.order(best[key]):
@@ -320,21 +338,41 @@ def nearest(
         if not any(family == other and (miss.site == told.site or _same_place(miss, told)) for other, told in kept):
             kept.append((family, miss))
     told = [
-        prepared.get((family, miss.refusal.subject.name), miss) if miss.step == "pattern" else miss
+        _unprepared(family, miss, prepared) if miss.step == "pattern" else miss
         for family, miss in kept
         if (family, miss.site) not in settled
     ]
-    return [described(miss, chosen[miss.rule].least) for miss in told]
+    rules = {**preparing, **chosen}
+    return [described(miss, rules[miss.rule].least) for miss in told]
 
 
-def _stops_preparation(miss: NearMiss, chosen: Mapping[str, Rule]) -> bool:
+def _unprepared(family: str, miss: NearMiss, prepared: Mapping[tuple[str, str], NearMiss]) -> NearMiss:
+    """The refusal of a refinement at the value at which a pattern stops, if there is one; else the miss.
+
+    If no part of that value is what the pattern looks for, it is sought at the parts too: at what plain nodes compute it from.
+    """
+    name = miss.refusal.subject.name
+    names = [name]
+    if miss.refusal.code == "no_part":
+        makers = dict.fromkeys(
+            value.producer() for node in (miss.root, *miss.nodes) if node for value in node.inputs if value
+        )
+        level = [node for node in makers if node is not None and name in (value.name for value in node.outputs)]
+        for _ in range(FURTHEST):
+            inputs = [value for node in level for value in node.inputs if value is not None]
+            names += [value.name or "?" for value in inputs]
+            found = dict.fromkeys(value.producer() for value in inputs)
+            level = [node for node in found if node is not None and node.op_type in PLAIN - {"MatMul"}]
+    return next((prepared[family, name] for name in names if (family, name) in prepared), miss)
+
+
+def _stops_preparation(miss: NearMiss, preparing: Mapping[str, Rule]) -> bool:
     """Whether a rule that brings values into the form that the fusions of its family ask for was refused in the end.
 
     Where such a fusion stops at that value, this tells more than what the value is computed by.
     """
-    rule = chosen.get(miss.rule)
     refused = miss.step != "pattern" and miss.refusal.code not in POINTLESS
-    return rule is not None and rule.is_refinement and refused and miss.root is not None
+    return miss.rule in preparing and refused and miss.root is not None
 
 
 def _same_place(miss: NearMiss, other: NearMiss) -> bool:

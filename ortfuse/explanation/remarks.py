@@ -78,7 +78,8 @@ def remarks(model: ir.Model, report: RunReport, catalogue: Catalogue) -> list[Re
     misses = [miss for miss in met if settled.isdisjoint((miss.root, *miss.nodes))]
     at_hand = _AtHand(model)
     tell = [miss for miss in misses if miss.rule in own or _is_candidate(miss, fusions[miss.rule], at_hand)]
-    found = nearest(tell, Nearness(fusions, own, fusions.keys()), fusions)
+    preparing = {name: rule for name, rule in fusions.items() if rule.is_refinement}
+    found = nearest(tell, Nearness(fusions, own, fusions.keys()), fusions, preparing)
     found += _left_over(model, misses, fusions, {miss.site for miss in found}, at_hand)
     by_family: dict[str, list[Missed]] = {}
     for miss in sorted(found, key=lambda miss: miss.rule not in own):

@@ -103,6 +103,11 @@ def hides_altogether(match: Match) -> Refusal | None:
     )
 
 
+def floors_out_of_reach(match: Match) -> Refusal | None:
+    """Any score added to the filler is lost in rounding; no other rule asks how low scores are that have a floor."""
+    return match.unless_value("filler", match["filler"] <= DEEP, f"at most {DEEP:g}, in which any score is lost")
+
+
 def windows_are_counted(match: Match) -> Refusal | None:
     """The number of windows is a known number."""
     return None if match.size("w") else match.refuse_dimension("windows", 1, "a known number of windows")
@@ -341,7 +346,7 @@ RULES = [
         uncovered=_NO_CONSTANTS,
     ),
     _rule(
-        "floored_scores", "max(s q k^T + mask, filler)", _floored(), hides_altogether,
+        "floored_scores", "max(s q k^T + mask, filler)", _floored(), floors_out_of_reach,
         shapes={"mask": "1 2 s t"}, assumes=FINITE_SCORES,
     ),
     _factor_rule("head_factor", "*", op.Mul),

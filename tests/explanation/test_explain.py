@@ -315,3 +315,44 @@ def test_what_is_made_on_request_is_missed_by_none_but_those_who_ask_for_it() ->
     sites = [site for site in ortfuse.explain(BERT, rules=["ffn"]).missed if site.refusal.code == "unasked"]
     assert len(sites) == 2
     assert {site.refusal.remedy for site in sites} == {"it were asked for: --pin ffn=ortfuse.FeedForwardGelu"}
+
+
+_SCORES = "t = Transpose<perm = [0, 1, 3, 2]>(k) p = MatMul(q, t) s = Mul(p, half)"
+
+
+@pytest.mark.parametrize("asked", ["attention", "attention.sdpa"])
+@pytest.mark.parametrize(
+    ("masked", "site", "rule"),
+    [
+        ("m = Where(hide, low, s)", "m", "filled_hidden_scores"),
+        ("w = Where(hide, low, s) m = Add(w, bias)", "w", "filled_hidden_scores"),
+        ("w = Where(hide, low, p) m = Mul(w, half)", "w", "filled_hidden_scores"),
+        ("m = Max(s, low)", "m", "floored_scores"),
+    ],
+)
+def test_a_filler_that_may_not_hide_is_told_whichever_rule_is_asked_for(
+    masked: str, site: str, rule: str, asked: str
+) -> None:
+    """Rules that prepare masks say more than the rule that finds no product where the Where is."""
+    found = ortfuse.explain(
+        ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["": 18]>
+        g (float[b,2,7,4] q, float[b,2,7,4] k, float[b,2,7,4] v, bool[b,1,7,7] hide, float[b,1,7,7] bias) => (float[b,2,7,4] y)
+        <float half = {{0.5}}, float low = {{-1000.0}}> {{ {_SCORES} {masked} w_ = Softmax<axis = -1>(m) y = MatMul(w_, v) }}"""),
+        rules=[asked],
+    )
+    (miss,) = found.missed
+    assert (miss.rule, miss.site) == (f"attention.{rule}", site)
+    assert "'low'" in str(miss.refusal) and "-1000" in str(miss.refusal)
+    assert not found.absent
+
+
+def test_scores_that_are_something_else_are_told_as_such() -> None:
+    found = ortfuse.explain(
+        ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["": 18]>
+        g (float[b,2,7,4] q, float[b,2,7,4] k, float[b,2,7,4] v, bool[b,1,7,7] hide) => (float[b,2,7,4] y)
+        <float half = {{0.5}}, float low = {{-1000.0}}> {{ {_SCORES} u = Sigmoid(s) m = Where(hide, low, u)
+        w = Softmax<axis = -1>(m) y = MatMul(w, v) }}"""),
+        rules=["attention.sdpa"],
+    )
+    (miss,) = found.missed
+    assert miss.rule == "attention.sdpa" and "MatMul" in str(miss.refusal)
