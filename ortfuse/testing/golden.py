@@ -69,15 +69,18 @@ def golden(
     folder = Path(sys._getframe(1).f_globals.get("__file__", "")).parent
     cases = _cases(folder / models, folder / expected)
 
-    def test(case: Case, request: Any, record_property: Callable[[str, object], None]) -> None:
+    def test(case: Case, request: Any) -> None:
+        wrong = ""
         try:
             if request.config.getoption(REFRESH, False):
-                for line in refreshed(case, options):
-                    record_property(CHANGED, f"{case.name}: {line}")
+                # Not by `record_property`, which warns where JUnit XML is written.
+                request.node.user_properties += [(CHANGED, f"{case.name}: {line}") for line in refreshed(case, options)]
             else:
                 check(case, options)
         except AssertionError as error:
-            pytest.fail(str(error), pytrace=False)
+            wrong = str(error)
+        if wrong:
+            pytest.fail(wrong, pytrace=False)
 
     made: Callable[..., None] = pytest.mark.parametrize("case", cases, ids=[case.name for case in cases])(test)
     return made
@@ -96,6 +99,8 @@ def check(case: Case, options: Options | None = None) -> None:
     if settings.expect != "ok":
         _check_failure(found, settings)
         pytest.xfail(settings.why or found.reason)
+    if found.failed:
+        raise AssertionError(f"{case.name} is {found.verdict}: {found.reason}")
     before = _stored(case)
     if before is None:
         raise AssertionError(f"{case.name}: there is no expectation on file; pytest {REFRESH} stores it")

@@ -142,6 +142,8 @@ def test_known_failures_are_expected_and_others_are_never_stored(table: Path, tm
     unnamed = next(one for one in _cases(tmp_path / "nets", tmp_path / "expected") if one.name == "cut")
     with pytest.raises(AssertionError, match=r"is refused, which is not stored: .*cut off"):
         refreshed(unnamed)
+    with pytest.raises(AssertionError, match=r"^cut is refused: [^\n]*cut off[^\n]*$"):
+        check(unnamed)  # and not that a refresh would store it, which it would not
 
 
 def test_costs_are_the_same_on_every_machine(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,22 +169,23 @@ def test_the_example_of_the_documents_stores_expectations_and_shows_what_changed
     (tmp_path / "tests" / "test_models.py").write_text(blocks("python", "# tests/test_models.py"))
     (tmp_path / "models.toml").write_text(blocks("toml", "# models.toml"))
     shutil.copy(ROOT / "golden" / "models" / "bert.sdpa.ts.onnx", tmp_path / "bert.onnx")
-    ortfuse.optimize(tmp_path / "bert.onnx", output=tmp_path / "bert.opt.onnx")
+    shutil.copy(tmp_path / "bert.onnx", tmp_path / "bert.opt.onnx")
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
 
     def ran(*flags: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "pytest", "-p", "ortfuse.testing.plugin", "-q", "tests", *flags]
+        command = [sys.executable, "-m", "pytest", "-p", "ortfuse.testing.plugin", "-q", "-W", "error", *flags]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
 
-    code, said = ran("--ortfuse-refresh")
+    code, said = ran("tests", "--ortfuse-refresh", "--junitxml=junit.xml")
     assert code == 0 and "what the refresh changed" in said and "bert: stored" in said, said
     place = tmp_path / "tests" / "expected" / "bert.json"
     data = json.loads(place.read_text())
     assert data["families"]["attention"] == 2
     place.write_text(json.dumps({**data, "families": {**data["families"], "attention": 3}}))
-    code, said = ran("-k", "test_models")
+    code, said = ran("tests/test_models.py::test_models")
     assert code == 1 and "families: attention 3 -> 2" in said and "golden.py" not in said, said
+    assert "another exception" not in said
 
 
 def test_the_plugin_imports_nothing_that_takes_time() -> None:
