@@ -389,3 +389,15 @@ def test_a_weight_that_is_used_twice_is_converted_once(body: str) -> None:
     assert [(one.dtype, one.shape.numpy()) for one in weights if one and one.size == 16] == [
         (ir.DataType.FLOAT16, (4, 4))
     ]
+
+
+@pytest.mark.parametrize("to", ["float16", "bfloat16"])
+def test_a_large_weight_of_which_float32_is_needed_too_is_stored_once(to: str) -> None:
+    w = RNG.normal(size=(4, 256)).astype(np.float32)
+    original = model("p = MatMul(x, w) q = Relu(p) r = Gemm<transB = 1>(q, w) y = Neg(r)", w=w)
+    done = converted(original, to=to, keep_io=True, exclude="op:Gemm")
+    weights = [value.const_value for value in done.model.graph.initializers.values()]
+    assert [(one.dtype, one.size) for one in weights if one is not None] == [(ir.DataType.FLOAT, w.size)]
+    assert [node.op_type for node in done.model.graph].count("Cast") == done.casts
+    assert done.bytes_after == done.bytes_before
+    assert 0 < done.error < (2e-3 if to == "float16" else 2e-2)

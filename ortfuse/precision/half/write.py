@@ -14,6 +14,9 @@ from ortfuse.precision.half.masks import LARGEST, LEAST, clamped, is_bound, is_g
 from ortfuse.precision.half.network import Units, Use
 from ortfuse.precision.half.ports import TYPE_ATTRIBUTES
 
+SHARED = 1024
+"""A constant of so many numbers or more is stored once, and cast where it is half, if something else needs it in float32."""
+
 
 class _Names:
     """Names for new values, which no value of any graph has."""
@@ -46,7 +49,12 @@ def rewrite(units: Units, wide: Sequence[bool]) -> int:
     for value in dict.fromkeys((*units.makers, *units.uses)):
         uses = units.uses.get(value, {})
         if value not in units.makers:
-            _spread(value, [use for use, unit in uses.items() if not wide[unit]], len(uses), units.half, hidden, names)
+            narrow_uses = [use for use, unit in uses.items() if not wide[unit]]
+            if 0 < len(narrow_uses) < len(uses) and _is_cast_alike(value, units.half):
+                _cast(value, narrow_uses, [units.half], names)
+                casts += 1
+            else:
+                _spread(value, narrow_uses, len(uses), units.half, hidden, names)
             continue
         narrow = not wide[units.makers[value]]
         others = [use for use, unit in uses.items() if wide[unit] == narrow]
@@ -93,6 +101,12 @@ def _spread(
     )
     graph.register_initializer(copy)
     _point(narrow, copy)
+
+
+def _is_cast_alike(value: ir.Value, half: ir.DataType) -> bool:
+    """Whether a constant is large enough to be stored once, and a Cast makes of it what it would be in half precision."""
+    tensor = value.const_value
+    return tensor is not None and tensor.size >= SHARED and bool(np.abs(tensor.numpy()).max() <= LARGEST[half])
 
 
 def _narrowed(tensor: ir.TensorProtocol, half: ir.DataType, *, clamp: bool) -> ir.TensorProtocol:
