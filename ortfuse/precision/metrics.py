@@ -47,6 +47,14 @@ class Measured:
     likely: float
 
 
+def error_words(error: float, digits: int = 3) -> str:
+    """An error in words; one without bounds comes of numbers that are not finite."""
+    finite = f"{error:.{digits}g}"
+    return (
+        finite if math.isfinite(error) else "without bounds, as infinity or NaN stands where the original has numbers"
+    )
+
+
 @dataclass(frozen=True)
 class Metric:
     """One way to measure the error.

@@ -17,7 +17,7 @@ from ortfuse.errors import BoundError
 from ortfuse.precision.families import family_of, is_like
 from ortfuse.precision.finals import FINALISTS
 from ortfuse.precision.measuring import MeasuredSite
-from ortfuse.precision.metrics import Metric
+from ortfuse.precision.metrics import Metric, error_words
 from ortfuse.precision.offenders import offender
 from ortfuse.precision.outcome import Goal, Point
 from ortfuse.precision.predictions import WORTH, Predictions
@@ -130,8 +130,8 @@ class Search:
         )
         if least is not None and least[0] > self.bound:
             raise BoundError(
-                f"no scheme keeps the error under {self.bound:.4g}: the smallest is {least[0]:.4g}, that of {least[1]} at "
-                f"'{self._label(least[2])}'; give a larger --max-error, or use the result of `ortfuse optimize`"
+                f"no scheme keeps the error under {self.bound:.4g}: the smallest is {error_words(least[0], 4)}, that of "
+                f"{least[1]} at '{self._label(least[2])}'; give a larger --max-error, or use the result of `ortfuse optimize`"
             )
 
     def run(self) -> list[Point]:

@@ -18,7 +18,7 @@ from ortfuse.execution.session import Session
 from ortfuse.model.small_files import from_json
 from ortfuse.precision.caches import in_float32
 from ortfuse.precision.like_float32 import LikeFloat32
-from ortfuse.precision.metrics import METRICS, Metric, UserFunction, metric_of
+from ortfuse.precision.metrics import METRICS, Metric, UserFunction, error_words, metric_of
 from ortfuse.precision.samples import generated
 from ortfuse.verification.verdict import State, Verdict
 from ortfuse.verification.verify import demand_same_interface
@@ -161,7 +161,7 @@ class BoundVerdict(Verdict):
 
     def summary(self) -> str:
         """The verdict in one line."""
-        return f"{self.metric} error {self.error:.3g} on {self.label}; the bound is {self.bound:.3g}"
+        return f"{self.metric} error {error_words(self.error)} on {self.label}; the bound is {self.bound:.3g}"
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as JSON data."""

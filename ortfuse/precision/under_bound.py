@@ -28,7 +28,7 @@ from ortfuse.precision.kind_times import KindTimes
 from ortfuse.precision.ladder import Ladder, SiteLike
 from ortfuse.precision.left_out import why_none
 from ortfuse.precision.measuring import FASTER, MOST, MeasuredSite, Measuring
-from ortfuse.precision.metrics import Arrays, Metric
+from ortfuse.precision.metrics import Arrays, Metric, error_words
 from ortfuse.precision.outcome import Goal, Outcome, Point, SiteReport
 from ortfuse.precision.phases import Phases
 from ortfuse.precision.predictions import Predictions
@@ -341,8 +341,8 @@ def _demand_float32(model: ir.Model, inputs: Samples, expected: Sequence[Arrays]
     error = asked.metric.of(expected[:1], [session.run(arrays) for arrays in first], first).error
     if error > asked.bound:
         raise BoundError(
-            f"no result keeps the error under {asked.bound:.3g}: without any scheme, by fusions alone, it is {error:.3g}; "
-            "give a larger --max-error"
+            f"no result keeps the error under {asked.bound:.3g}: without any scheme, by fusions alone, it is "
+            f"{error_words(error)}; give a larger --max-error"
         )
 
 

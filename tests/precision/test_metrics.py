@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ortfuse.errors import OptionError
-from ortfuse.precision.metrics import METRICS, cosine, metric_of, relative_l2, relative_max, tokens, top1
+from ortfuse.precision.metrics import METRICS, cosine, error_words, metric_of, relative_l2, relative_max, tokens, top1
+from ortfuse.precision.stated import BoundVerdict
 
 A = np.array([[3.0, 4.0]], np.float32)
 
@@ -117,3 +118,10 @@ def test_a_function_that_fails_is_named() -> None:
         metric_of(lambda expected, found, inputs: expected[0]["x"]).of([{}], [{}], [{}])
     with pytest.raises(OptionError, match="NaN"):
         metric_of(lambda *_: math.nan).of([{}], [{}], [{}])
+
+
+def test_an_error_without_bounds_is_said_in_words() -> None:
+    assert error_words(0.0123456) == "0.0123"
+    assert error_words(math.inf).startswith("without bounds, as infinity or NaN")
+    assert "inf error" not in BoundVerdict([], [], error=math.inf, bound=0.1, metric="l2", label="1 set").summary()
+    assert "l2 error without bounds" in BoundVerdict([], [], error=math.inf, bound=0.1, metric="l2").summary()

@@ -31,7 +31,7 @@ from ortfuse.precision.half.calls import mark_called
 from ortfuse.precision.half.islands import L2, TYPES, IslandSearch, has_floats
 from ortfuse.precision.half.order import Run
 from ortfuse.precision.half.readings import OPSET
-from ortfuse.precision.metrics import metric_of
+from ortfuse.precision.metrics import error_words, metric_of
 from ortfuse.precision.samples import SEEDS_APART, fresh_runs, refuse_nan
 from ortfuse.precision.stated import Bound, write_bound
 from ortfuse.precision.tolerance import limit_of_rounding
@@ -271,7 +271,7 @@ def _with_int8_caches(
     if max_error is not None:
         if not all(math.isfinite(error) and error <= max_error for error in errors.values()):
             raise BoundError(
-                f"with caches of 8-bit integers the error is {max(errors.values()):.2g}, more than {max_error:g}"
+                f"with caches of 8-bit integers the error is {error_words(max(errors.values()))}, more than {max_error:g}"
             )
         write_bound(made.model, Bound(metric_of("l2", tuple(errors)), max_error))
     return Conversion(
