@@ -50,7 +50,7 @@ class Picture:
 def pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     made = types.ModuleType("PIL")
     ways = types.SimpleNamespace(BILINEAR="bilinear", NEAREST="nearest")
-    made.Image = types.SimpleNamespace(open=lambda file: Picture(), Resampling=ways)  # type: ignore[attr-defined]
+    made.Image = types.SimpleNamespace(open=lambda file, formats=(): Picture(), Resampling=ways)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "PIL", made)
     Picture.asked = []
 
