@@ -6,6 +6,7 @@ They share their options: pass an `Options` object, `optimize(model, options)`, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,13 +16,14 @@ from typing import TYPE_CHECKING, Unpack
 import onnx_ir as ir
 
 from ortfuse.assessment import Assessment, Progress, given_inputs, inputs_to_measure, silent
-from ortfuse.attempts import Attempts, as_it_is, left_alone, runnable, taken_in
+from ortfuse.attempts import Attempts, as_it_is, declare, demand_possible, left_alone, runnable, taken_in
 from ortfuse.conclusion import Clock, concluded
 from ortfuse.errors import InvalidModelError, OptionError, PassError, PatternError
-from ortfuse.execution.as_it_is import AsItIs
+from ortfuse.execution.as_it_is import AsItIs, Runnable
 from ortfuse.execution.loading import UnloadableError
 from ortfuse.execution.worker import WORKER
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.declared_sizes import declared_sizes
 from ortfuse.model.atomic_write import writable_target
 from ortfuse.model.interop import AnyModel, enter
 from ortfuse.model.io import load, save
@@ -112,6 +114,8 @@ def optimize(
         if as_it_is(model) is None:
             raise
         return left_alone(model, options, str(error))
+    if options.fix or options.same:
+        demand_possible(model, inside)
     original = taken_in(model, options)[0] if Assessment.compares(options) else inside
     asked = Assessment(options, original, progress, on_pass, lambda: taken_in(model, options)[0])
     clock.lap("load")
@@ -228,6 +232,7 @@ def verify(
     if options.tolerance is not None and (max_error is not None or metric is not None):
         raise OptionError("max_error", "give either a tolerance or a largest error, not both")
     first, second = runnable(original), runnable(optimised)
+    _declare_alike(first, second)
     bound = None if options.tolerance is not None else bound_between(first, second, max_error, metric)
     given = given_inputs(options, first)
     if labels is not None and (bound is None or bound.metric.function is None):
@@ -249,6 +254,16 @@ def verify(
     )
     verdict.notes[:0] = notes_of(given)
     return verdict
+
+
+def _declare_alike(first: Runnable, second: Runnable) -> None:
+    """Declare of a model the sizes that are declared of its result, for which alone that is right."""
+    if not isinstance(first, ir.Model) or not isinstance(second, ir.Model):
+        return
+    declared = declared_sizes(second)
+    if declared and declared != declared_sizes(first):
+        with contextlib.suppress(OptionError):  # of another model: verification says what differs
+            declare(first, declared)
 
 
 def diff(
@@ -315,7 +330,7 @@ def bisect(
 
     options = _options(options, **changes)
     manager = PassManager(replace(options, explain=False))
-    original = enter(model)[0]
+    original = taken_in(model, options)[0]
     inputs = given_inputs(options, original)
     return search(
         original,

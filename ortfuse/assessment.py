@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import onnx_ir as ir
 
 from ortfuse.execution.as_it_is import Runnable, signature_of
+from ortfuse.graph.declared_sizes import declared_sizes
 from ortfuse.graph.edit import Edit
 from ortfuse.options import Options
 from ortfuse.pipeline.report import RunReport
@@ -35,8 +36,17 @@ def given_inputs(options: Options, model: Runnable) -> Sequence[Inputs] | None:
     """The user's own inputs; `None` if inputs are to be generated.
 
     Raises:
-        VerificationError: The files they are read from do not fit the model.
+        VerificationError: The files they are read from do not fit the model, or sizes are not as declared.
     """
+    found = _given(options, model)
+    if found is not None and isinstance(model, ir.Model) and declared_sizes(model):
+        from ortfuse.execution.declared_inputs import demand_declared
+
+        demand_declared(model, found)
+    return found
+
+
+def _given(options: Options, model: Runnable) -> Sequence[Inputs] | None:
     if not isinstance(options.inputs, str | os.PathLike):
         return cast("Sequence[Inputs] | None", options.inputs)  # a reader was read when the options were made
     from ortfuse.verification import read_inputs

@@ -19,12 +19,17 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.assessment import Assessment, Progress, idle_options
-from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, TargetError
+from ortfuse.dims import symbol
+from ortfuse.errors import InvalidModelError, OptionError, OrtfuseError, PassError, TargetError
 from ortfuse.execution.as_it_is import AsItIs, Runnable
 from ortfuse.execution.loading import LEVELS, Loading, UnloadableError
 from ortfuse.execution.runtime import Level
+from ortfuse.facts.agreeing import with_sizes
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.declared_sizes import LARGEST, DeclaredSizes, declared_sizes
 from ortfuse.graph.edit import Inspector
 from ortfuse.model.copy_file import copy_model
+from ortfuse.model.declare_sizes import declare_sizes
 from ortfuse.model.external_data import resolved
 from ortfuse.model.intake import NOTES
 from ortfuse.model.interop import AnyModel, Source, enter, leave
@@ -231,9 +236,10 @@ class Attempts:
 
 
 def taken_in(model: AnyModel, options: Options) -> tuple[ir.Model, Source[Any]]:
-    """A model of our own of any kind of model, as the options ask for it: without training mode, if they say so.
+    """A model of our own of any kind of model, as the options ask for it: without training mode, with sizes declared.
 
     Raises:
+        OptionError: What is declared of sizes is not of this model, or contradicts it.
         InvalidModelError: A graph cannot represent the model.
         OrtfuseError: The model cannot be used.
     """
@@ -241,7 +247,42 @@ def taken_in(model: AnyModel, options: Options) -> tuple[ir.Model, Source[Any]]:
     done = to_inference(inside) if options.inference else None
     if done is not None:
         inside.graph.meta.setdefault(NOTES, []).append(done)
+    if options.declared:
+        declare(inside, options.declared)
     return inside, source
+
+
+def declare(model: ir.Model, declared: DeclaredSizes) -> None:
+    """Declare sizes in a model, in place, and note what is taken for granted.
+
+    Raises:
+        OptionError: There is no open dimension of a name, or declarations contradict each other or the model.
+    """
+    agreeing = Facts(model).agreeing
+    sizes = declare_sizes(model, declared)
+    ranges = declared_sizes(model).size_range
+    for name, size in agreeing.items():
+        one, other = (with_sizes(dim, sizes) for dim in (symbol(name), size))
+        if isinstance(one, int) and isinstance(other, int) and one != other:
+            raise OptionError("fix", f"{name} is {size} in every run that succeeds; it cannot be {one}")
+        for bounded, exact in ((one, other), (other, one)):
+            low, high = ranges.get(str(bounded), (0, LARGEST))
+            if isinstance(exact, int) and not low <= exact <= high:
+                text = f"{bounded} is {exact} in every run that succeeds, which is not within {low}:{high}"
+                raise OptionError("size_range", text)
+    said = model.graph.meta.setdefault(NOTES, [])
+    said += [f"taken for granted, as {text} says: the result is right for such inputs" for text in declared.texts()]
+
+
+def demand_possible(model: AnyModel, declared: ir.Model) -> None:
+    """Check that the runtime still loads a model of which sizes were declared.
+
+    Raises:
+        OptionError: It loads the model, and no longer with these sizes.
+    """
+    problem = Loading.of_graph(declared, ["none"]).problem()
+    if problem and not Loading.of_graph(enter(model)[0], ["none"]).problem():
+        raise OptionError("fix", f"the model cannot have the sizes that are declared: {problem}")
 
 
 def as_it_is(model: AnyModel) -> AsItIs | None:
@@ -287,6 +328,8 @@ def left_alone(model: AnyModel, options: Options, why: str) -> Result:
         given, counts = leave(inside, source), Counts.of(inside)
     except InvalidModelError:
         pass
+    declared = ", ".join(options.declared.texts())
+    why += f"; nothing is made of {declared}" if declared else ""
     note = f"the model is left as it is: {why}"
     report = RunReport("", [], counts, counts, 0.0, 0.0, Log(), [], [note])
     if options.output is not None:

@@ -54,7 +54,7 @@ _KNOWN = ("expect", "why", "says")
 _ALTERNATIVES = (("inputs", "sizes"), ("passes", "level", "purpose"))
 """Options that exclude each other: one that is given later takes the place of the others."""
 
-_MERGED = ("sizes", "pins")
+_MERGED = ("sizes", "pins", "same", "size_range", "fix")
 """Options that are tables, of which later ones add to those before."""
 
 
@@ -217,7 +217,7 @@ class ModelsFile:
 
 
 def combined(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Tables of options as one: later ones go before, take the place of what they exclude, and add to sizes and pins."""
+    """Tables of options as one: later ones go before, take the place of what they exclude, and add to other tables."""
     found: dict[str, Any] = {}
     for table in tables:
         for names in _ALTERNATIVES:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, ge
 from ortfuse.assumptions import ASSUMPTIONS
 from ortfuse.errors import OptionError
 from ortfuse.execution.budget import SECONDS
+from ortfuse.graph.declared_sizes import DeclaredSizes
 from ortfuse.model.small_files import from_toml, read_text
 from ortfuse.printable import brief
 from ortfuse.targets.processor import demand_threads
@@ -56,6 +57,9 @@ PatternsLike: TypeAlias = "PathLike | Rule | Sequence[PathLike | Rule]"
 InputsLike: TypeAlias = "PathLike | Sequence[Inputs] | DataReader"
 """The path of a file or folder of inputs, sets of inputs, or what hands them out one after the other."""
 
+RangeLike: TypeAlias = "str | Sequence[int]"
+"""The least and the largest size of a dimension: `"1:512"` or `(1, 512)`."""
+
 Level = Literal["disabled", "basic", "extended", "all"]
 Verification = Literal["whole", "sites"]
 Purpose = Literal["execution", "quantization"]
@@ -74,6 +78,9 @@ class PipelineOptions(TypedDict, total=False):
     lists: PathLike | Sequence[PathLike]
     approximate: bool
     assume: str | Sequence[str]
+    same: Mapping[str, str]
+    size_range: Mapping[str, RangeLike]
+    fix: Mapping[str, int]
     pins: Mapping[str, str]
     check_user: bool | None
     custom_ops: PathLike | Sequence[PathLike]
@@ -153,6 +160,11 @@ class Options:
             its batch. The result is compared with the model without it.
         assume: Names of what is declared about the model that ortfuse cannot prove (see `ortfuse.assumptions`): `"fills-hide"` of
             finite numbers that replace scores of attention, `"loops-run"` of Loops over sequences of open length.
+        same: Maps open dimensions of the inputs to what they equal in every run, by name: another one (`{"s54": "s84"}`), or a
+            formula of others. An axis without a name is called `x[0]`.
+        size_range: Maps open dimensions to the least and the largest size that they have in any run: `{"sequence": (1, 512)}`,
+            or `"1:512"`.
+        fix: Maps open dimensions to the size that they have in every run: `{"sequence": 128}`. The result has fixed shapes.
         custom_ops: Libraries with kernels of operators in domains of the user's own, without which the runtime does not load the
             model. All sessions of the process know them from then on.
         explain: Whether to say for each site what fused it or came nearest, which takes time; names of families
@@ -199,6 +211,9 @@ class Options:
     inference: bool = False
     check_user: bool | None = None
     assume: str | Sequence[str] = ()
+    same: Mapping[str, str] = field(default_factory=dict)
+    size_range: Mapping[str, RangeLike] = field(default_factory=dict)
+    fix: Mapping[str, int] = field(default_factory=dict)
     custom_ops: PathLike | Sequence[PathLike] = ()
     explain: bool | Sequence[str] = False
     pins: Mapping[str, str] = field(default_factory=dict)
@@ -304,6 +319,12 @@ class Options:
         """The patterns: paths, and rules as they are."""
         one: Any = self.patterns
         return tuple(Path(part) if isinstance(part, str | os.PathLike) else part for part in one)
+
+    @property
+    def declared(self) -> DeclaredSizes:
+        """What is declared about the sizes of the model's inputs."""
+        ranges = {name: (int(one[0]), int(one[1])) for name, one in self.size_range.items()}
+        return DeclaredSizes(self.same, ranges, self.fix)
 
     @property
     def list_files(self) -> tuple[Path, ...]:
@@ -487,6 +508,31 @@ def _verification(name: str, value: Any) -> str | None:
     return value if value is None else str(value)
 
 
+def _same(name: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(one, str) and one.strip() for pair in value.items() for one in pair
+    ):
+        raise OptionError(name, f'write names by dimension, such as {{s54 = "s84"}}, not {value!r}')
+    return {one.strip(): other.strip() for one, other in value.items()}
+
+
+def _ranges(name: str, value: Any) -> dict[str, tuple[int, int]]:
+    if not isinstance(value, Mapping):
+        raise OptionError(name, f'write bounds by dimension, such as {{sequence = "1:512"}}, not {value!r}')
+    return {str(dim): _range(f"{name}[{dim}]", one) for dim, one in value.items()}
+
+
+def _range(name: str, value: Any) -> tuple[int, int]:
+    ends = value.split(":") if isinstance(value, str) else value
+    if not isinstance(ends, Sequence) or len(ends) != 2:
+        raise OptionError(name, f"write the least and the largest size, such as 1:512, not {value!r}")
+    numbers = [int(end) if isinstance(end, str) and end.strip().isdecimal() else end for end in ends]
+    low, high = (_number(0)(name, number) for number in numbers)
+    if low > high:
+        raise OptionError(name, f"{low} is more than {high}; write the least size first")
+    return low, high
+
+
 def _target(name: str, value: Any) -> Any:
     if value is None or hasattr(value, "check_node"):
         return value
@@ -506,6 +552,9 @@ _CHECKS: Mapping[str, Check] = {
     "inference": _boolean,
     "check_user": _or_none(_boolean),
     "assume": _assumptions,
+    "same": _same,
+    "size_range": _ranges,
+    "fix": _sizes,
     "custom_ops": _paths,
     "explain": _explain,
     "pins": _pins,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ortfuse.assumptions import ASSUMPTIONS
+from ortfuse.cli.declared_sizes import fixed, numbers, ranges, same
 from ortfuse.cli.usage import positive_number, purpose, seconds, size_in_bytes, verification, whole_number
 from ortfuse.errors import OptionError, OutputError
 from ortfuse.options import Options, Purpose, Verification
@@ -383,14 +385,12 @@ def options(config: Path | None = None, settings: Settings | None = None, **give
     """
     given = {name: value for name, value in given.items() if value is not None and value != []}
     known = Options() if config is None else Options.load(config)
-    for name, parse in (("sizes", _sizes), ("pins", _pins)):
+    for name, parse in _TABLES.items():
         if name in given:
             given[name] = parse(given[name])
     if settings is not None:
         return settings.over(known, **given)
-    merged: dict[str, Any] = {
-        name: {**getattr(known, name), **given[name]} for name in ("sizes", "pins") if name in given
-    }
+    merged: dict[str, Any] = {name: {**getattr(known, name), **given[name]} for name in _TABLES if name in given}
     return known.with_(**{**given, **merged})
 
 
@@ -419,16 +419,7 @@ def _flag(option: str) -> str:
 
 def _sizes(texts: list[str]) -> dict[str, int]:
     """`["sequence=128"]` as `{"sequence": 128}`."""
-    sizes: dict[str, int] = {}
-    for text in texts:
-        name, _, number = text.rpartition("=")
-        if not name or not number.isdecimal():
-            raise OptionError(
-                "sizes", f"write NAME=NUMBER, such as sequence=128, with a number of 0 or more, not {text}"
-            )
-        if sizes.setdefault(name, int(number)) != int(number):
-            raise OptionError("sizes", f"{name} has two sizes, {sizes[name]} and {number}; write one of them")
-    return sizes
+    return numbers("sizes", texts)
 
 
 def _pins(texts: list[str]) -> dict[str, str]:
@@ -441,6 +432,12 @@ def _pins(texts: list[str]) -> dict[str, str]:
         if pins.setdefault(name, operator) != operator:
             raise OptionError("pins", f"{name} is pinned to {pins[name]} and to {operator}; write one of the two")
     return pins
+
+
+_TABLES: Mapping[str, Callable[[list[str]], Mapping[str, Any]]] = {
+    "sizes": _sizes, "pins": _pins, "same": same, "size_range": ranges, "fix": fixed,
+}  # fmt: skip
+"""The options that are tables, which the command line gives one entry after the other."""
 
 
 def check_folder(path: Path) -> None:

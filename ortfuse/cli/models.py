@@ -51,6 +51,7 @@ from ortfuse.cli.arguments import (
     Verify,
     VerifyBudget,
 )
+from ortfuse.cli.declared_sizes import Fix, Same, SizeRange
 from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.pages import check_report, profiled, write_report
 from ortfuse.cli.regression import demand_no_regression, demand_same_model, demand_same_names, stored
@@ -80,6 +81,9 @@ def optimize(
     approximate: Approximate = None,
     inference: Inference = None,
     assume: Assume = None,
+    same: Same = None,
+    size_range: SizeRange = None,
+    fix: Fix = None,
     pin: Pins = None,
     measure: Measure = None,
     verify: Verify = None,
@@ -113,7 +117,8 @@ def optimize(
         settings = arguments.settings_of(models, model)
         options = arguments.options(
             config, settings, output=output, passes=passes, purpose=purpose, patterns=patterns, lists=lists, target=target,
-            max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume, inference=inference, pins=pin,
+            max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume,
+            same=same, size_range=size_range, fix=fix, inference=inference, pins=pin,
             measure=measure, verify=verify, verify_budget=verify_budget, check_user=check_user, bench=bench, fastest=fastest,
             explain=explain, inputs=inputs, sizes=size,
             seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, bench_budget=bench_budget, link=link,
@@ -260,6 +265,9 @@ def bisect(
     max_growth: MaxGrowth = None,
     approximate: Approximate = None,
     assume: Assume = None,
+    same: Same = None,
+    size_range: SizeRange = None,
+    fix: Fix = None,
     inputs: InputFiles = None,
     seed: Seed = None,
     tolerance: Tolerance = None,
@@ -277,7 +285,8 @@ def bisect(
         check_json(json_file)
         options = arguments.options(
             config, arguments.settings_of(models, model), passes=passes, patterns=patterns, lists=lists, target=target,
-            max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume, inputs=inputs,
+            max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume,
+            same=same, size_range=size_range, fix=fix, inputs=inputs,
             seed=seed, tolerance=tolerance, custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:
@@ -310,6 +319,9 @@ def explain(
     approximate: Approximate = None,
     check_user: CheckUser = None,
     assume: Assume = None,
+    same: Same = None,
+    size_range: SizeRange = None,
+    fix: Fix = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
@@ -322,7 +334,8 @@ def explain(
         check_json(json_file)
         options = arguments.options(
             config, arguments.settings_of(models, model), passes=passes, patterns=patterns, lists=lists, target=target,
-            max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume, check_user=check_user,
+            max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume,
+            same=same, size_range=size_range, fix=fix, check_user=check_user,
             custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:

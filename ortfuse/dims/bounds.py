@@ -1,4 +1,4 @@
-"""Provable bounds of dimensions, given only that named symbols are integers >= 0.
+"""Provable bounds of dimensions, given only the bounds of named symbols: integers >= 0, if nothing else is declared.
 
 Import the names from `ortfuse.dims`. This is interval arithmetic over the terms, sharpened by the inequalities that define
 the opaque functions: ``min(a, b) <= a``, ``max(a, b) >= a``, ``a - c < c*(a//c) <= a``.
@@ -94,7 +94,7 @@ def _monomial_interval(monomial: Monomial) -> Interval:
 
 def _atom_interval(atom: Atom) -> Interval:
     if not atom.kind:
-        return 0, None
+        return atom.low, atom.high
     ranges = [bounds(argument) for argument in atom.args]
     lows, highs = [low for low, _ in ranges], [high for _, high in ranges]
     known_lows = [low for low in lows if low is not None]

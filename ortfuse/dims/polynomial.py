@@ -28,21 +28,31 @@ class Atom:
         key: sort key; different atoms have different keys.
         size: number of atoms and terms in the atom, including itself.
         fresh: whether it contains an unknown dimension (see `fresh`).
+        low: the least size of a symbol.
+        high: the largest size of a symbol, None without a bound.
         dim: the polynomial that consists of just this atom.
     """
 
-    __slots__ = ("args", "dim", "fresh", "key", "kind", "name", "size")
+    __slots__ = ("args", "dim", "fresh", "high", "key", "kind", "low", "name", "size")
 
-    def __init__(self, kind: str, name: str, args: tuple[DimLike, ...]) -> None:
-        self.kind, self.name, self.args = kind, name, args
+    def __init__(self, kind: str, name: str, args: tuple[DimLike, ...], low: int = 0, high: int | None = None) -> None:
+        self.kind, self.name, self.args, self.low, self.high = kind, name, args, low, high
         # Symbols sort before functions ("~" sorts late), so that seq comes before seq//2.
         self.key: str = name if not kind else _separated("\0", [f"~{kind}", *map(_order, args)]) + "\1"
+        if (low, high) != (0, None):
+            self.key += f"\0{low}:{high}"
         self.size: int = 1 + sum(arg.size for arg in args if isinstance(arg, Dim))
         self.fresh: bool = name.startswith(_FRESH) or any(isinstance(arg, Dim) and arg.fresh for arg in args)
         self.dim = Dim((((self,), 1),))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _intern, (self.kind, self.name, self.args)  # copies and unpickled atoms must stay interned
+        return _intern, (
+            self.kind,
+            self.name,
+            self.args,
+            self.low,
+            self.high,
+        )  # copies and unpickled atoms must stay interned
 
     def __repr__(self) -> str:
         return f"Atom({self.dim})"
@@ -132,18 +142,18 @@ DimLike: TypeAlias = int | Dim
 """A dimension: a plain ``int`` when it is constant, else a `Dim`."""
 
 _FRESH = "?"
-_ATOMS: dict[tuple[str, str, tuple[DimLike, ...]], Atom] = {}
+_ATOMS: dict[tuple[str, str, tuple[DimLike, ...], int, int | None], Atom] = {}
 
 
-def _intern(kind: str, name: str, args: tuple[DimLike, ...]) -> Atom:
-    identity = (kind, name, args)
+def _intern(kind: str, name: str, args: tuple[DimLike, ...], low: int = 0, high: int | None = None) -> Atom:
+    identity = (kind, name, args, low, high)
     atom = _ATOMS.get(identity)
-    return atom if atom is not None else _ATOMS.setdefault(identity, Atom(kind, name, args))
+    return atom if atom is not None else _ATOMS.setdefault(identity, Atom(kind, name, args, low, high))
 
 
-def symbol(name: str) -> Dim:
-    """The dimension called `name`: some integer >= 0."""
-    return _intern("", name, ()).dim
+def symbol(name: str, low: int = 0, high: int | None = None) -> Dim:
+    """The dimension called `name`: some integer >= `low`, and <= `high` unless that is None."""
+    return _intern("", name, (), low, high).dim
 
 
 def fresh(number: int) -> Dim:

@@ -14,7 +14,7 @@ from ortfuse.execution.budget import EXPLORING, Budget
 from ortfuse.execution.caches import caches_of
 from ortfuse.execution.drawing import COUNTS, EASIER, Drawing
 from ortfuse.execution.exploration import Ran, Shown, explore
-from ortfuse.execution.input_sizes import Search, Sizes, describe, fixed_sizes, open_dims, wanted
+from ortfuse.execution.input_sizes import Search, Sizes, describe, fixed_sizes, obeys, open_dims, wanted
 from ortfuse.execution.inputs import Inputs, InputSpec, input_specs, make_inputs
 from ortfuse.execution.joined_sizes import joined_sizes
 from ortfuse.execution.matched_sizes import matched_sizes
@@ -208,7 +208,9 @@ class Generation:
         return left
 
     def _once(self, sizes: Sizes, seed: int) -> Ran | None:
-        """One run at these sizes; `None` if the model refuses it."""
+        """One run at these sizes; `None` if the model refuses it, or they are not within declared bounds."""
+        if not obeys(self._dims, sizes):
+            return None
         for drawings in self._drawings:
             try:
                 inputs = make_inputs(self._specs, sizes, seed, drawings)
@@ -238,7 +240,7 @@ class Generation:
     def _with_empty(self, sizes: Sizes) -> list[Ran]:
         """A run with empty caches, as before the first step of a decoder; none if the model has no caches or refuses them."""
         empty = dict.fromkeys(caches_of(self._graph) & sizes.keys(), 0)
-        if not empty:
+        if not empty or not obeys(self._dims, empty):
             return []
         try:
             found, _ = attempt(self._session, self._specs, sizes | empty, self._seed, empty, self._search, FEW)

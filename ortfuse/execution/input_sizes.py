@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ortfuse.dims import Dim, evaluate, symbols
+from ortfuse.dims import Dim, DimLike, bounds, evaluate, only_atom, symbols
 from ortfuse.errors import VerificationError
 from ortfuse.execution.inputs import InputSpec
 from ortfuse.execution.joined_sizes import Joined
@@ -50,6 +50,8 @@ class OpenDim:
         kind: The type and number of dimensions of the first input that has it, and its position there: what is alike in
             all of these (the caches of all layers) is likely to be of the same size.
         spatial: Whether it is the height or width of images.
+        low: The least size that is declared.
+        high: The largest size that is declared; `None` without one.
     """
 
     symbol: str
@@ -57,6 +59,12 @@ class OpenDim:
     leading: bool
     kind: tuple[object, ...] = ()
     spatial: bool = False
+    low: int = 0
+    high: int | None = None
+
+    def within(self, size: int) -> int:
+        """The nearest size within the declared bounds."""
+        return max(self.low, size if self.high is None else min(size, self.high))
 
 
 Relation = Callable[[Sizes], Sizes]
@@ -66,6 +74,7 @@ Relation = Callable[[Sizes], Sizes]
 def open_dims(specs: Sequence[InputSpec]) -> list[OpenDim]:
     """The symbols in order of appearance: first in shapes, then in elements."""
     places: dict[str, list[tuple[InputSpec, int]]] = {}
+    bounded = {name: bounds(dim) for spec in specs for dim in spec.shape for name, dim in _alone(dim)}
     for spec in specs:
         for axis, dim in enumerate(spec.shape):
             for symbol in sorted(symbols(dim)):
@@ -81,9 +90,23 @@ def open_dims(specs: Sequence[InputSpec]) -> list[OpenDim]:
             any(axis == 0 and len(spec.shape) > 1 for spec, axis in found),
             _kind(*found[0]) if found else (symbol,),
             any(axis >= len(spec.shape) - 2 and spec.role.image for spec, axis in found),
+            bounded.get(symbol, (0, None))[0] or 0,
+            bounded.get(symbol, (0, None))[1],
         )
         for symbol, found in places.items()
     ]
+
+
+def _alone(dim: DimLike) -> Iterator[tuple[str, DimLike]]:
+    """The symbol that a dimension consists of, by name."""
+    atom = only_atom(dim)
+    if atom is not None and not atom.kind:
+        yield atom.name, dim
+
+
+def obeys(dims: Iterable[OpenDim], sizes: Mapping[str, int]) -> bool:
+    """Whether sizes are within the bounds that are declared of them."""
+    return all(dim.within(sizes[dim.symbol]) == sizes[dim.symbol] for dim in dims if dim.symbol in sizes)
 
 
 def _kind(spec: InputSpec, axis: int) -> tuple[object, ...]:
@@ -118,12 +141,16 @@ def fixed_sizes(dims: Sequence[OpenDim], sizes: Mapping[str, int]) -> Sizes:
         if name not in symbols:
             there = f"write one of {', '.join(symbols)}" if symbols else "all their sizes are fixed"
             raise VerificationError(f"size of '{name}': the inputs have no open dimension of that name; {there}")
+    for dim in dims:
+        if dim.label in sizes and dim.within(sizes[dim.label]) != sizes[dim.label]:
+            declared = f"it is declared to be within {dim.low}:{dim.high}"
+            raise VerificationError(f"size of '{dim.label}': {declared}, which {sizes[dim.label]} is not")
     return {symbols[name]: size for name, size in sizes.items()}
 
 
 def _cycled(dims: Iterable[OpenDim], leading: Iterable[int], others: Iterable[int], spatial: Iterable[int]) -> Sizes:
     first, rest, images = itertools.cycle(leading), itertools.cycle(others), itertools.cycle(spatial)
-    return {dim.symbol: next(images if dim.spatial else first if dim.leading else rest) for dim in dims}
+    return {dim.symbol: dim.within(next(images if dim.spatial else first if dim.leading else rest)) for dim in dims}
 
 
 def uniform(dims: Iterable[OpenDim], leading: int, others: int) -> Sizes:
@@ -157,19 +184,25 @@ class Search:
 
         The caller stops as soon as one is accepted, and calls `accepted`.
         """
-        scaled_sizes = list(self._scaled(sizes))
+        scaled_sizes = [self._within(scaled) for scaled in self._scaled(sizes)]
         makers = [*itertools.product(scaled_sizes, self._relations), *itertools.product(scaled_sizes, self._unlikely)]
         for tries, (scaled, relation) in enumerate(makers):
             if tries == MOST_TRIES:
                 return
             made = relation(scaled) | (fixed or {})
             key = tuple(made.values())
-            if key not in self._tried and self._not_empty(made, fixed or {}) and self._joins(made):
+            if key in self._tried or not obeys(self._dims, made):
+                continue
+            if self._not_empty(made, fixed or {}) and self._joins(made):
                 self._tried.add(key)
                 self._last = relation
                 self._size = max((scaled[symbol] for symbol in self._others), default=0)
                 self._is_grown = self._size > max((sizes[symbol] for symbol in self._others), default=0)
                 yield made
+
+    def _within(self, sizes: Sizes) -> Sizes:
+        """Sizes within their declared bounds."""
+        return {dim.symbol: dim.within(sizes[dim.symbol]) for dim in self._dims}
 
     def accepted(self) -> None:
         """Record that the model ran on the last candidate."""

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from ortfuse.dims import Dim, evaluate
 from ortfuse.errors import VerificationError
 from ortfuse.execution.drawing import EASIER
-from ortfuse.execution.input_sizes import GROWN, Sizes
+from ortfuse.execution.input_sizes import GROWN, Sizes, obeys, open_dims
 from ortfuse.execution.inputs import InputSpec, make_inputs
 from ortfuse.execution.session import Session
 from ortfuse.graph import walk
@@ -64,6 +64,7 @@ def climb(model: ir.Model, specs: Sequence[InputSpec], start: Sizes, seed: int) 
 class _Climb:
     def __init__(self, session: Session, specs: Sequence[InputSpec], seed: int, values: Sequence[int]) -> None:
         self._session, self._specs, self._seed, self._values = session, specs, seed, values
+        self._dims = open_dims(specs)
         self._end = time.monotonic() + SECONDS
         self._tried: set[tuple[int, ...]] = set()
         self._reasons: set[str] = set()
@@ -105,6 +106,8 @@ class _Climb:
                     yield changed
 
     def _is_possible(self, sizes: Sizes) -> bool:
+        if not obeys(self._dims, sizes):
+            return False
         shapes = [[evaluate(dim, sizes) if isinstance(dim, Dim) else dim for dim in spec.shape] for spec in self._specs]
         return all(size > 0 for shape in shapes for size in shape) and sum(map(math.prod, shapes)) <= MOST_ELEMENTS
 

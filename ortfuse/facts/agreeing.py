@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import onnx_ir as ir
 
-from ortfuse.dims import Dim, DimLike, substituted, symbol, symbols
+from ortfuse.dims import Dim, DimLike, substituted, symbols
 from ortfuse.facts.transfer.fact import INTEGERS, Fact
 from ortfuse.graph.walk import needed_nodes
 
@@ -80,6 +80,7 @@ def _solved(gap: DimLike, order: Mapping[str, int]) -> dict[str, DimLike]:
     """The size of one of these symbols for which ``gap == 0``: a number or another symbol; none if that does not tell it."""
     terms = gap.terms if isinstance(gap, Dim) else ()
     constant = sum(factor for monomial, factor in terms if not monomial)
+    atoms = {monomial[0].name: monomial[0].dim for monomial, _ in terms if len(monomial) == 1}
     factors = {
         monomial[0].name: factor for monomial, factor in terms if len(monomial) == 1 and monomial[0].name in order
     }
@@ -89,5 +90,5 @@ def _solved(gap: DimLike, order: Mapping[str, int]) -> dict[str, DimLike]:
         case [name] if constant % factors[name] == 0 and -constant // factors[name] >= 0:
             return {name: -constant // factors[name]}
         case [kept, replaced] if not constant and factors[kept] == -factors[replaced]:
-            return {replaced: symbol(kept)}
+            return {replaced: atoms[kept]}
     return {}

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortfuse.dims import Dim, DimLike, fresh, substituted, symbols
 from ortfuse.facts import transfer
 from ortfuse.facts.agreeing import with_sizes
-from ortfuse.facts.declared import declared_shape, names_of_sizes
+from ortfuse.facts.declared import bounded_sizes, declared_shape, names_of_sizes
 from ortfuse.facts.transfer.creation import fact_of_tensor
 from ortfuse.facts.transfer.evaluate import EVALUATED, evaluate
 from ortfuse.facts.transfer.fact import NOTHING, UNKNOWN, Element, Elements, Fact, static_size
@@ -56,6 +56,7 @@ class Analysis:
         self._imports: dict[ir.Graph, Mapping[str, int]] = {model.graph: model.graph.opset_imports}
         self._functions = model.functions
         self._names = names_of_sizes(model.graph.inputs)
+        self._bounded = bounded_sizes(model)
         self._bodies = {function.graph for function in model.functions.values()}
         self._sites: dict[ir.OperatorIdentifier, dict[Signature, list[Fact]]] = {}
         self._calls: dict[ir.OperatorIdentifier, dict[Signature, tuple[Fact, ...]]] = {}
@@ -192,7 +193,7 @@ class Analysis:
             return fact_of_tensor(tensor)
         # The runtime enforces the declared shapes of the model's inputs; all others are claims, and are not used.
         is_input = value.is_graph_input() and value.graph is self.model.graph
-        shape = declared_shape(value, self._names) if is_input else None
+        shape = declared_shape(value, self._names, self._bounded) if is_input else None
         return self._complete(value, self._agreed(Fact(self._declared_dtype(value), shape)))
 
     def _agreed(self, fact: Fact) -> Fact:

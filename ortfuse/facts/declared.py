@@ -2,17 +2,20 @@
 
 Numbers are what they are. A name is the same size wherever it occurs, as the standard says, although the runtime does not check
 that. A formula (exporters write ``past + 1``) is believed if each of its names is also the whole size of an input's axis;
-otherwise it is a name like any other. What exporters write for "unknown", and what is not a name, says nothing.
+otherwise it is a name like any other. Bounds that the user has declared are those of the size of that name. What exporters
+write for "unknown", and what is not a name, says nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx_ir as ir
 
 from ortfuse.dims import DimLike, parse, symbol, symbols
+from ortfuse.facts.agreeing import with_sizes
 from ortfuse.facts.transfer.fact import UNKNOWN, Shape
+from ortfuse.graph.declared_sizes import declared_sizes
 
 _SAYS_NOTHING = frozenset({"", "None"})
 
@@ -23,11 +26,22 @@ def names_of_sizes(inputs: Iterable[ir.Value]) -> frozenset[str]:
     return frozenset(dim.value for dims in shapes for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value)
 
 
-def declared_shape(value: ir.Value, names: Collection[str]) -> Shape | None:
-    """The declared shape of an input, `UNKNOWN` where it says nothing; None without one. `names` are those of all inputs."""
+def declared_shape(value: ir.Value, names: Collection[str], bounded: Mapping[str, DimLike]) -> Shape | None:
+    """The declared shape of an input, `UNKNOWN` where it says nothing; None without one.
+
+    Args:
+        value: The input.
+        names: The names of sizes of all inputs.
+        bounded: The sizes that have declared bounds, by name.
+    """
     if value.shape is None or not isinstance(value.type, ir.TensorType | None):
         return None
-    return tuple([_dim(dim, names) for dim in value.shape.dims])
+    return tuple([with_sizes(_dim(dim, names), bounded) if bounded else _dim(dim, names) for dim in value.shape.dims])
+
+
+def bounded_sizes(model: ir.Model) -> dict[str, DimLike]:
+    """The sizes of inputs whose bounds the user has declared, by name."""
+    return {name: symbol(name, low, high) for name, (low, high) in declared_sizes(model).size_range.items()}
 
 
 def _dim(dim: int | ir.SymbolicDim, names: Collection[str]) -> DimLike:
