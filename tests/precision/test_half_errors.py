@@ -18,6 +18,7 @@ from ortfuse.cli.app import app
 from ortfuse.errors import BoundError
 from ortfuse.execution.session import Session
 from ortfuse.precision.half import Conversion, convert
+from ortfuse.precision.half.order import _gap
 
 RNG = np.random.default_rng(0)
 
@@ -179,10 +180,16 @@ def test_an_error_that_another_order_makes_is_told_as_such() -> None:
     assert 0.0 < done.errors["i"] < 0.5
     assert done.counted == ("i",)
     assert done.ordered["y"] < 2e-3
-    assert done.warnings == []
+    assert len(done.warnings) == 1 and "since near ties are decided otherwise; in the order of" in done.warnings[0]
     told = next(note for note in done.notes if "TopK" in note)
     assert "decides otherwise in" in told
     assert "of the largest apart" in told
+
+
+def test_scores_that_are_masked_by_infinity_hide_no_gap() -> None:
+    node, infinite = ir.node("TopK", [ir.Value(name="s"), ir.Value(name="k")], num_outputs=2), -np.inf
+    scores = np.array([[4.0, 3.0, infinite, 2.0]], np.float32)
+    assert _gap(node, scores, np.array([[0, 1, 2]]), np.array([[0, 3, 2]])) == 0.25
 
 
 def test_a_bound_that_another_order_breaks_is_refused_with_the_reason() -> None:

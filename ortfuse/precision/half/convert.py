@@ -110,11 +110,17 @@ class Conversion:
 
     @property
     def warnings(self) -> list[str]:
-        """What is large of the errors, in words, apart from those that another order explains."""
-        errors = self.ordered or self.errors
-        name, error = max(errors.items(), key=lambda item: item[1], default=("", 0.0))
+        """The largest error in words if it is large; first of those that another order does not explain."""
+        name, error = _largest(self.ordered or self.errors)
         if error < LARGE[self.to]:
-            return []
+            name, error = _largest(self.errors)
+            if error < LARGE[self.to]:
+                return []
+            least = _largest(self.ordered)[1]
+            return [
+                f"the error of '{name}' is {error_words(error)}, since near ties are decided otherwise; in the order of float32 "
+                f"errors are {least:.2g} at most: see whether the order matters to you"
+            ]
         size = f"{error:.2g}" if math.isfinite(error) else "without bounds"
         remedy = (
             "a bound (--max-error) leaves more operators in float32" if self.to in TYPES else "a bound is --max-error"
@@ -134,6 +140,11 @@ class Conversion:
             "written": str(self.written) if self.written else None, "caches": [asdict(one) for one in self.caches],
             "token_bytes": self.token_bytes, "counted": list(self.counted), "warnings": self.warnings,
         }  # fmt: skip
+
+
+def _largest(errors: Mapping[str, float]) -> tuple[str, float]:
+    """The output with the largest error, and that."""
+    return max(errors.items(), key=lambda item: item[1], default=("", 0.0))
 
 
 def convert(

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.part import forced
 from ortfuse.execution.session import Arrays, Session
-from ortfuse.graph.walk import describe
+from ortfuse.graph.modules import describe_in_module
 from ortfuse.precision.metrics import METRICS
 
 Array = np.ndarray[Any, Any]
@@ -110,7 +110,7 @@ class _Changed:
     def text(self) -> str:
         """It in words."""
         apart = f", between numbers that are at most {self.gap:.1g} of the largest apart" if self.gap else ""
-        return f"{describe(self.node)} decides otherwise in {self.count} of {self.total} cases{apart}"
+        return f"{describe_in_module(self.node)} decides otherwise in {self.count} of {self.total} cases{apart}"
 
 
 def _gap(node: ir.Node, scores: Array, own: Array, other: Array) -> float:
@@ -118,8 +118,11 @@ def _gap(node: ir.Node, scores: Array, own: Array, other: Array) -> float:
     if node.op_type != "TopK" and not node.attributes.get_int("keepdims", 1):
         own, other = np.expand_dims(own, axis), np.expand_dims(other, axis)
     one, two = (np.take_along_axis(scores, index, axis).astype(np.float64) for index in (own, other))
-    largest = float(np.abs(scores).max(initial=0.0))
-    return float(np.abs(one - two).max(initial=0.0)) / largest if largest else 0.0
+    largest = float(
+        np.abs(scores[np.isfinite(scores)]).max(initial=0.0)
+    )  # others are left out of the choice by infinity
+    both = np.isfinite(one) & np.isfinite(two)
+    return float(np.abs(one[both] - two[both]).max(initial=0.0)) / largest if largest else 0.0
 
 
 def _deciding(model: ir.Model) -> Iterator[ir.Node]:
