@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,10 @@ from ortfuse.bench import patience
 from ortfuse.execution import worker
 from ortfuse.sessions import measured
 from ortfuse.targets import CPU, calibrated, costs, shipped_costs, shipped_tables
+
+# Many tests start processes: each would compile all of ortfuse again, which takes longer than most of them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The same examples at every run, however long a busy machine takes for them; --hypothesis-profile=default tries others.
 settings.register_profile(
