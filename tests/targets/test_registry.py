@@ -142,7 +142,7 @@ def test_a_file_that_is_no_table_is_a_named_error(content: str, tmp_path) -> Non
 def test_a_missing_table_and_an_unwritable_one_are_named_errors(target: Target, tmp_path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(TargetError, match=r"nothing\.json"):
         Target.from_table(tmp_path / "nothing.json")
-    with pytest.raises(TargetError, match="cannot write"):
+    with pytest.raises(TargetError, match="cannot be written"):
         target.to_table(tmp_path / "no" / "folder.json")
 
 
