@@ -122,6 +122,10 @@ class CrashError(VerificationError):
     """The runtime crashed or hung on a model, in a separate process."""
 
 
+class HangError(CrashError):
+    """The runtime did not answer in time, in a separate process."""
+
+
 class NoSiteError(PrecisionError):
     """No quantisation scheme that was asked for is legal anywhere in the model; nothing was written."""
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from ortfuse.errors import VerificationError
+from ortfuse.errors import HangError, VerificationError
 from ortfuse.execution.float64_convolution import Conv, ConvTranspose
 from ortfuse.execution.float64_cost import TooLargeError, demand_room
 from ortfuse.execution.float64_pooling import AveragePool, GlobalAveragePool, GlobalMaxPool
 from ortfuse.execution.partition import Segment, cut, to_model
 from ortfuse.execution.session import Arrays, Session, weight_bytes
 from ortfuse.execution.to_float64 import in_float64
+from ortfuse.execution.worker import LIMIT
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.purity import draws_random
@@ -32,6 +34,15 @@ LARGEST = 2 << 30
 
 _ROUNDING = frozenset({"AffineGrid", "CausalConvWithState", "LinearAttention", "MelWeightMatrix", "TfIdfVectorizer"})
 """Operators that the reference implementation always computes in float32."""
+
+_UNBOUNDED = frozenset({"ImageDecoder", "RegexFullMatch"})
+"""Operators that are left to the runtime: a pattern of Python may be matched for ever, and other libraries decode images."""
+
+_SHORTEST = 1.0
+"""Seconds that the runtime has at least: to end a process and start another takes about as long."""
+
+_END: ContextVar[float] = ContextVar("_END", default=math.inf)
+"""When the evaluation that goes on has to be done, on the clock of `time.monotonic`."""
 
 _NAMED, _LONGEST = 5, 120
 """The operators, and the characters of an error, that a reason quotes."""
@@ -65,7 +76,7 @@ class Reference:
 
         Args:
             inputs: Arrays by name.
-            seconds: How long ONNX's reference implementation may take, as far as that can be told before.
+            seconds: How long it may take. A loop may end in float32 and never in float64, where more numbers are sums.
         """
         self.too_large = ""
         if self.reason is not None:
@@ -153,6 +164,12 @@ class _Evaluator(ReferenceEvaluator):
         options["new_ops"] = [*(op for op in options.get("new_ops") or () if op not in _OWN), *_OWN]
         super().__init__(proto, **options)
 
+    def run(self, *arguments: Any, **named: Any) -> Any:
+        """Run the model, or an iteration of a loop in it."""
+        if time.monotonic() > _END.get():
+            raise TooLargeError("it takes more time than there is")
+        return super().run(*arguments, **named)
+
 
 class _Execution:
     """Runs a segment: in the runtime as long as that works, then by ONNX's reference implementation."""
@@ -167,27 +184,37 @@ class _Execution:
         """All outputs by name.
 
         Raises:
-            TooLargeError: ONNX's reference implementation would need too much memory or time.
+            TooLargeError: It takes too much time, or ONNX's reference implementation would need too much memory.
         """
         if self._session is not None:
             try:
-                return self._session.run(given)
+                return self._session.run(given, limit=None if seconds > LIMIT else max(seconds, _SHORTEST))
+            except HangError as error:
+                raise TooLargeError(f"it takes more than {min(seconds, LIMIT):.0f} s") from error
             except VerificationError:
                 self._session = None  # kernels do not always declare what they cannot do in float64
         operators = list(dict.fromkeys(node.op_type for node in self._model.graph))
         if not _ROUNDING.isdisjoint(operators):
             raise _InfeasibleError(f"ONNX's reference does {', '.join(operators)} in float32")
+        unbounded = sorted({node.op_type for node in walk.nodes(self._model)} & _UNBOUNDED)
+        if unbounded:
+            raise _InfeasibleError(f"{unbounded[0]} is left to the runtime")
         demand_room(self._model, given, seconds)
+        end = _END.set(time.monotonic() + seconds)
         try:
             with np.errstate(all="ignore"):
                 evaluator = _Evaluator(to_proto(self._model))
                 results = evaluator.run(None, dict(given))
+        except TooLargeError:
+            raise
         except MemoryError as error:
             raise TooLargeError(f"memory does not hold {', '.join(operators)} in float64") from error
         except Exception as error:
             # The reference lacks contrib operators, and some of its own implementations fail on valid input.
             text = f"neither the runtime nor ONNX's reference can do {_few(operators)} in float64"
             raise _InfeasibleError(f"{text} ({type(error).__name__}: {_short(error)})") from error
+        finally:
+            _END.reset(end)
         return dict(zip(evaluator.output_names, results or [], strict=True))
 
 

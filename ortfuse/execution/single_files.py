@@ -65,8 +65,15 @@ def read_single(files: Sequence[Path], inputs: Sequence[ir.Value], how: Preproce
 
 
 def _read(file: Path, value: ir.Value, how: Preprocessing) -> Array:
-    if file.suffix.lower() in IMAGES:
-        return _image(file, value, how)
+    return _image(file, value, how) if file.suffix.lower() in IMAGES else array_of(file)
+
+
+def array_of(file: Path) -> Array:
+    """The array of a .npy file.
+
+    Raises:
+        VerificationError: It cannot be read, holds Python objects, or takes more memory than there is room for.
+    """
     try:
         with regular_file(file) as opened:
             demand_room(os.fstat(opened.fileno()).st_size, f"{file}", "give a smaller array")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ortfuse.children import start
-from ortfuse.errors import CrashError
+from ortfuse.errors import CrashError, HangError
 from ortfuse.execution import runtime
 from ortfuse.execution.plain_data import of_plain_data
 from ortfuse.execution.runtime import Array, InFile, Settings
@@ -70,7 +70,8 @@ class Worker:
             limit: Seconds to wait for the answer; `None` for `LIMIT`.
 
         Raises:
-            CrashError: The process died, or did not answer in time.
+            CrashError: The process died.
+            HangError: It did not answer in time.
             RefusalError: The runtime reports that it cannot do it.
             UnavailableError: No process can be started.
         """
@@ -83,7 +84,7 @@ class Worker:
                 succeeded, result = self._answer(process, limit)
             except TimeoutError:
                 self.stop()
-                raise CrashError(f"ONNX Runtime hangs when it {doing}: no answer after {limit:.0f} s") from None
+                raise HangError(f"ONNX Runtime hangs when it {doing}: no answer after {limit:.0f} s") from None
             except (EOFError, OSError):
                 code = _ended(process)
                 self.stop()

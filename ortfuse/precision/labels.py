@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ortfuse.errors import OptionError
+from ortfuse.errors import OptionError, VerificationError
 from ortfuse.execution.input_files import InputSets, notes_of
 from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.single_files import LONGEST, array_of
+from ortfuse.model.small_files import read_text
 from ortfuse.precision.user_functions import function_of, is_function
 
 LABELS = "labels"
@@ -60,7 +63,13 @@ def _read(sets: Sequence[Inputs], labels: LabelsLike) -> Sequence[Any]:
     path = Path(labels)
     try:
         if path.suffix.lower() == ".npy":
-            return list(np.atleast_1d(np.load(path, allow_pickle=False)))
-        return list(np.atleast_1d(np.loadtxt(path, delimiter=",", ndmin=1)))
+            return list(np.atleast_1d(array_of(path)))
+        return list(np.atleast_1d(np.loadtxt(io.StringIO(read_text(path)), delimiter=",", ndmin=1)))
+    except VerificationError as error:
+        raise OptionError("labels", str(error)) from error
+    except OSError as error:
+        raise OptionError("labels", f"{path}: cannot be read: {error.strerror or error}") from error
     except Exception as error:  # numpy raises many kinds of errors on damaged files
-        raise OptionError("labels", f"{path}: cannot be read as a .npy file or numbers in lines: {error}") from error
+        raise OptionError(
+            "labels", f"{path}: cannot be read as a .npy file or numbers in lines: {str(error)[:LONGEST]}"
+        ) from error

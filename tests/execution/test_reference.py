@@ -10,7 +10,9 @@ import onnx_ir as ir
 import pytest
 from small_graphs import model
 
+from ortfuse.execution import reference
 from ortfuse.execution.partition import cut
+from ortfuse.execution.session import Session
 from ortfuse.execution.to_float64 import in_float64
 from ortfuse.model.io import load
 from ortfuse.verification import Reference, experiments
@@ -184,3 +186,34 @@ def test_golden_models_are_evaluated_and_near_the_runtime(name: str) -> None:
             exact = experiment.reference[output]
             assert exact.dtype == np.float64
             assert 0 < np.abs(array - exact).max() < 1e-5
+
+
+ENDLESS = """<ir_version: 10, opset_import: ["": 21]> g (float[1] x) => (float[1] y) {
+m = Constant<value_int = 1000000000000>()
+one = Constant<value = float[1] {1.0}>()
+go = Constant<value = bool {1}>()
+y = Loop(m, go, x) <body = b (int64 i, bool c, float[1] v) => (bool d, float[1] w)
+{ a = Add(v, one) w = OPERATOR(a) e = Equal(w, v) f = Not(e) d = Squeeze(f) }>
+}"""
+
+
+@pytest.mark.parametrize("operator", ["Identity", "ThresholdedRelu"], ids=["in the runtime", "in Python"])
+def test_a_loop_that_ends_in_float32_alone_takes_no_more_than_the_time_for_it(
+    operator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "_SHORTEST", 0.1)
+    endless = ir.from_onnx_text(ENDLESS.replace("OPERATOR", operator))
+    inputs = {"x": np.array([2**24 - 2], np.float32)}
+    assert Session(endless).run(inputs)["y"] == 2**24
+    evaluated = Reference(endless)
+    assert evaluated.run(inputs, 0.2) is None
+    assert "more" in evaluated.too_large
+    assert evaluated.reason is None
+
+
+def test_patterns_and_images_are_left_to_the_runtime() -> None:
+    text = '<ir_version: 10, opset_import: ["": 21]> g (string[1] s, float[1] x) => (bool[1] b, float[1] y) '
+    patterns = ir.from_onnx_text(text + '{ b = RegexFullMatch<pattern = "(a+)+b">(s) y = Relu(x) }')
+    execution = reference._Execution(patterns, by_runtime=False)
+    with pytest.raises(reference._InfeasibleError, match="RegexFullMatch is left to the runtime"):
+        execution.run({"s": np.array(["a" * 100], object), "x": np.ones(1)}, 1.0)

@@ -73,6 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path(name).mkdir()
     onnx.save(onnx.parser.parse_model(TEXT), "m.onnx")
     onnx.save(onnx.parser.parse_model(IMAGE), "image.onnx")
+    np.savez("good.npz", x=np.ones((2, 4), np.float32))
     return tmp_path
 
 
@@ -127,6 +128,8 @@ PLACES = {
     "protobuf in a folder": ("in/input_0.pb", "verify m.onnx m.onnx --inputs in"),
     "image in a folder": ("in/x.png", "verify image.onnx image.onnx --inputs in"),
     "image": ("x.tiff", "verify image.onnx image.onnx --inputs x.tiff"),
+    "labels": ("x.npy", "quantize m.onnx --max-error 0.1 --metric l2 --inputs good.npz --labels x.npy"),
+    "labels in lines": ("x.csv", "quantize m.onnx --max-error 0.1 --metric l2 --inputs good.npz --labels x.csv"),
     "options": ("x.toml", "optimize m.onnx --config x.toml"),
     "pass list": ("x.toml", "optimize m.onnx --passes x.toml"),
     "list of the user": ("x.toml", "optimize m.onnx --lists x.toml"),
