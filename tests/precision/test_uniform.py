@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,6 +19,7 @@ from ortfuse.errors import OptionError, PrecisionError
 from ortfuse.execution.session import Session
 
 SIZE = 32
+DOCUMENT = Path(__file__).parents[2] / "docs" / "quantize.md"
 
 
 def proto() -> onnx.ModelProto:
@@ -56,6 +59,12 @@ def test_fixed_ranges_need_inputs() -> None:
         Session(found.model.SerializeToString()).run(x)["y"],
     )
     assert 0 < np.linalg.norm(other - expected) < 0.1 * np.linalg.norm(expected)
+
+
+def test_the_reader_of_the_document_hands_out_inputs() -> None:
+    names: dict[str, Any] = {"__name__": "quantize"}
+    exec(re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0], names)
+    assert len(ortfuse.lower(proto(), "static_int8", inputs=names["Reader"]()).uniform.choice) == 2
 
 
 def test_a_model_without_products_is_refused() -> None:
