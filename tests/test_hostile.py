@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
@@ -404,3 +405,28 @@ def test_a_disk_that_fills_up_leaves_the_old_model(external: bool, tmp_path: Pat
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     subprocess.run(load_and_save, check=True)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", ["absolute", "dot-dot", "dot-dot within", "Windows drive"])
+def test_a_model_of_another_library_reads_nothing_outside_either(
+    kind: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither onnx nor onnx_ir looks at the names when it loads a model without its data."""
+    (tmp_path / "secret").write_bytes(b"secret! " * 300)
+    (tmp_path / "model" / "below").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "model")
+    proto = with_external(place, {"location": OUTSIDE[kind].format(folder=tmp_path)})
+    onnx.save(proto, "m.onnx")
+    for model in (proto, ir.from_proto(proto), ir.load("m.onnx")):
+        with pytest.raises(ModelFileError, match=r"'w'|attribute"):
+            ortfuse.optimize(model, output="o.onnx")
+
+
+def test_data_below_the_folder_of_a_tensor_are_read(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "w.bin").write_bytes(np.ones(600, np.float32).tobytes())
+    onnx.save(with_external("initializer", {"location": "below/../below/w.bin"}), tmp_path / "m.onnx")
+    loaded = ir.load(tmp_path / "m.onnx")
+    result = ortfuse.optimize(loaded)
+    assert ortfuse.verify(tmp_path / "m.onnx", result.model).state == "equal"

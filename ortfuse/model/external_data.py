@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path, PureWindowsPath
+from pathlib import Path, PurePath, PureWindowsPath
 
 import onnx
 import onnx_ir
@@ -35,8 +35,8 @@ def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None, missing:
     Args:
         model: The model; its external tensors are replaced in place.
         name: The model's name in error messages.
-        model_file: The model file whose folder holds the data. None if the caller created the tensors in memory: their own
-            paths are then used unchanged.
+        model_file: The model file whose folder holds the data. None if the tensors say themselves which folder that is, as those
+            of onnx_ir do; whoever loaded them may not have looked at what the model names.
         missing: What to advise the user if a data file is missing.
 
     Raises:
@@ -50,7 +50,7 @@ def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None, missing:
             continue
         where = f"{name}: {slot.owner}"
         if model_file is None:
-            path = tensor.path
+            path = _below(tensor.location, tensor.base_dir, where)
         else:
             tensor.base_dir = model_file.parent
             path = resolved(tensor.location, model_file, where)
@@ -82,15 +82,7 @@ def resolved(location: str | os.PathLike[str], model_file: Path, where: str) -> 
     Raises:
         ModelFileError: It is outside the folder of the model.
     """
-    if not isinstance(location, str) or not location or "\0" in location:
-        raise ModelFileError(
-            f"{where}: its external data has no usable file name ({location!r}); export the model again"
-        )
-    if Path(location).is_absolute() or PureWindowsPath(location).drive:
-        raise ModelFileError(
-            f"{where}: its external data is at the absolute path {location!r}; only files in the model's folder are "
-            "read: move the file there and name it by a relative path"
-        )
+    location = _relative(location, where)
     folder = model_file.parent
     path = os.path.realpath(folder / location)
     allowed = {os.path.realpath(folder), str(Path(os.path.realpath(model_file)).parent)}
@@ -101,6 +93,40 @@ def resolved(location: str | os.PathLike[str], model_file: Path, where: str) -> 
         f"{where}: its external data {location!r} leads {how} to {path}, outside the model's folder "
         f"{os.path.realpath(folder)}; copy the file into that folder"
     )
+
+
+def _below(location: str | os.PathLike[str], folder: str | os.PathLike[str], where: str) -> str:
+    """The path of an external data file in the folder of a tensor of onnx_ir; symbolic links in there may lead anywhere.
+
+    Raises:
+        ModelFileError: The name leads out of the folder.
+    """
+    name = os.path.normpath(_relative(location, where))
+    if PurePath(name).parts[:1] == ("..",):
+        raise ModelFileError(
+            f"{where}: its external data {os.fspath(location)!r} leads through '..' outside the folder "
+            f"{os.path.realpath(folder)}; copy the file into that folder"
+        )
+    return str(Path(folder) / name)
+
+
+def _relative(location: str | os.PathLike[str], where: str) -> str:
+    """The name of an external data file.
+
+    Raises:
+        ModelFileError: It is none, or is absolute.
+    """
+    location = os.fspath(location) if isinstance(location, os.PathLike) else location
+    if not isinstance(location, str) or not location or "\0" in location:
+        raise ModelFileError(
+            f"{where}: its external data has no usable file name ({location!r}); export the model again"
+        )
+    if Path(location).is_absolute() or PureWindowsPath(location).drive:
+        raise ModelFileError(
+            f"{where}: its external data is at the absolute path {location!r}; only files in the model's folder are "
+            "read: move the file there and name it by a relative path"
+        )
+    return location
 
 
 def _open(path: str, where: str, missing: str, model_file: Path | None, *, keep_open: bool) -> DataFile:
