@@ -147,6 +147,49 @@ def test_auto_knows_families_by_their_signs(name: str) -> None:
     assert suitable_list(Content.of(ir.from_onnx_text(SMALL[name]))).name == name
 
 
+ATTENDING = """<ir_version: 10, opset_import: ["": 20]>
+    agraph (float[1,1,8,8] image) => (float[1,80,2] y, float[1,3] class) <float[2,1,1,1] w = {2, 1}, float[2,2,1,1] u = {1, 2, 3, 4}, float[2,2,2,2] v = {1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8}, int64[3] rows = {0, 2, -1}, float[2,3] h = {1, 2, 3, 4, 5, 6}> {
+        a = Conv (image, w)
+        flat = Reshape (a, rows)
+        t = Transpose <perm = [0, 2, 1]> (flat)
+        scores = MatMul (t, flat)
+        weights = Softmax (scores)
+        attended = MatMul (flat, weights)
+        size = Shape (a)
+        image2 = Reshape (attended, size)
+        c = Conv (image2, u)
+        d = Conv <strides = [2, 2]> (c, v)
+        p = Reshape (c, rows)
+        s = Sigmoid (d)
+        q = Reshape (s, rows)
+        j = Concat <axis = 2> (p, q)
+        y = Transpose <perm = [0, 2, 1]> (j)
+        pooled = GlobalAveragePool (d)
+        f = Flatten (pooled)
+        g = MatMul (f, h)
+        class = Softmax (g)
+    }"""
+"""A detector and a classifier of one image, with attention between their convolutions."""
+
+
+def test_convolutions_with_attention_between_are_no_transformers() -> None:
+    model = ir.from_onnx_text(ATTENDING)
+    assert suitable_list(Content.of(model)).name == "yolo"
+    only = ir.from_onnx_text(
+        ATTENDING.replace("float[1,80,2] y, ", "")
+        .replace("p = Reshape (c, rows)", "")
+        .replace("s = Sigmoid (d)", "").replace("q = Reshape (s, rows)", "")
+        .replace("j = Concat <axis = 2> (p, q)", "").replace("y = Transpose <perm = [0, 2, 1]> (j)", "")
+    )  # fmt: skip
+    assert suitable_list(Content.of(only)).name == "mixed"
+
+
+def test_a_classifier_of_products_is_no_transformer() -> None:
+    text = """<ir_version: 10, opset_import: ["": 20]> agraph (float[n,2] x, float[2,3] w) => (float[n,3] y) {
+        a = MatMul (x, w) y = Softmax (a) }"""
+    assert suitable_list(Content.of(ir.from_onnx_text(text))).name == "all"
+
+
 WIDE = {
     "rotations": """<ir_version: 10, opset_import: ["": 20]>
         agraph (float[n,4] x, float[n,2] cos, float[n,2] sin) => (float[n,4] y) {
