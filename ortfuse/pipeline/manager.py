@@ -183,7 +183,7 @@ class PassManager:
             passes=schedule.reports,
             before=before,
             after=Counts.of(model),
-            seconds=finished - started,
+            seconds=finished - started - schedule.told,
             analysis_seconds=analysed - started,
             log=context.log,
             choices=context.choices.list(),

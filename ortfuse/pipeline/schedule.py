@@ -82,6 +82,8 @@ class Schedule:
         """A report for each step of what it has done so far."""
         self._nodes, self._bytes = self._count(), constant_bytes(context.model)
         self._index = self._clock = 0
+        self.told = 0.0
+        """The seconds that `on_pass` took, which are no time of any pass."""
         self._last_changed: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Turn]:
@@ -91,7 +93,7 @@ class Schedule:
 
     def _turns(self, step: Step, report: PassReport) -> Generator[Turn, None, int]:
         """The turns of one run of a step; returns the number of changes."""
-        started, nodes, size = time.perf_counter(), self._nodes, self._bytes
+        started, nodes, size, told = time.perf_counter(), self._nodes, self._bytes, self.told
         if not report.runs:
             report.nodes_before = report.nodes_after = nodes
         changes = yield from self._once(step, report) if isinstance(step, Single) else self._rounds(step, report)
@@ -100,9 +102,11 @@ class Schedule:
         # For a pass that runs again later, count only the nodes that its own runs removed or added.
         report.nodes_after += self._nodes - nodes
         report.bytes += self._bytes - size
-        report.seconds += time.perf_counter() - started
+        finished = time.perf_counter()
+        report.seconds += finished - started - (self.told - told)
         if self._on_pass is not None:
             self._on_pass(PassEvent(self._index, len(self._steps), report, self._context, changes))
+            self.told += time.perf_counter() - finished
         return changes
 
     def _once(self, step: Single, report: PassReport) -> Generator[Turn, None, int]:

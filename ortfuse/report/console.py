@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from rich.text import Text
 from ortfuse.report.costs import sources_of_costs
 from ortfuse.report.growth import growth_remarks, size_line
 from ortfuse.report.names import Names
+from ortfuse.report.passes import passes_table
 
 if TYPE_CHECKING:
     # Needed for type checking only: these modules are not loaded unless a command uses them.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ortfuse.ecosystem import Substitution
     from ortfuse.explanation import Explanation, Missed
     from ortfuse.passes import Choice
-    from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
+    from ortfuse.pipeline import Catalogue, PassList, RunReport
     from ortfuse.proof import ProofReport
     from ortfuse.result import Result
     from ortfuse.verification import SiteCheck, Verdict
@@ -108,15 +108,7 @@ def show_report(console: Console, report: RunReport, file_bytes: tuple[int | Non
     console.print(f"fused sites: {_counted(report.families()) or 'none'}", highlight=False)
     if improved := _counted(report.improved()):
         console.print(f"improved, which were one operator before: {improved}", highlight=False)
-    made = Table(title="Passes", title_justify="left")
-    made.add_column("pass", no_wrap=True)
-    for heading in ("ms", "changes", "nodes"):
-        made.add_column(heading, justify="right", no_wrap=True)
-    made.add_column("rules", overflow="fold")
-    idle = list(itertools.chain.from_iterable(_add_pass(made, entry, "") for entry in report.passes))
-    if idle:
-        seconds = sum(entry.seconds for entry in idle)
-        made.add_row(f"{len(idle)} more that changed nothing", f"{seconds * 1e3:.1f}", "0", "", "")
+    made = passes_table(report)
     if made.row_count:
         console.print(made)
     show_choices(console, report.choices)
@@ -146,23 +138,6 @@ def show_choices(console: Console, choices: Iterable[Choice]) -> None:
         )
     if made.row_count:
         console.print(made)
-
-
-def _add_pass(made: Table, entry: PassReport, indent: str) -> Iterator[PassReport]:
-    """Add a pass and its parts to the table if they changed anything; gives those that did not."""
-    if not entry.changes:
-        yield entry
-        return
-    # What a repetition or a list consists of stands below it.
-    while (only := entry.only) is not None:
-        yield from (part for part in entry.parts if part is not only)
-        entry = only
-    name = entry.kind if entry.parts else entry.name
-    rules = ", ".join(f"{name} {hits}" for name, hits in entry.hits.items())
-    nodes = f"{entry.nodes_before} -> {entry.nodes_after}"
-    made.add_row(f"{indent}{name}", f"{entry.seconds * 1e3:.1f}", str(entry.changes), nodes, Names(rules))
-    for part in entry.parts:
-        yield from _add_pass(made, part, indent + "  ")
 
 
 def show_verdict(console: Console, verdict: Verdict) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -327,3 +328,18 @@ def test_sites_that_were_one_operator_are_improved_and_not_fused() -> None:
     counts = [run("all", ir.from_onnx_text(text))[1] for text in (spelled, single)]
     assert [(one.families().get("gelu"), one.improved().get("gelu")) for one in counts] == [(1, None), (None, 1)]
     assert counts[1].to_dict()["improved"] == {"gelu": 1}
+
+
+def test_what_is_called_after_each_pass_is_no_time_of_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[n] x) => (float[n] y) { a = Relu(x) b = Relu(x) y = Add(a, b) }'
+    )
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def slowly(event: PassEvent) -> None:
+        now[0] += 100.0
+
+    report = PassManager("fixpoint(cse, dce)").run(model, on_pass=slowly)
+    assert now[0] >= 300.0
+    assert [report.seconds, *(entry.seconds for entry in report.passes)] == [0.0] * (1 + len(report.passes))
