@@ -21,6 +21,7 @@ from ortfuse.targets import CPU, shipped_tables
 
 FAMILIES = Path(__file__).parent / "families.toml"
 LEFT_OUT = Path(__file__).parents[1] / "benchmarks" / "passes"
+POLICY = Path(__file__).parents[1] / "SECURITY.md"
 
 
 CATALOGUE = "catalogue.md"
@@ -69,6 +70,7 @@ def made() -> dict[str, str]:
         "families.md": _families(),
         "passes.md": _passes(),
         "left-out.md": left_out,
+        "security.md": POLICY.read_text().splitlines(),
     }
     return {
         STYLE: ".md-typeset code.whole{white-space:nowrap}",

@@ -188,7 +188,9 @@ def _from_path(path: Path) -> list[RuleFile]:
         raise RuleError(f"{path}: a rule file is a Python file (*.py)")
     _demand_regular([path])
     importlib.invalidate_caches()
-    return [_rule_file(_import(f"{name}.{path.stem}", str(path.resolve())), "user")]
+    module = _module_of(path.resolve(), f"{name}.{path.stem}")
+    setattr(package, path.stem, module)
+    return [_rule_file(module, "user")]
 
 
 def _demand_regular(files: Iterable[Path]) -> None:
@@ -208,20 +210,30 @@ def _folder_as_package(folder: Path, name: str) -> ModuleType:
     _demand_regular([start])
     importlib.invalidate_caches()
     if start.exists():
-        spec = importlib.util.spec_from_file_location(name, start, submodule_search_locations=[str(folder)])
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            del sys.modules[name]
-            raise RuleError(f"{start}: {_where(error, str(start))}") from error
-        return module
+        return _module_of(start, name, folder)
     module = ModuleType(name)
     module.__path__ = [str(folder)]
     sys.modules[name] = module
+    return module
+
+
+def _module_of(file: Path, name: str, folder: Path | None = None) -> ModuleType:
+    """Load this very file, and no compiled module or folder of the same name beside it.
+
+    Raises:
+        RuleError: It fails.
+    """
+    places = None if folder is None else [str(folder)]
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=places)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise RuleError(f"{file}: {_where(error, str(file))}") from error
     return module
 
 
