@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ortfuse.bench.digits import digits
 from ortfuse.bench.fitting import Fitting
 from ortfuse.bench.latency import Latency
+from ortfuse.bench.patience import NARROW
 
 NOISY = 0.1
 """Relative interquartile range above which a machine is called noisy."""
@@ -90,8 +91,14 @@ def doubts(rows: Sequence[Latency]) -> list[str]:
         )
     first, more = rows[0].name, "more time may tell more: --bench-budget 60s"
     bounded = [(row, row.speedup_bounds) for row in rows if row.speedup_bounds is not None]
-    if unsure := [row for row, bounds in bounded if is_noise(bounds)]:
-        said.append(f"{NO_DIFFERENCE} between {_named(unsure)} and {first}{_rounds(unsure)}; {more}")
+    unsure = [(row, bounds) for row, bounds in bounded if is_noise(bounds)]
+    if alike := [(row, bounds) for row, bounds in unsure if bounds[1] - bounds[0] <= NARROW * row.speedup]:
+        rows_alike, most = [row for row, _ in alike], max(abs(1 - bound) for _, bounds in alike for bound in bounds)
+        said.append(
+            f"{NO_DIFFERENCE} between {_named(rows_alike)} and {first}{_rounds(rows_alike)}: it is {most:.1%} at most"
+        )
+    if unknown := [row for row, bounds in unsure if (row, bounds) not in alike]:
+        said.append(f"{NO_DIFFERENCE} between {_named(unknown)} and {first}{_rounds(unknown)}; {more}")
     wide = [row for row, bounds in bounded if not is_noise(bounds) and bounds[1] - bounds[0] > WIDE * row.speedup]
     if wide:
         said.append(f"how large the difference is between {_named(wide)} and {first} is known roughly; {more}")

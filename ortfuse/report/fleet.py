@@ -70,7 +70,9 @@ def summary(found: Sweep) -> str:
             said += f", {count} {outcome if count == 1 else several}"
     ratios = [row.speedup for row in fine if row.speedup]
     if ratios:
-        said += f"; speedup {statistics.geometric_mean(ratios):.2f} as the geometric mean, {min(ratios):.2f} to {max(ratios):.2f}"
-        if count := sum(is_noise(row.speedup_bounds) for row in fine):
+        told = [row.speedup for row in fine if row.speedup and not is_noise(row.speedup_bounds)]
+        mean = f"speedup {statistics.geometric_mean(ratios):.2f} as the geometric mean"
+        said += f"; {mean}, {min(told):.2f} to {max(told):.2f}" if told else f"; {NO_DIFFERENCE} in speed"
+        if told and (count := len(ratios) - len(told)):
             said += f", {NO_DIFFERENCE} for {count} of {len(ratios)}"
     return said + (f"; {found.kept} known from before" if found.kept else "")

@@ -169,6 +169,8 @@ def test_what_cannot_be_trusted_is_said() -> None:
     assert "no difference beyond noise between b and a" in unsure
     (many,) = doubts([row("a", None), *(row(name, (0.9, 1.1)) for name in "bcdefg")])
     assert "no difference beyond noise between b, c, d and 3 others and a" in many
+    (alike,) = doubts([row("a", None), row("b", (0.99, 1.02))])
+    assert alike == "no difference beyond noise between b and a: it is 2.0% at most", "more time would tell no more"
     (few,) = doubts([row("a", None), row("b", None)])
     assert "too few rounds" in few
     assert doubts([row("a", None)]) == []

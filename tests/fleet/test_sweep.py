@@ -26,7 +26,8 @@ from ortfuse.errors import ModelFileError, OutputError
 from ortfuse.execution import machine_lock
 from ortfuse.fleet import Row, find_models, turn
 from ortfuse.fleet.job import _measured, run
-from ortfuse.fleet.run import Processes, in_process
+from ortfuse.fleet.run import Processes, Sweep, in_process
+from ortfuse.report.fleet import summary
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[2,8] x) => (float[2,8] y)
 <float half = {0.5}, float one = {1}, float root = {1.4142135}> {
@@ -289,6 +290,19 @@ def test_where_the_original_crashes_the_result_has_nothing_to_be_compared_with()
     assert (
         row.status == "ok" and row.median_ms == (0.0, 0.0) and row.reason.endswith("the original: the runtime crashes")
     )
+
+
+def test_a_sweep_is_said_to_be_as_fast_as_its_models_are_beyond_noise() -> None:
+    noise = Row("a", "ok", speedup=0.5, speedup_bounds=(0.2, 3.0))
+    faster, fastest = (
+        replace(noise, speedup=2.0, speedup_bounds=(1.9, 2.1)),
+        replace(noise, speedup=8.0, speedup_bounds=(7.0, 9.0)),
+    )
+    said = (
+        "3 of 3 models are ok; speedup 2.00 as the geometric mean, 2.00 to 8.00, no difference beyond noise for 1 of 3"
+    )
+    assert summary(Sweep([noise, faster, fastest], 0)) == said
+    assert summary(Sweep([noise], 0)) == "1 of 1 models is ok; no difference beyond noise in speed"
 
 
 def test_who_measures_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
