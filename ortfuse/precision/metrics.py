@@ -48,10 +48,10 @@ class Measured:
 
 
 def error_words(error: float, digits: int = 3) -> str:
-    """An error in words; one without bounds comes of numbers that are not finite."""
+    """An error in words; one without bounds is of no size that could be compared."""
     finite = f"{error:.{digits}g}"
     return (
-        finite if math.isfinite(error) else "without bounds, as infinity or NaN stands where the original has numbers"
+        finite if math.isfinite(error) else "without bounds: infinity, NaN, shapes or zeros differ from the original's"
     )
 
 
@@ -134,6 +134,8 @@ class Metric:
         assert self.of_output is not None
         if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
             return max((self._output(*pair) for pair in zip(expected, found, strict=True)), default=0.0)
+        if isinstance(expected, dict) and isinstance(found, dict) and expected.keys() == found.keys():  # of ZipMap
+            return self._output(*(np.array([one[key] for key in expected]) for one in (expected, found)))
         if not isinstance(expected, np.ndarray):
             return 0.0 if type(expected) is type(found) and bool(np.all(expected == found)) else math.inf
         if not isinstance(found, np.ndarray) or expected.shape != found.shape or expected.dtype != found.dtype:

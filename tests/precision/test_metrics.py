@@ -122,6 +122,12 @@ def test_a_function_that_fails_is_named() -> None:
 
 def test_an_error_without_bounds_is_said_in_words() -> None:
     assert error_words(0.0123456) == "0.0123"
-    assert error_words(math.inf).startswith("without bounds, as infinity or NaN")
+    assert error_words(math.inf).startswith("without bounds: infinity, NaN, shapes")
     assert "inf error" not in BoundVerdict([], [], error=math.inf, bound=0.1, metric="l2", label="1 set").summary()
     assert "l2 error without bounds" in BoundVerdict([], [], error=math.inf, bound=0.1, metric="l2").summary()
+
+
+def test_maps_of_probabilities_are_compared_by_their_numbers() -> None:
+    found = METRICS["l2"].of([{"p": [{0: 0.5, 1: 0.5}]}], [{"p": [{0: 0.5, 1: 0.6}]}], [{}])
+    assert found.error == pytest.approx(0.1 / 0.5**0.5)
+    assert METRICS["l2"].of([{"p": [{0: 0.5}]}], [{"p": [{1: 0.5}]}], [{}]).error == math.inf
