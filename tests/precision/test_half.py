@@ -401,3 +401,22 @@ def test_a_large_weight_of_which_float32_is_needed_too_is_stored_once(to: str) -
     assert [node.op_type for node in done.model.graph].count("Cast") == done.casts
     assert done.bytes_after == done.bytes_before
     assert 0 < done.error < (2e-3 if to == "float16" else 2e-2)
+
+
+CALLED = """<domain: "mine", opset_import: ["": 17]> f (a) => (b) { w = Constant<value = float[32,32] {NUMBERS}>() p = MatMul(a, w) b = Tanh(p) }"""
+
+
+@pytest.mark.parametrize(
+    ("body", "weights", "functions"),
+    [
+        ("p = mine.f(x) y = mine.f(p)", {}, CALLED.replace("NUMBERS", ", ".join(["0.03"] * 1024))),
+        ("p = MatMul(x, v) q = Tanh(p) y = MatMul(q, w)", dict.fromkeys("vw", RNG.normal(size=(32, 32))), ""),
+    ],
+    ids=["of a function", "copied"],
+)
+def test_equal_weights_become_one(body: str, weights: dict[str, np.ndarray], functions: str) -> None:
+    x = RNG.normal(size=(3, 32)).astype(np.float32)
+    constants = {name: array.astype(np.float32) for name, array in weights.items()}
+    done = converted(model(body, x="float[n,32] x", functions=functions, **constants), x, keep_io=True)
+    assert done.bytes_after == 2 * 32 * 32
+    assert 0 < done.error < 2e-3

@@ -28,6 +28,7 @@ from ortfuse.model.io import save
 from ortfuse.options import InputsLike, Options, PathLike
 from ortfuse.precision.caches import ONE_SEQUENCE, in_float32, in_int8
 from ortfuse.precision.half.calls import mark_called
+from ortfuse.precision.half.equal_weights import merge_equal_weights
 from ortfuse.precision.half.islands import L2, TYPES, IslandSearch, has_floats
 from ortfuse.precision.half.order import Run
 from ortfuse.precision.half.readings import OPSET
@@ -339,7 +340,9 @@ def _flat(model: ir.Model, half: ir.DataType) -> tuple[ir.Model, list[str]]:
                 raise TargetError(f"bfloat16 needs opset {_AT_ALL}: {why}; export it anew, or take float16") from error
             else:
                 notes.append(f"operators that are not defined for bfloat16 at opset {opset} stay float32: {why}")
-    return LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy).model, notes
+    flat = LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy).model
+    merge_equal_weights(flat)
+    return flat, notes
 
 
 def _demand_numbers(sets: Iterable[Arrays], *, are_given: bool) -> None:
