@@ -38,6 +38,7 @@ def test_fused_sites_are_counted_in_models_results_and_what_results_are_written_
     result = ortfuse.optimize(model, output=tmp_path / "r.onnx")
     for one in (model, str(model), onnx.load(model), ortfuse.load(model), result, result.model, tmp_path / "r.onnx"):
         assert_fused(one, gelu=1)
+    for one in (model, result):
         with pytest.raises(AssertionError, match="gelu: 1 fused, 2 expected"):
             assert_fused(one, gelu=2)
     assert_fused(model, gelu=1, attention=0)
