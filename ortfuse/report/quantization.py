@@ -46,7 +46,7 @@ def show_quantized(console: Console, found: Quantized) -> None:
     if outcome.sites:
         console.print(sites_table(outcome.sites, outcome.labels))
     if outcome.curve:
-        console.print(curve_table(outcome.curve, outcome.taken))
+        console.print(curve_table(outcome.curve, outcome.taken, outcome.timed))
     for line in (*summary(outcome), *spent(outcome)):
         console.print(line, markup=False, highlight=False)
     show_left(console, outcome.left)
@@ -132,7 +132,7 @@ def _numbers(site: SiteReport) -> list[str]:
     ]
 
 
-def curve_table(curve: Sequence[Point], taken: Point | None = None) -> Fitting:
+def curve_table(curve: Sequence[Point], taken: Point | None = None, timed: bool = True) -> Fitting:
     """The choices, slowest first; the one that was taken is marked."""
     headings = (
         "choice", "sites", "predicted error", "at most", "error", "on others", "predicted speedup", "speedup", "MB"
@@ -141,7 +141,7 @@ def curve_table(curve: Sequence[Point], taken: Point | None = None) -> Fitting:
         (
             ("* " if taken is not None and point.choice == taken.choice else "") + point.label, str(len(point.choice)),
             _error(point.predicted_error), _error(point.linear_error), _error(point.error), _error(point.likely),
-            f"{point.predicted_speedup:.2f}", f"{point.speedup:.2f}" if point.speedup is not None else "",
+            f"{point.predicted_speedup:.2f}" if timed else "", f"{point.speedup:.2f}" if point.speedup is not None else "",
             f"{point.size / 1e6:.1f}" if point.size is not None else "",
         )
         for point in curve

@@ -83,7 +83,7 @@ def _curve(outcome: Outcome) -> Iterator[Block]:
         if (error := _error(point)) is not None
         for speedup in [point.speedup or point.predicted_speedup]
     ]
-    if dots:
+    if dots and outcome.timed:
         taken = ", what was taken in green" if any(dot.strong for dot in dots) else ""
         about = (
             f"Every choice that was considered{taken}; float32 is the horizontal line, and what keeps the bound lies left of the "
