@@ -37,6 +37,7 @@ from ortfuse.fleet import Row
 from ortfuse.fleet.row import Outcome
 from ortfuse.inspection.inspection import Detour, FoundBlock, Import, Port, Region, Weights
 from ortfuse.passes import Grown
+from ortfuse.pipeline.described import ListInfo, OptionInfo, PassInfo, RuleInfo
 from ortfuse.pipeline.report import Counts, PassReport, Remark
 from ortfuse.precision.half.convert import Conversion
 from ortfuse.precision.outcome import Point as PrecisionPoint
@@ -273,6 +274,9 @@ def tables() -> dict[str, Schema]:
                 }),
             ]
         },
+        "passes": _object({
+            "passes": several(record(PassInfo, options=list[OptionInfo])), "rules": several(RuleInfo), "lists": several(ListInfo),
+        }),
         "prove": _object({"rules": several(proof)}),
         "convert": {
             "anyOf": [

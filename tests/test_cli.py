@@ -27,7 +27,7 @@ from ortfuse.cli import arguments
 from ortfuse.cli.app import app
 from ortfuse.cli.usage import seconds
 from ortfuse.pipeline import PassManager, built_in_lists
-from ortfuse.report.console import show_lists
+from ortfuse.report.catalogue import show_lists
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 BERT = str(GOLDEN / "bert.sdpa.ts.onnx")

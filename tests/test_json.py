@@ -112,6 +112,8 @@ def found(written: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         (0, "bisect m.onnx --runtime"),
         (0, "profile m.onnx --rounds 3 --no-remedies"),
         (0, "calibrate --budget 0 --only gelu.erf"),
+        (0, "passes"),
+        (0, "passes loops"),
         (0, "prove rule.py --spellings 0"),
         (1, "prove wrong.py --spellings 0"),
         (0, "convert m.onnx"),

@@ -15,7 +15,7 @@ VERSION = 1
 
 COMMANDS = (
     "optimize", "substitute", "quantize", "convert", "tune", "sweep", "verify", "diff", "bisect", "explain", "inspect", "bench",
-    "profile", "calibrate", "prove",
+    "profile", "calibrate", "passes", "prove",
 )  # fmt: skip
 """The commands that write JSON; `ortfuse/schemas/` has the schema of each."""
 

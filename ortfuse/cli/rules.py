@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Annotated
 
@@ -14,20 +13,43 @@ from ortfuse.cli.terminal import guarded, out, progress_line
 from ortfuse.cli.usage import NO, whole_number
 
 
-def passes(patterns: Patterns = None, lists: Lists = None, debug: Debug = False) -> None:
-    """List every pass, rule (with formula, exactness and what it makes) and pass list."""
+def passes(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="A pass, rule, family of rules or pass list to tell more of.", show_default=False
+        ),
+    ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(
+            "--family", metavar="FAMILY", help="Only the rules of a family, such as attention.", show_default=False
+        ),
+    ] = None,
+    patterns: Patterns = None,
+    lists: Lists = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """List every pass, rule (with formula, exactness and what it makes) and pass list: ortfuse passes fold
+
+    With a name, tells what it stands for: what a pass does, its options and an example; the formula of a rule, and where it comes
+    from; the rules of a family; the passes of a list, and the models that auto takes it for.
+    """
     with guarded(debug):
         from ortfuse.pipeline import lists_with, load_catalogue
-        from ortfuse.pipeline import passes as registered
-        from ortfuse.report.console import show_passes
+        from ortfuse.pipeline.described import described
+        from ortfuse.report.catalogue import show_named, show_passes
 
-        texts = {name: (inspect.getdoc(kind) or "").partition("\n")[0] for name, kind in registered().items()}
-        texts["canonicalize"] = (
-            "The normal form: its rules with inline_functions, constants, fold, inline_branches, hoist, sequences, stacks, "
-            "dims_from_convolution, drop_length_clamps, parts_first, cse and dce, to a fixed point."
-        )
-        texts["fixpoint(...)"] = "Repeats the passes within until none changes anything."
-        show_passes(out, load_catalogue(patterns or []), lists_with(lists or []).values(), texts)
+        check_json(json_file)
+        known = lists_with(lists or [])
+        found = described(load_catalogue(patterns or []), known)
+        chosen = found.of(name or "", family or "")
+        if name is None:
+            show_passes(out, chosen, () if family else known.values())
+        else:
+            show_named(out, chosen)
+        write_json(json_file, "passes", chosen.to_dict())
 
 
 def prove(

@@ -29,7 +29,12 @@ _FARTHEST = 16
 
 @dataclass(frozen=True)
 class Unroll:
-    """Replaces short loops by their runs."""
+    """Replaces short loops by their runs.
+
+    Attributes:
+        runs: The most runs of a loop that is replaced.
+        nodes: The most nodes that all of its runs together may have.
+    """
 
     name: ClassVar[str] = "unroll"
     runs: int = 8

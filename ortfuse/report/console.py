@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from ortfuse.ecosystem import Substitution
     from ortfuse.explanation import Explanation, Missed
     from ortfuse.passes import Choice
-    from ortfuse.pipeline import Catalogue, PassList, RunReport
+    from ortfuse.pipeline import RunReport
     from ortfuse.proof import ProofReport
     from ortfuse.result import Result
     from ortfuse.verification import SiteCheck, Verdict
@@ -240,51 +239,6 @@ def _originals(names: Sequence[str]) -> str:
     """How many nodes a fused one replaces, with the name of the first."""
     more = ", ..." if len(names) > 1 else ""
     return f"{_nodes(len(names))}: {names[0]}{more}" if names else "none"
-
-
-def show_passes(console: Console, catalogue: Catalogue, lists: Collection[PassList], built_in: dict[str, str]) -> None:
-    """Print every pass, rule and pass list."""
-    made = Table(title="Passes", title_justify="left")
-    made.add_column("name")
-    made.add_column("what it does")
-    for name, text in built_in.items():
-        made.add_row(name, text)
-    console.print(made)
-    rules = Table(title="Rules", title_justify="left")
-    rules.add_column("rule", no_wrap=True)
-    rules.add_column("pass", overflow="fold")
-    rules.add_column("exactness", no_wrap=True)
-    for heading in ("makes", "formula"):
-        rules.add_column(heading, overflow="fold")
-    for pass_name, entries in catalogue.passes().items():
-        for rule in entries:
-            makes = ", ".join(rule.targets) or "its input"
-            rules.add_row(rule.name, Names(pass_name), rule.exactness.value, Names(makes), escape(rule.formula))
-    console.print(rules)
-    show_lists(console, lists)
-
-
-def show_lists(console: Console, lists: Collection[PassList]) -> None:
-    """Print the pass lists, marking those equal to an earlier one, and which of them `auto` selects."""
-    from ortfuse.pipeline.passlists import FALLBACK
-
-    named = Table(title="Pass lists", title_justify="left")
-    for heading in ("name", "passes", "auto takes it for models", "description"):
-        named.add_column(heading, overflow="fold")
-    suited = [entry.name for entry in lists if entry.when is not None]
-    named.add_row(
-        "auto", f"those of the list that suits the model: {', '.join(suited)}, else {FALLBACK}", "", "The default."
-    )
-    first: dict[str, str] = {}
-    for entry in lists:
-        passes = str(entry.pipeline)
-        known = first.setdefault(passes, entry.name)
-        when = (
-            str(entry.when) if entry.when is not None else "that no other list suits" if entry.name == FALLBACK else "-"
-        )
-        text = f"{entry.description} {entry.reason}".strip()
-        named.add_row(entry.name, passes if known == entry.name else f"the same as {known}", when, text)
-    console.print(named)
 
 
 def show_proof(console: Console, report: ProofReport) -> None:

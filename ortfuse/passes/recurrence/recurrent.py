@@ -49,8 +49,10 @@ class Recurrent:
 
     Initial states of zeros and lengths of whole sequences are left out, and reversals around operators.
 
-    `always`: also where the operator is slower than the cells. `made`: the operators that chains of cells become, separated by
-    spaces.
+    Attributes:
+        fewest: The fewest cells that a chain consists of.
+        always: Also where the operator is slower than the cells.
+        made: The operators that chains of cells become, separated by spaces.
     """
 
     name: ClassVar[str] = "recurrent"
