@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from ortfuse.fleet import Row, Sweep
 from ortfuse.printable import visible
-from ortfuse.report.fleet import done
+from ortfuse.report.fleet import done, speed
 
 SUITE = "ortfuse.sweep"
 
@@ -63,8 +63,8 @@ def _facts(row: Row) -> dict[str, str]:
     """What a sweep found out about a model, by name."""
     facts = {"nodes": f"{row.nodes_before} -> {row.nodes_after}" if row.nodes_before else "", "fused": done(row)}
     facts["outputs"] = row.verdict
-    if row.speedup_bounds:
-        facts["speedup"] = "{:.3f} ({:.3f} to {:.3f})".format(row.speedup, *row.speedup_bounds)
+    if said := speed(row):
+        facts["speedup"] = said
     return {name: value for name, value in facts.items() if value}
 
 

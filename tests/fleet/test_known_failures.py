@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -141,8 +142,13 @@ def test_junit_has_a_test_case_a_model() -> None:
     ]  # fmt: skip
     properties = {one.attrib["name"]: one.attrib["value"] for one in cases["nets/a.onnx"].iter("property")}
     assert properties == {
-        "nodes": "5 -> 1", "fused": "gelu 1", "outputs": "equal", "speedup": "1.250 (1.200 to 1.300)",
+        "nodes": "5 -> 1", "fused": "gelu 1", "outputs": "equal", "speedup": "1.25 (1.20 to 1.30)",
     }  # fmt: skip
+
+
+def test_junit_has_no_speedup_whose_bounds_include_1() -> None:
+    noise = replace(rows()[0], speedup_bounds=(0.9, 1.4))
+    assert 'value="no difference beyond noise (0.90 to 1.40)"' in junit(Sweep([noise]))
 
 
 def test_markdown_is_a_table_whatever_reasons_hold() -> None:
