@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 QDQ = "qdq"
 """What the names of families have in them that are spelled with QuantizeLinear and DequantizeLinear for other tools."""
 
@@ -14,10 +16,13 @@ def family_of(rung: str) -> str:
     return rung.partition(".")[0]
 
 
-def family_for_all(family: str) -> str:
-    """The name that takes in all forms of an operator: `dynamic_int8` for `dynamic_int8_conv`."""
-    name, _, form = family.rpartition("_")
-    return family_for_all(name) if form in FORMS else family
+def names_of(families: Collection[str]) -> str:
+    """The names of families in words, without those for other forms of an operator if the name that takes them in is there.
+
+    `dynamic_int8` stands for itself and `dynamic_int8_conv`, but `dynamic_int8_lstm` alone stays that.
+    """
+    forms = {f"{family}_{form}": family for family in families for form in FORMS}
+    return ", ".join(dict.fromkeys(forms.get(family, family) for family in families))
 
 
 def is_qdq(rung: str) -> bool:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortfuse.graph import walk
 from ortfuse.graph.modules import describe_in_module
-from ortfuse.precision.families import family_for_all
+from ortfuse.precision.families import names_of
 from ortfuse.rewrite import Log, NearMiss
 
 WEIGHTED = frozenset(
@@ -62,7 +62,7 @@ def why_none(left: Mapping[str, str]) -> str:
 def _why(miss: NearMiss | None, node: ir.Node, weight: ir.Value, families: Collection[str]) -> str:
     """Why a weight has no site among schemes of these families."""
     form, what = _form(node, weight)
-    named = ", ".join(dict.fromkeys(map(family_for_all, families)))
+    named = names_of(families)
     if form and not any(family.endswith(f"_{form}") for family in families):
         return f"{what}, which {named} does not take"
     return f"no scheme of {named} is for {node.op_type}" if miss is None else miss.refusal.reason

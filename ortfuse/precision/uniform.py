@@ -17,7 +17,7 @@ from ortfuse.execution.session import weight_bytes
 from ortfuse.graph.selection import EVERYTHING, Selected
 from ortfuse.precision.calibration import calibrate
 from ortfuse.precision.equalise import equalised
-from ortfuse.precision.families import family_for_all, family_of, is_like
+from ortfuse.precision.families import family_of, is_like, names_of
 from ortfuse.precision.left_out import why_none
 from ortfuse.precision.rules import AnyRange
 from ortfuse.precision.rungs import lowered, names_to_observe, survey
@@ -100,8 +100,8 @@ def uniform(
     """
     seen = survey(model, target, AnyRange(), rungs, selected)
     places = seen.sites
+    named = names_of(list(dict.fromkeys(map(family_of, rungs))))
     if not places:
-        named = ", ".join(dict.fromkeys(family_for_all(family_of(rung)) for rung in rungs))
         raise NoSiteError(f"{named} is legal nowhere in the model: {why_none(seen.left)}")
     if inputs:
         model, _ = equalised(model, inputs)
@@ -110,7 +110,7 @@ def uniform(
     choice = {name: next(rung for rung in rungs if rung in site.rungs) for name, site in found.items()}
     if not choice:
         raise PrecisionError(
-            f"ranges of values are needed for {_families(rungs)}: give inputs to observe them on, or take a scheme without "
+            f"ranges of values are needed for {named}: give inputs to observe them on, or take a scheme without "
             "fixed ranges"
         )
     made = lowered(model, choice, calibration, target, rungs, selected)

@@ -15,7 +15,7 @@ import pytest
 
 import ortfuse
 from ortfuse.cli.app import main
-from ortfuse.errors import OptionError, PrecisionError
+from ortfuse.errors import NoSiteError, OptionError, PrecisionError
 from ortfuse.execution.session import Session
 
 SIZE = 32
@@ -71,6 +71,10 @@ def test_a_model_without_products_is_refused() -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Sin(x) }'
     with pytest.raises(PrecisionError, match="legal nowhere"):
         ortfuse.lower(onnx.parser.parse_model(text), "dynamic_int8")
+    with pytest.raises(
+        NoSiteError, match=r"^dynamic_int8_lstm is legal nowhere in the model: .*no scheme of dynamic_int8_lstm is for"
+    ):
+        ortfuse.lower(proto(), "dynamic_int8_lstm")
     with pytest.raises(OptionError, match="no scheme is called 'int3'; there are static_int8_conv, dynamic_int8, "):
         ortfuse.lower(proto(), "int3")
 
