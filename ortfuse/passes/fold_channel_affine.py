@@ -37,7 +37,7 @@ LARGEST = 1 << 22
 
 _MOST_MOVES = 8
 _MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Split", "Identity"})
-_TAKES_PART = frozenset({"Slice", "Gather"})
+_TAKES_PART = frozenset({"Slice", "Gather", "Split"})
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -196,13 +196,16 @@ def _after(view: View, node: ir.Node, value: ir.Value, facts: Facts) -> View | N
 
 
 def _leaves_alone(path: list[ir.Value], place: int, view: View, changed: set[int], width: int, facts: Facts) -> bool:
-    """Whether all that reads a value on the way, besides the next node, takes none of the columns that change."""
+    """Whether all that reads a value on the way, besides the path itself, takes none of the columns that change."""
     following = path[place + 1].producer()
-    for node in {use.node for use in path[place].uses()} - {following}:
-        part = moved(view, node, facts) if node.op_type in _TAKES_PART else None
-        columns = None if part is None else _columns(part, width)
-        if columns is None or columns & changed:
-            return False
+    for node in {use.node for use in path[place].uses()}:
+        if node is following and node.op_type != "Split":
+            continue
+        for value in node.outputs:
+            part = _after(view, node, value, facts) if node.op_type in _TAKES_PART else None
+            columns = None if part is None else _columns(part, width)
+            if value is not path[place + 1] and (columns is None or columns & changed):
+                return False
     return True
 
 

@@ -92,6 +92,10 @@ LEFT = {
     "overlapping parts": "m = MatMul(x, w) r = Reshape(m, packed) t = Transpose<perm = [2, 0, 3, 1, 4]>(r) a = Gather<axis = 0>(t, zero) "
     "c = Slice(t, start, end) s = Mul(a, of_two) u = ReduceSum<keepdims = 0>(c, axis) y = Add(s, u)",
     "a weight that is used elsewhere": f"m = MatMul(x, w) {HEADS} s = Mul(t, of_heads) n = Neg(w) z = ReduceSum(n) y = Add(s, z)",
+    "positions that a Split parts": "m = MatMul(x, w) a, c = Split<axis = 1>(m, parted) s = Mul(a, of_channels) y = Concat<axis = 1>(s, c)",
+    "positions that a second Split parts": "m = MatMul(x, w) a, c, d = Split<axis = 2, num_outputs = 3>(m) e, f = Split<axis = 1>(a, parted) "
+    "s = Mul(e, of_part) y = Concat<axis = 1>(s, f, c, d)",
+    "columns of which a Split parts one row": "m = MatMul(x, w) r = Reshape(m, flat) a, c = Split<axis = 1>(r, parts84) s = Mul(a, of_part) y = Concat<axis = 1>(s, c)",
     "repeated columns": "m = MatMul(x, w) u = Unsqueeze(m, three) e = Expand(u, sizes) y = Mul(e, of_copies)",
     "a constant with more axes": "m = MatMul(x, w) r = Reshape(m, heads) y = Mul(r, of_batch)",
     "infinite": "m = MatMul(x, w) r = Reshape(m, heads) y = Mul(r, huge)",
@@ -104,6 +108,7 @@ def test_what_belongs_to_no_column_alone_is_left(nodes: str) -> None:
         nodes, number=np.array(0.5), same=np.array([0, 7, 12]), of_two=RNG.standard_normal((2, 1, 2)), start=np.array([0]),
         end=np.array([2]), axis=np.array([0]), three=np.array([3]), sizes=np.array([1, 7, 12, 2]), of_copies=np.ones((12, 2)) * [1, 2],
         of_batch=RNG.standard_normal((2, 1, 1, 3, 4)), huge=np.full((3, 4), 3e38),
+        parted=np.array([3, 4]), flat=np.array([0, 84]), parts84=np.array([4, 80]),
     )  # fmt: skip
     model = enter(proto)[0]
     assert FoldChannelAffine().run(context_of(model)) == 0
