@@ -27,7 +27,9 @@ _MOST_RUNS = 1 << 22
 _LARGEST_STEP = 256
 """The largest step, so that integers of 32 bits hold what is counted; floating-point numbers are counted by 1."""
 
-_COUNTING = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+_COUNTING = {ir.DataType.INT32: 2**31, ir.DataType.INT64: 2**63, ir.DataType.FLOAT: 2**24, ir.DataType.DOUBLE: 2**53}
+"""The types that count, each with a size below which it holds every integer."""
+
 _SAME = RESHAPES | {"Identity", "Cast"}
 _COMPARED = {"Less": (1, 0), "LessOrEqual": (1, 1), "Greater": (-1, 0), "GreaterOrEqual": (-1, 1)}
 """By how much right exceeds left (or the other way round) for the comparison to be true: sign, and what is added to make it 1."""
@@ -156,25 +158,26 @@ class Inductions:
             return None
         if after is before:
             return Affine(start, 0)
-        step = self._step(before, after)
-        found = None if step is None else Affine(start, step)
+        found = self._counted(before, after, start)
         return found if found is not None and self._is_held(before, found) else None
 
     def _is_held(self, value: ir.Value, found: Affine) -> bool:
         """Whether the type of a value counts exactly in such steps."""
-        counts = self._facts.dtype(value) in (ir.DataType.INT32, ir.DataType.INT64)
-        is_small = not isinstance(found.start, int) or abs(found.start) <= _MOST_RUNS
-        return abs(found.step) <= (_LARGEST_STEP if counts else 1) and (is_small or not found.step)
+        dtype = self._facts.dtype(value)
+        step = _LARGEST_STEP if dtype in (ir.DataType.INT32, ir.DataType.INT64) else 1
+        largest = _MOST_RUNS if found.step else _COUNTING.get(dtype, 0) - 1 if dtype is not None else 0
+        return abs(found.step) <= step and (not isinstance(found.start, int) or abs(found.start) <= largest)
 
-    def _step(self, before: ir.Value, after: ir.Value) -> int | None:
-        """What is added to a value to make another."""
-        total = 0
+    def _counted(self, before: ir.Value, after: ir.Value, start: DimLike) -> Affine | None:
+        """What a value is in each run that starts with a number, if another one, which it is next, is more by a constant."""
+        total, added, between = 0, 0, list[ir.Value]()
         while after is not before:
             node = after.producer()
             if node is None or node.domain or node.graph is not self._body:
                 return None
             if self._facts.dtype(after) not in _COUNTING:
                 return None
+            between.append(after)
             if node.op_type in _SAME:
                 following = node.inputs[0]
             elif node.op_type in ("Add", "Sub"):
@@ -184,23 +187,25 @@ class Inductions:
                 if place is None or number is None:
                     return None
                 total += number * (1 if node.op_type == "Add" else -1)
+                added += abs(number)
                 following = node.inputs[1 - place]
             else:
                 return None
             if following is None:
                 return None
             after = following
-        return total
+        found = Affine(start, total)
+        # Values between are off by less than what is added, so that all types on the way hold them, too.
+        return found if added <= _LARGEST_STEP and all(self._is_held(one, found) for one in between) else None
 
     def _integer(self, value: ir.Value) -> DimLike | None:
         """A value of one element, the same in all runs, as an integer."""
+        least = 2**63
         while True:
-            known = self._facts.ints(value)
-            if known is not None:
-                return known.elements[0] if len(known.elements) == 1 else None
-            number = self._facts.scalar(value)
-            if number is not None:
-                return _whole(number)
+            known, number = self._facts.ints(value), self._facts.scalar(value)
+            if known is not None or number is not None:
+                one = _whole(number) if known is None else known.elements[0] if len(known.elements) == 1 else None
+                return one if not isinstance(one, int) or abs(one) < least else None
             node = value.producer()
             if value in self._states and self._states[value][1] is value:
                 value = self._states[value][0]
@@ -209,9 +214,9 @@ class Inductions:
                 and not node.domain
                 and node.op_type in _SAME
                 and node.inputs[0] is not None
-                and self._facts.dtype(value) in _COUNTING
+                and (dtype := self._facts.dtype(value)) in _COUNTING
             ):
-                value = node.inputs[0]
+                least, value = min(least, _COUNTING[dtype]), node.inputs[0]
             else:
                 return None
 

@@ -110,6 +110,25 @@ def test_what_is_not_counted(condition: str, options: dict[str, Any], why: str) 
     assert iterations(counted(condition, **options)) is None, why
 
 
+LOST = "b = Add(a, much) c = Sub(b, much)"
+
+
+@pytest.mark.parametrize(
+    ("counting", "condition", "numbers"),
+    [
+        (f"f = Cast<to = 1>(j) a = Add(f, one) {LOST} k = Cast<to = 6>(c)", "on = Less(j, end)", {"one": np.float32(1), "much": np.float32(2**24)}),
+        ("f = Cast<to = 7>(j) a = Sub(f, much) d = Cast<to = 6>(a) b = Cast<to = 7>(d) c = Add(b, more) k = Cast<to = 6>(c)", "on = Less(j, end)",
+         {"much": np.int64(2**31 - 1), "more": np.int64(2**31)}),
+        ("k = Add(j, step)", "e = Cast<to = 6>(much) on = Less(k, e)", {"much": np.float32(2**33)}),
+    ],
+)  # fmt: skip
+def test_numbers_that_a_type_between_does_not_hold_are_not_counted(
+    counting: str, condition: str, numbers: dict[str, Any]
+) -> None:
+    made = counted(condition, start=1, counting=counting, limit="n", numbers={"n": np.int64(30), **numbers})
+    assert iterations(made) is None
+
+
 def test_an_integer_that_wraps_around_is_not_counted() -> None:
     made = counted("on = Greater(k, start)", INT, start=2**31 - 6, step=2, **LIMIT)  # type: ignore[arg-type]
     assert iterations(made) is None
