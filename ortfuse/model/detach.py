@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 import onnx_ir
 
+from ortfuse.errors import InvalidModelError
 from ortfuse.graph.tensors import tensors
 from ortfuse.model.stored_tensor import ExternalStoredTensor, ProtoBytes, StoredTensor
 
@@ -18,10 +19,21 @@ _COPIED = 1 << 12
 """Tensors in a protobuf of up to this many bytes are copied, which is faster than sharing them."""
 
 
-def take(model: onnx_ir.Model) -> None:
-    """Replace every tensor of a model by a new one that shares only its data with the old one."""
+def take(model: onnx_ir.Model, name: str) -> None:
+    """Replace every tensor of a model by a new one that shares only its data with the old one.
+
+    Args:
+        model: The model.
+        name: Its name in error messages.
+
+    Raises:
+        InvalidModelError: A tensor is of no type that ONNX defines.
+    """
     for slot in tensors(model):
-        slot.replace(own(slot.tensor))
+        try:
+            slot.replace(own(slot.tensor))
+        except (TypeError, ValueError):
+            raise InvalidModelError(f"{name}: {slot.owner} has no element type; the model is damaged") from None
 
 
 def own(tensor: onnx_ir.TensorProtocol) -> onnx_ir.TensorProtocol:

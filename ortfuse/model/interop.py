@@ -136,7 +136,7 @@ def _enter_proto(proto: onnx.ModelProto) -> onnx_ir.Model:
         raise InvalidModelError(f"{name}: has no graph")
     with uncollected():
         places: list[Extent | None] = [None] * len(proto.graph.initializer)
-        model = graph_of(proto, places, lambda model, proto, extents: take(model), name=name)
+        model = graph_of(proto, places, lambda model, proto, extents: take(model, name), name=name)
         external_data.attach(model, name=name, model_file=Path("model.onnx"), missing=_NO_FOLDER)
     return model
 
@@ -166,7 +166,7 @@ def _copied(model: onnx_ir.Model, name: str) -> onnx_ir.Model:
         except RuntimeError:
             # The only reason why a valid graph cannot be cloned is that cloning recurses into subgraphs.
             raise InvalidModelError(f"{name}: its subgraphs are nested too deeply") from None
-        take(copy)
+        take(copy, name)
     return copy
 
 

@@ -159,14 +159,18 @@ def _runtime_had_it_first(node: onnx_ir.Node) -> bool:
     return since is not None and since < _first_version(node.domain, node.op_type)
 
 
+_LATEST = 2**31 - 1
+"""The largest version of a domain of operators: those of onnx are integers of 32 bits."""
+
+
 def check_imports(imports: Mapping[str, int], *, name: str) -> None:
     """Check the opset imports of a model or function.
 
     Raises:
-        InvalidModelError: A version is not positive, or is newer than the installed `onnx` supports.
+        InvalidModelError: A version is not positive, or is newer than the installed `onnx` supports or can look up.
     """
     for domain, version in imports.items():
-        if version < 1:
+        if not 1 <= version <= _LATEST:
             raise InvalidModelError(f"{name}: imports version {version} of the operator domain '{domain or 'ai.onnx'}'")
     newest = defs.onnx_opset_version()
     if imports.get("", 1) > newest:

@@ -48,20 +48,25 @@ def admit(model: onnx_ir.Model, *, name: str) -> None:
 def _drop_empty_axes(node: onnx_ir.Node) -> None:
     """Drop a constant list of axes that is empty."""
     attribute, given = node.attributes.get("axes"), node.inputs[1] if len(node.inputs) > 1 else None
-    if attribute is not None and not attribute.is_ref() and not attribute.as_ints():
+    if attribute is not None and _holds(attribute, onnx_ir.AttributeType.INTS) and not attribute.as_ints():
         del node.attributes["axes"]
     if given is not None and _is_empty_constant(given):
         node.resize_inputs(1)
+
+
+def _holds(attribute: onnx_ir.Attr, kind: onnx_ir.AttributeType) -> bool:
+    """Whether an attribute has a value of this type: those of other types are refused later, with their names."""
+    return not attribute.is_ref() and attribute.type == kind
 
 
 def _is_empty_constant(value: onnx_ir.Value) -> bool:
     producer, tensor = value.producer(), value.const_value
     if producer is not None:
         attributes = producer.attributes if producer.op_type == "Constant" and not producer.domain else {}
-        if "value_ints" in attributes and not attributes["value_ints"].is_ref():
-            return not attributes["value_ints"].as_ints()
-        held = attributes.get("value")
-        tensor = None if held is None or held.is_ref() else held.as_tensor()
+        several, held = attributes.get("value_ints"), attributes.get("value")
+        if several is not None and _holds(several, onnx_ir.AttributeType.INTS):
+            return not several.as_ints()
+        tensor = held.value if held is not None and _holds(held, onnx_ir.AttributeType.TENSOR) else None
     elif value.is_graph_input():
         return False
     return tensor is not None and tensor.size == 0

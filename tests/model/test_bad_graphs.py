@@ -7,7 +7,8 @@ import onnx_ir
 import pytest
 from onnx import helper, numpy_helper, parser
 
-from ortfuse.errors import InvalidModelError, OrtfuseError
+import ortfuse
+from ortfuse.errors import InvalidModelError, ModelFileError, OrtfuseError
 from ortfuse.model import wire_format
 from ortfuse.model.check import check
 from ortfuse.model.interop import enter
@@ -335,3 +336,43 @@ def test_a_long_chain_is_no_problem(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(InvalidModelError, match="the graph has a cycle of 5000 nodes"):
         load(tmp_path / "m.onnx")
+
+
+def _damaged(kind: str) -> onnx.ModelProto:
+    made = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 12, "ai.onnx.ml": 3]> g (float[n,4] x) => (float[n,4] y) '
+        "{ k = Constant<value = float {1.0}>() z = Squeeze(x) y = Mul(x, k) s = ai.onnx.ml.Scaler<scale = [1.0]>(x) }"
+    )
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    constant = made.graph.node[0].attribute[0]
+    if kind.startswith("initializer"):
+        made.graph.initializer[0].data_type = int(kind.split()[1])
+    elif kind.startswith("attribute"):
+        constant.t.data_type = int(kind.split()[1])
+    elif kind == "text for a tensor":
+        constant.CopyFrom(onnx.helper.make_attribute("value", "text"))
+    elif kind == "text for numbers":
+        constant.CopyFrom(onnx.helper.make_attribute("value_ints", "text"))
+    elif kind == "text for axes":
+        made.graph.node[1].attribute.append(onnx.helper.make_attribute("axes", "text"))
+    else:
+        made.opset_import[1].version = int(kind.split()[1])
+    if kind.startswith("text for "):
+        made.graph.node[1].op_type = "ReduceSum"
+        made.graph.node[1].input.extend(["k"] if kind != "text for axes" else [])
+        made.opset_import[0].version = 13 if kind != "text for axes" else 12
+    return made
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["initializer 0", "initializer 2147483647", "attribute 0", "attribute -1", "attribute 256", "text for a tensor", "text for numbers",
+     "text for axes", "opset 2147483648", "opset 9223372036854775807"],
+)  # fmt: skip
+@pytest.mark.parametrize("comes_from", ["memory", "file"])
+def test_types_and_versions_that_do_not_exist_are_an_error(kind: str, comes_from: str, tmp_path: Path) -> None:
+    made = _damaged(kind)
+    if comes_from == "file":
+        (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    with pytest.raises((InvalidModelError, ModelFileError)):
+        ortfuse.optimize(made if comes_from == "memory" else tmp_path / "m.onnx")
