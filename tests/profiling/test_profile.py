@@ -190,17 +190,17 @@ def _decayed() -> ir.Model:
 
 def test_denormals_are_named_first_with_the_setting_that_takes_them_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
+    model, inputs = _decayed(), {"x": np.ones((2, 8), np.float32)}
+    measured = ortfuse.profile(model, rounds=2, remedies=False)
+    nodes = trace(model, inputs, runs=1, graph=False).nodes
 
-    def traced(model: Any, inputs: Any, **options: Any) -> Trace:
-        asked.append(dict(options["settings"]))
-        found = trace(model, inputs, runs=1, graph=False)
-        seconds = 1e-4 if options["settings"] else 1e-2
-        return replace(found, nodes=tuple(replace(one, seconds=seconds) for one in found.nodes))
+    def traced(*_: Any, settings: dict[str, str], **__: Any) -> Trace:
+        asked.append(dict(settings))
+        seconds = 1e-4 if settings else 1e-2
+        return Trace(tuple(replace(one, seconds=seconds) for one in nodes), 1.0, 1, 0.0, None)
 
     monkeypatch.setattr("ortfuse.profiling.denormals.trace", traced)
-    model = _decayed()
-    kernels = tuple(replace(one, seconds=1e-2) for one in ortfuse.profile(model, rounds=2, remedies=False).kernels)
-    inputs = {"x": np.ones((2, 8), np.float32)}
+    kernels = tuple(replace(one, seconds=1e-2) for one in measured.kernels)
     slow = cost_of_denormals(model, inputs, kernels, rounds=2, threads=1)
     assert slow is not None
     assert slow.kernels == tuple(one.name for one in kernels)
@@ -208,7 +208,7 @@ def test_denormals_are_named_first_with_the_setting_that_takes_them_as_zero(monk
     assert (slow.source, slow.seen_by) == ("the weights 'w' contain some", "")
     setting = {"session.set_denormal_as_zero": "1"}
     assert asked == [setting, {}, setting], "what is seen once may be something else on the machine"
-    profile = replace(ortfuse.profile(model, rounds=2, remedies=False), kernels=kernels, denormals=slow)
+    profile = replace(measured, kernels=kernels, denormals=slow)
     first = bottlenecks(profile, None)[0]
     assert first.what.startswith("denormals, numbers below 1.2e-38, slow down 1 MatMul")
     assert "session.set_denormal_as_zero" in first.remedy and "no operator of the model can tell" in first.remedy
