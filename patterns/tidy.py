@@ -46,6 +46,10 @@ BRANCHES = Proof(
 )
 
 
+_MANY_PARTS = 16
+"""More operands than a Concat takes in one by one."""
+
+
 def _is_part_of(part: ir.Value, match: Match) -> bool:
     """Whether an operand of a Concat is joined along the same axis, for this alone, of what is as large elsewhere.
 
@@ -63,19 +67,46 @@ def _is_part_of(part: ir.Value, match: Match) -> bool:
 
 
 def something_is_joined_before(match: Match) -> Refusal | None:
-    """An operand is joined along the same axis, for this alone."""
-    if any(_is_part_of(part, match) for part in match["parts"]):
+    """An operand is joined along the same axis, for this alone.
+
+    What has many operands and is joined further itself has to wait, so that a long chain becomes one Concat at once.
+    """
+    is_joined = any(_is_part_of(part, match) for part in match["parts"])
+    if is_joined and not (len(_flattened(match, _MANY_PARTS)) > _MANY_PARTS and _is_joined_further(match)):
         return None
     return match.refuse("value", "root", "joined of what is joined along the same axis")
 
 
+def _is_joined_further(match: Match) -> bool:
+    """Whether the only user of the Concat joins it along the same axis, so that this rule matches there."""
+    uses, shape = match.root.uses(), match.shape("root")
+    if len(uses) != 1 or match.root.is_graph_output() or shape is None:
+        return False
+    user = next(iter(uses)).node
+    whole, axis = match.facts.shape(user.outputs[0]), match["axis"] % len(shape)
+    if user.op_type != "Concat" or user.domain or whole is None or len(whole) != len(shape):
+        return False
+    alike = (*shape[:axis], *shape[axis + 1 :]) == (*whole[:axis], *whole[axis + 1 :])
+    return alike and user.attributes.get_int("axis", 0) % len(whole) == axis
+
+
 def _joined_at_once(match: Match) -> Pattern:
-    found: list[ir.Value | None] = []
-    for part in match["parts"]:
-        node = part.producer()
-        found += node.inputs if node is not None and _is_part_of(part, match) else [part]
-    parts = [match.capture(f"part_{number}", part) for number, part in enumerate(found) if part is not None]
+    parts = [match.capture(f"part_{number}", part) for number, part in enumerate(_flattened(match))]
     return op.Concat(*parts, axis=match["axis"])
+
+
+def _flattened(match: Match, most: int | None = None) -> list[ir.Value]:
+    """The operands of a Concat and of those that are joined before, at any depth; only some if there are more than `most`."""
+    found: list[ir.Value] = []
+    waiting = list(reversed(match["parts"]))
+    while waiting and (most is None or len(found) + len(waiting) <= most):
+        part = waiting.pop()
+        node = part.producer()
+        if node is not None and _is_part_of(part, match):
+            waiting += [operand for operand in reversed(node.inputs) if operand is not None]
+        else:
+            found.append(part)
+    return [*found, *reversed(waiting)]
 
 
 def _joined_before(build: Any) -> list[ir.Value]:

@@ -42,7 +42,7 @@ from ortfuse.dims.bounds import (
     upper_bound,
 )
 from ortfuse.dims.parser import parse
-from ortfuse.dims.polynomial import Dim, DimLike, evaluate, exact_div, fresh, only_atom, symbol, symbols
+from ortfuse.dims.polynomial import Dim, DimLike, evaluate, exact_div, fresh, only_atom, symbol, symbols, total
 from ortfuse.dims.positive import positive_from, shifted
 from ortfuse.dims.reshaping import reshape_target
 from ortfuse.dims.substitution import substituted
@@ -76,6 +76,7 @@ __all__ = [
     "substituted",
     "symbol",
     "symbols",
+    "total",
     "uncut",
     "upper_bound",
 ]

@@ -59,6 +59,7 @@ class Analysis:
         self._bounded = bounded_sizes(model)
         self._bodies = {function.graph for function in model.functions.values()}
         self._sites: dict[ir.OperatorIdentifier, dict[Signature, list[Fact]]] = {}
+        self._sites_grew = False
         self._calls: dict[ir.OperatorIdentifier, dict[Signature, tuple[Fact, ...]]] = {}
         self._calling: list[ir.OperatorIdentifier] = []
         self.journal: list[Flip] | None = None
@@ -95,16 +96,19 @@ class Analysis:
         self.run_model()
 
     def renew_functions(self, node: ir.Node) -> bool:
-        """Recompute the bodies of the model functions if the node, which was just added, is a call; returns whether it is.
+        """Recompute the bodies of the model functions if the node, which was just added, is a call unlike all others.
 
-        The arguments of a new call may invalidate the facts of the bodies.
+        The arguments of such a call may invalidate the facts of the bodies.
+
+        Returns:
+            Whether they were recomputed.
         """
-        called = node.op_identifier() in self._functions
-        if called:
+        renewed = self._sites_grew and node.op_identifier() in self._functions
+        if renewed:
             self.refining = False
             self._run_functions()
             self.refining = True
-        return called
+        return renewed
 
     def run(self, nodes: Iterable[ir.Node]) -> None:
         """Compute the facts of all outputs of the nodes, which must be in topological order."""
@@ -263,8 +267,9 @@ class Analysis:
         sources = [op.fact(index) for index in range(len(function.inputs))]
         arguments = [Fact(fact.dtype, fact.shape, fact.integers()) for fact in sources]
         signature = tuple([(fact.dtype, fact.shape, fact.known_elements) for fact in arguments])
-        if not self._calling:
-            self._sites.setdefault(name, {})[signature] = arguments
+        if not self._calling and signature not in (sites := self._sites.setdefault(name, {})):
+            sites[signature] = arguments
+            self._sites_grew = True
         found = self._calls.setdefault(name, {})
         if signature not in found:
             if len(self._calling) >= _DEEPEST_CALL or len(found) >= _MOST_SIGNATURES:
@@ -302,6 +307,7 @@ class Analysis:
             for value, fact in zip(function.inputs, self._meet(function, sites), strict=True):
                 self.assume(value, fact)
             self.run(function)
+        self._sites_grew = False
 
     def _meet(self, function: ir.Function, sites: list[list[Fact]]) -> list[Fact]:
         """The facts of a function's inputs that hold at every call.

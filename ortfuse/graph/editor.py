@@ -78,12 +78,13 @@ class Editor(Changes):
         graph: ir.Graph,
         given: Sequence[ir.Value | None] = (),
         attributes: Mapping[str, ir.Attr] | None = None,
+        names: set[str | None] | None = None,
     ) -> list[ir.Value]:
         """Insert copies of the nodes and constants of a graph before `place`; returns those of its outputs.
 
         Values of the graphs around it stay what they are, so `graph` must be nested in the graph of `place` or read none.
         `given` are the values that its inputs stand for, `None` for absent ones, and `attributes` what references to the
-        attributes of a function stand for.
+        attributes of a function stand for. `names` are those of the nodes of the graph of `place`, to which new ones are added.
         """
         assert isinstance(place.graph, ir.Graph)
         self.sort(graph)  # a copy takes what is computed later for a value of the graphs around it
@@ -99,7 +100,7 @@ class Editor(Changes):
         is_body = bool(given) or attributes is not None
         for value in (output for node in nodes for output in node.outputs if is_body and output.name):
             value.name = None  # there will be other copies
-        _name_apart(nodes, place.graph)
+        _name_apart(nodes, {node.name for node in place.graph} if names is None else names)
         copy.outputs.clear()
         copy.initializers.clear()
         copy.remove(nodes)
@@ -457,14 +458,17 @@ def constant_node(tensor: ir.TensorProtocol) -> ir.Node:
     return ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)])
 
 
-def _name_apart(nodes: Iterable[ir.Node], graph: ir.Graph) -> None:
-    """Give nodes other names that have none, or one that a graph has: the runtime refuses two nodes of one name in a graph."""
-    there = {node.name for node in graph}
-    taken, numbers = there | {node.name for node in nodes}, count()
+def _name_apart(nodes: Iterable[ir.Node], there: set[str | None]) -> None:
+    """Give nodes other names that have none, or one that a graph has: the runtime refuses two nodes of one name in a graph.
+
+    The new names are added to those of the graph.
+    """
+    taken = {node.name for node in nodes}
     for node in nodes:
         if node.name is None or node.name in there:
-            made = (f"node_{node.op_type}_{number}" for number in numbers)
-            node.name = next(name for name in made if name not in taken)
+            made = (f"node_{node.op_type}_{number}" for number in count(len(there)))
+            node.name = next(name for name in made if name not in there and name not in taken)
+        there.add(node.name)
 
 
 def _unused_name(graph: ir.Graph, stem: str) -> str:

@@ -62,6 +62,25 @@ def total(sizes: Mapping[Name, int], calls: Mapping[Name, Mapping[Name, int]], m
     return sum(times * found[name] for name, times in main.items())
 
 
+def calls_in_all(model: ir.Model) -> Counter[ir.OperatorIdentifier]:
+    """Count the calls of each function with the functions in the place of all calls.
+
+    The functions must not call each other in a circle.
+    """
+    functions = model.functions
+    calls = {name: _calls(function.graph, functions) for name, function in functions.items()}
+    callers = Counter(other for found in calls.values() for other in found)
+    times, ready = _calls(model.graph, functions), [name for name in functions if not callers[name]]
+    while ready:
+        name = ready.pop()
+        for other, number in calls[name].items():
+            times[other] += number * times[name]
+            callers[other] -= 1
+            if not callers[other]:
+                ready.append(other)
+    return times
+
+
 def beyond(nodes: int | None, most: int = MOST_NODES) -> str | None:
     """A phrase that says why calls are not replaced by so many nodes; `None` if they may be.
 

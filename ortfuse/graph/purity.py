@@ -31,20 +31,28 @@ class Purity:
         return node.domain in KNOWN_DOMAINS
 
     def _is_pure_function(self, identifier: ir.OperatorIdentifier) -> bool:
-        """Whether no function reachable from this one contains an impure node."""
-        if identifier not in self._known:
-            pending, seen = [identifier], {identifier}
-            self._known[identifier] = True
-            while pending:
-                for node in self._functions[pending.pop()]:
-                    called = node.op_identifier()
-                    if called in self._functions:
-                        if called not in seen:
-                            seen.add(called)
-                            pending.append(called)
-                    elif not self.is_pure(node):
-                        self._known[identifier] = False
+        """Whether no function reachable from this one contains an impure node. Each function is looked at once."""
+        waiting, entered = [identifier], set[ir.OperatorIdentifier]()
+        while waiting:
+            name = waiting[-1]
+            called = {node.op_identifier() for node in self._functions[name]} & self._functions.keys()
+            unknown = [other for other in called if other not in self._known]
+            if name in self._known:
+                waiting.pop()
+            elif name in entered or not unknown:
+                self._known[name] = self._has_pure_nodes(name)
+                waiting.pop()
+            else:
+                entered.add(name)
+                waiting += unknown
         return self._known[identifier]
+
+    def _has_pure_nodes(self, identifier: ir.OperatorIdentifier) -> bool:
+        """Whether all nodes of a function are pure; what is known of the functions that it calls is trusted."""
+        return all(
+            self._known.get(called, True) if (called := node.op_identifier()) in self._functions else self.is_pure(node)
+            for node in self._functions[identifier]
+        )
 
 
 def draws_random(node: ir.Node) -> bool:

@@ -53,9 +53,9 @@ class CommonSubexpressions:
 
     def run(self, context: Context) -> int:
         """Merge duplicates; returns how many initializers and nodes were removed."""
-        changes = 0
+        changes, purity = 0, Purity(context.model)
         for root in roots(context.model):
-            merger = _Merger(context, root)
+            merger = _Merger(context, root, purity)
             merger.walk()
             changes += merger.shared + len(merger.duplicates) + settle(context, root, self.name)
         return changes
@@ -74,11 +74,11 @@ class _Frame:
 class _Merger:
     """Walks one graph and its subgraphs in order, keeping track of the computations visible at each point."""
 
-    def __init__(self, context: Context, root: ir.Graph) -> None:
+    def __init__(self, context: Context, root: ir.Graph, purity: Purity) -> None:
         self.duplicates: list[ir.Node] = []
         self.shared = 0
         self._context, self._root = context, root
-        self._purity = Purity(context.model)
+        self._purity = purity
         self._sizes = ReadSizes(context, root, CommonSubexpressions.name)
         self._visible: dict[Key, ir.Node] = {}
         self._turned = Quirk.TURNS_SIGNED_PAIRS in context.target.quirks

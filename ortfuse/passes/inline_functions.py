@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from ortfuse.errors import TargetError
-from ortfuse.graph.expansion import MOST_NODES, beyond, expanded_nodes
-from ortfuse.graph.functions import changed_operator, is_to_be_raised
-from ortfuse.graph.walk import Scope, nodes_within
+from ortfuse.graph.expansion import MOST_NODES, beyond, calls_in_all, expanded_nodes
+from ortfuse.graph.functions import called, changed_operator, is_to_be_raised
+from ortfuse.graph.walk import nested_nodes, nodes_within
 from ortfuse.passes.context import Context
 from ortfuse.targets import raise_opset
 from ortfuse.targets.custom import libraries
@@ -43,30 +44,43 @@ class InlineFunctions:
     nodes: int = MOST_NODES
 
     def run(self, context: Context) -> int:
-        """Inline calls; returns how many. A call in an inlined body is met by the next run."""
-        functions = context.model.functions
+        """Inline calls; returns how many: those in the main graph, and those in functions that it calls then."""
+        model, functions = context.model, context.model.functions
         if not functions or libraries():
             return 0
-        if reason := beyond(expanded_nodes(context.model), self.nodes):
+        if reason := beyond(expanded_nodes(model), self.nodes):
             context.note(f"calls of functions stay calls: {reason}")
             return 0
         _raise_functions(context)
-        calls = [
-            (node, scope, functions[node.op_identifier()])
-            for scope in context.scopes()
-            for node in scope.graph
-            if node.op_identifier() in functions
-        ]
-        times = Counter(function.identifier() for _, _, function in calls)
-        return sum(
-            self._inline(node, function, context)
-            for node, scope, function in calls
-            if self._may_inline(node, times[function.identifier()], scope, function, context)
-        )
+        count = self._inline_within(model.graph, calls_in_all(model), context)
+        left = [functions[name].graph for name in called(model)]
+        times = Counter(node.op_identifier() for graph in left for node in nodes_within(graph))
+        return count + sum(self._inline_within(graph, times, context) for graph in left)
 
-    def _may_inline(self, node: ir.Node, calls: int, scope: Scope, function: ir.Function, context: Context) -> bool:
+    def _inline_within(self, root: ir.Graph, times: Mapping[ir.OperatorIdentifier, int], context: Context) -> int:
+        """Inline the calls in a graph and its subgraphs, also those in inlined bodies; returns how many.
+
+        Args:
+            root: The main graph, or that of a function.
+            times: How often each function is called.
+            context: The model.
+        """
+        functions, count = context.model.functions, 0
+        names: dict[ir.Graph, set[str | None]] = {}
+        waiting = [node for node in nodes_within(root) if node.op_identifier() in functions][::-1]
+        while waiting:
+            node = waiting.pop()
+            function = functions[node.op_identifier()]
+            if self._may_inline(node, times[function.identifier()], root, function, context):
+                added = self._inline(node, function, names, context)
+                count += added is not None
+                found = (inner for outer in added or () for inner in (outer, *nested_nodes(outer)))
+                waiting += [inner for inner in found if inner.op_identifier() in functions][::-1]
+        return count
+
+    def _may_inline(self, node: ir.Node, calls: int, root: ir.Graph, function: ir.Function, context: Context) -> bool:
         """Whether a call, one of so many, is inlined; users are told where that is for the function's sake."""
-        imports = scope.root.opset_imports
+        imports = root.opset_imports
         has_kernel = context.target.check_node(node, imports, context.facts) is None
         takes_graph = any(attribute.type in _GRAPHS for attribute in node.attributes.values())
         too_many = len(node.inputs) > len(function.inputs) or len(node.outputs) > len(function.outputs)
@@ -81,19 +95,31 @@ class InlineFunctions:
             context.note(f"calls of the function {function.domain}::{function.name} stay: {reason}")
         return not reason
 
-    def _inline(self, node: ir.Node, function: ir.Function, context: Context) -> bool:
+    def _inline(
+        self, node: ir.Node, function: ir.Function, names: dict[ir.Graph, set[str | None]], context: Context
+    ) -> list[ir.Node] | None:
+        """Put the body of a function in the place of a call; returns its nodes, or `None` if the change is refused.
+
+        Args:
+            node: The call.
+            function: The function.
+            names: The names of the nodes of graphs, as far as they are known.
+            context: The model.
+        """
+        assert isinstance(node.graph, ir.Graph)
+        taken = names.get(node.graph) or names.setdefault(node.graph, {other.name for other in node.graph})
         given = [*node.inputs, *[None] * (len(function.inputs) - len(node.inputs))]
         attributes = {
             **{attr.name: attr for attr in function.attributes.values() if attr.value is not None},
             **node.attributes,
         }
         with context.editor.change(self.name, nodes=[node]) as change:
-            results = context.editor.insert_copy(node, function.graph, given, attributes) or []
+            results = context.editor.insert_copy(node, function.graph, given, attributes, taken) or []
             for old, new in zip(node.outputs, results, strict=False):
                 if new is not None:
                     context.editor.replace(old, new)
             context.editor.remove(node)
-        return bool(change)
+        return list(change.added) if change else None
 
 
 def _raise_functions(context: Context) -> None:

@@ -259,7 +259,7 @@ class Rewriter:
         self._work.count(added)
         for node in above:
             # A value that lost a use may now be private to a pattern that it blocked before.
-            self._work.wake(node)
+            self._work.wake_users(node)
         for node in neighbours:
             self._work.push(node)
         for node in added:

@@ -13,6 +13,9 @@ import onnx_ir as ir
 from ortfuse.graph.walk import graphs
 from ortfuse.rewrite.rule import Rule
 
+_MANY_USERS = 32
+"""More users than the values inside of a match have."""
+
 
 class Worklist:
     """The nodes of a model that rules may still apply to, consumers first, with rules indexed by the operators at their root.
@@ -90,6 +93,16 @@ class Worklist:
     def drop(self, nodes: Iterable[ir.Node]) -> None:
         """Do not visit nodes: they are in the body of one that is gone."""
         self._queued.difference_update(nodes)
+
+    def wake_users(self, node: ir.Node | None) -> None:
+        """Visit again `node`, which lost a user, and every node whose match could reach it.
+
+        A match that has all of many users is none: such nodes are not woken each time that one of them goes.
+        """
+        if node is not None and any(len(output.uses()) > _MANY_USERS for output in node.outputs):
+            self.push(node)
+        else:
+            self.wake(node)
 
     def wake(self, node: ir.Node | None) -> None:
         """Visit again `node` and every node whose match could reach it."""

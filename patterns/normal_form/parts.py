@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, at_most, is_nonnegative
+from ortfuse.dims import DimLike, at_most, is_nonnegative, total
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, rest, var
 from ortfuse.pattern.operators import UNKNOWN, parameter
@@ -46,7 +46,7 @@ def _split_window(value: ir.Value, node: ir.Node, axis: int, facts: Facts) -> Wi
     if parameter(node, "axis", facts) != axis or any(shape is None or axis >= len(shape) for shape in shapes):
         return None
     sizes = [shape[axis] for shape in shapes if shape is not None]
-    start = sum(sizes[:-1], start=0)
+    start = total(sizes[:-1])
     return start, start + sizes[-1]
 
 
@@ -141,16 +141,31 @@ def _is_whole(match: Match, part: ir.Value, window: Window) -> bool:
 
 def _joined(match: Match) -> tuple[ir.Value, Window] | None:
     """The tensor of which the operands of the Concat are neighbouring parts, and which part they make up."""
-    axis = match["axis"]
-    found = [window_of(part, axis, match.facts) for part in match["parts"]]
-    if len(found) < 2 or found[0] is None:
+    axis, parts = match["axis"], match["parts"]
+    if len(parts) < 2:
         return None
-    whole, (start, end) = found[0]
-    for following in found[1:]:
-        if following is None or following[0] is not whole or following[1][0] != end:
+    whole, start, end = None, None, None
+    for before, part, after in zip((None, *parts), parts, (*parts[1:], None), strict=False):
+        if _follows(part, before) and _follows(after, part):
+            continue  # within a Split: only its ends say where it is
+        found = window_of(part, axis, match.facts)
+        if found is None or (whole is not None and found[0] is not whole):
             return None
-        end = following[1][1]
-    return whole, (start, end)
+        if whole is None:
+            whole, start = found[0], found[1][0]
+        elif found[1][0] != end and not _follows(part, before):
+            return None
+        end = found[1][1]
+    return None if whole is None or start is None or end is None else (whole, (start, end))
+
+
+def _follows(part: ir.Value | None, before: ir.Value | None) -> bool:
+    """Whether a value is the output of a Split that comes after another one."""
+    if part is None or before is None:
+        return False
+    node = part.producer()
+    is_split = node is not None and node is before.producer() and node.op_type == "Split" and not node.domain
+    return is_split and part.index() == (before.index() or 0) + 1
 
 
 def are_neighbours(match: Match) -> Refusal | None:

@@ -15,9 +15,10 @@ from ortfuse.dims import (
     is_nonzero,
     is_positive,
     product,
+    total,
 )
 from ortfuse.facts.transfer.broadcasting import broadcast_shapes, map_elements
-from ortfuse.facts.transfer.fact import MAX_ELEMENTS, UNKNOWN, Elements, Fact, Shape, static_size
+from ortfuse.facts.transfer.fact import MAX_ELEMENTS, UNKNOWN, Element, Elements, Fact, Shape, static_size
 from ortfuse.facts.transfer.op import Op, UnknownError, normalize_axes, normalize_axis, transfer
 
 
@@ -232,11 +233,9 @@ def concatenated(facts: list[Fact], axis: int) -> Fact:
     # The runtime does not look at the other sizes of an empty part.
     certain = [shape for shape in shapes if is_positive(shape[axis])]
     dims = [_shared([shape[index] for shape in shapes], certain, index) for index in range(len(ranked))]
-    total: DimLike = 0
-    for shape in shapes:
-        total = UNKNOWN if shape[axis] is UNKNOWN or total is UNKNOWN else total + shape[axis]
-    dims[axis] = total
-    return Fact(dtype, tuple(dims), _joined(facts, total) if len(ranked) == 1 else None)
+    sizes = [shape[axis] for shape in shapes]
+    dims[axis] = UNKNOWN if any(size is UNKNOWN for size in sizes) else total(sizes)
+    return Fact(dtype, tuple(dims), _joined(facts, dims[axis]) if len(ranked) == 1 else None)
 
 
 def _shared(sizes: list[DimLike], certain: list[Shape], index: int) -> DimLike:
@@ -246,15 +245,15 @@ def _shared(sizes: list[DimLike], certain: list[Shape], index: int) -> DimLike:
     return best_dim([shape[index] for shape in certain]) if certain else UNKNOWN
 
 
-def _joined(facts: list[Fact], total: DimLike) -> Elements | None:
+def _joined(facts: list[Fact], size: DimLike) -> Elements | None:
     """The concatenated elements of vectors; those of an untracked vector are unknown."""
-    if not isinstance(total, int) or total > MAX_ELEMENTS:
+    if not isinstance(size, int) or size > MAX_ELEMENTS:
         return None
-    joined: Elements = ()
+    joined: list[Element] = []
     for fact in facts:
         elements = fact.elements()
         joined += elements if elements is not None else (None,) * (static_size(fact.shape) or 0)
-    return joined
+    return tuple(joined)
 
 
 def best_dim(dims: list[DimLike]) -> DimLike:
