@@ -109,7 +109,7 @@ def _values_first(note: str, queries: str, keys: str, turned: tuple[int, ...]) -
             var("value", f"{keys} v u"), op.Transpose(given, perm=attr("perm", _swaps_the_last, "a swap"))
         ),
         replace=built(_turned_attention, makes=("Attention", "Transpose")),
-        guards=(heads_are_shared_alike,),
+        guards=(heads_are_shared_alike,) if "h" in queries else (),
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:2410.17725",
