@@ -105,7 +105,8 @@ class Builder:
         """The shape of a captured value: as the proof declares it, or as the pattern says, choosing where it leaves a choice."""
         declared = self.shapes.get(name)
         if isinstance(declared, str):
-            return [int(dim) if dim.isdigit() else dim for dim in declared.split()]
+            sizes, fixed = self.sizes, self.sizes.of_constants
+            return [int(dim) if dim.isdigit() else sizes.size(dim) if dim in fixed else dim for dim in declared.split()]
         axes = self._axes.get(name)
         options = self.sizes.shapes(axes) if axes is not None else self.sizes.of(name)
         if not options:
@@ -221,15 +222,29 @@ class Builder:
         dims = self.dims(name)
         declared = self.proof.constants.get(name)
         if declared is not None and not isinstance(declared, str):
-            return self.constant(np.asarray(declared).reshape([int(dim) for dim in dims]))
+            return self.constant(self._shaped(name, np.asarray(declared), dims))
         dtype = element_type(maker) if maker is not None else self.dtype
         static = all(isinstance(dim, int) for dim in dims)
         made_constant = pattern.constant or declared is not None
         if made_constant or (static and dims and maker is None and self._made_constant(name)):
             kind: Any = declared or "normal"
+            if not static:
+                raise RuleError(
+                    f"rule {self.rule.name}: its proof must give numbers for the dimensions of the constant {name}"
+                )
             array = random_array(self.numbers, [int(dim) for dim in dims], ir.DataType.DOUBLE, kind)
             return self.constant(array.astype(dtype.numpy()), dtype)
         return self.input(name, dims, dtype)
+
+    def _shaped(self, name: str, array: Any, dims: Sequence[int | str]) -> Any:
+        """The numbers of a constant in the shape that it is said to have."""
+        try:
+            return array.reshape([int(dim) for dim in dims])
+        except ValueError:
+            shape = ", ".join(map(str, dims))
+            raise RuleError(
+                f"rule {self.rule.name}: its proof gives {array.size} numbers for the constant {name}, of shape [{shape}]"
+            ) from None
 
     def _made_constant(self, name: str) -> bool:
         return bool(self.chooser.pick(f"{name} is", ("an input", "a constant")))

@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ortfuse.errors import RuleError
 from ortfuse.pattern.axes import Axes, Axis
 from ortfuse.pattern.language import Part, Pattern, Var
@@ -20,7 +22,15 @@ NUMBERS = (2, 4, 3, 5, 6, 7)
 
 
 class Sizes:
-    """Sizes for named dimensions: as the proof says, numbers for those in products, otherwise the name as a symbol."""
+    """Sizes for named dimensions: as the proof says, numbers for those in products and of constants, otherwise the name.
+
+    Attributes:
+        rule: The rule.
+        axes: The shapes that the pattern states, by the names of values.
+        of_constants: The dimensions of constants, which have numbers wherever they stand.
+        numbers: The sizes that are numbers.
+        same: The dimensions that the proof says to equal another.
+    """
 
     def __init__(self, rule: Rule, declared: Any) -> None:
         self.rule = rule
@@ -30,7 +40,11 @@ class Sizes:
                 known = self.axes.setdefault(part.name, part.axes)
                 self.axes[part.name] = max(known, part.axes, key=lambda axes: len(axes.axes))
         needed = dict.fromkeys(name for part in rule.pattern.walk() for name in _in_products(part))
+        of_constants = _of_constants(rule, declared)
+        self.of_constants = frozenset(of_constants)
+        needed |= dict.fromkeys(of_constants)
         self.numbers: dict[str, int] = dict(zip(needed, itertools.cycle(NUMBERS), strict=False))
+        self.numbers |= {name: size for name, size in of_constants.items() if size is not None}
         self.numbers |= {name: size for name, size in declared.items() if isinstance(size, int)}
         self.same = {name: other for name, other in declared.items() if isinstance(other, str) and other.isidentifier()}
 
@@ -48,7 +62,7 @@ class Sizes:
         """The shapes that a description allows: full, with each 1 that broadcasts, and without axes that may be missing."""
         leading: list[int | str] = []
         if axes.leading is not None:
-            leading = [axes.leading or "leading"]
+            leading = [self.size(axes.leading or "leading")]
         full = [*leading, *(self._dim(axis) for axis in axes.axes)]
         found: list[Dims] = [full]
         for place, axis in enumerate(axes.axes, start=len(leading)):
@@ -65,6 +79,30 @@ class Sizes:
         if any(isinstance(size, str) for size in sizes):
             raise RuleError(f"rule {self.rule.name}: its proof must give numbers for the dimensions of {axis}")
         return math.prod(size for size in sizes if isinstance(size, int))
+
+
+def _of_constants(rule: Rule, declared: Any) -> dict[str, int | None]:
+    """The named dimensions of values that are constants, with the sizes of those whose numbers the proof gives."""
+    found: dict[str, int | None] = {}
+    for part in rule.pattern.walk():
+        if isinstance(part, Var) and (part.constant or part.name in rule.proof.constants):
+            given, names = rule.proof.constants.get(part.name), _named(part, declared)
+            shape = () if given is None or isinstance(given, str) else np.shape(given)
+            known = shape if len(shape) == len(names) else (None,) * len(names)
+            sizes = {name: size for name, size in zip(names, known, strict=True) if name.isidentifier() and name != "_"}
+            found |= {name: size for name, size in sizes.items() if size is not None or name not in found}
+    return found
+
+
+def _named(part: Var, declared: Any) -> list[str]:
+    """The dimensions of a value, as the proof or the pattern states them; empty for those of several factors."""
+    text = declared.get(part.name)
+    if isinstance(text, str):
+        return text.split()
+    if part.axes is None:
+        return []
+    leading = [] if part.axes.leading is None else [part.axes.leading or "leading"]
+    return [*leading, *(str(axis.factors[0]) if len(axis.factors) == 1 else "" for axis in part.axes.axes)]
 
 
 def _in_products(part: Pattern) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from crashing import runtime_that
 
 from ortfuse.errors import RuleError
-from ortfuse.pattern import Match, attr, computed, op, opt, scalar, var, variables
+from ortfuse.pattern import Match, attr, computed, const, op, opt, scalar, var, variables
 from ortfuse.pipeline import load_catalogue
 from ortfuse.proof import prove
 from ortfuse.proof.run import disagreement
@@ -215,3 +215,30 @@ def test_an_operator_or_attribute_that_no_opset_has_is_named() -> None:
         prove(rule(op.Rleu(x), op.Neg(x)))
     with pytest.raises(RuleError, match=r"has an operator Relu with the attributes of its pattern \(slope\)"):
         prove(rule(op.Relu(x, slope=1), op.Neg(x)))
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        Proof(shapes={"x": "b d", "w": "d"}),
+        Proof(shapes={"x": "b d", "w": "d"}, constants={"w": "positive"}),
+        Proof(shapes={"x": "b d", "w": "d"}, constants={"w": [1.0, 2.0, 3.0]}),
+        Proof(shapes={"x": "b d", "w": "d", "d": 4}),
+    ],
+)
+def test_sizes_of_constants_are_numbers_wherever_they_stand(proof: Proof) -> None:
+    w = const("w")
+    report = prove(rule(op.Neg(x) * w, op.Neg(x * w), proof=proof), pairs=0, near_misses=False)
+    assert report.proved, report.failures
+
+
+def test_sizes_of_constants_that_the_pattern_names_are_numbers() -> None:
+    w, given = const("w", "d"), var("x", "b d")
+    report = prove(rule(op.Neg(given) * w, op.Neg(given * w), proof=Proof()), pairs=0, near_misses=False)
+    assert report.proved, report.failures
+
+
+def test_numbers_of_a_constant_that_do_not_fit_its_shape_are_told() -> None:
+    proof = Proof(shapes={"x": "b d", "w": "d", "d": 4}, constants={"w": [1.0, 2.0, 3.0]})
+    with pytest.raises(RuleError, match=r"gives 3 numbers for the constant w, of shape \[4\]"):
+        prove(rule(op.Neg(x) * const("w"), op.Neg(x * const("w")), proof=proof), pairs=0)
