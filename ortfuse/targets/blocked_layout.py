@@ -4,14 +4,15 @@ At session creation the runtime moves convolutions whose weights it knows into t
 them. FusedConv adds its fourth input in the layout in which it runs. If that input is not blocked, the convolution itself leaves
 the blocked layout, and runs up to 1.4 times slower than Conv, Add and Relu.
 
-The conditions are those of the runtime's NchwcTransformer for every size of its blocks (8 elements with AVX, 16 with AVX-512): a
-convolution that only some processors run in blocks is counted as one that is not.
+The conditions are those of the runtime's NchwcTransformer for every size of its blocks (8 elements with AVX, 16 with AVX-512).
+`unless_blocked` tells of images that are in blocks on every processor, and `may_be_blocked` of those that are on some.
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortfuse.dims import DimLike
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import MICROSOFT
 from ortfuse.refusal import Refusal, refuse, words
@@ -21,8 +22,20 @@ SMALLEST_BLOCK, LARGEST_BLOCK = 8, 16
 
 _CONVOLUTIONS = frozenset({("", "Conv"), (MICROSOFT, "FusedConv")})
 _POOLS = frozenset({("", "MaxPool"), ("", "AveragePool")})
-_FOLLOWING = frozenset({("", name) for name in ("Relu", "Sigmoid", "Tanh", "Add", "Sum")})
-"""Operators that run in blocks if all of their inputs are blocked."""
+_GLOBAL_POOLS = frozenset({("", "GlobalAveragePool"), ("", "GlobalMaxPool")})
+_SUMS = frozenset({("", name) for name in ("Add", "Sum", "Mul")})
+_FOLLOWING = _SUMS | {("", name) for name in ("Relu", "Sigmoid", "Tanh", "HardSigmoid")}
+"""Operators that run in blocks if all of their inputs are blocked, of one shape."""
+
+_IN_CONVOLUTIONS = frozenset({("", "LeakyRelu"), ("", "Clip")})
+"""Operators that are computed by the convolution before them, and nowhere else in blocks."""
+
+_PERHAPS = (
+    _FOLLOWING
+    | {("", name) for name in ("BatchNormalization", "Concat", "Dropout", "Gelu", "HardSwish", "Identity", "Pad")}
+    | {("", "Resize"), ("", "Upsample"), (MICROSOFT, "Gelu"), (MICROSOFT, "QuickGelu")}
+)
+"""Operators that may run in blocks, or become part of what does."""
 
 _MOST_NODES = 1000
 """The most nodes looked at for one answer; beyond that a value counts as not blocked."""
@@ -44,22 +57,57 @@ def unless_blocked(value: ir.Value, facts: Facts) -> Refusal | None:
             sources = []
         elif operator == ("", "BatchNormalization"):
             sources = sources[:1]
-        elif operator not in _FOLLOWING:
+        elif operator not in _FOLLOWING or (operator in _SUMS and not _are_alike(sources, facts)):
             return _unblocked(one, words(node))
         pending += [source for source in sources if source not in seen]
         seen.update(sources)
     return None
 
 
+def may_be_blocked(value: ir.Value, facts: Facts) -> bool:
+    """Whether the runtime may compute an image in its blocked layout on some processor."""
+    pending, seen = [value], {value}
+    while pending:
+        one = pending.pop()
+        node = one.producer()
+        if node is None or len(seen) > _MOST_NODES or not _fills_blocks(one, facts):
+            return False
+        operator = (node.domain, node.op_type)
+        if operator in _CONVOLUTIONS:
+            if not any(_convolves(node, size, size, facts) for size in (SMALLEST_BLOCK, LARGEST_BLOCK)):
+                return False
+            continue
+        source = node.inputs[0]
+        before = None if source is None else source.producer()
+        is_in_convolution = before is not None and len(before.outputs[0].uses()) == 1
+        if operator in _IN_CONVOLUTIONS and not is_in_convolution:
+            return False
+        if operator not in _POOLS | _GLOBAL_POOLS | _IN_CONVOLUTIONS | _PERHAPS:
+            return False
+        if operator not in _POOLS:
+            sources = [one for one in node.inputs if one is not None and not facts.is_const(one) and one not in seen]
+            pending += sources
+            seen.update(sources)
+    return True
+
+
+def leaves_blocks(value: ir.Value, facts: Facts, but: ir.Node | None) -> bool:
+    """Whether something other than a node reads a value outside of the blocked layout."""
+    return value.is_graph_output() or any(
+        not _reads_blocks(node, facts) for node in value.consumers() if node is not but
+    )
+
+
 def reads_blocks(value: ir.Value, facts: Facts) -> bool:
     """Whether something that runs in blocks reads a value, so that whoever computes it in blocks need not reorder it for that."""
-    for node in value.consumers():
-        operator = (node.domain, node.op_type)
-        if operator in _CONVOLUTIONS and convolves_in_blocks(node, facts):
-            return True
-        if operator in _FOLLOWING | _POOLS and unless_blocked(node.outputs[0], facts) is None:
-            return True
-    return False
+    return any(_reads_blocks(node, facts) for node in value.consumers())
+
+
+def _reads_blocks(node: ir.Node, facts: Facts) -> bool:
+    operator = (node.domain, node.op_type)
+    if operator in _CONVOLUTIONS and convolves_in_blocks(node, facts):
+        return True
+    return operator in _FOLLOWING | _POOLS and unless_blocked(node.outputs[0], facts) is None
 
 
 def _unblocked(value: ir.Value, what: str) -> Refusal:
@@ -68,7 +116,12 @@ def _unblocked(value: ir.Value, what: str) -> Refusal:
 
 
 def convolves_in_blocks(node: ir.Node, facts: Facts) -> bool:
-    """Whether a convolution runs in blocks: constant float32 weights for two spatial axes, and channels that fill the blocks."""
+    """Whether a convolution runs in blocks of any size: float32 weights that are constant, and channels that fill the blocks."""
+    return _convolves(node, SMALLEST_BLOCK, LARGEST_BLOCK, facts)
+
+
+def _convolves(node: ir.Node, fewest: int, block: int, facts: Facts) -> bool:
+    """The same for blocks of one size; of fewer channels than `fewest` the input is read as it is."""
     weight = node.inputs[1]
     shape = facts.shape(weight)
     if any(value is not None and not facts.is_const(value) for value in node.inputs[1:3]):
@@ -81,10 +134,10 @@ def convolves_in_blocks(node: ir.Node, facts: Facts) -> bool:
     if not (isinstance(outputs, int) and isinstance(inputs, int) and groups > 0):
         return False
     if groups == 1:
-        return inputs < SMALLEST_BLOCK or inputs % LARGEST_BLOCK == 0
+        return inputs < fewest or inputs % block == 0
     if inputs == 1 and outputs == groups:
-        return outputs % LARGEST_BLOCK == 0
-    return inputs % LARGEST_BLOCK == 0 and outputs % groups == 0 and outputs // groups % LARGEST_BLOCK == 0
+        return outputs % block == 0
+    return inputs % block == 0 and outputs % groups == 0 and outputs // groups % block == 0
 
 
 def _pools_blocks(node: ir.Node, facts: Facts) -> bool:
@@ -93,3 +146,16 @@ def _pools_blocks(node: ir.Node, facts: Facts) -> bool:
     channels = shape[1] if shape is not None and len(shape) == 4 else None
     full = isinstance(channels, int) and channels % LARGEST_BLOCK == 0
     return full and dtype == ir.DataType.FLOAT and not any(output.name for output in node.outputs[1:])
+
+
+def _fills_blocks(value: ir.Value, facts: Facts) -> bool:
+    """Whether the channels of an image may fill the smallest blocks."""
+    shape = facts.shape(value)
+    channels: DimLike | None = shape[1] if shape is not None and len(shape) == 4 else None
+    is_image = shape is None or len(shape) == 4
+    return is_image and (not isinstance(channels, int) or channels % SMALLEST_BLOCK == 0)
+
+
+def _are_alike(values: list[ir.Value], facts: Facts) -> bool:
+    shapes = {facts.shape(value) for value in values}
+    return len(shapes) == 1 and None not in shapes

@@ -61,11 +61,15 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Measured:
-    """A speedup, the shapes of the captured values it was measured with, by name, and their element type."""
+    """A speedup, the shapes of the captured values it was measured with, by name, and their element type.
+
+    `source` is how it was measured, if not as the rest of its table.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
     speedup: float
     dtype: str = FLOAT32
+    source: str = ""
 
     @classmethod
     def parse(cls, text: str, speedup: float) -> Measured:
@@ -170,7 +174,7 @@ class CostTable:
         foreign = self.other_formats is not None and any(row.dtype != FLOAT32 for row in rows)
         if self.elsewhere or foreign:
             worst = min(rows, key=lambda row: row.speedup)
-            source = self.source if self.elsewhere else self.source + AT_WORST
+            source = (worst.source or self.source) + ("" if self.elsewhere else AT_WORST)
             return Estimate(worst.speedup, f"{sizes_text(worst.shapes, worst.dtype)}, the worst size", source)
         distances = [row.distance(shape_of) for row in rows]
         nearest = min(distances)
@@ -179,7 +183,7 @@ class CostTable:
         sizes = " and ".join(sizes_text(row.shapes, row.dtype) for row in found)
         if len(found) > SHOWN:
             sizes = f"{len(found)} sizes alike near, as the lengths are not known: their mean"
-        return Estimate(speedup, sizes, self.source)
+        return Estimate(speedup, sizes, next((row.source for row in found if row.source), self.source))
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> CostTable:
@@ -194,9 +198,25 @@ class CostTable:
     def read(cls, path: str | Path) -> CostTable:
         """Read a JSON file of one table, or of several (`tables`), of which the one that suits this machine best is taken.
 
+        Sizes of float32 that it lacks are those of the other tables for its kind of processor.
+
         Raises TargetError if it holds no cost table.
         """
-        return max(tables_in(path), key=functools.partial(_likeness, processor_kind(), number_formats()))
+        tables = tables_in(path)
+        best = max(tables, key=functools.partial(_likeness, processor_kind(), number_formats()))
+        return functools.reduce(_filled_up, (table for table in tables if table is not best), best)
+
+
+def _filled_up(table: CostTable, other: CostTable) -> CostTable:
+    """A table with the float32 rows of another one of the same kind of processor, for sizes that it lacks."""
+    if not table.processor or table.processor != other.processor:
+        return table
+    found = dict(table.speedups)
+    for rule, rows in other.speedups.items():
+        known = {sizes_text(row.shapes, row.dtype) for row in found.get(rule, ())}
+        more = [row for row in rows if row.dtype == FLOAT32 and sizes_text(row.shapes) not in known]
+        found[rule] = (*found.get(rule, ()), *(replace(row, source=row.source or other.source) for row in more))
+    return replace(table, speedups=found)
 
 
 def tables_in(path: str | Path) -> tuple[CostTable, ...]:

@@ -5,7 +5,8 @@ maxpool(x) = globalmaxpool(x), likewise                     pool(x) over one axi
 mean(reshape(x)) of blocks of pixels, whose rows and columns have axes of their own = averagepool(x), a window as large as a block
 
 On the CPU, means over the last axes take a half to a quarter of the time of GlobalAveragePool. That is the faster one in the
-blocked layout (see `ortfuse.targets.blocked_layout`), which the image does not have to leave for it. A maximum is not
+blocked layout (see `ortfuse.targets.blocked_layout`), which the image does not have to leave for it. Means that drop their axes
+stay: a Squeeze would be executed besides. A maximum is not
 respelled as ReduceMax: of NaN and -infinity, the kernels of pools make something else, and not all the same, so that MaxPool
 stays as it is too unless every element is above -infinity.
 """
@@ -23,7 +24,7 @@ from ortfuse.dims import is_nonzero
 from ortfuse.pattern import Guard, Match, Op, Pattern, all_attributes, attr, computed, op, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
-from ortfuse.targets import unless_blocked
+from ortfuse.targets.blocked_layout import leaves_blocks, may_be_blocked, reads_blocks, unless_blocked
 
 from .._common import ints, is_not_quantised
 from .._proofs import COST
@@ -54,14 +55,26 @@ def is_image(match: Match) -> Refusal | None:
     return None if rank is not None and rank >= 3 else match.refuse("rank", "x", "at least 3")
 
 
-def _blocked(wanted: bool) -> Guard:
-    def in_blocks(match: Match) -> Refusal | None:
-        refused = unless_blocked(match["x"], match.facts)
-        if wanted:
-            return refused
-        return None if refused is not None else match.refuse("needless", "x", found="it is in the blocked layout")
+@redundant(COST)
+def is_blocked(match: Match) -> Refusal | None:
+    """The runtime computes x in its blocked layout."""
+    return unless_blocked(match["x"], match.facts)
 
-    return redundant(COST)(in_blocks)
+
+@redundant(COST)
+def is_never_blocked(match: Match) -> Refusal | None:
+    """The runtime computes x outside of its blocked layout on every processor, so that nothing is reordered for means of it."""
+    blocked = may_be_blocked(match["x"], match.facts)
+    return match.refuse("needless", "x", found="it may be in the blocked layout") if blocked else None
+
+
+@redundant(COST)
+def is_reordered_once(match: Match) -> Refusal | None:
+    """x need not be reordered for others, and the means for theirs as well."""
+    if reads_blocks(match.root, match.facts):
+        return None
+    others = leaves_blocks(match["x"], match.facts, match.root.producer())
+    return match.refuse("needless", "x", found="it is read outside of the blocked layout too") if others else None
 
 
 def over_spatial_axes(match: Match) -> Refusal | None:
@@ -268,7 +281,7 @@ RULES = [
         mean,
         Proof(shapes=_IMAGES, typical=_TYPICAL),
         is_image,
-        _blocked(False),
+        is_never_blocked,
         is_not_quantised,
     ),
     _rule(
@@ -277,7 +290,7 @@ RULES = [
         mean,
         _OF_EVERYTHING,
         reads_everything,
-        _blocked(False),
+        is_never_blocked,
         is_not_quantised,
     ),
     _rule(
@@ -286,26 +299,24 @@ RULES = [
         op.GlobalAveragePool(x),
         Proof(shapes={"x": "n 16 4 5"}, attributes=_WINDOWS[0], inputs={"x": _convolved}),
         reads_everything,
-        _blocked(True),
+        is_blocked,
         is_not_quantised,
     ),
     _rule(
         "blocked_mean",
-        op.ReduceMean(x, axes=attr("axes"), keepdims=attr("keepdims")),
-        lambda match: (
-            op.GlobalAveragePool(x) if match["keepdims"] == 1 else op.Squeeze(op.GlobalAveragePool(x), spatial)
-        ),
+        op.ReduceMean(x, axes=attr("axes"), keepdims=1),
+        op.GlobalAveragePool(x),
         Proof(
             shapes={"x": "n 16 4 5"},
-            attributes={"axes": [(2, 3), (-1, -2)], "keepdims": [0, 1]},
+            attributes={"axes": [(2, 3), (-1, -2)]},
             inputs={"x": _convolved},
             never_empty={"n": "the kernel of ReduceMean keeps the axes of an empty tensor"},
         ),
         redundant("only what has pixels is convolved")(has_pixels),
         over_spatial_axes,
-        _blocked(True),
+        is_blocked,
+        is_reordered_once,
         is_not_quantised,
-        makes=("GlobalAveragePool", "Squeeze"),
     ),
     _rule(
         "maximum",

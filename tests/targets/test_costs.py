@@ -204,3 +204,24 @@ def test_processors_are_told_apart_by_their_instructions(
 
 def test_numpy_says_what_this_processor_has() -> None:
     assert any(processor._instruction_sets().values())
+
+
+def test_sizes_that_a_table_lacks_come_from_others_for_its_kind_of_processor(tmp_path: Path) -> None:
+    kind = processor.processor_kind()
+    own = {"a.b": {"x 64x1000": 1.5}}
+    others = {"a.b": {"x 1x16": 0.5, "x 64x1000": 9.0, "float16: x 1x8": 0.1}, "c.d": {"x 1x16": 2.0}}
+    foreign = {"a.b": {"x 1x2": 0.1}, "e.f": {"x 1x2": 0.1}}
+    tables = [
+        {"speedups": own, "source": "here", "processor": kind, "formats": " ".join(processor.number_formats().split())},
+        {"speedups": others, "source": "there", "processor": kind, "formats": "SOME_OTHER"},
+        {"speedups": foreign, "source": "elsewhere", "processor": "z80"},
+    ]
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps({"tables": tables}))
+    table = CostTable.read(path).used_on(kind, processor.number_formats())
+    small, large = (table.estimate("a.b", {"x": shape}.get) for shape in ((1, 8), (64, 1000)))
+    assert small is not None and large is not None
+    assert (small.speedup, small.source) == (0.5, "there")
+    assert (large.speedup, large.source) == (1.5, "here")
+    assert table.estimate("c.d", {"x": (1, 8)}.get) is not None
+    assert table.estimate("e.f", {"x": (1, 8)}.get) is None
