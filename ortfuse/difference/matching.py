@@ -76,9 +76,11 @@ class Matching:
                 if (found := there.get(value.name or "")) is not None and _may_be_same(value, found):
                     self._join(value, found)
         self.sure.update(self.values)
-        self._by_operands(ours, theirs)
+        self._by_operands(ours, theirs, alone=True)
         self._interface(one.outputs, other.outputs)
         self.sure.update(value for value in one.outputs if value in self.values)
+        self._by_users(ours)
+        self._by_operands(ours, theirs, alone=False)
         self._by_users(ours)
 
     def _interface(self, ours: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> None:
@@ -93,8 +95,11 @@ class Matching:
             for value, twin in zip(left, right, strict=True):
                 self._join(value, twin)
 
-    def _by_operands(self, ours: Nodes, theirs: Nodes) -> None:
-        """Match what is left by operator and operands, in the order of the graphs."""
+    def _by_operands(self, ours: Nodes, theirs: Nodes, *, alone: bool) -> None:
+        """Match what is left by operator and operands, in the order of the graphs.
+
+        Of nodes that match alike, as many have to be in both models if `alone`: of others, users tell better which is which.
+        """
         keys: dict[ir.Value, int] = {}
         for value, twin in self.values.items():
             keys[value] = keys[twin] = self._number(("matched", value))
@@ -109,7 +114,8 @@ class Matching:
                     keys[value] = self._number((key, number))
                 groups[side][key].append(node)
         for key, left in groups[0].items():
-            for node, other in _paired(left, groups[1].get(key, ())):
+            there = groups[1].get(key, [])
+            for node, other in _paired(left, there) if len(left) == len(there) or not alone else ():
                 self._pair(node, other)
         self.sure.update(
             value for node in ours if (found := self.nodes.get(node)) is not None and self._computes_same(node, found)
@@ -117,8 +123,11 @@ class Matching:
         )  # fmt: skip
 
     def _computes_same(self, node: ir.Node, twin: ir.Node) -> bool:
-        operands = (value for value in node.inputs if value is not None and constant_of(value) is None)
-        return all(value in self.sure for value in operands) and _equal(node, twin)
+        if len(node.inputs) != len(twin.inputs) or _attributes(node) != _attributes(twin) or not _equal(node, twin):
+            return False
+        operands = zip(node.inputs, twin.inputs, strict=True)
+        computed = [(one, other) for one, other in operands if one is not None and constant_of(one) is None]
+        return all(one in self.sure and self.values.get(one) is other for one, other in computed)
 
     def _by_users(self, ours: Nodes) -> None:
         """Match what computes the same operand of nodes that match, or the same output, from the outputs upwards."""
@@ -219,8 +228,8 @@ def _paired(left: Nodes, right: Nodes) -> Iterable[tuple[ir.Node, ir.Node]]:
 
 
 def _equal(node: ir.Node, twin: ir.Node) -> bool:
-    """Whether two nodes that match alike have the same constants."""
-    constants = zip(map(constant_of, node.inputs), map(constant_of, twin.inputs), strict=True)
+    """Whether two nodes have the same constants."""
+    constants = zip(map(constant_of, node.inputs), map(constant_of, twin.inputs), strict=False)
     return all(same_tensor(one, other) for one, other in constants)
 
 

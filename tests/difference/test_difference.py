@@ -189,3 +189,14 @@ def test_the_command_says_it_and_writes_it(
     assert (data["same"], data["same_nodes"]) == (False, True)
     assert data["constants"][0]["constant"] == "b"
     assert data["tensors"]["first"]["tensor"] == "a"
+
+
+@pytest.mark.parametrize("which", ["s", "t", "u"])
+def test_another_attribute_is_told_of_one_of_several_nodes_that_compute_the_same(which: str) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[n,3] x) => (float[n,3] y) {
+        s = Softmax<axis=1>(x) t = Softmax<axis=1>(x) u = Softmax<axis=1>(x)
+        a = Exp(s) b = Exp(t) c = Exp(u) d = Add(a, b) y = Mul(d, c) }"""
+    other = renamed(parse_model(text.replace(f"{which} = Softmax<axis=1>", f"{which} = Softmax<axis=0>")))
+    found = ortfuse.diff(parse_model(text), other).structure
+    assert [(one.node, one.attribute) for one in found.attributes] == [(which, "axis")]
+    assert found.same_nodes
