@@ -50,6 +50,9 @@ _SHAREABLE = frozenset(
      ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64,
      ir.DataType.UINT64, ir.DataType.BOOL}
 )  # fmt: skip
+_OF_SIZES = frozenset({ir.DataType.INT32, ir.DataType.INT64})
+"""The types of tensors whose numbers the runtime looks at when it infers shapes, which it cannot do outside of the model."""
+
 _LONGEST = 400
 _UNREGISTERED = "is not a registered function/op"
 _BOILERPLATE = (
@@ -277,7 +280,7 @@ def separated(model: ir.Model, *, weightless: bool = False) -> tuple[bytes, dict
         if weightless and tensor.nbytes >= STAND_IN:
             refer_to_zeros(initializer, tensor.nbytes)
             continue
-        if tensor.dtype not in _SHAREABLE:
+        if tensor.dtype not in _SHAREABLE or (tensor.dtype in _OF_SIZES and tensor.nbytes < STAND_IN):
             initializer.raw_data = tensor.tobytes()
             continue
         initializer.data_location = onnx.TensorProto.EXTERNAL

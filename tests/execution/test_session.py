@@ -102,3 +102,12 @@ def test_an_operator_that_the_runtime_lacks_is_said_to_need_a_library() -> None:
 def test_no_outputs_are_none_of_them() -> None:
     """The runtime takes an empty list for all outputs."""
     assert Session(with_weights()).run({"x": np.eye(64, dtype=np.float32)}, []) == {}
+
+
+def test_the_runtime_sees_the_numbers_of_long_shapes() -> None:
+    ones = ", ".join(["1"] * 199)
+    made = ir.from_onnx_text(
+        f'<ir_version: 10, opset_import: ["": 20]> g (float[n] x) => (float[{ones}, n] y)'
+        f" <int64[200] s = {{{ones}, -1}}> {{ y = Reshape(x, s) }}"
+    )
+    assert Session(made).input_names == ["x"]
