@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 LARGEST_NUMBER = 2**31 - 1
 """The largest whole number that an option can be."""
 
+LONGEST = 100
+"""The most digits of a size in a text: Python reads no number of thousands of digits."""
+
 LARGEST_FLOAT = sys.float_info.max
 """The largest number that is none of an infinite size: whole numbers have no bound in Python and TOML."""
 
@@ -526,7 +529,9 @@ def _range(name: str, value: Any) -> tuple[int, int]:
     ends = value.split(":") if isinstance(value, str) else value
     if not isinstance(ends, Sequence) or len(ends) != 2:
         raise OptionError(name, f"write the least and the largest size, such as 1:512, not {value!r}")
-    numbers = [int(end) if isinstance(end, str) and end.strip().isdecimal() else end for end in ends]
+    numbers = [
+        int(end) if isinstance(end, str) and end.strip().isdecimal() and len(end) <= LONGEST else end for end in ends
+    ]
     low, high = (_number(0)(name, number) for number in numbers)
     if low > high:
         raise OptionError(name, f"{low} is more than {high}; write the least size first")

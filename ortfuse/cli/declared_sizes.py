@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from ortfuse.errors import OptionError
+from ortfuse.options import LONGEST
+from ortfuse.printable import brief
 
 Same = Annotated[
     list[str] | None,
@@ -75,9 +77,9 @@ def numbers(option: str, texts: list[str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for text in texts:
         name, _, number = text.rpartition("=")
-        if not name or not number.isdecimal():
+        if not name or not number.isdecimal() or len(number) > LONGEST:
             raise OptionError(
-                option, f"write NAME=NUMBER, such as sequence=128, with a number of 0 or more, not {text}"
+                option, f"write NAME=NUMBER, such as sequence=128, with a number of 0 or more, not {brief(text)}"
             )
         if sizes.setdefault(name, int(number)) != int(number):
             raise OptionError(option, f"{name} has two sizes, {sizes[name]} and {number}; write one of them")

@@ -130,6 +130,14 @@ def test_a_number_of_any_length_is_refused_by_name(name: str, value: Any) -> Non
     assert len(str(error.value)) < 300
 
 
+@pytest.mark.parametrize("option", ["--size n=", "--size-range n=1:", "--fix n=", "--seed ", "--rounds ", "--threads "])
+def test_an_option_of_thousands_of_digits_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["optimize", "m.onnx", *f"{option}{'9' * 5000}".split()])
+    assert end.value.code == 2
+    assert "report it" not in capsys.readouterr().err
+
+
 def test_a_budget_has_no_bound() -> None:
     assert ortfuse.Options(verify_budget=10**400).verify_budget == float("inf")
 
