@@ -73,6 +73,19 @@ def test_rules_know_what_is_declared(text: str, declared: Mapping[str, Any], mad
     assert result.verdict.state == "equal"
 
 
+@pytest.mark.parametrize(
+    "further",
+    [{"size_range": {"sequence": (1, 513)}}, {"size_range": {"sequence": (0, 3)}}, {"fix": {"sequence": 600}}],
+)
+def test_bounds_for_which_a_model_was_made_hold_on(further: Mapping[str, Any]) -> None:
+    made = ortfuse.optimize(proto(CUT), size_range={"sequence": (1, 512)}).model
+    with pytest.raises(OptionError, match="1:512"):
+        ortfuse.optimize(made, **further)
+    assert operators(ortfuse.optimize(made, size_range={"sequence": (2, 9)})) == ["Relu"]
+    joined = ortfuse.optimize(made, same={"sequence": "batch"})
+    assert declared_sizes(ir.from_proto(joined.model)).size_range["batch"] == (1, 512)
+
+
 def test_a_range_that_is_too_wide_proves_nothing() -> None:
     assert "Slice" in operators(ortfuse.optimize(proto(CUT), size_range={"sequence": (1, 513)}))
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike, parse, substituted, symbol, symbols
 from ortfuse.errors import OptionError
 from ortfuse.graph import walk
-from ortfuse.graph.declared_sizes import Bounds, DeclaredSizes
+from ortfuse.graph.declared_sizes import Bounds, DeclaredSizes, declared_sizes
 
 _AXIS = re.compile(r"(.+)\[(\d+)\]")
 
@@ -32,6 +32,7 @@ def declare_sizes(model: ir.Model, declared: DeclaredSizes) -> dict[str, DimLike
     fixed = {names.of("fix", name): size for name, size in declared.fix.items()}
     same = {names.of("same", name): names.formula(name, text) for name, text in declared.same.items()}
     ranges = {names.of("size_range", name): bounds for name, bounds in declared.size_range.items()}
+    ranges = names.earlier_bounds(ranges) | ranges
     sizes = _solved(same, fixed)
     _check_ranges(ranges, sizes)
     _rename(model, sizes)
@@ -88,6 +89,21 @@ class _Names:
                 return self._named(value, axis)
         there = ", ".join(dict.fromkeys(self.all())) or "none: all their sizes are fixed"
         raise OptionError(option, f"the inputs have no open dimension {name!r}; there are {there}")
+
+    def earlier_bounds(self, ranges: Mapping[str, Bounds]) -> dict[str, Bounds]:
+        """The bounds of open dimensions for which the model was made already, which hold on.
+
+        Raises:
+            OptionError: New ones are wider.
+        """
+        known = self._known()
+        found = {name: one for name, one in declared_sizes(self._model).size_range.items() if name in known}
+        for name, (low, high) in ranges.items():
+            least, most = found.get(name, (low, high))
+            if low < least or high > most:
+                text = f"{name} within {low}:{high} is too wide; the model was made for {least}:{most} alone"
+                raise OptionError("size_range", text)
+        return found
 
     def formula(self, name: str, text: str) -> DimLike:
         """What a dimension is to equal.
