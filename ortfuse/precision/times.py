@@ -85,8 +85,8 @@ class Stopwatch:
         cold = self._other is not None and max(sizes.values()) > _CHANGED
         counts = {name: 1 if cold else _repeats(session) for name, session in sessions.items()}
         times: dict[str, list[float]] = {name: [] for name in sessions}
-        order, started = list(sessions), time.perf_counter()
         gc.collect(1)  # what the last steps left; all of a large program takes longer than the runs
+        order, started = list(sessions), time.perf_counter()
         for number in range(ROUNDS):
             if number == _LEAST:  # single runs tell little: the first ones of a session are disturbed most
                 order = _hopeful(times, order)
