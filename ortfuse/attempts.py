@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.assessment import Assessment, Progress, idle_options
-from ortfuse.dims import symbol
+from ortfuse.dims import bounds, symbol
 from ortfuse.errors import InvalidModelError, OptionError, OrtfuseError, PassError, TargetError
 from ortfuse.execution.as_it_is import AsItIs, Runnable
 from ortfuse.execution.loading import LEVELS, Loading, UnloadableError
@@ -263,12 +263,13 @@ def declare(model: ir.Model, declared: DeclaredSizes) -> None:
     ranges = declared_sizes(model).size_range
     for name, size in agreeing.items():
         one, other = (with_sizes(dim, sizes) for dim in (symbol(name), size))
-        if isinstance(one, int) and isinstance(other, int) and one != other:
+        low, high = bounds(one - other)
+        if (low or 0) > 0 or (high is not None and high < 0):
             raise OptionError("fix", f"{name} is {size} in every run that succeeds; it cannot be {one}")
         for bounded, exact in ((one, other), (other, one)):
-            low, high = ranges.get(str(bounded), (0, LARGEST))
-            if isinstance(exact, int) and not low <= exact <= high:
-                text = f"{bounded} is {exact} in every run that succeeds, which is not within {low}:{high}"
+            least, most = ranges.get(str(bounded), (0, LARGEST))
+            if isinstance(exact, int) and not least <= exact <= most:
+                text = f"{bounded} is {exact} in every run that succeeds, which is not within {least}:{most}"
                 raise OptionError("size_range", text)
     said = model.graph.meta.setdefault(NOTES, [])
     said += [f"taken for granted, as {text} says: the result is right for such inputs" for text in declared.texts()]

@@ -153,6 +153,7 @@ def test_generated_inputs_have_equal_sizes_where_they_are_declared() -> None:
         (EXPANDED, {"same": {"s54": "s84"}, "fix": {"s54": 2, "s84": 3}}, "fixed to 2 and 3"),
         (EXPANDED, {"same": {"s54": "s84"}, "size_range": {"s54": "1:2", "s84": "3:4"}}, "no size is within the bounds"),
         (PRODUCT, {"fix": {"b": 4}}, "b is 3 in every run that succeeds; it cannot be 4"),
+        (PRODUCT, {"same": {"b": "a + 4"}}, "b is 3 in every run that succeeds; it cannot be a + 4"),
         (PRODUCT, {"size_range": {"b": "4:8"}}, "b is 3 in every run that succeeds, which is not within 4:8"),
         (HEAD + "(float[n] x) => (float[n] z) <float[3] w = {1,2,3}> { z = Add(x, w) }", {"fix": {"n": 4}},
          "the model cannot have the sizes that are declared"),
