@@ -24,6 +24,7 @@ from ortfuse.rewrite.candidate import Candidate, Legality, Outputs, author_of
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, Step
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
+from ortfuse.rewrite.rounding_sums import merged_with_others
 from ortfuse.rewrite.rule import Rule, demand_proof
 from ortfuse.rewrite.worklist import Worklist
 
@@ -115,6 +116,8 @@ class Rewriter:
 
     def _apply(self, rule: Rule, match: Match, started: float) -> bool:
         refusal = self.chooser.refusal(rule, match) or self._has_kernel(rule, match)
+        if refusal is None and not self.editor.is_users(rule):
+            refusal = merged_with_others(rule, match)
         refusals = [] if refusal is None else [refusal]
         if refusal is None:
             refused = self._replaced(rule, match, started)
