@@ -340,7 +340,7 @@ def nearest(
     told = [
         _unprepared(family, miss, prepared) if miss.step == "pattern" else miss
         for family, miss in kept
-        if (family, miss.site) not in settled
+        if (family, miss.site) not in settled or miss.step == "replacement"
     ]
     rules = {**preparing, **chosen}
     return [described(miss, rules[miss.rule].least) for miss in told]

@@ -139,6 +139,7 @@ def _left_over(
     known = {(miss.rule, miss.site): miss for miss in misses if miss.stands}
     found: list[Missed] = []
     taken: set[ir.Node] = set()
+    operators = {node.op_type for node in walk.nodes(model)}
     for node in (node for node in walk.nodes(model) if node.op_type in marks):
         sites = list(itertools.islice(_sites_of(node, marks[node.op_type]), MOST_ROOTS))
         if any(value.name in told or value.producer() in taken for value, _ in sites):
@@ -150,11 +151,18 @@ def _left_over(
             if (miss := known.get((rule.name, value.name or "?")) or _tried(rule, value, at_hand.facts)) is not None
         ]
         if missed:
-            # Of rules that came as near as each other, the one that asks for less besides is more likely to be meant.
-            best = max(missed, key=lambda one: (one.step != "pattern", one.matched, -len(rules[one.rule].guards)))
+            best = max(missed, key=lambda one: _how_near(rules[one.rule], one, operators))
             found.append(described(best, rules[best.rule].least))
             taken.update(root for value, _ in sites if (root := value.producer()) is not None)
     return found
+
+
+def _how_near(rule: Rule, miss: NearMiss, operators: Collection[str]) -> tuple[bool, int, int, int]:
+    """How near a rule came, in a model of these operators.
+
+    Of rules that came as near as each other, the one that asks for less besides is more likely to be meant.
+    """
+    return miss.step != "pattern", miss.matched, -len(rule.matcher.required - set(operators)), -len(rule.guards)
 
 
 def _made_by(rule: Rule) -> set[str]:

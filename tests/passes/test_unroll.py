@@ -36,6 +36,11 @@ def test_a_loop(verify: str) -> None:
     assert (found.count("MatMul"), found.count("Loop")) == (3, 0)
 
 
+def test_a_loop_that_its_condition_ends_early_runs_as_often_as_it_says() -> None:
+    found = operators(loop(go="Less(i, one)"))
+    assert (found.count("MatMul"), found.count("Loop")) == (2, 0)
+
+
 def test_the_number_of_the_run_is_known() -> None:
     found = operators(loop(body="f = Cast<to = 1>(i) u = Mul(s, f) t = Add(u, x)"))
     assert "Cast" not in found
@@ -77,7 +82,7 @@ def test_a_scan_in_either_direction(direction: int) -> None:
     [
         (loop("many"), "too many runs"),
         (loop("n"), "an unknown number of runs"),
-        (loop(go="Less(i, one)"), "it ends early"),
+        (loop(go="And(on, c)"), "it may end early"),
         (loop(body="u = If (c) <then_branch = a () => (float[2, 2] r) { r = Exp(s) }, else_branch = b () => (float[2, 2] q) { q = Neg(s) }> t = Add(u, x)"), "a body in the body"),
         (loop(body=" ".join(f"a{n} = Tanh({f'a{n - 1}' if n else 's'})" for n in range(25)) + " t = Add(a24, x)"), "too many nodes"),
     ],

@@ -185,7 +185,7 @@ IMAGES = {
     "y = GlobalMaxPool(x)": "GlobalMaxPool",
     "m = MaxPool<kernel_shape=[1,1]>(x) y = GlobalAveragePool(m)": "MaxPool GlobalAveragePool",
     "m = MaxPool<kernel_shape=[1,1]>(x) y = ReduceMean<axes=[2,3]>(m)": "MaxPool GlobalAveragePool",
-    "m = MaxPool<kernel_shape=[1,1]>(x) y = ReduceMean<axes=[2,3], keepdims=0>(m)": "MaxPool GlobalAveragePool Squeeze",
+    "m = MaxPool<kernel_shape=[1,1]>(x) y = ReduceMean<axes=[2,3], keepdims=0>(m)": "MaxPool ReduceMean",
     "y = ReduceMean<axes=[2,3]>(x)": "ReduceMean",
 }
 
