@@ -19,6 +19,7 @@ from ortfuse.pattern.vocabulary import (
     rearrange,
     rest,
     scalar,
+    siblings,
     var,
     variables,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "redundant",
     "rest",
     "scalar",
+    "siblings",
     "var",
     "variables",
 ]

@@ -12,12 +12,19 @@ from ortfuse.pattern.match import Match, Matcher
 
 
 def matches(model: ir.Model, matcher: Matcher, facts: Facts) -> Iterator[Match]:
-    """Every match in any graph of the model, in the order of the nodes; they may overlap."""
+    """Every match in any graph of the model, in the order of the nodes; they may overlap.
+
+    The same roots in another order are no further match.
+    """
+    seen: set[frozenset[ir.Value]] = set()
     for scope in scopes(model):
         for node in scope.graph:
             if node.op_type not in matcher.heads:
                 continue
             for output in node.outputs:
                 found = matcher.match(output, facts)
-                if isinstance(found, Match):
-                    yield found
+                if not isinstance(found, Match) or (roots := frozenset(found.roots)) in seen:
+                    continue
+                if len(roots) > 1:
+                    seen.add(roots)
+                yield found

@@ -45,6 +45,7 @@ class Machine:
         memo: The node (for alternatives and chains, the value) that each shared part of the pattern is bound to, by its id.
         nodes: The nodes matched so far, and whether each may stay when the match is replaced.
         inner: The nodes matched so far in bodies of these.
+        roots: The values at the roots by number, where the pattern has several.
         bodies: The graphs of bodies that are being matched.
         entered: The outermost nodes of chains being matched, whose other nodes are known only once all parts are placed.
         moves: The nodes that only move data for a `rearrange`; they do not count as progress.
@@ -76,6 +77,7 @@ class Machine:
         self.memo: dict[Any, Any] = {}
         self.nodes: dict[Any, Any] = {}
         self.inner: dict[Any, Any] = {}
+        self.roots: dict[Any, Any] = {}
         self.bodies: dict[Any, Any] = {}
         self.trail: list[tuple[dict[Any, Any], Any]] = []
         self.stack: list[tuple[int, Iterator[Goals]]] = []
@@ -182,7 +184,9 @@ class Machine:
     def _accept(self) -> Match | None:
         if self.pending and not self.matcher.settle(self):
             return None
-        refusal = None if self.lenient else self._needed_elsewhere()
+        refusal = self.matcher.dependence(self)
+        if refusal is None and not self.lenient:
+            refusal = self._needed_elsewhere()
         if refusal is None:
             match = Match(self.root, self)
             refusal = next((no for guard in self.matcher.guards if (no := _asked(guard, match)) is not None), None)
@@ -193,7 +197,7 @@ class Machine:
 
     def _needed_elsewhere(self) -> Refusal | None:
         """A refusal if an intermediate value is needed by something outside the match."""
-        emitted = {id(self.bindings.get(label)) for label in self.matcher.emitted}
+        emitted = {id(self.bindings.get(label)) for label in self.matcher.emitted} | set(map(id, self.roots.values()))
         for node, may_stay in self.nodes.items():
             for output in () if may_stay else node.outputs:
                 if output is self.root or id(output) in emitted:

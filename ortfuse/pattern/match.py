@@ -46,6 +46,8 @@ from ortfuse.pattern.outline import (
 from ortfuse.pattern.placing import Placement, match_chain, place
 from ortfuse.pattern.rearrangement import Rearrange
 from ortfuse.pattern.result import Guard, Match, Miss, Ranges, describe
+from ortfuse.pattern.roots import Sibling, dependence, match_sibling, match_siblings
+from ortfuse.pattern.siblings import Siblings
 from ortfuse.pattern.unify import has_axes, labelled, settle_all
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.targets.quirks import Quirk
@@ -61,6 +63,10 @@ class Matcher:
         self.pattern, self.guards, self.emitted = pattern, guards, emitted
         if pattern.heads is None:
             raise PatternError(f"the pattern {pattern} matches any value; a rule needs an operator at its root")
+        if any(isinstance(part, Siblings) for child in pattern.children() for part in child.walk()):
+            raise PatternError(f"{pattern}: siblings stand only around a whole pattern or replacement")
+        if isinstance(pattern, Siblings):
+            pattern.check()
         self.heads = pattern.heads
         counts: dict[int, int] = {}
         for parent in pattern.walk():
@@ -101,6 +107,10 @@ class Matcher:
     def settle(self, machine: Machine) -> bool:
         """Decide the constraints on shapes that were left open."""
         return settle_all(machine)
+
+    def dependence(self, machine: Machine) -> Refusal | None:
+        """A refusal if one of several roots is computed from another."""
+        return dependence(machine)
 
 
 def _may_be_below(node: ir.Node, below: Below) -> bool:
@@ -418,4 +428,6 @@ _HANDLERS: Mapping[type, Handler] = {
     Rearrange: match_rearrangement,
     Part: match_part,
     Rest: _reject,
+    Siblings: match_siblings,
+    Sibling: match_sibling,
 }

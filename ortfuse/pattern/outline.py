@@ -17,6 +17,7 @@ from ortfuse.pattern.language import (
     Rest,
 )
 from ortfuse.pattern.rearrangement import MOST_MOVES, Rearrange
+from ortfuse.pattern.siblings import Siblings
 
 Below = tuple[tuple["int | None", frozenset[str]], ...]
 """The operator types that must produce inputs of a node, by position, or at any position for `None`."""
@@ -31,6 +32,8 @@ def operators_below(pattern: Pattern) -> dict[str, tuple[Below, ...]]:
 
 
 def _roots(pattern: Pattern) -> Iterator[tuple[str, Below]]:
+    if isinstance(pattern, Siblings):
+        pattern = pattern.roots[0]
     root: Pattern = pattern.node if isinstance(pattern, Out) else pattern
     if isinstance(root, Alt):
         for option in root.options:

@@ -31,10 +31,14 @@ _LOOK: Any = object()
 
 
 class Match:
-    """One place where a pattern matched: `match["name"]` is what `name` captured (value, number, attribute or None)."""
+    """One place where a pattern matched: `match["name"]` is what `name` captured (value, number, attribute or None).
+
+    `root` is the value at the root, and `roots` those at all roots, where the pattern has several; `root` is the first.
+    """
 
     def __init__(self, root: ir.Value, machine: Machine) -> None:
         self.root = root
+        self.roots: tuple[ir.Value, ...] = tuple(machine.roots.values()) or (root,)
         self.facts, self.quirks, self.ranges = machine.facts, machine.quirks, machine.ranges
         self.matcher = machine.matcher
         self.bindings: dict[str, Any] = {**dict.fromkeys(machine.matcher.names), "root": root, **machine.bindings}

@@ -25,6 +25,7 @@ from ortfuse.pattern.language import (
     lift,
 )
 from ortfuse.pattern.rearrangement import Rearrange
+from ortfuse.pattern.siblings import Siblings
 
 
 class OpBuilder:
@@ -118,6 +119,18 @@ def body(inputs: str, *results: Operand) -> Body:
     `op.Scan(h, x, body=body("h x", h * w + x, ...), num_scan_inputs=1, outputs=2)`: inside, `var("h")` is the formal input.
     """
     return Body(inputs.split(), [lift(result) for result in results])
+
+
+def siblings(*roots: Pattern) -> Siblings:
+    """Several results, computed side by side: `siblings(x @ wq, x @ wk)`; the replacement has as many.
+
+    Each root shares a variable with the first one, and none is computed from another. Only a whole pattern or replacement has
+    siblings. Roots that are the same but for their names match in the order in which nodes use what is shared.
+
+    Raises:
+        PatternError: There are fewer than two, or one consists of siblings itself.
+    """
+    return Siblings(roots)
 
 
 def computed(name: str, function: Callable[[Any], Any]) -> Computed:

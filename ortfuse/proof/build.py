@@ -38,6 +38,7 @@ from ortfuse.pattern.language import (
     Var,
 )
 from ortfuse.pattern.rearrangement import Rearrange
+from ortfuse.pattern.siblings import Siblings
 from ortfuse.proof.choice import Chooser
 from ortfuse.proof.instance import Instance, random_array
 from ortfuse.proof.sizes import Sizes
@@ -80,26 +81,38 @@ class Builder:
         self.splits: dict[tuple[ir.Value, int], ir.Node] = {}
 
     def instance(self, text: str = "") -> Instance:
-        """The finished model; its one output is the pattern's root."""
-        root = self.build(self.rule.pattern)
-        if root is None:
-            raise RuleError(f"rule {self.rule.name}: its pattern has no value at the root")
-        if any(isinstance(replacement, Var) for replacement in self.rule.replacements):
-            # A graph output keeps its name, so an input could not replace it.
-            root = self.node("Identity", [root]).outputs[0]
-        after = self.proof.followed_by
-        if after is not None:
-            root = after(self, root) if callable(after) else self.node(after, [root]).outputs[0]
-        self.graph.outputs.append(root)
+        """The finished model; its outputs are the roots of the pattern."""
+        pattern = self.rule.pattern
+        built = [self.build(one) for one in (pattern.roots if isinstance(pattern, Siblings) else (pattern,))]
+        roots = [self._after(root) for root in built]
+        self.graph.outputs.extend(roots)
         for number, node in enumerate(self.graph):
             for index, output in enumerate(node.outputs):
                 output.name = output.name or f"v{number}_{index}"
         model = ir.Model(self.graph, ir_version=10)
         facts = Facts(model)
-        shape = facts.shape(root)
-        root.type = ir.TensorType(facts.dtype(root) or self.dtype)
-        root.shape = None if shape is None else ir.Shape([dim if isinstance(dim, int) else str(dim) for dim in shape])
+        for root in roots:
+            shape = facts.shape(root)
+            root.type = ir.TensorType(facts.dtype(root) or self.dtype)
+            root.shape = (
+                None if shape is None else ir.Shape([dim if isinstance(dim, int) else str(dim) for dim in shape])
+            )
         return Instance(model, text)
+
+    def _after(self, root: ir.Value | None) -> ir.Value:
+        """The output that is made of a root of the pattern."""
+        if root is None:
+            raise RuleError(f"rule {self.rule.name}: its pattern has no value at the root")
+        made = [one for whole in self.rule.replacements for one in (whole, *whole.children())]
+        if any(isinstance(one, Var) for one in self.rule.replacements) or (
+            isinstance(self.rule.pattern, Siblings) and any(isinstance(one, Var) for one in made)
+        ):
+            # A graph output keeps its name, so an input could not replace it.
+            root = self.node("Identity", [root]).outputs[0]
+        after = self.proof.followed_by
+        if after is not None:
+            root = after(self, root) if callable(after) else self.node(after, [root]).outputs[0]
+        return root
 
     def dims(self, name: str) -> list[int | str]:
         """The shape of a captured value: as the proof declares it, or as the pattern says, choosing where it leaves a choice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -61,6 +62,11 @@ def graph_changes(instance: Instance, names: Sequence[str], facts: Facts) -> Ite
         if len(node.outputs) == 1:
             yield f"all outputs of {name} asked for", _all_outputs(position)
         yield f"{name} before its operand", _earlier(position)
+    outputs = instance.model.graph.outputs
+    for first, second in itertools.permutations(range(len(outputs)), 2):
+        root = outputs[second].producer()
+        for index in range(0 if root is None else len(root.inputs)):
+            yield f"operand {index} of output {second} is output {first}", _dependent(first, second, index)
     for number, value in enumerate(instance.model.graph.inputs):
         uses = tuple(value.uses())
         for index in range(len(uses) if len(uses) > 1 else 0):
@@ -315,6 +321,21 @@ def _earlier(position: int) -> Change:
         inner.replace_input_with(data[0], outer.outputs[0])
         for value in (outer.outputs[0], operand):
             value.type = value.shape = None
+        graph.sort()
+        return True
+
+    return change
+
+
+def _dependent(first: int, second: int, index: int) -> Change:
+    """One root of a pattern is computed from another."""
+
+    def change(instance: Instance) -> bool:
+        graph = instance.model.graph
+        node = graph.outputs[second].producer()
+        if node is None or node is graph.outputs[first].producer():
+            return False
+        node.replace_input_with(index, graph.outputs[first])
         graph.sort()
         return True
 

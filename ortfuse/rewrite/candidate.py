@@ -22,7 +22,7 @@ from ortfuse.rewrite.rule import Exactness, Rule
 from ortfuse.targets.quirks import Quirk
 
 Outputs = list[tuple[ir.Value, ir.Value]]
-"""Pairs of a value to replace and its replacement; the root of the match comes first."""
+"""Pairs of a value to replace and its replacement; the roots of the match come first."""
 
 _MOST_VALUES = 10_000
 """The most values visited to see whether the new nodes would depend on themselves."""
@@ -86,23 +86,29 @@ class Candidate:
             return found
         refusal = self._emitter.problem or self._renamed_output(found)
         refusal = refusal or self._adopt(target, may_raise, insists) or self._other_type(found)
-        if refusal is None and len(found) > 1 and self._depends_on_itself({old for old, _ in found[1:]}):
+        apart = found if len(self._match.roots) > 1 else found[1:]
+        if refusal is None and apart and self._depends_on_itself({old for old, _ in apart}):
             refusal = refuse("cycle", self._match.root)
         return found if refusal is None else refusal
 
     def _emit(self) -> Outputs | Refusal:
         match = self._match
         with author_of(self._rule, match.root):
-            root = self._emitter.build(self._replacement)
+            made = self._emitter.results(self._replacement)
+        root, *others = made
         if root is None:
             return refuse("no_replacement", match.root)
         names = ("Mul", "Div") if match.extra_are_factors else ("Add", "Sub")
         for sign, value in match.extra_operands:
             root = self._emitter.node(names[0] if sign > 0 else names[1], [root, value]).outputs[0]
         outputs = [(match.root, root)]
+        for old, other in zip(match.roots[1:], others, strict=True):
+            if other is None:
+                return refuse("no_replacement", old)
+            outputs.append((old, other))
         for label, pattern in self._rule.intermediates_with(self._replacement).items():
             old = match.get(label)
-            if old is not None and old is not match.root and match.is_used_elsewhere(label):
+            if old is not None and old not in match.roots and match.is_used_elsewhere(label):
                 with author_of(self._rule, match.root):
                     new = self._emitter.build(pattern)
                 if new is None:
@@ -180,7 +186,11 @@ class Candidate:
     def _depends_on_itself(self, outputs: set[ir.Value]) -> bool:
         """Whether an input of the new nodes depends on a value that the new nodes compute."""
         inside = set(self._match.nodes)
-        upstream = {value for output in outputs for value in _inputs(output.producer())}
+        intermediates = outputs.difference(self._match.roots)
+        upstream = {value for output in intermediates for value in _inputs(output.producer())}
+        if not intermediates:
+            # The matcher has seen that none of the roots is computed from another.
+            upstream = {value for node in inside for value in _inputs(node) if value.producer() not in inside}
         created = {out for node in self.nodes for out in node.outputs}
         stack = [v for node in self.nodes for v in _inputs(node) if v not in created and v not in upstream]
         seen: set[ir.Value] = set()

@@ -30,6 +30,7 @@ from ortfuse.pattern.language import (
 )
 from ortfuse.pattern.match import Match
 from ortfuse.pattern.rearrangement import Rearrange
+from ortfuse.pattern.siblings import Siblings
 from ortfuse.refusal import Refusal, refuse
 from ortfuse.rewrite.moving import part, rearranged
 
@@ -46,6 +47,21 @@ class Emitter:
         self._values: dict[int, ir.Value | None] = {}
         self._built: dict[int, ir.Node] = {}
         self._templates: dict[int, Pattern] = {}
+
+    def results(self, pattern: Pattern) -> list[ir.Value | None]:
+        """The values that a whole replacement computes, one for each root of the match.
+
+        Raises:
+            RuleError: A built replacement has not as many results as the pattern.
+        """
+        while isinstance(pattern, Built):
+            pattern = self._template(pattern)
+        made = pattern.roots if isinstance(pattern, Siblings) else (pattern,)
+        if len(made) != len(self.match.roots):
+            raise RuleError(
+                f"rule {self.rule}: its replacement has {len(made)} results, and its pattern {len(self.match.roots)}"
+            )
+        return [self.build(one) for one in made]
 
     def build(self, pattern: Pattern) -> ir.Value | None:
         """The value that computes `pattern`; `None` for an absent optional input."""

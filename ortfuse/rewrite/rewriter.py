@@ -263,8 +263,12 @@ class Rewriter:
         for node in above:
             # A value that lost a use may now be private to a pattern that it blocked before.
             self._work.wake_users(node)
+        neighbours = list(neighbours)
         for node in neighbours:
             self._work.push(node)
+        self._work.push_siblings(
+            node for node in (*above, *neighbours, *added) if node is not None and node.graph is not None
+        )
         for node in added:
             self._work.wake(node)
             for value in node.inputs:

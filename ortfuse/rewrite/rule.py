@@ -22,6 +22,7 @@ from ortfuse.pattern.least import least_nodes
 from ortfuse.pattern.match import Guard, Match, Matcher
 from ortfuse.pattern.outline import names_in_bodies
 from ortfuse.pattern.rearrangement import Rearrange
+from ortfuse.pattern.siblings import Siblings
 from ortfuse.targets.quirks import Quirk
 
 SOME = 3
@@ -146,9 +147,10 @@ class Rule:
 
     `replace` is an expression over the captured names, or several in order of preference: the first legal one is used. It
     may also be a function of the match that returns such an expression; `makes` then names the operators that may occur in
-    it. A replacement that needs a higher opset than the model has is used only if no other is legal, unless
-    `may_raise_opset` says that it is worth raising the opset. `intermediates` maps intermediate values of the pattern that
-    may be used elsewhere to what computes them after the rewrite: one expression, or one for each of `replace`.
+    it. A pattern of `siblings` has several roots, and then each replacement is of `siblings` too, as many. A replacement that
+    needs a higher opset than the model has is used only if no other is legal, unless `may_raise_opset` says that it is worth
+    raising the opset. `intermediates` maps intermediate values of the pattern that may be used elsewhere to what computes them
+    after the rewrite: one expression, or one for each of `replace`.
     `is_refinement` says that the rule improves on the result of another rule, so it does not count as a further site of its
     family. A lossy rule has a `definition`, which spells what it does to the values in standard operators (QuantizeLinear,
     Round, Cast, ... around the floating-point operator): what it makes differs from that by rounding alone. One that `is_fitted`
@@ -200,12 +202,29 @@ class Rule:
             raise RuleError(f"rule {self.name} must name the source of its formula")
         if not self.replacements:
             raise RuleError(f"rule {self.name} replaces its pattern by nothing")
+        self._demand_results()
         for label, emitted in self.intermediates.items():
             if not isinstance(emitted, Pattern) and len(emitted) != len(self.replacements):
                 raise RuleError(f"rule {self.name} must say for each replacement what computes {label}")
         if not self.formula:
             object.__setattr__(self, "formula", bare(self.pattern))
         self._demand_names(self.matcher)  # making the matcher fails if the pattern cannot be the root of a rule
+
+    def _demand_results(self) -> None:
+        """Refuse replacements that have not as many results as the pattern; of built ones that is seen where they are built."""
+        count = results_of(self.pattern)
+        for made in self.replacements:
+            if not isinstance(made, Built) and results_of(made) != count:
+                raise RuleError(
+                    f"rule {self.name}: the replacement {made} has {results_of(made)} results, and the pattern {count};"
+                    " several are written siblings(...), on both sides"
+                )
+        if count > 1 and self.allow_extra_operands:
+            raise RuleError(f"rule {self.name} allows extra operands of its root, which siblings cannot have")
+        if count > 1 and self.definition is not None:
+            raise RuleError(
+                f"rule {self.name} is lossy, and the errors of siblings are not weighed: give it one result"
+            )
 
     def _demand_names(self, matcher: Matcher) -> None:
         """Refuse names in replacements that nothing in the pattern captures: they would be noticed only where the rule fires."""
@@ -281,6 +300,11 @@ class Rule:
         if self.is_refinement or self.on_request or self.spells_out or not (self.telling - made and made - PLAIN):
             return sys.maxsize
         return max(SOME, math.ceil(HALF * self.least))
+
+
+def results_of(pattern: Pattern) -> int:
+    """The number of values that a pattern matches at its roots, or that a replacement makes instead of these."""
+    return len(pattern.roots) if isinstance(pattern, Siblings) else 1
 
 
 def operators_of(pattern: Pattern) -> tuple[str, ...]:

@@ -11,7 +11,11 @@ from functools import cached_property
 import onnx_ir as ir
 
 from ortfuse.graph.walk import graphs
-from ortfuse.rewrite.rule import Rule
+from ortfuse.pattern.roots import MOST_TRIED
+from ortfuse.rewrite.rule import Rule, results_of
+
+_MOST_BESIDE = MOST_TRIED + 1
+"""The most users of a value that may have a new one as a further root."""
 
 _MANY_USERS = 32
 """More users than the values inside of a match have."""
@@ -29,6 +33,7 @@ class Worklist:
     def __init__(self, model: ir.Model, rules: Sequence[Rule], seed: int | None) -> None:
         self._random = None if seed is None else random.Random(seed)
         self._queue: deque[ir.Node] = deque()
+        self._reach = max((_reach(rule) for rule in rules), default=0)
         self._queued: set[ir.Node] = set()
         self._operators: Counter[str] = Counter()
         self._rules: dict[str, list[Rule]] = defaultdict(list)
@@ -90,6 +95,22 @@ class Worklist:
             self._queued.add(node)
             self._queue.append(node)
 
+    def push_siblings(self, nodes: Iterable[ir.Node]) -> None:
+        """Visit again what may be a root beside nodes that are new or have another input, in patterns with several roots.
+
+        Of many users of a value these are the last, as a new user comes behind them and only the next ones are tried.
+        """
+        level = list(nodes) if self._reach else []
+        seen = set(level)
+        for _ in range(self._reach):
+            values = dict.fromkeys(value for node in level for value in node.inputs if value is not None)
+            users = [use.node for value in values for use in list(value.uses())[-_MOST_BESIDE:]]
+            for node in dict.fromkeys(users):
+                if node not in seen:
+                    seen.add(node)
+                    self.wake_users(node)
+            level = [producer for value in values if (producer := value.producer()) is not None][:_MOST_BESIDE]
+
     def drop(self, nodes: Iterable[ir.Node]) -> None:
         """Do not visit nodes: they are in the body of one that is gone."""
         self._queued.difference_update(nodes)
@@ -134,6 +155,11 @@ class Worklist:
             for op_type, depth in rule.matcher.depths.items():
                 found[op_type] = max(found.get(op_type, 0), depth)
         return found
+
+
+def _reach(rule: Rule) -> int:
+    """The most nodes from a value that several roots of a rule share to one of them; 0 if there is one root."""
+    return 0 if results_of(rule.pattern) == 1 else 1 + max(rule.matcher.depths.values(), default=0)
 
 
 def _consumers(node: ir.Node) -> list[ir.Node]:
