@@ -9,6 +9,7 @@ functions are inlined.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from ortfuse.errors import RuleError
 from ortfuse.graph import walk
 from ortfuse.graph.traits import PARAMETER_INPUTS, PRODUCT, SUM
 from ortfuse.pattern.language import Attr, Chain, Computed, Const, Op, Opt, Pattern, Product, Scalar, Sum, Var
+from ortfuse.pattern.siblings import Siblings
 from ortfuse.pattern.vocabulary import const, var
 
 _MOST_ELEMENTS = 1 << 16
@@ -30,29 +32,35 @@ _MOST_ELEMENTS = 1 << 16
 
 @dataclass(frozen=True)
 class Lifted:
-    """The patterns of a function's outputs, the index of the one that is the root, and what is captured."""
+    """The patterns of a function's outputs, the indices of those that are roots, and what is captured."""
 
     outputs: tuple[Pattern, ...]
-    root: int
+    roots: tuple[int, ...]
     labels: tuple[str, ...]
     captures: Captures
+
+    def whole(self, outputs: Sequence[Pattern]) -> Pattern:
+        """One pattern of those of the outputs that are roots, or of what replaces them."""
+        made = [outputs[number] for number in self.roots]
+        return made[0] if len(made) == 1 else Siblings(made)
 
 
 def lift_pattern(body: Body) -> Lifted:
     """The pattern of a function.
 
-    If there are several outputs, one of them must be computed from the others, or by the same node: it is the root.
+    Outputs that are computed on the way to another, or by the same node, are intermediates; the others are roots.
 
     Raises:
         RuleError: The function cannot be lifted; the message names it and the node.
     """
     outputs = [_behind_identity(value) for value in body.outputs]
-    root = _root(body, outputs)
+    roots = _roots(body, outputs)
     labels = tuple(f"{body.name}.{value.name}" for value in body.outputs)
     captures = Captures()
-    others = {value: label for value, label in zip(outputs, labels, strict=True) if value is not outputs[root]}
+    kept = [outputs[number] for number in roots]
+    others = {value: label for value, label in zip(outputs, labels, strict=True) if value not in kept}
     lifter = _PatternLifter(body, captures, _defaults(body), labels=others)
-    return Lifted(tuple(lifter.pattern(value) for value in outputs), root, labels, captures)
+    return Lifted(tuple(lifter.pattern(value) for value in outputs), roots, labels, captures)
 
 
 def lift_replacement(body: Body, captured: Captures) -> tuple[Pattern, ...]:
@@ -83,26 +91,21 @@ def _behind_identity(value: ir.Value) -> ir.Value:
     return value
 
 
-def _root(body: Body, outputs: list[ir.Value]) -> int:
-    """The index of the output on the way to which all others are computed."""
+def _roots(body: Body, outputs: list[ir.Value]) -> tuple[int, ...]:
+    """The indices of the outputs that are not computed on the way to another; of several of one node the first."""
     for value, named in zip(outputs, body.outputs, strict=True):
         if value.producer() is None:
             raise RuleError(f"function {body.name}: its output {named.name} is an input, so that there is no pattern")
-    for number, root in enumerate(outputs):
-        above: set[ir.Node] = set()
-        pending = [root.producer()]
+    above: set[ir.Node] = set()
+    for value in outputs:
+        pending = [operand.producer() for operand in value.producer().inputs if operand is not None]  # type: ignore[union-attr]
         while pending:
             node = pending.pop()
             if node is not None and node not in above:
                 above.add(node)
-                pending += [value.producer() for value in node.inputs if value is not None]
-        if all(value.producer() in above for value in outputs):
-            return number
-    names = " and ".join(str(value.name) for value in body.outputs)
-    raise RuleError(
-        f"function {body.name}: of its outputs {names} none is computed from the others; a pattern has one root, so "
-        "write a rule for each"
-    )
+                pending += [operand.producer() for operand in node.inputs if operand is not None]
+    first = {value.producer(): number for number, value in reversed(list(enumerate(outputs)))}
+    return tuple(sorted(number for node, number in first.items() if node not in above))
 
 
 class _PatternLifter(Lifter):

@@ -14,13 +14,16 @@ from ortfuse.ecosystem.lifter import Captures
 from ortfuse.ecosystem.parts import same_parts
 from ortfuse.errors import RuleError
 from ortfuse.pattern import Guard, Pattern
+from ortfuse.pattern.siblings import Siblings
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 Callees = Mapping[ir.OperatorIdentifier, ir.Function]
 
 
 def pattern_from(function: AnyFunction, *, callees: Callees | None = None) -> Pattern:
-    """The pattern of a function with one output, for `ortfuse.find` or as a part of a rule.
+    """The pattern of a function, for `ortfuse.find` or as a part of a rule.
+
+    A function with several outputs gives siblings; none of them may be computed on the way to another.
 
     Args:
         function: A function of onnxscript, an `onnx.FunctionProto`, an `onnx_ir.Function` or a plain Python function.
@@ -30,9 +33,12 @@ def pattern_from(function: AnyFunction, *, callees: Callees | None = None) -> Pa
         RuleError: The function cannot be lifted; the message names it and the node.
     """
     lifted = lift_pattern(body_of(function, callees))
-    if len(lifted.outputs) != 1:
-        raise RuleError(f"a pattern has one root, and the function has {len(lifted.outputs)} outputs: use rule_from")
-    return lifted.outputs[0]
+    if len(lifted.outputs) != len(lifted.roots):
+        raise RuleError(
+            f"a pattern has roots alone, and of the {len(lifted.outputs)} outputs of the function"
+            f" {len(lifted.roots)} are roots: use rule_from"
+        )
+    return lifted.whole(lifted.outputs)
 
 
 def rule_from(
@@ -50,8 +56,8 @@ def rule_from(
     """A rule from two functions: wherever the computation of the first is found, it is replaced by that of the second.
 
     Inputs and attributes of the two correspond by name. Attributes are captured, and so are numbers that a function takes as
-    attributes; numbers in a body must match exactly those numbers. If a function has several outputs, all but one must be
-    computed on the way to that one, and the replacement must have as many outputs.
+    attributes; numbers in a body must match exactly those numbers. A function may have several outputs, and then the replacement
+    has as many. Those that are not computed on the way to another share an input (`ortfuse.pattern.siblings`).
 
     Args:
         pattern: What is looked for: a function of onnxscript, an `onnx.FunctionProto`, an `onnx_ir.Function` or a plain
@@ -71,6 +77,9 @@ def rule_from(
     """
     lifted = lift_pattern(body_of(pattern, callees))
     given: list[Any] = list(replacement) if isinstance(replacement, (list, tuple)) else [replacement]
+    whole = lifted.whole(lifted.outputs)
+    if isinstance(whole, Siblings) and (problem := whole.problem()) is not None:
+        raise RuleError(f"rule {name}: {problem}")
     made = []
     for one in given:
         body = body_of(one, callees)
@@ -83,12 +92,12 @@ def rule_from(
     intermediates = {
         label: [patterns[number] for patterns in made]
         for number, label in enumerate(lifted.labels)
-        if number != lifted.root
+        if number not in lifted.roots
     }
     return Rule(
         name=name,
-        pattern=lifted.outputs[lifted.root],
-        replace=[patterns[lifted.root] for patterns in made],
+        pattern=whole,
+        replace=[lifted.whole(patterns) for patterns in made],
         exactness=exactness,
         source=source,
         proof=_completed(proof or Proof(), lifted.captures),

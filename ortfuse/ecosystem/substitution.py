@@ -46,8 +46,8 @@ def rule_from_models(
 ) -> Rule:
     """A rule from two models: wherever the nodes of the first are found, they are replaced by those of the second.
 
-    The inputs and outputs of the two correspond by name or, if no name is shared, by order. Of several outputs, all but one
-    must be computed on the way to that one.
+    The inputs and outputs of the two correspond by name or, if no name is shared, by order. Of several outputs,
+    those that are not computed on the way to another share an input.
 
     Args:
         find: What is looked for; its inputs are any values of their element types and shapes (a number is that size, a name any
@@ -170,8 +170,8 @@ def _once(name: str) -> Guard:
 
     def is_not_its_own(match: Match) -> Refusal | None:
         """The rule has not made this itself."""
-        node = match.root.producer()
-        is_its_own = node is not None and node.metadata_props.get(RULE_KEY) == name
+        nodes = [node for root in match.roots if (node := root.producer()) is not None]
+        is_its_own = any(node.metadata_props.get(RULE_KEY) == name for node in nodes)
         return match.refuse("other_rule", "root", "what the rule has not made itself") if is_its_own else None
 
     return is_not_its_own

@@ -65,8 +65,8 @@ class Matcher:
             raise PatternError(f"the pattern {pattern} matches any value; a rule needs an operator at its root")
         if any(isinstance(part, Siblings) for child in pattern.children() for part in child.walk()):
             raise PatternError(f"{pattern}: siblings stand only around a whole pattern or replacement")
-        if isinstance(pattern, Siblings):
-            pattern.check()
+        if isinstance(pattern, Siblings) and (problem := pattern.problem()) is not None:
+            raise PatternError(problem)
         self.heads = pattern.heads
         counts: dict[int, int] = {}
         for parent in pattern.walk():

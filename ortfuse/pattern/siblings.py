@@ -49,22 +49,17 @@ class Siblings(Pattern):
             for number, one in enumerate(made)
         )
 
-    def check(self) -> None:
-        """Refuse roots that cannot be found.
-
-        Raises:
-            PatternError: A root matches any value, shares no variable with the first, or is an output of the node of another.
-        """
+    def problem(self) -> str | None:
+        """Why a root cannot be found: it is any value, has no variable of the first, or is of the node of another root."""
         nodes = [root.node if isinstance(root, Out) else root for root in self.roots]
         for number, root in enumerate(self.roots):
             if root.heads is None:
-                raise PatternError(f"the sibling {root} matches any value; each needs an operator at its root")
+                return f"the sibling {root} matches any value; each needs an operator at its root"
             if not self.shared[number]:
-                raise PatternError(
-                    f"the sibling {root} shares no variable with {self.roots[0]}; one that is not optional is needed"
-                )
+                return f"the sibling {root} shares no variable with {self.roots[0]}; one that is not optional is needed"
             if any(nodes[number] is other for other in nodes[:number]):
-                raise PatternError(f"the sibling {root} is of the same node as another; each needs one of its own")
+                return f"the sibling {root} is of the same node as another; each needs one of its own"
+        return None
 
 
 def certain_variables(pattern: Pattern) -> list[str]:

@@ -293,11 +293,28 @@ def test_a_replacement_can_only_use_what_the_pattern_captures():
         made(pattern, replacement)
 
 
-def test_outputs_that_are_not_computed_from_one_another_are_refused():
+def test_outputs_that_are_computed_side_by_side_are_siblings():
     def pattern(op, x):
-        return op.Relu(x), op.Neg(x)
+        total = op.Abs(x)
+        return op.Relu(total), total, op.Neg(x)
 
-    with pytest.raises(RuleError, match="a pattern has one root"):
+    def replacement(op, x):
+        total = op.Abs(x)
+        return op.Clip(total, 0.0), total, op.Mul(-1.0, x)
+
+    rule = made(pattern, replacement, shapes="b 8")
+    model = """<ir_version: 8, opset_import: ["": 20]> g (float[2, 8] x) => (float[2, 8] y, float[2, 8] z, float[2, 8] k)
+        { a = Abs(x)  y = Relu(a)  z = Exp(a)  k = Neg(x) }"""
+    assert sorted(fired(rule, model).split()) == ["Abs", "Clip", "Exp", "Mul"]
+    report = prove(made(lambda op, x: (op.Relu(x), op.Neg(x)), lambda op, x: (op.Clip(x, 0.0), op.Mul(-1.0, x))))
+    assert report.proved, report.failures
+
+
+def test_outputs_that_share_nothing_are_refused():
+    def pattern(op, x, y):
+        return op.Relu(x), op.Exp(y)
+
+    with pytest.raises(RuleError, match=r"test.rule: the sibling Exp\(y\) shares no variable with Relu\(x\)"):
         made(pattern, pattern)
 
 

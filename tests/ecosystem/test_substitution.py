@@ -137,6 +137,21 @@ def test_several_outputs_on_one_path() -> None:
     assert sorted(operators(done)) == ["Add", "Exp", "Max", "Neg"]
 
 
+def test_several_outputs_side_by_side() -> None:
+    head = "g (float[n, d] x, float[d, 4] a, float[d, 3] b) => (float[n, 4] q, float[n, 3] k)"
+    find = f"{head} {{ q = MatMul(x, a)  k = MatMul(x, b) }}"
+    replace = f"{head} <int64[2] sizes = {{4, 3}}> {{ w = Concat<axis = 1>(a, b)  p = MatMul(x, w)  q, k = Split<axis = 1>(p, sizes) }}"
+    given = (
+        "g (float[N, 8] x, float[8, 4] a, float[8, 3] b) => (float[N, 3] y, float[N, 4] z) "
+        "{ r = Relu(x)  y = MatMul(r, b)  t = MatMul(r, a)  z = Exp(t) }"
+    )
+    done = ortfuse.substitute(model(given), model(find), model(replace), verify="whole")
+    assert sorted(operators(done)) == ["Concat", "Exp", "MatMul", "Relu", "Split"]
+    exchanged = replace.replace("q, k = Split", "k, q = Split").replace("(a, b) ", "(b, a) ")
+    with pytest.raises(UnprovedError):
+        ortfuse.substitute(model(given), model(find), model(exchanged))
+
+
 @pytest.mark.parametrize(
     ("find", "replace", "words"),
     [
@@ -144,8 +159,8 @@ def test_several_outputs_on_one_path() -> None:
         (SWISH, SWISH.replace("=> (float[n, m] y)", "=> (float[n, m] y, float[n, m] s)"), r"outputs of g \(y, s\) are not"),
         (SWISH, QUICK.replace("float[n, m] x", "float16[n, m] x"), "'x' is FLOAT16 in g and FLOAT in g"),
         (SWISH, QUICK.replace("float[n, m] y", "float[n, m, 1] y"), "'y' has the shape .* a replacement keeps the shapes"),
-        ("g (float[n] x) => (float[n] x2, float[n] y) { x2 = Relu(x)  y = Neg(x) }",
-         "g (float[n] x) => (float[n] x2, float[n] y) { x2 = Relu(x)  y = Neg(x) }", "a pattern has one root"),
+        ("g (float[n] x, float[n] z) => (float[n] x2, float[n] y) { x2 = Relu(x)  y = Neg(z) }",
+         "g (float[n] x, float[n] z) => (float[n] x2, float[n] y) { x2 = Relu(x)  y = Neg(z) }", "shares no variable"),
     ],
 )  # fmt: skip
 def test_pairs_that_do_not_go_together_are_refused(find: str, replace: str, words: str) -> None:
