@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import onnx_ir as ir
 
-from ortfuse.assessment import Assessment, Progress, given_inputs, inputs_to_measure, silent
+from ortfuse.assessment import Assessment, Progress, at_common_sizes, given_inputs, inputs_to_measure, silent
 from ortfuse.attempts import Attempts, as_it_is, declare, demand_possible, left_alone, runnable, taken_in
 from ortfuse.conclusion import Clock, concluded
 from ortfuse.errors import InvalidModelError, OptionError, PassError, PatternError
@@ -284,7 +284,7 @@ def diff(
         second: The other model.
         options: Only `inputs`, `seed` and `tolerance` are used.
         run: Whether to run both, and to compare every tensor that both compute; by default if there are `inputs`, without
-            which they are generated.
+            which they are generated, of sizes that are declared or fixed in either.
         progress: Called with short messages about what is going on.
         **changes: Single options; they override those of `options`.
 
@@ -301,7 +301,8 @@ def diff(
     structure = compare_structure(one, other, matching)
     if not (options.inputs is not None if run is None else run):
         return ModelDifference(structure, None, matching)
-    found, _ = experiments(one, given_inputs(options, one), options.seed, reference=False)
+    drawn = at_common_sizes([one, other])
+    found, _ = experiments(drawn, given_inputs(options, drawn), options.seed, reference=False)
     inputs = [(trial.label, trial.inputs) for trial in found]
     tensors = compare_tensors(one, other, matching, inputs, options.tolerance, progress or silent)
     return ModelDifference(structure, tensors, matching)
@@ -453,7 +454,8 @@ def benchmark(
     Args:
         models: The models, keyed by the name to report them under; they must take the same inputs.
         options: Only `inputs`, `sizes`, `seed`, `rounds`, `bench_budget` and `threads` are used. Without inputs, the models are
-            measured on generated ones of these `sizes`, by default one sample of 128 positions.
+            measured on generated ones of these `sizes`, by default one sample of 128 positions, or of the sizes that are
+            declared or fixed in any of them.
         **changes: Single options; they override those of `options`.
 
     Returns:
@@ -469,7 +471,7 @@ def benchmark(
         raise OptionError("models", f'give models by name, such as {{"before": a, "after": b}}, not {models!r}')
     options = _options(options, **changes, bench=True)
     entered = {name: runnable(model) for name, model in models.items()}
-    sizes, inputs = inputs_to_measure(options, next(iter(entered.values())))
+    sizes, inputs = inputs_to_measure(options, at_common_sizes(list(entered.values()), options.sizes))
     rounds, seconds, threads = options.rounds, budget_of(options.bench_budget), options.threads
     rows = measure(entered, inputs, rounds=rounds, seconds=seconds, threads=threads)
     sessions: Sequence[SessionLatency] = ()

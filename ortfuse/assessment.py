@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -83,6 +83,23 @@ def idle(options: Options) -> dict[str, str]:
     }
 
 
+def at_common_sizes(models: Sequence[Runnable], but: Collection[str] = ()) -> Runnable:
+    """The first model, restricted to sizes at which the others run too; a copy, to draw inputs for all.
+
+    Args:
+        models: The models, which have the same inputs.
+        but: Names of open dimensions that stay open.
+    """
+    first, *others = models
+    if not isinstance(first, ir.Model) or not others:
+        return first
+    from ortfuse.model.declare_sizes import restrict_to_sizes_of
+
+    made = first.clone()
+    restrict_to_sizes_of(made, [other for other in others if isinstance(other, ir.Model)], but)
+    return made
+
+
 def inputs_to_measure(options: Options, model: Runnable) -> tuple[str, Inputs]:
     """The inputs a model is measured on, with a description: the user's first inputs, or generated ones of a typical size.
 
@@ -92,7 +109,11 @@ def inputs_to_measure(options: Options, model: Runnable) -> tuple[str, Inputs]:
     from ortfuse.bench import typical_inputs
 
     given = given_inputs(options, model)
-    return ("the given inputs", given[0]) if given else typical_inputs(model, sizes=options.sizes, seed=options.seed)
+    if given:
+        return "the given inputs", given[0]
+    label, inputs = typical_inputs(model, sizes=options.sizes, seed=options.seed)
+    fixed = declared_sizes(model).fix if isinstance(model, ir.Model) else {}
+    return ", ".join([label, *(f"{name}={size}" for name, size in fixed.items())]), inputs
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 import onnx_ir as ir
 
 from ortfuse.api import explain
-from ortfuse.assessment import Progress, inputs_to_measure, silent
+from ortfuse.assessment import Progress, at_common_sizes, inputs_to_measure, silent
 from ortfuse.attempts import runnable
 from ortfuse.errors import OrtfuseError
 from ortfuse.model.interop import AnyModel
@@ -92,7 +92,7 @@ def side_by_side(before: AnyModel, after: AnyModel, options: Options, progress: 
     for library in options.custom_ops:  # type: ignore[union-attr]
         use_library(library)
     models = runnable(before), runnable(after)
-    inputs = inputs_to_measure(options, models[0])
+    inputs = inputs_to_measure(options, at_common_sizes(models, options.sizes))
     progress("running both under the profiler")
     return side_by_side_of(models, inputs, rounds=options.rounds, threads=options.threads)
 

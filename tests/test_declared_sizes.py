@@ -15,11 +15,14 @@ from onnx.parser import parse_model
 from typer.testing import CliRunner
 
 import ortfuse
+from ortfuse.assessment import at_common_sizes, inputs_to_measure
+from ortfuse.attempts import runnable
 from ortfuse.cli.app import app
 from ortfuse.errors import OptionError, VerificationError
 from ortfuse.execution.experiments import explored
 from ortfuse.graph.declared_sizes import KEY, DeclaredSizes, declared_sizes
 from ortfuse.model.declare_sizes import declare_sizes
+from ortfuse.options import Options
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]> g '
 EXPANDED = (
@@ -217,3 +220,41 @@ def test_damaged_metadata_declare_nothing(text: str) -> None:
     model = ir.from_proto(proto(CUT))
     model.metadata_props[KEY] = text
     assert not declared_sizes(model)
+
+
+@pytest.mark.parametrize(
+    ("text", "declared", "sizes"),
+    [
+        (PRODUCT, {"fix": {"a": 5}}, "a=5"),
+        (PRODUCT, {"size_range": {"a": (200, 300)}}, "a=200"),
+        (POSITIONS, {"fix": {"sequence": 16}}, "sequence=16"),
+        (POSITIONS, {"size_range": {"sequence": (1, 100)}}, "sequence=100"),
+    ],
+)
+def test_models_side_by_side_run_at_the_sizes_declared_of_any(text: str, declared: dict[str, Any], sizes: str) -> None:
+    model = proto(text)
+    models = [model, ortfuse.optimize(model, **declared).model]
+    drawn = at_common_sizes([runnable(one) for one in models])
+    inputs = inputs_to_measure(Options(), drawn)[1]["x"]
+    name, size = sizes.split("=")
+    axis = [dim.dim_param for dim in model.graph.input[0].type.tensor_type.shape.dim].index(name)
+    assert inputs.shape[axis] == int(size)
+    found = ortfuse.benchmark(dict(zip("ab", models, strict=True)), rounds=1)
+    assert [row.name for row in found.rows] == ["a", "b"] and sizes in found.sizes
+    assert ortfuse.diff(*models, run=True).tensors is not None
+
+
+def test_models_side_by_side_run_at_the_sizes_fixed_in_a_shape() -> None:
+    fixed = proto(PRODUCT.replace("float[a,b] x", "float[5,3] x").replace("float[a,2] z", "float[5,2] z"))
+    drawn = at_common_sizes([runnable(proto(PRODUCT)), runnable(fixed)])
+    assert inputs_to_measure(Options(), drawn)[1]["x"].shape == (5, 3)
+    assert len(ortfuse.benchmark({"a": proto(PRODUCT), "b": fixed}, rounds=1).rows) == 2
+
+
+def test_a_size_that_is_given_stays_the_users() -> None:
+    model = proto(PRODUCT)
+    fixed = ortfuse.optimize(model, fix={"a": 5}).model
+    found = ortfuse.benchmark({"a": model, "b": fixed}, rounds=1, sizes={"a": 5})
+    assert "a=5" in found.sizes
+    with pytest.raises(VerificationError, match="Got: 6 Expected: 5"):
+        ortfuse.benchmark({"a": model, "b": fixed}, rounds=1, sizes={"a": 6})

@@ -371,7 +371,8 @@ def bench(
 
     Runs are interleaved; the speedup is the median over rounds of the first model's latency divided by each one's, and
     beside it stand the bounds between which that median lies with 95 % confidence. There are as many rounds as it takes for
-    these to be narrow, within the time of --budget.
+    these to be narrow, within the time of --budget. Inputs that are generated have the sizes that are declared or fixed in any
+    of the models.
     """
     with guarded(debug):
         from ortfuse.bench import numbered

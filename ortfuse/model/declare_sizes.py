@@ -6,8 +6,9 @@ generated and the file that is written know them without more. An axis without a
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
@@ -38,6 +39,46 @@ def declare_sizes(model: ir.Model, declared: DeclaredSizes) -> dict[str, DimLike
     _rename(model, sizes)
     DeclaredSizes(declared.same, _open_ranges(ranges, sizes), declared.fix).store(model)
     return sizes
+
+
+def restrict_to_sizes_of(model: ir.Model, others: Iterable[ir.Model], but: Collection[str] = ()) -> None:
+    """Declare of a model, in place, the sizes at which others run too: those declared of them, and those of fixed shapes.
+
+    Declarations that say nothing of the model, or contradict it or earlier ones, are left out.
+
+    Args:
+        model: The model.
+        others: The others, which have the same inputs.
+        but: Names of dimensions that are left open.
+    """
+    for other in others:
+        declared = declared_sizes(other)
+        single = [
+            *(DeclaredSizes(same={name: text}) for name, text in declared.same.items() if name not in but),
+            *(DeclaredSizes(fix={name: size}) for name, size in declared.fix.items() if name not in but),
+            *(DeclaredSizes(fix={name: size}) for name, size in _fixed_in(other, model) if name not in but),
+        ]
+        for one in single:
+            with contextlib.suppress(OptionError):
+                declare_sizes(model, one)
+        for name, (low, high) in declared.size_range.items():
+            least, most = declared_sizes(model).size_range.get(name, (low, high))
+            both = max(low, least), min(high, most)
+            if name not in but and both[0] <= both[1]:
+                with contextlib.suppress(OptionError):
+                    declare_sizes(model, DeclaredSizes(size_range={name: both}))
+
+
+def _fixed_in(other: ir.Model, model: ir.Model) -> list[tuple[str, int]]:
+    """The open dimensions of a model's inputs that are numbers in another model, by name or as `input[axis]`."""
+    there = {value.name: value.shape.dims for value in other.graph.inputs if value.shape is not None}
+    return [
+        (dim.value or f"{value.name}[{axis}]", size)
+        for value in model.graph.inputs
+        if value.shape is not None and len(value.shape) == len(there.get(value.name, ()))
+        for axis, (dim, size) in enumerate(zip(value.shape.dims, there[value.name], strict=True))
+        if isinstance(dim, ir.SymbolicDim) and isinstance(size, int)
+    ]
 
 
 def _open_ranges(ranges: Mapping[str, Bounds], sizes: Mapping[str, DimLike]) -> dict[str, Bounds]:
