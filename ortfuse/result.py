@@ -169,7 +169,7 @@ class Result:
             **self.report.to_dict(),
             "ok": self.ok,
             "options": self.options.to_dict(),
-            "verdict": self.verdict.to_dict() if self.verdict else None,
+            "verdict": None if self.verdict is None else self.verdict.to_dict(),
             "blame": self.blame,
             "sites": None if self.sites is None else [check.to_dict() for check in self.sites],
             "explanation": self.explanation.to_dict() if self.explanation else None,

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import ortfuse
-from ortfuse.errors import OptionError
+from ortfuse.errors import OptionError, OutputError
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[n,8] x) => (float[n,8] y)
 <float half = {0.5}, float one = {1}, float root = {1.4142135}> {
@@ -73,3 +73,20 @@ def test_a_session_of_a_result_has_its_settings(written: bool, tmp_path: Path) -
 def test_a_session_of_anything_else_is_refused() -> None:
     with pytest.raises(TypeError, match=r"of a model file or of a result of ortfuse\.optimize, not of a int"):
         ortfuse.session(3)  # type: ignore[arg-type]
+
+
+def test_a_page_replaces_neither_the_model_nor_the_result(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(TEXT)
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    found = ortfuse.optimize(tmp_path / "m.onnx", output=tmp_path / "o.onnx")
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    for name in ("m.onnx", "m.data", "o.onnx", "o.onnx.session.json"):
+        with pytest.raises(OutputError, match="belongs to the model"):
+            found.page(tmp_path / name)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_verdict_can_be_asserted(result: ortfuse.Result) -> None:
+    assert ortfuse.verify(onnx.parser.parse_model(TEXT), result.model)
+    other = onnx.parser.parse_model(TEXT.replace("half = {0.5}", "half = {0.6}"))
+    assert not ortfuse.verify(onnx.parser.parse_model(TEXT), other)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ortfuse.printable import visible
 
@@ -48,7 +48,7 @@ class Fitting:
             shown.remove(spare.pop(0))
         left_out = ", ".join(self.headings[column] for column in known if column not in shown)
         made = Table(
-            title=escape(self.title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False,
+            title=Text(self.title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False,
             caption=f"too narrow for: {left_out}" if left_out else None, caption_justify="left",
         )  # fmt: skip
         for column in shown:
@@ -58,7 +58,7 @@ class Fitting:
             else:
                 made.add_column(heading, justify="left" if heading in self.words else "right", no_wrap=True)
         for cells in zip(*(self._cells(column) for column in shown), strict=True):
-            made.add_row(*map(escape, cells))
+            made.add_row(*map(Text, cells))
         yield made
 
     def _cells(self, column: int) -> list[str]:

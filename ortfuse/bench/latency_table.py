@@ -108,7 +108,8 @@ def doubts(rows: Sequence[Latency]) -> list[str]:
 
 
 def _named(rows: Sequence[Latency]) -> str:
-    more = f" and {len(rows) - MOST_NAMED} others" if len(rows) > MOST_NAMED else ""
+    left = len(rows) - MOST_NAMED
+    more = f" and {left} other{'s' * (left > 1)}" if left > 0 else ""
     return ", ".join(row.name for row in rows[:MOST_NAMED]) + more
 
 

@@ -171,7 +171,8 @@ def _add_model(read: _Known, model: Path, called: str) -> None:
     """The weights and the settings of a model."""
     for file in _weights(model):
         read.add(file, f"a file with weights of {called}")
-    read.add(model.with_name(model.name + _BESIDE[0]), f"the file with the settings of {called}")
+    if model.name:  # a folder such as `.` has none; whoever opens it says so
+        read.add(model.with_name(model.name + _BESIDE[0]), f"the file with the settings of {called}")
 
 
 def _add_result(written: _Known, command: str, result: Path, values: Mapping[str, Any], called: str) -> None:
@@ -197,6 +198,8 @@ def _add_written(written: _Known, result: Path, model: Path | None, called: str)
 def _beside(result: Path) -> Iterator[Path]:
     """The files that come to stand beside a result, where the link that it may be leads to as well."""
     for place in dict.fromkeys((result, Path(os.path.realpath(result)))):
+        if not place.name:  # a folder such as `.`; whoever writes says so
+            continue
         for ending in _BESIDE:
             yield place.with_name(place.name + ending)
         yield from (place.with_name(place.name + _DATA + (f".{number}" if number else "")) for number in range(10))

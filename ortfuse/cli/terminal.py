@@ -35,7 +35,7 @@ class Terminal(Console):
         super().__init__(emoji=False, **how)
 
     def print(self, *objects: Any, markup: bool | None = None, **how: Any) -> None:
-        """Print texts, in which nothing is markup unless it is said to be, and tables, whose cells are."""
+        """Print texts and tables, in which nothing is markup unless it is said to be."""
         super().print(*objects, markup=bool(markup), **how)
 
     def render_str(self, text: str, **how: Any) -> Text:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ortfuse.bench.latency_table import speedup_cell
 from ortfuse.report.console import show_notes
+from ortfuse.report.names import Names
 
 if TYPE_CHECKING:
     from ortfuse.calibration import Calibration, Effect, MeasuredSettings
@@ -38,7 +38,7 @@ def show_calibration(console: Console, found: Calibration) -> None:
     for heading in ("speedup there", "here"):
         made.add_column(heading, justify="right")
     for one in found.changed:
-        made.add_row(one.rule, escape(one.sizes), f"{one.shipped:.2f}", f"{one.here:.2f}")
+        made.add_row(Names(one.rule), Names(one.sizes), f"{one.shipped:.2f}", f"{one.here:.2f}")
     if made.row_count:
         console.print(made)
     elif sizes:
@@ -51,7 +51,7 @@ def show_calibration(console: Console, found: Calibration) -> None:
 
 def show_settings(console: Console, found: MeasuredSettings) -> None:
     """Print what each setting of a session buys, and what is recommended now."""
-    made = Table(title=f"{escape(found.model)} with {escape(found.inputs)}", title_justify="left")
+    made = Table(title=f"{found.model} with {found.inputs}", title_justify="left")
     made.add_column("setting", overflow="fold")
     for heading in ("speedup", "(95 %)"):
         made.add_column(heading, justify="right")
@@ -68,9 +68,9 @@ def show_settings(console: Console, found: MeasuredSettings) -> None:
 
 
 def _row(effect: Effect) -> tuple[str, str, str, str]:
-    settings = escape(", ".join(f"{name} = {value}" for name, value in effect.settings.items()))
+    settings = ", ".join(f"{name} = {value}" for name, value in effect.settings.items())
     if effect.reason:
-        return settings, "", "", escape(effect.reason)
+        return settings, "", "", effect.reason
     bounds = "{:.2f}..{:.2f}".format(*effect.bounds) if effect.bounds else ""
     return settings, speedup_cell(effect.speedup, effect.bounds), bounds, "" if effect.pays else "not worth it for sure"
 

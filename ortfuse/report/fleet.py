@@ -6,11 +6,11 @@ import statistics
 from collections import Counter
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ortfuse.bench.latency_table import NO_DIFFERENCE, is_noise, speedup_cell
 from ortfuse.fleet import Row, Sweep
+from ortfuse.report.names import Names
 
 _STYLES = {"ok": "", "wrong": "bold red", "refused": "yellow", "crashed": "bold red", "hung": "bold red"}
 
@@ -33,7 +33,7 @@ def show_sweep(console: Console, found: Sweep) -> None:
         speedup = speedup_cell(row.speedup, row.speedup_bounds) if row.speedup else ""
         style = _style(row)
         seconds = [f"{row.seconds:.1f}"] if "seconds" in numbers else []
-        table.add_row(*map(escape, (row.model, row.status, nodes, speedup, bounds, *seconds, remark)), style=style)
+        table.add_row(*map(Names, (row.model, row.status, nodes, speedup, bounds, *seconds, remark)), style=style)
     console.print(table)
     console.print(summary(found), highlight=False)
 

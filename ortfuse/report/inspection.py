@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ortfuse.bench.fitting import Fitting
 from ortfuse.report.console import show_notes
+from ortfuse.report.names import Names
 
 if TYPE_CHECKING:
     from ortfuse.inspection import Inspection, Port, Region
@@ -48,7 +48,7 @@ def _show_signature(console: Console, found: Inspection) -> None:
         made.add_column(heading, overflow="fold")
     for what, ports in (("input", found.inputs), ("output", found.outputs)):
         for port in ports:
-            made.add_row(what, escape(port.name), port.dtype, escape(_shape(port)), escape(", ".join(port.dynamic)))
+            made.add_row(what, Names(port.name), port.dtype, Names(_shape(port)), Names(", ".join(port.dynamic)))
     console.print(made)
 
 
@@ -57,7 +57,10 @@ def _shape(port: Port) -> str:
 
 
 def _show_weights(console: Console, found: Inspection) -> None:
-    rows = [f"{row.elements:,} {row.dtype} in {row.tensors} tensors ({_unit(row.bytes)}B)" for row in found.weights]
+    rows = [
+        f"{row.elements:,} {row.dtype} in {row.tensors} tensor{'s' * (row.tensors != 1)} ({_unit(row.bytes)}B)"
+        for row in found.weights
+    ]
     console.print(f"parameters: {found.parameters:,}; constants: {'; '.join(rows) or 'none'}", highlight=False)
 
 

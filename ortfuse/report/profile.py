@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ortfuse.bench.digits import digits
@@ -109,7 +108,13 @@ def _show_groups(console: Console, title: str, rows: Sequence[Group], scale: flo
         seconds, share = sum(row.seconds for row in rest), sum(row.share for row in rest)
         kernels, calls = sum(row.kernels for row in rest), sum(row.calls for row in rest)
         made.add_row(
-            f"{len(rest)} others", f"{seconds * scale:.3f}", f"{share:.1%}", str(kernels), str(calls), "", style="dim"
+            f"{len(rest)} other{'s' * (len(rest) > 1)}",
+            f"{seconds * scale:.3f}",
+            f"{share:.1%}",
+            str(kernels),
+            str(calls),
+            "",
+            style="dim",
         )
     console.print(made)
 
@@ -139,7 +144,7 @@ def _show_bottlenecks(console: Console, found: Profile) -> None:
     for heading in ("what", "share", "remedy"):
         made.add_column(heading, overflow="fold", justify="right" if heading == "share" else "left")
     for one in found.bottlenecks:
-        made.add_row(escape(one.what), f"{one.share:.1%}", escape(one.remedy))
+        made.add_row(Names(one.what), f"{one.share:.1%}", Names(one.remedy))
     if made.row_count:
         console.print(made)
 

@@ -59,12 +59,15 @@ class RuntimeChange:
     def text(self) -> str:
         """A sentence on what is done, and by what."""
         who = ", ".join(self.optimisers) or "its own optimisations"
+        ends = "s" * (len(self.optimisers) == 1)
         if self.refusal:
-            what = f"keep it from running the original with {self.label}: {self.refusal}"
+            what = f"keep{ends} it from running the original with {self.label}: {self.refusal}"
         elif math.isfinite(self.relative):
-            what = f"move output '{self.output}' of the original by {self.relative:.2g} of its scale with {self.label}"
+            what = f"move{ends} output '{self.output}' of the original by {self.relative:.2g} of its scale with {self.label}"
         else:
-            what = f"change NaN, infinity or the shape of output '{self.output}' of the original with {self.label}"
+            what = (
+                f"change{ends} NaN, infinity or the shape of output '{self.output}' of the original with {self.label}"
+            )
         avoided = "; the result avoids that" if self.is_avoided else ""
         return f"ONNX Runtime is to blame, not a rewrite: {who} {what}{avoided}"
 

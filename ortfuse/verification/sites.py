@@ -78,7 +78,7 @@ class SiteCheck(Judged):
             "reason": self.reason,
             "error_before": self.error_before,
             "error_after": self.error_after,
-            "verdict": self.verdict.to_dict() if self.verdict else None,
+            "verdict": None if self.verdict is None else self.verdict.to_dict(),
         }
 
 

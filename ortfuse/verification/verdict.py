@@ -103,6 +103,10 @@ class Verdict:
         """Whether something was compared and everything passed."""
         return bool(self.trials) and not self._shows_nothing and all(trial.ok for trial in self.trials)
 
+    def __bool__(self) -> bool:
+        """The same as `ok`, so that a verdict can be asserted."""
+        return self.ok
+
     @property
     def _shows_nothing(self) -> bool:
         return self.exercise is not None and self.exercise.shows_nothing

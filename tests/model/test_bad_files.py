@@ -9,11 +9,15 @@ import onnx
 import pytest
 from model_files import large, linear, weight_of, write_external, write_linear
 from onnx import TensorProto, numpy_helper, parser
+from typer.testing import CliRunner
 
+from ortfuse.cli.app import app
 from ortfuse.errors import ModelFileError, OrtfuseError
 from ortfuse.graph.tensors import tensors
 from ortfuse.model import io
 from ortfuse.model.io import load, save
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
@@ -307,3 +311,20 @@ def test_a_weight_that_is_wider_than_its_file_does_not_reach_the_parser(tmp_path
     (tmp_path / "m.onnx").write_bytes(content)
     with pytest.raises(ModelFileError, match=r"is cut off or damaged \(the field at byte .* claims to end at byte"):
         load(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("command", ["optimize", "convert", "tune", "inspect"])
+@pytest.mark.parametrize("model", [".", "/", ""])
+def test_a_folder_as_model_is_named_by_every_command(command: str, model: str, tmp_path: Path) -> None:
+    options = [] if command == "inspect" else ["-o", str(tmp_path / "o.onnx")]
+    options += ["--to", "float16"] if command == "convert" else []
+    found = CliRunner().invoke(app, [command, model, *options])
+    assert found.exit_code == 2
+    assert "report it" not in found.output
+
+
+@pytest.mark.parametrize("output", [".", "/", ""])
+def test_a_folder_as_result_is_named(output: str) -> None:
+    found = CliRunner().invoke(app, ["optimize", str(GOLDEN / "resnet.raw.onnx"), "-o", output])
+    assert found.exit_code == 2
+    assert "report it" not in found.output

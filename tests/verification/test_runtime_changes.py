@@ -39,7 +39,7 @@ def test_a_result_that_avoids_what_the_runtime_does_is_told_so() -> None:
     assert change is not None
     assert change.is_avoided
     assert change.optimisers == ("MatmulTransposeFusion",)
-    assert "ONNX Runtime is to blame, not a rewrite: MatmulTransposeFusion move output 'y'" in change.text()
+    assert "ONNX Runtime is to blame, not a rewrite: MatmulTransposeFusion moves output 'y'" in change.text()
     assert "disabled_optimizers" not in result.session
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
 
-from ortfuse.errors import OptionError
+from ortfuse.errors import OptionError, OrtfuseError, OutputError
 from ortfuse.model.interop import enter
+from ortfuse.model.locations import locations
 from ortfuse.page import demand_libraries, write_page
 from ortfuse.pipeline import load_catalogue
 from ortfuse.report.pages.optimisation import optimisation_page
 from ortfuse.result import Result
+from ortfuse.sessions.stored import beside
 
 
 def write_result_page(result: Result, path: str | os.PathLike[str], name: str = "") -> None:
@@ -23,6 +26,7 @@ def write_result_page(result: Result, path: str | os.PathLike[str], name: str = 
         ModelFileError: The file of the original cannot be read.
     """
     demand_libraries(path)
+    _demand_no_model(result, path)
     if result.left_alone:
         raise OptionError("page", f"there is nothing to show: the model was left as it is: {result.left_alone}")
     given = result.original
@@ -35,6 +39,21 @@ def write_result_page(result: Result, path: str | os.PathLike[str], name: str = 
     page = optimisation_page(called, result, original, optimised, formulas)
     repeats = ", ".join([repr(os.fspath(given)) if is_file else "model", *_keywords(result)])
     write_page(replace(page, command=f"ortfuse.optimize({repeats})"), path)
+
+
+def _demand_no_model(result: Result, path: str | os.PathLike[str]) -> None:
+    """Refuse to write over the models of a result, and over what belongs to them."""
+    models = [Path(one) for one in (result.original, result.written) if isinstance(one, str | os.PathLike)]
+    for model in models:
+        weights = [model.parent / location for location in _locations(model)]
+        if any(_same(path, file) for file in (model, beside(model), *weights)):
+            raise OutputError(f"{os.fspath(path)}: belongs to the model {model}; name another file for the page")
+
+
+def _locations(model: Path) -> list[str]:
+    with contextlib.suppress(OrtfuseError, OSError, ValueError):  # what cannot be read has none
+        return locations(model)
+    return []
 
 
 def _keywords(result: Result) -> list[str]:
