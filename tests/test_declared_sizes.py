@@ -258,3 +258,8 @@ def test_a_size_that_is_given_stays_the_users() -> None:
     assert "a=5" in found.sizes
     with pytest.raises(VerificationError, match="Got: 6 Expected: 5"):
         ortfuse.benchmark({"a": model, "b": fixed}, rounds=1, sizes={"a": 6})
+
+
+def test_a_size_of_nothing_is_refused() -> None:
+    with pytest.raises(OptionError, match="sequence cannot be 0 in every run"):
+        ortfuse.optimize(proto(CUT), fix={"sequence": 0})

@@ -30,6 +30,9 @@ def declare_sizes(model: ir.Model, declared: DeclaredSizes) -> dict[str, DimLike
         OptionError: There is no open dimension of a name, or declarations contradict each other.
     """
     names = _Names(model)
+    for name, size in declared.fix.items():
+        if size < 1:
+            raise OptionError("fix", f"{name} cannot be {size} in every run: nothing would be computed; give 1 or more")
     fixed = {names.of("fix", name): size for name, size in declared.fix.items()}
     same = {names.of("same", name): names.formula(name, text) for name, text in declared.same.items()}
     ranges = {names.of("size_range", name): bounds for name, bounds in declared.size_range.items()}
