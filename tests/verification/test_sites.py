@@ -211,3 +211,41 @@ def test_the_values_of_a_model_are_observed_unless_it_is_large_or_does_not_run(m
     assert observe(model("y = Unheard(x)")) == {}
     monkeypatch.setattr("ortfuse.execution.observed.LARGEST", -1)
     assert observe(model("y = Relu(x)")) == {}
+
+
+FILLED = (
+    "s = Reshape(x, rows) h = Where(hide, low, s) w = Softmax<axis = -1>(h) y = Reshape(w, back)",
+    "float[b,3] x, bool[b,1,3] hide",
+)
+FILLED_CONSTANTS = "<int64[3] rows = {-1, 1, 3}, int64[2] back = {-1, 3}, float low = {-1e9}>"
+
+
+def lower(name: str, scores: Any) -> Rule:
+    """A rule that replaces the filler of hidden scores by one of another size."""
+    filled = op.Where(var("hide"), const("low"), x)
+    proof = Proof(shapes={"x": "b 1 3", "hide": "b 1 3"}, followed_by="Softmax")
+    lowest = op.Where(var("hide"), computed("lowest", lambda m: m.const("low") * 1e20), scores)
+    return Rule(name=name, pattern=filled, replace=lowest, exactness=Exactness.ROUNDING, source="test", proof=proof)
+
+
+def filled(body: str, outputs: str = "float[b,3] y") -> ir.Model:
+    return model(body, FILLED[1], outputs, FILLED_CONSTANTS)
+
+
+def test_scores_that_are_hidden_by_another_number_are_compared_behind_the_softmax() -> None:
+    checks = check(m := filled(FILLED[0]), lower("lower.right", x))
+    assert [(found.site, found.state) for found in checks.found.values()] == [("h", "equal")]
+    uses = [use.node for node in m.graph for value in node.outputs for use in value.uses()]
+    assert all(user.graph is m.graph for user in uses)
+
+
+def test_scores_that_make_other_weights_are_undone() -> None:
+    checks = check(filled(FILLED[0]), lower("lower.wrong", op.Mul(x, x)))
+    assert [found.state for found in checks.found.values()] == ["undone"]
+    assert "'w'" in checks.of_state("undone")[0].reason
+
+
+@pytest.mark.parametrize("body", ["y2 = Relu(h)", "y2 = Identity(h)"])
+def test_hidden_scores_that_something_else_sees_are_undone(body: str) -> None:
+    checks = check(filled(f"{FILLED[0]} {body}", "float[b,3] y, float[b,1,3] y2"), lower("lower.right", x))
+    assert [(found.site, found.state) for found in checks.found.values()] == [("h", "undone")]
