@@ -26,6 +26,7 @@ import onnx_ir as ir
 
 from ortfuse.dims import exact_div
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.editor import Editor
 from ortfuse.graph.walk import Scope
 from ortfuse.passes.building import Builder, Rounds
 from ortfuse.passes.context import Context
@@ -147,7 +148,7 @@ def _fold(affine: _Affine, scope: Scope, context: Context) -> bool:
     changed = {int(column) for column in np.flatnonzero((factor != 1) | (offset != 0))}
     if not all(_leaves_alone(path, place, views[place], changed, width, facts) for place in range(len(path) - 1)):
         return False
-    return _rewrite(affine, product, factor, offset, scope, context)
+    return _rewrite(affine, path, product, factor, offset, scope, context)
 
 
 def _path(affine: _Affine) -> list[ir.Value] | None:
@@ -300,7 +301,15 @@ def _places(factors: list[tuple[int, int]]) -> Iterator[int]:
     )
 
 
-def _rewrite(affine: _Affine, product: _Product, factor: Array, offset: Array, scope: Scope, context: Context) -> bool:
+def _rewrite(
+    affine: _Affine,
+    path: list[ir.Value],
+    product: _Product,
+    factor: Array,
+    offset: Array,
+    scope: Scope,
+    context: Context,
+) -> bool:
     facts, editor = context.facts, context.editor
     weight = facts.const(product.weight)
     assert weight is not None
@@ -309,7 +318,8 @@ def _rewrite(affine: _Affine, product: _Product, factor: Array, offset: Array, s
     shifted = offset if bias is None else bias.astype(np.float64).reshape(-1) * factor + offset
     if not (_is_held(scaled) and _is_held(shifted)):
         return False
-    nodes = [affine.node, product.node, *([product.sum] if product.sum is not None else [])]
+    moves = list(dict.fromkeys(use.node for value in path[:-1] for use in value.uses()))
+    nodes = [affine.node, *reversed(moves), *([product.sum] if product.sum is not None else []), product.node]
     with editor.change(FoldChannelAffine.name, rule=Rounds(FoldChannelAffine.name), nodes=nodes) as change:
         build = Builder(scope, editor, product.node)
         held = build.constant(context.spill.keep(scaled.astype(np.float32)))
@@ -320,10 +330,28 @@ def _rewrite(affine: _Affine, product: _Product, factor: Array, offset: Array, s
         else:
             made = build.node("MatMul", [product.node.inputs[0], held])[0]
             made = build.node("Add", [made, vector])[0] if vector is not None else made
-        editor.replace(product.output, made)
-        editor.replace(affine.node.outputs[0], affine.data)
-        editor.remove(affine.node, *([product.sum] if product.sum is not None else []), product.node)
+        instead = {product.output: made}
+        for node in moves:
+            _move_instead(node, instead, editor)
+        editor.replace(affine.node.outputs[0], instead[affine.data])
+        for before, after in instead.items():
+            if before not in path and (before.uses() or before.is_graph_output()):
+                editor.replace(before, after)
+        editor.remove(*nodes)
     return bool(change)
+
+
+def _move_instead(node: ir.Node, instead: dict[ir.Value, ir.Value], editor: Editor) -> None:
+    """Move the new values as a node moves the old ones; `instead` has the new ones, and gets those that the node makes."""
+    operands = [value if value is None else instead.get(value, value) for value in node.inputs]
+    attributes = node.attributes.values()
+    copy = ir.Node(node.domain, node.op_type, operands, attributes, num_outputs=len(node.outputs), version=node.version)
+    editor.insert_before(node, copy)
+    for before, after in zip(node.outputs, copy.outputs, strict=True):
+        if before.name == "":
+            editor.rename(after, "")
+        else:
+            instead[before] = after
 
 
 def _is_held(numbers: Array) -> bool:

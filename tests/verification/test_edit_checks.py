@@ -149,3 +149,27 @@ def test_an_edit_whose_new_side_crashes_the_runtime_is_undone(monkeypatch: pytes
         PassManager("cse").run(m, inspector=checks)
     assert [node.op_type for node in m.graph] == ["Softsign", "Tanh", "Mul"]
     assert "crashes when it executes the model" in checks.of_state("undone")[0].reason
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "m = MatMul(x, w) t = Transpose<perm = [1, 0]>(m) y = Add(t, column)",
+        "m = MatMul(x, w) a, c = Split<axis = -1>(m, sizes) t = Transpose<perm = [1, 0]>(a) u = Mul(t, pair) "
+        "v = Transpose<perm = [1, 0]>(u) y = Concat<axis = -1>(v, c)",
+        "m = MatMul(x, w) a = Slice(m, zero, two, one) c = Slice(m, two, three, one) t = Transpose<perm = [1, 0]>(a) "
+        "u = Mul(t, pair) v = Transpose<perm = [1, 0]>(u) y = Concat<axis = -1>(v, c)",
+    ],
+    ids=["offset behind a Transpose", "one part of a Split", "one of two Slices"],
+)
+def test_factors_and_offsets_are_compared_behind_what_moves_the_product(body: str) -> None:
+    constants = (
+        "<float[3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[3,1] column = {1, 2, 3}, float[2,1] pair = {2, 3}, "
+        "int64[2] sizes = {2, 1}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}>"
+    )
+    folded = model(body, outputs="float[m,n] y", initializers=constants)
+    operators, checks = run(folded, "fold_channel_affine")
+    assert states(checks) == {"equal"}
+    assert "Mul" not in operators
+    assert operators.count("Transpose") == body.count("Transpose")
+    assert {check.site for check in checks.found.values()} == {"y" if "column" in body else "u"}
