@@ -96,7 +96,8 @@ def optimize(
     Raises:
         WrongResultError: With `verify="whole"`, the result does not compute what the model computes. The error carries the
             result; nothing was measured or written.
-        VerificationError: The original cannot be executed, or lacks a dimension named in `sizes`.
+        VerificationError: The original cannot be executed, or lacks a dimension named in `sizes`. With `verify="whole"`, a
+            result without inputs to measure it on has a note instead.
         OptionError: An option has an invalid value, or two contradict each other.
         OrtfuseError: The model, the pipeline or a rule file cannot be used; the message says what to do.
     """

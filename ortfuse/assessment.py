@@ -232,8 +232,17 @@ class Assessment:
         self._progress("looking for the pass that broke it")
         return verdict, blame(found.experiments, self._original, self._stages, options.tolerance)
 
+    def choose_inputs(self) -> None:
+        """Choose the inputs that `latencies` measures on.
+
+        Raises:
+            VerificationError: The original runs on none of the inputs tried.
+        """
+        self._progress("choosing inputs to measure on")
+        self._measured_on = inputs_to_measure(self._options, self._original)
+
     def latencies(self) -> Latencies:
-        """The latencies of the original and of the model after each pass, measured in interleaved runs.
+        """The latencies of the original and of the model after each pass, measured in interleaved runs on the chosen inputs.
 
         Raises:
             VerificationError: A model cannot be executed.
@@ -241,7 +250,6 @@ class Assessment:
         from ortfuse.bench import Latencies, stages_of
 
         self._progress("measuring")
-        self._measured_on = inputs_to_measure(self._options, self._original)
         rows = self.measure(stages_of(self._original, self._stages))
         return Latencies(self._measured_on[0], tuple(rows))
 

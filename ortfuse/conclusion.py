@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ortfuse.assessment import Assessment
 from ortfuse.attempts import Attempts
+from ortfuse.errors import VerificationError
 from ortfuse.execution.expansion import not_loadable
 from ortfuse.execution.loading import Loading
 from ortfuse.model.interop import leave
@@ -23,6 +24,7 @@ from ortfuse.sessions import SessionConfig, Setting, recommended, store, write_b
 from ortfuse.sessions.recommended import with_runtime
 
 if TYPE_CHECKING:
+    from ortfuse.bench import Latencies
     from ortfuse.bisection.slowdown import Slowdown
     from ortfuse.explanation import Explanation, PinOutcome
     from ortfuse.verification import SiteCheck
@@ -79,8 +81,8 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
             result = replace(result, model=leave(inside, attempts.source), session=session)
         if not result.ok:
             raise WrongResultError(replace(result, timings=clock.timings()))
-    if options.bench:
-        found = asked.latencies()
+    found = _latencies(attempts, report) if options.bench else None
+    if found is not None:
         result = replace(result, latencies=found, slowdown=asked.slowdown(inside, report, found, attempts.without))
         if options.fastest and result.slowdown is not None:
             inside, result = _faster(attempts, result, result.slowdown)
@@ -103,6 +105,22 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
         )
         clock.lap("write")
     return replace(result, timings=clock.timings())
+
+
+def _latencies(attempts: Attempts, report: RunReport) -> Latencies | None:
+    """The latencies; `None`, with a note, if no inputs to measure a result on are found that was verified on others.
+
+    Raises:
+        VerificationError: There are no such inputs, and the result was not verified; or a model cannot be executed.
+    """
+    try:
+        attempts.asked.choose_inputs()
+    except VerificationError as error:
+        if attempts.options.verify != "whole":
+            raise
+        report.notes.append(f"not measured: {error}")
+        return None
+    return attempts.asked.latencies()
 
 
 def _site_checks(asked: Assessment) -> tuple[SiteCheck, ...] | None:

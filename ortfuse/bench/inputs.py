@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, VerificationError
 from ortfuse.execution.as_it_is import Runnable, signature_of
 from ortfuse.execution.generation import attempt, searches_for
-from ortfuse.execution.input_sizes import fixed_sizes, open_dims, uniform
-from ortfuse.execution.inputs import Inputs, input_specs
+from ortfuse.execution.input_sizes import OpenDim, Sizes, fixed_sizes, open_dims, uniform, wanted
+from ortfuse.execution.inputs import Inputs, InputSpec, input_specs
 from ortfuse.execution.session import Session
+from ortfuse.execution.size_climb import climb
 
 LEADING, OTHERS = 1, 128
 """Default sizes of open dimensions: batch-like ones that lead an input, and all others (lengths)."""
@@ -21,7 +22,7 @@ def typical_inputs(model: Runnable, *, sizes: Mapping[str, int] | None = None, s
     """Generate inputs to measure a model on.
 
     Args:
-        model: Run once on the inputs; if it refuses the usual sizes, nearby ones are used.
+        model: Run once on the inputs; if it refuses the usual sizes, nearby ones are used, or else such as are found by trying.
         sizes: Overrides the usual sizes, by the name of an open dimension (or `input[axis]` if it has no name).
         seed: Seed of the random numbers.
 
@@ -42,10 +43,32 @@ def typical_inputs(model: Runnable, *, sizes: Mapping[str, int] | None = None, s
         # The measurement reports the crash; other models may run on these inputs.
         ran, note = attempt(Session(model, optimise=False), specs, usual, seed, fixed, searches())
     if ran is None:
+        found = None if sizes or not isinstance(model, ir.Model) else _found_by_trying(model, specs, usual, seed)
+        if found is not None:
+            return found
         where = "does not run at the sizes given" if sizes else "runs on none of the sizes tried"
-        raise VerificationError(f"the model {where}: {(note or '').removeprefix('left out ')}")
+        raise VerificationError(f"the model {where}: {(note or '').removeprefix('left out ')}; {_advice(dims)}")
     label, inputs, _ = ran
     return label, inputs
+
+
+def _found_by_trying(model: ir.Model, specs: Sequence[InputSpec], usual: Sizes, seed: int) -> tuple[str, Inputs] | None:
+    """A description of sizes that are far from the usual ones, and inputs of them; `None` if no sizes were found."""
+    dims, session = open_dims(specs), Session(model, optimise=False)
+    targets = wanted(dims)
+    for start in (usual, targets[min(1, len(targets) - 1)]):
+        sizes = climb(model, specs, start, seed)
+        ran = None if sizes is None else attempt(session, specs, sizes, seed, sizes)[0]
+        if ran is not None:
+            return f"{ran[0]} (found by trying, the usual sizes are refused)", ran[1]
+    return None
+
+
+def _advice(dims: Sequence[OpenDim]) -> str:
+    """How to name sizes that a model takes, or inputs."""
+    inputs = "give inputs with --inputs FILE.npz"
+    sizes = " ".join(f"--size {dim.label}=N" for dim in dims)
+    return f"name sizes that it takes with {sizes}, or {inputs}" if sizes else inputs
 
 
 def usual_sizes(model: Runnable, sizes: Mapping[str, int] | None = None) -> dict[str, int]:

@@ -6,12 +6,15 @@ import itertools
 import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 from crashing import CRASHES
 
+import ortfuse
 from ortfuse.bench import doubts, executed_ops, latency, measure, numbered, stages_of, table, typical_inputs
 from ortfuse.bench.latency import Latency, file_bytes
 from ortfuse.bench.patience import Patience
@@ -223,6 +226,35 @@ def test_sizes_that_were_asked_for_are_not_replaced() -> None:
     assert typical_inputs(model)[0] == "b=1, s=64"
     with pytest.raises(VerificationError, match="does not run at the sizes given: b=1, s=100: "):
         typical_inputs(model, sizes={"s": 100})
+
+
+ELEVENTHS = (
+    HEADER
+    + """ g (float[b,s] x) => (float[n,m] y) <int64[2] rows = {11,-1}> {
+    r = Reshape(x, rows) y = Add(r, r) }"""
+)
+"""The number of elements is a multiple of 11, which no usual size is."""
+
+
+def test_sizes_that_only_trying_finds_are_used_where_all_usual_ones_are_refused() -> None:
+    label, inputs = typical_inputs(ir.from_onnx_text(ELEVENTHS))
+    assert label.endswith("(found by trying, the usual sizes are refused)")
+    assert inputs["x"].size % 11 == 0
+    with pytest.raises(
+        VerificationError, match="; name sizes that it takes with --size b=N --size s=N, or give inputs"
+    ):
+        typical_inputs(ir.from_onnx_text(ELEVENTHS), sizes={"s": 7})
+
+
+def test_a_verified_result_that_cannot_be_measured_is_written_with_a_note(tmp_path: Path) -> None:
+    model, output = ir.from_onnx_text(ELEVENTHS), tmp_path / "result.onnx"
+    given: Any = {"sizes": {"b": 1, "s": 7}, "output": output, "bench": True}
+    with pytest.raises(VerificationError, match="does not run at the sizes given"):
+        ortfuse.optimize(model, **given)
+    assert not output.exists()
+    result = ortfuse.optimize(model, verify="whole", **given)
+    assert result.verdict is not None and result.latencies is None and output.exists()
+    assert any(note.startswith("not measured: the model does not run at the sizes") for note in result.report.notes)
 
 
 CRASHING_X = {"x": np.ones((2, 3, 4), np.float16), "w": np.ones((4, 3), np.float16), "p": np.ones((2, 1), np.float16)}
