@@ -25,7 +25,8 @@ from ortfuse.execution.part import model_of, taken, upstream
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.edit import Edit
-from ortfuse.graph.traits import LAYER, RANDOM, RANGED, SIZES, has
+from ortfuse.graph.purity import draws_random
+from ortfuse.graph.traits import LAYER, RANGED, SIZES, has
 
 SMALL = 1 << 16
 """Limit in bytes on constants that an input of a rewrite is computed from; larger ones are tables or weights."""
@@ -164,7 +165,7 @@ def _can_be_copied(node: ir.Node) -> bool:
 
 def _can_be_cut_out(node: ir.Node) -> bool:
     nodes = [node, *walk.nested_nodes(node)]
-    return not any(has(one, RANDOM) or any(a.is_ref() for a in one.attributes.values()) for one in nodes)
+    return not any(draws_random(one) or any(a.is_ref() for a in one.attributes.values()) for one in nodes)
 
 
 def _ranged(value: ir.Value, facts: Facts) -> set[ir.Node]:

@@ -249,3 +249,12 @@ def test_scores_that_make_other_weights_are_undone() -> None:
 def test_hidden_scores_that_something_else_sees_are_undone(body: str) -> None:
     checks = check(filled(f"{FILLED[0]} {body}", "float[b,3] y, float[b,1,3] y2"), lower("lower.right", x))
     assert [(found.site, found.state) for found in checks.found.values()] == [("h", "undone")]
+
+
+def test_what_a_dropout_in_training_mode_drops_is_no_difference() -> None:
+    m = model(
+        "e = Gather(table, ids) d = Dropout(e, ratio, yes) s = Sigmoid(d) y = Mul(d, s)",
+        "int64[b] ids",
+        initializers="<float[2,3] table = {1, 2, 3, 4, 5, 6}, float ratio = {0.5}, bool yes = {1}>",
+    )
+    assert [found.state for found in check(m, SWISH).found.values()] == ["equal"]
