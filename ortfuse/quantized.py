@@ -21,6 +21,7 @@ from ortfuse.graph.selection import EVERYTHING, Selected, demand_matches, mark, 
 from ortfuse.model.atomic_write import writable_target
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import save
+from ortfuse.model.training_mode import told_of_training, training_note
 from ortfuse.options import InputsLike, Options, PathLike, PipelineOptions
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport
@@ -195,7 +196,7 @@ def quantize(
         None if budget is None else max(budget - (time.monotonic() - started), 0.0),
         timed=not qdq,
     )
-    with ROUNDED.kept(FOR_A_SEARCH):
+    with ROUNDED.kept(FOR_A_SEARCH), told_of_training(original) as training:
         outcome = fastest(
             inside, original, asked, Rules(wanted, target, selected), _store(store), progress, phases=phases
         )
@@ -203,7 +204,7 @@ def quantize(
         if outcome.taken.choice:
             write_bound(outcome.model, Bound(judged, asked.bound))
         written = None if outcome.reason else _written(outcome.model, options, progress, source.path)
-    outcome = replace(outcome, notes=[*notes_of(given), *outcome.notes, *_foreign(outcome.model, form)])
+    outcome = replace(outcome, notes=[*notes_of(given), *training, *outcome.notes, *_foreign(outcome.model, form)])
     seconds = time.monotonic() - started
     if budget is not None and seconds > OVER * budget:
         outcome = replace(outcome, notes=[*outcome.notes, _overrun(budget, seconds, phases)])
@@ -283,14 +284,15 @@ def lower(
     if options.output is not None:
         writable_target(options.output)
     original, source = enter(model)
-    given = given_inputs(options, original)
+    given, training = given_inputs(options, original), training_note(original)
     inside, target, report, selected = _in_float32(model, options, progress, only, exclude)
     progress("lowering")
     made = uniform(inside, wanted, given, target, selected)
     if given:
         settle(made.model)
     written = _written(made.model, options, progress, source.path)
-    return Lowered(leave(made.model, source), made, report, written, [*notes_of(given), *_foreign(made.model, form)])
+    notes = [*notes_of(given), *([] if training is None else [training]), *_foreign(made.model, form)]
+    return Lowered(leave(made.model, source), made, report, written, notes)
 
 
 def _is_qdq(form: str) -> bool:

@@ -7,10 +7,12 @@ user asks for it, since the model means what it says.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import onnx_ir as ir
 
+from ortfuse.errors import BoundError
 from ortfuse.graph import walk
 from ortfuse.graph.purity import may_drop, updates_statistics
 
@@ -36,8 +38,24 @@ def training_note(model: ir.Model) -> str | None:
     listed = " and ".join(f"{count} {kind}" for kind, count in counts.items())
     return (
         f"the model is in training mode ({listed}): it computes other outputs than the trained network. Export it with "
-        "model.eval(), or remove training mode with --inference"
+        "model.eval(), or remove training mode with 'ortfuse optimize --inference'"
     )
+
+
+@contextmanager
+def told_of_training(model: ir.Model) -> Iterator[Sequence[str]]:
+    """The warning that a model is in training mode, as notes for what is measured inside; none if it is not.
+
+    Raises:
+        BoundError: The bound is not met inside. The message has the warning too, since noise of training may be why.
+    """
+    note = training_note(model)
+    try:
+        yield () if note is None else (note,)
+    except BoundError as error:
+        if note is None:
+            raise
+        raise BoundError(f"{error}; {note}") from error
 
 
 def to_inference(model: ir.Model) -> str | None:

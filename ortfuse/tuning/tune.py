@@ -23,6 +23,7 @@ from ortfuse.execution.inputs import Inputs
 from ortfuse.model.atomic_write import demand_no_link, writable_target, write_text
 from ortfuse.model.interop import AnyModel, enter
 from ortfuse.model.io import load, save
+from ortfuse.model.training_mode import training_note
 from ortfuse.options import Options, PathLike
 from ortfuse.quantized import OVER, QuantizeOptions
 from ortfuse.sessions import SessionConfig, Setting, write_beside
@@ -166,7 +167,9 @@ def tune(
         written = () if output is None else _written(chosen, session, output, options.link)
         seconds = outcome.seconds + clock() - ending
         least = preparing + pace.first + pace.verifying + clock() - before
+        training = training_note(load(original))
         notes = [*measuring.notes, *outcome.notes, *_overrun(budget, seconds, least, variants)]
+        notes[:0] = [] if training is None else [training]
         return Tuned(replace(outcome, seconds=seconds, notes=notes), _portable(chosen, options), session, written)
 
 

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.model.training_mode import to_inference, training_note
+from ortfuse.errors import BoundError
+from ortfuse.model.training_mode import to_inference, told_of_training, training_note
 
 NORM = "<float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {3, -1}, float[2] v = {2, 0.5}, float r = {0.5}, bool t = {1}>"
 TRAINING = f"""<ir_version: 8, opset_import: ["": 15]> g (float[n, 2] x) => (float[n, 2] y) {NORM} {{
@@ -73,3 +74,34 @@ def test_commands_warn_of_training_mode(tmp_path: object) -> None:
     for command in (["inspect", path, "--no-measure"], ["bench", path, "--rounds", "3"], ["verify", path, path]):
         ended = CliRunner().invoke(app, command, env={"COLUMNS": "400"})
         assert "in training mode" in ended.output, command
+
+
+DROPS = """<ir_version: 8, opset_import: ["": 15]> g (float[n, 64] x) => (float[n, 64] y)
+    <float r = {0.5}, bool t = {1}> { h = MatMul(x, w) y, mask = Dropout(h, r, t) }"""
+
+
+def dropping() -> onnx.ModelProto:
+    model = ir.from_onnx_text(DROPS)
+    proto = ir.to_proto(model)
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype("f4")
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    return proto
+
+
+def test_half_precision_of_a_model_in_training_mode_is_told() -> None:
+    assert [note for note in ortfuse.convert(dropping()).notes if "in training mode (1 Dropout)" in note]
+
+
+def test_lowering_of_a_model_in_training_mode_is_told() -> None:
+    found = ortfuse.lower(dropping(), "weight_int8")
+    assert [note for note in found.to_dict()["notes"] if "in training mode (1 Dropout)" in note]
+
+
+def test_a_bound_that_noise_of_training_may_break_tells_of_training_mode() -> None:
+    note = "in training mode"
+    with pytest.raises(BoundError, match=note), told_of_training(ir.from_onnx_text(TRAINING)) as notes:
+        assert len(notes) == 1
+        raise BoundError("no")
+    with pytest.raises(BoundError, match=r"^no$"), told_of_training(ir.from_onnx_text(INFERENCE)) as notes:
+        assert not notes
+        raise BoundError("no")

@@ -25,6 +25,7 @@ from ortfuse.graph.functions import without_functions
 from ortfuse.graph.selection import demand_matches, mark, patterns_of, unmark
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import save
+from ortfuse.model.training_mode import told_of_training
 from ortfuse.options import InputsLike, Options, PathLike
 from ortfuse.precision.caches import ONE_SEQUENCE, in_float32, in_int8
 from ortfuse.precision.half.calls import mark_called
@@ -210,11 +211,12 @@ def convert(
         named = [value for value in inside.graph.inputs if value.name not in inside.graph.initializers]
         given = read_inputs(Path(given), named, preprocess)
     refuse_nan(given or ())
-    if to == INT8_CACHES:
-        done = _with_int8_caches(inside, given, _target(target), seed, max_error, progress)
-    else:
-        done = _in_half(inside, to, keep_io, only, given, _target(target), seed, max_error, progress)
-        unmark(done.model, only)
+    with told_of_training(inside) as training:
+        if to == INT8_CACHES:
+            done = _with_int8_caches(inside, given, _target(target), seed, max_error, progress)
+        else:
+            done = _in_half(inside, to, keep_io, only, given, _target(target), seed, max_error, progress)
+            unmark(done.model, only)
     hand_on(done.model.metadata_props, source.name)
     if to != "bfloat16":
         Loading.of_graph(done.model).demand()
@@ -222,7 +224,7 @@ def convert(
         progress(f"writing {output}")
         save(done.model, output, source=source.path)
     written = None if output is None else Path(output)
-    notes = [*notes_of(given), *done.notes]
+    notes = [*notes_of(given), *training, *done.notes]
     return replace(done, model=leave(done.model, source), written=written, notes=notes)
 
 
