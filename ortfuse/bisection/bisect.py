@@ -20,17 +20,22 @@ import onnx_ir as ir
 
 from ortfuse.bisection.culprit import Culprit, examine, examine_model, nature_of_refusal
 from ortfuse.bisection.ddmin import first_showing, smallest
+from ortfuse.bisection.runtime_changes import told
 from ortfuse.errors import OrtfuseError, TargetError
 from ortfuse.execution.compare import Difference
 from ortfuse.execution.experiments import Experiment, explored
 from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.random_seeds import seeded
+from ortfuse.execution.sensitivity import Sensitivity
 from ortfuse.graph.edit import Edit
 from ortfuse.passes import Finalize
 from ortfuse.pipeline import PassManager, RunReport
 from ortfuse.pipeline.manager import NECESSARY
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import Rule
+from ortfuse.verification.runtime_changes import runtime_change
 from ortfuse.verification.verdict import Trial, Verdict, judge
+from ortfuse.verification.weigh import at_the_same_level
 
 Key = tuple[str, str]
 """A rule or pass and the site that it changes."""
@@ -131,7 +136,9 @@ class Bisection:
     def lines(self) -> list[str]:
         """The finding as lines of text."""
         if not self.moved:
-            return [f"no output moves beyond tolerance: {self.verdict.summary()}"]
+            change = self.verdict.runtime
+            blamed = [] if change is None else [change.text()]
+            return [f"no output moves beyond tolerance: {self.verdict.summary()}", *blamed]
         found = [self.verdict.summary()]
         found.append(f"passes: {', '.join(self.passes)}")
         if self.rules:
@@ -195,17 +202,31 @@ def bisect(
         OrtfuseError: The pipeline fails on the model.
     """
     progress("running the original")
-    looked = explored(original, inputs, seed)
+    first = seeded(original)
+    looked = explored(first, inputs, seed)
     found, notes = looked.experiments, looked.notes
     manager, model, report = _whole_run(original, manager)
-    trials = judge(found, model, tolerance)
+    second = seeded(model)
+    judged = judge(found, second, tolerance)
+    trials = at_the_same_level(judged, found, first, second, tolerance)
     verdict = Verdict(trials, notes, looked.exercise, tolerance)
+    if trials != judged:
+        verdict = _with_runtime(verdict, found, first, second)
     if verdict.ok:
         return Bisection(verdict, runs=1)
     worst = _failing(trials)
     experiment = next(one for one in found if one.label == worst.label)
     search = _Search(original, manager, experiment, worst, tolerance, progress)
     return search.run(verdict, report)
+
+
+def _with_runtime(verdict: Verdict, found: Sequence[Experiment], original: ir.Model, result: ir.Model) -> Verdict:
+    """The verdict with what the runtime's own optimisations change in the original, and by which optimisers."""
+    moved = {
+        trial.label for trial in verdict.trials if any(one.judged_by == "the same level" for one in trial.differences)
+    }
+    change = runtime_change(original, [one for one in found if one.label in moved], Sensitivity(original))
+    return verdict if change is None else told(replace(verdict, runtime=change), found, original, result)[0]
 
 
 def _whole_run(original: ir.Model, manager: PassManager) -> tuple[PassManager, ir.Model, RunReport]:
@@ -236,6 +257,7 @@ class _Search:
     ) -> None:
         self._original, self._manager, self._experiment = original, manager, experiment
         self._failing, self._tolerance, self._progress = failing, tolerance, progress
+        self._seeded = seeded(original)
         self._passes: frozenset[str] = frozenset()
         self._runs = 1
 
@@ -321,7 +343,11 @@ class _Search:
         model = self._make(Gate(allowed))
         if model is None:
             return None
-        return judge([self._experiment], model, self._tolerance, levels=(self._failing.optimise,))[0]
+        model, level = seeded(model), self._failing.optimise
+        trials = judge([self._experiment], model, self._tolerance, levels=(level,))
+        if level:
+            trials = at_the_same_level(trials, [self._experiment], self._seeded, model, self._tolerance)
+        return trials[0]
 
     def _moves(self, allowed: Restriction) -> bool:
         """Whether the failure shows: an output moves, the model does not run, or it crashes the runtime."""

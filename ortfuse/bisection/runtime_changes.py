@@ -36,7 +36,7 @@ def told(
     disabled = changing(candidate, experiment) or changing(original, experiment)
     if not disabled:
         return verdict, ()
-    trials = judge_session(lambda: Session(candidate, disabled=disabled), found, optimise=True)
+    trials = judge_session(lambda: Session(candidate, disabled=disabled), found, verdict.tolerance, optimise=True)
     if not all(trial.ok for trial in trials):
         return verdict, ()
     return replace(verdict, trials=[*(one for one in verdict.trials if not one.optimise), *trials]), disabled

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ortfuse.execution.experiments import Experiment
+from ortfuse.execution.random_seeds import seeded
 from ortfuse.execution.sensitivity import Sensitivity
 from ortfuse.verification.verdict import Verdict, judge
 from ortfuse.verification.weigh import weigh
@@ -23,6 +24,7 @@ def blame(
         stages: The name of each pass that changed something, and the model after it.
         tolerance: Allowed relative error; the default is given in `ortfuse.execution.compare`.
     """
+    original, stages = seeded(original), [(name, seeded(model)) for name, model in stages]
     sensitivity = Sensitivity(original)
     for optimise in (False, True):
         for name, model in [("", original), *stages] if optimise else stages:

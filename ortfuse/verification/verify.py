@@ -17,7 +17,7 @@ from ortfuse.execution.sensitivity import Sensitivity
 from ortfuse.model.training_mode import training_note
 from ortfuse.verification.runtime_changes import RuntimeChange, refuses, runtime_change
 from ortfuse.verification.verdict import Verdict, judge
-from ortfuse.verification.weigh import weigh
+from ortfuse.verification.weigh import at_the_same_level, weigh
 
 
 def verify(
@@ -93,11 +93,13 @@ def verdict_on(
     if random := unseeded(original):
         notes.append(f"{', '.join(random)} draws random numbers: outputs that depend on them cannot be compared")
         return verdict
-    if tolerance is not None:
-        return verdict
     sensitivity = Sensitivity(original)
     verdict = _without_common_refusals(verdict, found.experiments, original)
-    verdict = weigh(verdict, found.experiments, original, candidate, sensitivity, budget)
+    if tolerance is None:
+        verdict = weigh(verdict, found.experiments, original, candidate, sensitivity, budget)
+    else:
+        trials = at_the_same_level(verdict.trials, found.experiments, original, candidate, tolerance)
+        verdict = replace(verdict, trials=trials)
     return _with_runtime_change(verdict, found.experiments, original, sensitivity, budget)
 
 

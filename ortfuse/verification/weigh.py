@@ -90,6 +90,38 @@ def weigh(
     return replace(verdict, trials=trials)
 
 
+def at_the_same_level(
+    trials: Sequence[Trial],
+    found: Sequence[Experiment],
+    original: ir.Model,
+    candidate: ir.Model,
+    tolerance: float | None,
+) -> list[Trial]:
+    """Comparisons in which the runtime's own optimisations are passed over where they move the original alike.
+
+    A stated tolerance says nothing about what these do, and a model has to be equal to itself under any.
+
+    Args:
+        trials: The comparisons; unless all without optimisations pass, they are returned as they are.
+        found: The experiments.
+        original: The original, with fixed seeds.
+        candidate: The other model, with fixed seeds.
+        tolerance: Allowed relative error; `None` for the usual rules.
+    """
+    if not all(trial.ok for trial in trials if not trial.optimise):
+        return list(trials)
+    weights, experiments = (
+        _Weights(found, original, candidate, Sensitivity(original), None, tolerance),
+        {experiment.label: experiment for experiment in found},
+    )
+    return [
+        trial
+        if trial.ok or trial.refusal
+        else replace(trial, differences=[weights.alike(first, experiments[trial.label]) for first in trial.differences])
+        for trial in trials
+    ]
+
+
 class _Weights:
     """What is known about two models in order to weigh their differences; found out when it is first needed."""
 
@@ -100,8 +132,9 @@ class _Weights:
         candidate: ir.Model,
         sensitivity: Sensitivity,
         budget: Budget | None,
+        tolerance: float | None = None,
     ) -> None:
-        self._budget = budget
+        self._budget, self._tolerance = budget, tolerance
         self._experiments = {experiment.label: experiment for experiment in found}
         self._original, self._candidate, self._sensitivity = original, candidate, sensitivity
         self._float64: dict[str, Mapping[str, float] | None] = {}
@@ -112,7 +145,7 @@ class _Weights:
         """The trial with each failed comparison weighed; `only_optimised` says that none fails without optimisations."""
         experiment = self._experiments[trial.label]
         if only_optimised:
-            trial = replace(trial, differences=[self._alike(first, experiment) for first in trial.differences])
+            trial = replace(trial, differences=[self.alike(first, experiment) for first in trial.differences])
             if trial.ok:
                 return trial
         decided = self._decided(experiment, trial.optimise)
@@ -135,7 +168,7 @@ class _Weights:
                     return other
         return found
 
-    def _alike(self, first: Difference, experiment: Experiment) -> Difference:
+    def alike(self, first: Difference, experiment: Experiment) -> Difference:
         """The comparison with what the runtime's optimisations make of the original, if that is equal.
 
         NaN or infinity that only the optimisations make is not passed over; decisions may be others on both sides.
@@ -230,7 +263,7 @@ class _Weights:
                 )
             except VerificationError:
                 before, after = {}, {}
-            found = compare_all(before, after, None, None, experiment.precision)
+            found = compare_all(before, after, None, self._tolerance, experiment.precision)
             self._optimised[key] = {difference.output: difference for difference in found}
         return self._optimised[key]
 

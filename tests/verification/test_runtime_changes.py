@@ -86,3 +86,38 @@ def test_verify_names_the_optimiser(tmp_path: Path) -> None:
     ended = CliRunner().invoke(app, ["verify", path, path], env={"COLUMNS": "400"})
     assert ended.exit_code == 0
     assert "warning: ONNX Runtime is to blame, not a rewrite: MatmulTransposeFusion" in ended.output
+
+
+DROPS = """<ir_version: 8, opset_import: ["": 15]> g (float[n, 8] x) => (float[n, 8] y) <float r = {0.5}, bool t = {1}> {
+    h = Neg(x) k, mask = Dropout(h, r, t) y = Exp(k) }"""
+
+
+@pytest.mark.parametrize("tolerance", [None, 1e-3])
+def test_a_model_is_equal_to_itself_under_any_tolerance_where_the_runtime_changes_it(tolerance: float | None) -> None:
+    verdict = ortfuse.verify(proto(VECTOR), proto(VECTOR), tolerance=tolerance)
+    assert verdict.ok
+    assert verdict.runtime is not None
+    assert verdict.runtime.optimisers == ("MatmulTransposeFusion",)
+
+
+def test_another_model_differs_under_a_tolerance_where_the_runtime_changes_the_original() -> None:
+    other = VECTOR.replace("y = MatMul(t, v)", "k = MatMul(t, v) y = Neg(k)")
+    assert not ortfuse.verify(proto(VECTOR), proto(other), tolerance=1e-3).ok
+
+
+def test_optimisation_under_a_tolerance_blames_the_runtime_for_what_it_changes() -> None:
+    result = ortfuse.optimize(proto(VECTOR), passes="dce", verify="whole", tolerance=1e-3)
+    assert result.verdict is not None
+    assert result.verdict.ok
+    assert result.session.value("disabled_optimizers") == ("MatmulTransposeFusion",)
+
+
+@pytest.mark.parametrize("tolerance", [None, 1e-3])
+def test_bisection_blames_the_runtime_for_what_it_changes(tolerance: float | None) -> None:
+    found = ortfuse.bisect(proto(VECTOR), passes="dce", tolerance=tolerance)
+    assert not found.moved
+    assert "ONNX Runtime is to blame, not a rewrite: MatmulTransposeFusion" in found.lines()[-1]
+
+
+def test_bisection_takes_no_random_numbers_for_a_wrong_rewrite() -> None:
+    assert not ortfuse.bisect(proto(DROPS), passes="dce").moved
