@@ -169,7 +169,9 @@ def _module(metric: Any) -> Path | None:
 
 def _add_model(read: _Known, model: Path, called: str) -> None:
     """The weights and the settings of a model."""
-    for file in _weights(model):
+    from ortfuse.model.locations import weight_files
+
+    for file in weight_files(model):
         read.add(file, f"a file with weights of {called}")
     if model.name:  # a folder such as `.` has none; whoever opens it says so
         read.add(model.with_name(model.name + _BESIDE[0]), f"the file with the settings of {called}")
@@ -190,8 +192,10 @@ def _add_written(written: _Known, result: Path, model: Path | None, called: str)
     written.add(result, called)
     for beside in _beside(result):
         written.add(beside, f"a file beside {called}")
+    from ortfuse.model.locations import known_locations
+
     folder = Path(os.path.realpath(result)).parent
-    for location in () if model is None else _locations(model):
+    for location in () if model is None else known_locations(model):
         written.add(folder / location, f"a file with weights of {called}")
 
 
@@ -223,21 +227,6 @@ def _in_the_cache(command: str, name: str, path: Path) -> str:
 
     cache = os.path.realpath(platformdirs.user_cache_dir("ortfuse"))
     return "a file of the cache of ortfuse" if Path(os.path.realpath(path)).is_relative_to(cache) else ""
-
-
-def _weights(model: Path) -> list[Path]:
-    """The files with weights of a model."""
-    folders = dict.fromkeys((model.parent, Path(os.path.realpath(model)).parent))
-    return [folder / location for location in _locations(model) for folder in folders]
-
-
-def _locations(model: Path) -> list[str]:
-    """The names that a model has for the files with its weights; none if it cannot be read, which is said later."""
-    from ortfuse.model.locations import locations
-
-    with contextlib.suppress(OrtfuseError, OSError, ValueError):
-        return locations(model)
-    return []
 
 
 def _models(place: Path) -> Sequence[Path]:

@@ -1,4 +1,4 @@
-"""Where two models differ: nodes, attributes, constants and interface, and the first tensor that is not the same."""
+"""The differences of two models in nodes, attributes, constants and interface, and the first tensor that is not the same."""
 
 from ortfuse.difference.matching import Matching
 from ortfuse.difference.structure import (

@@ -28,7 +28,7 @@ SINGLE = frozenset({".npy"}) | IMAGES
 """Endings of files that hold one array."""
 
 NPY = b"\x93NUMPY"
-"""What a .npy file begins with."""
+"""The first bytes of a .npy file."""
 
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")
 """The formats of images."""

@@ -1,4 +1,4 @@
-"""What a graph computes, without the names that it gives."""
+"""The nodes of a graph and the types of its weights, without the names that it gives."""
 
 from __future__ import annotations
 

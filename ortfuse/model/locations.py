@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from ortfuse.errors import OrtfuseError
 from ortfuse.model import wire_format
 from ortfuse.model.data_file import DataFile
 from ortfuse.model.external_data import external_tensors
@@ -35,3 +38,16 @@ def locations(path: str | os.PathLike[str]) -> list[str]:
         raise ValueError(str(error)) from None
     entries = (entry for tensor in external_tensors(proto) for entry in tensor.external_data)
     return list(dict.fromkeys(entry.value for entry in entries if entry.key == "location"))
+
+
+def known_locations(path: str | os.PathLike[str]) -> list[str]:
+    """The same; none if the file cannot be read, which is said where the model is loaded."""
+    with contextlib.suppress(OrtfuseError, OSError, ValueError):
+        return locations(path)
+    return []
+
+
+def weight_files(model: Path) -> list[Path]:
+    """The files with weights of a model, beside it or beside the file that it is a link to."""
+    folders = dict.fromkeys((model.parent, Path(os.path.realpath(model)).parent))
+    return [folder / location for location in known_locations(model) for folder in folders]

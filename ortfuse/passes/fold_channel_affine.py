@@ -32,6 +32,7 @@ from ortfuse.passes.building import Builder, Rounds
 from ortfuse.passes.context import Context
 from ortfuse.passes.views import View, cut, moved
 from ortfuse.pattern.operators import parameter
+from ortfuse.rewrite.rounding_sums import rounding_number
 
 LARGEST = 1 << 22
 """The most elements of a weight that is computed anew."""
@@ -98,7 +99,7 @@ def _affine(node: ir.Node, facts: Facts) -> _Affine | None:
         return None
     if node.op_type == "BatchNormalization":
         return _of_batch_normalization(node, facts)
-    if node.op_type not in ("Mul", "Div", "Add", "Sub") or None in node.inputs:
+    if node.op_type not in ("Mul", "Div", "Add", "Sub") or None in node.inputs or rounding_number(node, facts):
         return None
     first, second = node.inputs
     assert first is not None

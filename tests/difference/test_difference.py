@@ -1,4 +1,4 @@
-"""Where two models differ: nodes, attributes, constants, interface, and the first tensor."""
+"""The differences of two models: nodes, attributes, constants, interface, and the first tensor."""
 
 from __future__ import annotations
 

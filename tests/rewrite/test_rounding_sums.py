@@ -54,6 +54,20 @@ def test_what_is_rounded_by_a_sum_is_rounded_in_the_result(before: str, rounded:
     np.testing.assert_allclose(found, expected, atol=step / 100)
 
 
+def test_offsets_of_channels_that_round_are_not_folded_through_a_split_into_heads() -> None:
+    body = (
+        "s = Constant <value = int64[4] {0, 0, 2, 2}> () v = Constant <value = float[2, 1, 2] {49152, 49152, 49152, 49152}> () "
+        "w = Constant <value = float[4, 4] {1, 0.3, 0, 0, 0, 1, 0.5, 0, 0, 0.2, 0, 1, 0.7, 0, 1, 0.1}> () "
+        "p = MatMul(x, w) r = Reshape(p, s) q = Transpose <perm = [0, 2, 1, 3]> (r) a = Add(q, v) y = Sub(a, v)"
+    )
+    original = proto_of(f"g (float[b, n, 4] x) => (float[b, 2, n, 2] y) {{ {body} }}")
+    inputs = {"x": np.random.default_rng(0).uniform(-9, 9, (2, 3, 4)).astype(np.float32)}
+    (expected,), (found,) = (execute(model, inputs) for model in (original, ortfuse.optimize(original).model))
+    step = 2.0**-8
+    assert np.array_equal(expected, np.round(expected / step) * step), "the model rounds"
+    np.testing.assert_allclose(found, expected, atol=step / 100)
+
+
 @pytest.mark.parametrize(
     ("numbers", "counts"),
     [("12582912.0", True), ("-49152.0", True), ("100.0", False), ("-1e9", False), ("-3.4e38", False)],

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
 
-from ortfuse.errors import OptionError, OrtfuseError, OutputError
+from ortfuse.errors import OptionError, OutputError
 from ortfuse.model.interop import enter
-from ortfuse.model.locations import locations
+from ortfuse.model.locations import weight_files
 from ortfuse.page import demand_libraries, write_page
 from ortfuse.pipeline import load_catalogue
 from ortfuse.report.pages.optimisation import optimisation_page
@@ -45,15 +44,8 @@ def _demand_no_model(result: Result, path: str | os.PathLike[str]) -> None:
     """Refuse to write over the models of a result, and over what belongs to them."""
     models = [Path(one) for one in (result.original, result.written) if isinstance(one, str | os.PathLike)]
     for model in models:
-        weights = [model.parent / location for location in _locations(model)]
-        if any(_same(path, file) for file in (model, beside(model), *weights)):
+        if any(_same(path, file) for file in (model, beside(model), *weight_files(model))):
             raise OutputError(f"{os.fspath(path)}: belongs to the model {model}; name another file for the page")
-
-
-def _locations(model: Path) -> list[str]:
-    with contextlib.suppress(OrtfuseError, OSError, ValueError):  # what cannot be read has none
-        return locations(model)
-    return []
 
 
 def _keywords(result: Result) -> list[str]:
