@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from limits import limited
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import ortfuse
@@ -28,26 +29,11 @@ MEMORY = 3 << 30
 """Bytes that optimising one model may take besides what the process has."""
 
 
-class HangError(BaseException):
-    pass
-
-
 @pytest.fixture(autouse=True)
 def limits() -> Iterator[None]:
     """Time and memory end, so that a bomb is a failing test and not a dead machine."""
-
-    def ring(*_: object) -> None:
-        raise HangError
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    before = signal.signal(signal.SIGPROF, ring)
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, hard))
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    yield
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    signal.signal(signal.SIGPROF, before)
+    with limited(SECONDS, MEMORY, of_processor=True):
+        yield
 
 
 def model(body: str, *, x: str = "float[n] x", y: str = "float[] y", rest: str = "") -> onnx.ModelProto:

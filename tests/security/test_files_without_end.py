@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import resource
-import signal
 import sqlite3
 import stat
 import struct
@@ -21,6 +19,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from limits import limited
 
 import ortfuse
 from ortfuse.cli.app import main
@@ -42,26 +41,11 @@ IMAGE = '<ir_version: 10, opset_import: ["": 21]> g (float[n,3,h,w] x) => (float
 MEMORY = 3 << 30
 
 
-class HangError(BaseException):
-    pass
-
-
 @pytest.fixture(autouse=True)
 def limits() -> Iterator[None]:
     """Time and memory end, so that a hang is a failing test."""
-
-    def ring(*_: object) -> None:
-        raise HangError
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, hard))
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, 100)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    with limited(100, MEMORY):
+        yield
 
 
 @pytest.fixture(autouse=True)
