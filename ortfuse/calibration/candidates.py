@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ortfuse.errors import RuleError
+from ortfuse.naming import name_today
 from ortfuse.rewrite import Rule
 from ortfuse.targets import CostTable
 from ortfuse.targets.costs import sizes_text
@@ -47,6 +48,8 @@ def candidates(rules: Iterable[Rule], only: Collection[str], costs: CostTable) -
         RuleError: A name in `only` is none of a family or rule that is chosen by cost.
     """
     measured = [rule for rule in rules if rule.proof.typical]
+    known = {name for rule in measured for name in (rule.name, rule.family)}
+    only = [name_today(name, ("rules", "families"), known) for name in only]
     for name in only:
         if not any(name in (rule.name, rule.family) for rule in measured):
             families = ", ".join(dict.fromkeys(rule.family for rule in measured))

@@ -16,6 +16,7 @@ from ortfuse.cli.output import as_data, name_of
 from ortfuse.cli.usage import REGRESSED
 from ortfuse.errors import InvalidModelError, OptionError
 from ortfuse.model.small_files import json_in
+from ortfuse.naming import number_by_name
 
 Data = Mapping[str, Any]
 
@@ -195,7 +196,7 @@ def _fewer_sites(before: Mapping[str, int], now: Mapping[str, int]) -> Iterator[
 
 def _sites(data: Data) -> Mapping[str, int]:
     """The sites of each family, fused or improved: how many were one operator before is a matter of the exporter."""
-    return Counter(data["families"]) + Counter(data.get("improved", {}))
+    return Counter(number_by_name(Counter(data["families"]) + Counter(data.get("improved", {})), "families"))
 
 
 def _slower(name: str, before: Data, now: Data) -> Iterator[str]:

@@ -21,6 +21,7 @@ from ortfuse.explanation.nearness import POINTLESS, Nearness
 from ortfuse.explanation.taken import Taken, taken_sites
 from ortfuse.graph import walk
 from ortfuse.graph.traits import PLAIN
+from ortfuse.naming import name_today
 from ortfuse.pipeline import Catalogue, Counts, RunReport
 from ortfuse.refusal import Refusal, refuse, words
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule, Step
@@ -189,11 +190,11 @@ def chosen_rules(catalogue: Catalogue, wanted: Sequence[str]) -> dict[str, Rule]
     if not wanted:
         return {rule.name: rule for name, rules in passes.items() if name != NORMAL_FORM for rule in rules}
     chosen: dict[str, Rule] = {}
-    for name in wanted:
+    there = {*known, *(rule.family for rule in known.values())}
+    for name in (name_today(one, ("rules", "families"), there) for one in wanted):
         found = {key: rule for key, rule in known.items() if name in (key, rule.family)}
         if not found:
-            names = [*known, *(rule.family for rule in known.values())]
-            close = difflib.get_close_matches(name, names, n=1)
+            close = difflib.get_close_matches(name, sorted(there), n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise RuleError(f"there is no rule or family {name!r}{hint}; `ortfuse passes` shows all rules")
         chosen |= found
@@ -204,7 +205,7 @@ def fused_nodes(model: ir.Model, rules: Collection[str]) -> dict[tuple[str, str]
     """The nodes that rules created, by rule and the names of the original nodes that they replace."""
     groups: dict[tuple[str, str], list[ir.Node]] = {}
     for node in walk.nodes(model):
-        rule = node.metadata_props.get(RULE_KEY, "")
+        rule = name_today(node.metadata_props.get(RULE_KEY, ""), ("rules",), rules, tell=False)
         if rule in rules:
             groups.setdefault((rule, node.metadata_props.get(NODES_KEY, "")), []).append(node)
     return groups

@@ -6,7 +6,7 @@ LayerNormalization, the mask of a Dropout), because the runtime computes every o
 known to compute the others alike without them.
 
 Left alone: graph inputs; initializers that are also inputs, as they are the input's default; outputs of subgraphs that
-the outer node does not use, as removing them would change the signature of the branch or loop (`hoist` narrows loops);
+the outer node does not use, as removing them would change the signature of the branch or loop (`licm` narrows loops);
 operators without outputs, as they can only be there for a side effect.
 """
 

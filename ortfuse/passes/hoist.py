@@ -39,7 +39,7 @@ _MAY_DIVIDE_BY_ZERO = ("Div", "Mod")
 class Hoist:
     """Takes out of bodies what does not depend on them."""
 
-    name: ClassVar[str] = "hoist"
+    name: ClassVar[str] = "licm"
 
     def run(self, context: Context) -> int:
         """Move nodes to before the node whose body they are in; returns how many."""

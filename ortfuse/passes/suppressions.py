@@ -45,7 +45,7 @@ _GATHERS_BY_ROWS = 11
 class Suppressions:
     """Replaces suppressions of single classes by one of all classes."""
 
-    name: ClassVar[str] = "suppressions"
+    name: ClassVar[str] = "batch_nms"
 
     def run(self, context: Context) -> int:
         """Replace suppressions; returns how many."""

@@ -3,7 +3,7 @@
 Besides registered passes, a name may be a pass of the catalogue (`fuse.attention`), a pass list (`transformer`), or one
 of these:
 
-- `canonicalize`: the rules of the normal form together with inline_functions, constants, fold, inline_branches, hoist,
+- `canonicalize`: the rules of the normal form together with inline_functions, constants, fold, inline_branches, licm,
   sequences, stacks, dims_from_convolution, drop_length_clamps, parts_first, cse and dce, to a fixed point;
 - `fuse.*`: every fusion that comes with ortfuse, except those that the pipeline names itself;
 - `user`: every pass of rule files that do not come with ortfuse, except those that the pipeline names itself;
@@ -19,6 +19,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
 from ortfuse.errors import PipelineError
+from ortfuse.naming import Kind, name_today, names_today
 from ortfuse.passes import (
     CommonSubexpressions,
     Constants,
@@ -88,7 +89,9 @@ class Builder:
         self._fusions = [name for name in self._rules if name.startswith("fuse.")]
         self._users = catalogue.passes_from("package", "user")
         self._named: set[str] = set()
-        hidden = sorted(self._lists.keys() & {CANONICALIZE, FUSIONS, USER, AUTO, *self._rules, *registry.passes()})
+        passes = {CANONICALIZE, FUSIONS, USER, AUTO, *self._rules, *registry.passes()}
+        self._known = frozenset({*passes, *self._lists})
+        hidden = sorted(self._lists.keys() & passes)
         if hidden:
             raise PipelineError(
                 f"the pass list {hidden[0]!r} has the name of a pass, which it would hide; call it otherwise"
@@ -108,6 +111,8 @@ class Builder:
         self, item: Item | Pass, inside: tuple[str, ...], without: frozenset[str] = frozenset()
     ) -> Iterator[Item | Pass]:
         """The item with its pass lists expanded, `without` some passes."""
+        if isinstance(item, Call):
+            item = self._of_today(item)
         if isinstance(item, FixpointCall):
             inner = [found for part in item.items for found in self._resolve_lists(part, inside, without)]
             yield FixpointCall(tuple(found for found in inner if isinstance(found, Call | FixpointCall)), item.options)
@@ -128,6 +133,18 @@ class Builder:
             if name not in self._rules and name not in registry.passes():
                 raise self._unknown(name)
         return frozenset(names)
+
+    def _of_today(self, call: Call) -> Call:
+        """The call with the names of today for passes, pass lists and rules that may be given by those of the past."""
+        name = name_today(call.name, ("passes", "pass_lists"), self._known)
+        rules = self._rules.get(name)
+        kinds: tuple[Kind, ...] = ("passes",) if rules is None else ("rules",)
+        known = self._known if rules is None else {rule.name for rule in rules}
+        options = {
+            key: names_today(value, kinds, known) if key in _RULE_OPTIONS and isinstance(value, str) else value
+            for key, value in call.options.items()
+        }
+        return Call(name, options)
 
     def _list(self, call: Call) -> PassList | None:
         if call.name != AUTO:
@@ -200,13 +217,12 @@ class Builder:
         return Repeated(str(call), steps, int(options.get("max_rounds", MAX_ROUNDS)))
 
     def _unknown(self, name: str) -> PipelineError:
-        known = [*registry.passes(), CANONICALIZE, FUSIONS, USER, AUTO, *self._rules, *self._lists]
         inside = [
             found.name for found in self._lists.values() if name in {call.name for call in _calls(found.pipeline.items)}
         ]
         return PipelineError(
             f"{f'pass list {inside[0]}: ' if inside else ''}there is no pass or pass list {name!r}"
-            f"{registry.suggestion(name, known)}; `ortfuse passes` shows all"
+            f"{registry.suggestion(name, sorted(self._known))}; `ortfuse passes` shows all"
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ortfuse.errors import PipelineError
+from ortfuse.naming import name_today
 from ortfuse.passes.foreign import ForeignPass
 from ortfuse.pipeline import registry
 from ortfuse.pipeline.build import CANONICALIZE, MAX_ROUNDS
@@ -21,7 +22,7 @@ from ortfuse.rewrite import Rule
 Kind = Literal["pass", "rules", "word"]
 
 NORMAL_FORM = (
-    "The normal form: its rules with inline_functions, constants, fold, inline_branches, hoist, sequences, stacks, "
+    "The normal form: its rules with inline_functions, constants, fold, inline_branches, licm, sequences, stacks, "
     "dims_from_convolution, drop_length_clamps, parts_first, cse and dce, to a fixed point."
 )
 _WITHOUT = "Rules that are left out, separated by blanks."
@@ -127,6 +128,10 @@ class Described:
         """
         if not name and not family:
             return self
+        known = {one.name for one in self.passes} | {one.name for one in self.lists}
+        known |= {called for rule in self.rules for called in _called(rule)}
+        name = name_today(name, ("passes", "rules", "families", "pass_lists"), known)
+        family = name_today(family, ("families",), {rule.family for rule in self.rules})
         rules = [rule for rule in self.rules if family in ("", rule.family) and name in ("", *_called(rule))]
         passes = [one for one in self.passes if name == one.name]
         if not passes and len(rules) == 1:

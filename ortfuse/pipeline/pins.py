@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ortfuse.errors import PipelineError
+from ortfuse.naming import name_today
 from ortfuse.passes import LEAVE, DeadCode, MergeProducts, RulePass, check_pins, names_one
 from ortfuse.pipeline.build import Repeated, Single, Step
 from ortfuse.rewrite import Rule
@@ -29,18 +30,21 @@ def is_pass(name: str) -> bool:
 
 
 def checked(pins: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]:
-    """Check that some rule or pass can follow each pin, and return the pins unchanged.
+    """Check that some rule or pass can follow each pin, and return the pins by the names of today.
 
     Raises:
         PipelineError: There is no such rule, family or pass, or none makes the operator.
     """
+    rules = list(rules)
+    known = {*_ON_REQUEST, *(name for rule in rules for name in (rule.name, rule.family))}
+    pins = {name_today(name, ("rules", "families", "passes"), known): pin for name, pin in pins.items()}
     for name, kind in _ON_REQUEST.items():
         if name in pins and pins[name] != LEAVE and not names_one(pins[name], kind.makes):
             raise PipelineError(
                 f"pin {name}={pins[name]}: the pass {name} makes {', '.join(kind.makes)}; {LEAVE} leaves it out"
             )
     check_pins({name: pin for name, pin in pins.items() if name not in _ON_REQUEST}, rules)
-    return dict(pins)
+    return pins
 
 
 def with_pinned_passes(steps: tuple[Step, ...], pins: Mapping[str, str]) -> tuple[Step, ...]:

@@ -15,6 +15,7 @@ from ortfuse.errors import NoSiteError, OptionError, PrecisionError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import weight_bytes
 from ortfuse.graph.selection import EVERYTHING, Selected
+from ortfuse.naming import name_today
 from ortfuse.precision.calibration import calibrate
 from ortfuse.precision.equalise import equalised
 from ortfuse.precision.families import family_of, is_like, names_of
@@ -67,7 +68,8 @@ def named(rules: Mapping[str, Rule], names: Sequence[str]) -> dict[str, Rule]:
         OptionError: There is none of a name.
     """
     found: dict[str, Rule] = {}
-    for name in names:
+    known = {*rules, *map(family_of, rules)}
+    for name in (name_today(one, ("rules", "families"), known) for one in names):
         fit = {rung: rule for rung, rule in rules.items() if family_of(rung) == name or is_like(rung, name)}
         if not fit:
             raise OptionError(

@@ -16,6 +16,7 @@ from typing import Any
 
 import platformdirs
 
+from ortfuse.naming import name_today
 from ortfuse.targets.costs import CostTable, shipped_costs
 from ortfuse.targets.kept import keep, kept
 from ortfuse.targets.processor import number_formats, processor_kind, processor_name
@@ -35,7 +36,10 @@ def stored(runtime: str, provider: str, threads: int, file: Path | None = None) 
     """What was measured here with so many threads: speedups by sizes, by rule."""
     found = kept(file or calibration_file()).get(f"{machine_key(runtime, provider)}{threads} threads", {})
     speedups = found.get("speedups", {}) if isinstance(found, dict) else {}
-    return {rule: dict(rows) for rule, rows in speedups.items()}
+    renamed: dict[str, dict[str, float]] = {}
+    for rule, rows in speedups.items():
+        renamed.setdefault(name_today(rule, ("rules",), tell=False), {}).update(rows)
+    return renamed
 
 
 def store(

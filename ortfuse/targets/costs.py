@@ -24,6 +24,7 @@ from typing import Any
 
 from ortfuse.errors import TargetError
 from ortfuse.model.small_files import json_in
+from ortfuse.naming import name_today
 from ortfuse.targets.processor import number_formats, processor_kind
 
 WORTH_IT = 0.97
@@ -186,23 +187,27 @@ class CostTable:
         return Estimate(speedup, sizes, next((row.source for row in found if row.source), self.source))
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> CostTable:
-        """A table from the parsed content of its file. Raises ValueError, KeyError or TypeError if it is malformed."""
-        speedups = {
-            rule: tuple(Measured.parse(sizes, value) for sizes, value in row.items())
-            for rule, row in content["speedups"].items()
-        }
+    def from_json(cls, content: Mapping[str, Any], *, former: bool = True) -> CostTable:
+        """A table from the parsed content of its file; `former` if it may name rules as they were called in the past.
+
+        Raises ValueError, KeyError or TypeError if it is malformed.
+        """
+        speedups: dict[str, tuple[Measured, ...]] = {}
+        for name, row in content["speedups"].items():
+            rule = name_today(name, ("rules",), tell=False) if former else name
+            rows = tuple(Measured.parse(sizes, value) for sizes, value in row.items())
+            speedups[rule] = (*speedups.get(rule, ()), *rows)
         return cls(speedups, content["source"], str(content.get("processor", "")), str(content.get("formats", "")))
 
     @classmethod
-    def read(cls, path: str | Path) -> CostTable:
+    def read(cls, path: str | Path, *, former: bool = True) -> CostTable:
         """Read a JSON file of one table, or of several (`tables`), of which the one that suits this machine best is taken.
 
-        Sizes of float32 that it lacks are those of the other tables for its kind of processor.
+        Sizes of float32 that it lacks are those of the other tables for its kind of processor. For `former` see `from_json`.
 
         Raises TargetError if it holds no cost table.
         """
-        tables = tables_in(path)
+        tables = tables_in(path, former=former)
         best = max(tables, key=functools.partial(_likeness, processor_kind(), number_formats()))
         return functools.reduce(_filled_up, (table for table in tables if table is not best), best)
 
@@ -219,14 +224,14 @@ def _filled_up(table: CostTable, other: CostTable) -> CostTable:
     return replace(table, speedups=found)
 
 
-def tables_in(path: str | Path) -> tuple[CostTable, ...]:
-    """The tables of a JSON file of one table or of several (`tables`), in its order.
+def tables_in(path: str | Path, *, former: bool = True) -> tuple[CostTable, ...]:
+    """The tables of a JSON file of one table or of several (`tables`), in its order; for `former` see `from_json`.
 
     Raises TargetError if it holds no cost table.
     """
     try:
         content = json_in(path)
-        tables = tuple(CostTable.from_json(one) for one in content.get("tables", [content]))
+        tables = tuple(CostTable.from_json(one, former=former) for one in content.get("tables", [content]))
         if not tables:
             raise ValueError("it has no tables")
         return tables
@@ -252,11 +257,15 @@ def shipped_file(provider: str) -> Path:
 def shipped_tables(provider: str) -> tuple[CostTable, ...]:
     """All tables measured for `provider`, a kind of processor each, in the order of the file; none if it was not measured."""
     path = shipped_file(provider)
-    return tables_in(path) if path.is_file() else ()
+    return tables_in(path, former=False) if path.is_file() else ()
 
 
 @functools.cache
 def shipped_costs(provider: str) -> CostTable:
     """The table measured for `provider` that suits this machine best; empty if that provider was not measured."""
     path = shipped_file(provider)
-    return CostTable.read(path).used_on(processor_kind(), number_formats()) if path.is_file() else CostTable({})
+    return (
+        CostTable.read(path, former=False).used_on(processor_kind(), number_formats())
+        if path.is_file()
+        else CostTable({})
+    )

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ortfuse.naming import number_by_name
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -66,7 +68,8 @@ class Expectation:
         try:
             data: Any = json.loads(path.read_text(encoding="utf-8"))
             known = {name: data[name] for name in (*COUNTS, "verdict", "versions")}
-        except (ValueError, LookupError, TypeError) as error:
+            known |= {name: number_by_name(known[name], "families") for name in ("families", "improved")}
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             text = f"{path} is no expectation ({type(error).__name__}: {error}); store it anew with --ortfuse-refresh"
             raise ValueError(text) from None
         return cls(**known)

@@ -19,7 +19,7 @@ INPUTS = "float[n] a, float[n] w, float[m, n] X, int64 runs, bool c"
 def narrowed(text: str, outputs: str, runs: Sequence[int] = (0, 1, 3)) -> onnx.NodeProto:
     """The loop of the result, which computes the same for these numbers of runs."""
     made = model(text, INPUTS, outputs, NUMBERS)
-    result = ortfuse.optimize(made, passes="hoist, dce", verify="sites")
+    result = ortfuse.optimize(made, passes="licm, dce", verify="sites")
     assert result.sites is not None
     assert all(check.state == "equal" for check in result.sites)
     for count in runs:
@@ -85,7 +85,7 @@ def test_a_state_that_is_another_result_too_stays() -> None:
         "float[n] s, float[n] v", "float[n] r, float[n] v, float[n] v", "r = Mul(s, v)", "Y, Z, T = runs, c, a, w"
     )
     made = model(text, INPUTS, "float[n] Y, float[n] Z", NUMBERS)
-    (node,) = ortfuse.optimize(made, passes="hoist").model.graph.node
+    (node,) = ortfuse.optimize(made, passes="licm").model.graph.node
     assert len(node.input) == 4
 
 

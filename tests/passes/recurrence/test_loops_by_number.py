@@ -23,7 +23,7 @@ COUNTED = """
 def found(text: str, outputs: str = "float[n] Y, float[p, n] Z") -> Counter[str]:
     """The operators in the body of the loop; both sides of each change are compared."""
     made = model(text, "float[12, n] X, float[n] S", outputs, NUMBERS)
-    result = ortfuse.optimize(made, passes="fixpoint(hoist, dce)", verify="sites")
+    result = ortfuse.optimize(made, passes="fixpoint(licm, dce)", verify="sites")
     assert {check.state for check in result.sites} <= {"equal"}
     (node,) = result.model.graph.node
     (body,) = [attribute.g for attribute in node.attribute if attribute.name == "body"]
