@@ -1,0 +1,63 @@
+"""The files that a contributor meets first can be read by the tools that they are for, and agree with each other."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortfuse.version import __version__
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+FORMS = sorted(set((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")) - {ROOT / ".github/ISSUE_TEMPLATE/config.yml"})
+
+
+def read(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text())
+
+
+def test_the_newest_version_of_the_changelog_is_the_one_of_the_package() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    released = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", text, re.MULTILINE)
+    assert released[0] == __version__
+    assert released == sorted(released, key=lambda version: [*map(int, version.split("."))], reverse=True)
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= kinds
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.stem)
+def test_an_issue_form_has_what_github_requires(form: Path) -> None:
+    read_form = yaml.safe_load(form.read_text())
+    assert read_form.keys() >= {"name", "description", "body"}
+    ids = [part["id"] for part in read_form["body"] if part["type"] != "markdown"]
+    assert len(set(ids)) == len(ids) > 0
+    for part in read_form["body"]:
+        assert part["type"] in ("markdown", "textarea", "input", "dropdown", "checkboxes")
+        assert part["attributes"]["value" if part["type"] == "markdown" else "label"]
+
+
+def test_the_workflow_runs_the_check_on_the_interpreters_of_the_package() -> None:
+    workflow = read(".github/workflows/ci.yml")
+    assert workflow[True].keys() == {"push", "pull_request"}  # YAML 1.1 reads the key `on` as true
+    (job,) = workflow["jobs"].values()
+    assert {"run": ".ci/run"} in job["steps"]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    known = [text.rpartition(" ")[2] for text in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", text)]
+    assert job["strategy"]["matrix"]["python"] == [known[0], known[-1]]
+    assert PROJECT["requires-python"] == f">={known[0]}"
+
+
+def test_hooks_before_a_commit_use_tools_of_the_extra_dev() -> None:
+    (repository,) = read(".pre-commit-config.yaml")["repos"]
+    assert repository["repo"] == "local"
+    entries = {hook["entry"].split(" --")[0] for hook in repository["hooks"]}
+    assert entries == {"ruff check", "ruff format", "lint-imports"}
+    installed = " ".join(PROJECT["optional-dependencies"]["dev"])
+    assert all(tool in installed for tool in ("ruff", "import-linter", "pre-commit"))
