@@ -3,7 +3,8 @@
 A rule file is a Python module with `RULES`, a list of rules, and optionally `PASS`, the name of the pass that runs them
 (`fuse.<module name>` if it is not given). Files that share a `PASS` are one pass. A folder of rule files holds one
 module per family, or a package per family, whose files make up one pass: `fuse.<package name>`, or the `PASS` of its
-`__init__.py`. Modules whose names start with an underscore are helpers, which the others import relatively.
+`__init__.py`. Files are tried in the order of `ORDER` in `__init__.py`, a tuple of their names; those that it does not name
+come last, by name. Modules whose names start with an underscore are helpers, which the others import relatively.
 
 The engine has no import statements for the catalogue. In an installed package it is the module `ortfuse.patterns`, in a
 checkout the folder `patterns/` next to the package.
@@ -242,7 +243,9 @@ def _rule_files(module: ModuleType, source: Source, default: str | None = None) 
     if not hasattr(module, "__path__"):
         yield _rule_file(module, source, default)
         return
-    for found in sorted(pkgutil.iter_modules(module.__path__), key=lambda found: found.name):
+    order = {name: number for number, name in enumerate(getattr(module, "ORDER", ()))}
+    files = pkgutil.iter_modules(module.__path__)
+    for found in sorted(files, key=lambda found: (order.get(found.name, len(order)), found.name)):
         if not found.name.startswith("_"):
             name = f"{module.__name__}.{found.name}"
             inner = _import(name, _path_of(name))

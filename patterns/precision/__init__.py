@@ -4,3 +4,23 @@ Each is lossy, and says by its definition what it does to the values. No pipelin
 """
 
 PASS = "precision"
+
+ORDER = (
+    "caches",
+    "convolution",
+    "dynamic",
+    "embedding",
+    "factors",
+    "handed_on",
+    "left",
+    "pointwise",
+    "qdq",
+    "recurrent",
+    "spelling",
+    "split",
+    "stacks",
+    "static",
+    "tidy",
+    "weight_only",
+)
+"""The files in the order in which they are tried; those that are not named come last, by name."""

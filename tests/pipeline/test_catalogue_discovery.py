@@ -73,6 +73,21 @@ def test_a_folder_has_helpers_relative_imports_and_subfolders(tmp_path: Path) ->
     assert load_catalogue([tmp_path / "second.py"]).passes_from("user") == ("mine.pass",)
 
 
+def test_files_are_tried_in_the_order_that_their_folder_says_and_others_after_them_by_name(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        (tmp_path / f"{name}.py").write_text(rules(f"{name}.one"))
+    (tmp_path / "__init__.py").write_text('ORDER = ("d", "b")\n')
+    assert [*load_catalogue([tmp_path]).passes_from("user")] == ["fuse.d", "fuse.b", "fuse.a", "fuse.c"]
+
+
+@pytest.mark.parametrize("folder", [found.parent for found in (ROOT / "patterns").rglob("__init__.py")], ids=str)
+def test_an_order_names_files_that_there_are_each_once(folder: Path) -> None:
+    named = importlib.import_module(".".join(["ortfuse", *folder.relative_to(ROOT).parts])).ORDER
+    there = {path.stem for path in folder.iterdir()}
+    assert set(named) <= there
+    assert len(set(named)) == len(named)
+
+
 def test_a_file_is_read_anew_each_time(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(rules("mine.one"))
