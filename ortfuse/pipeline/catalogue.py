@@ -3,8 +3,10 @@
 A rule file is a Python module with `RULES`, a list of rules, and optionally `PASS`, the name of the pass that runs them
 (`fuse.<module name>` if it is not given). Files that share a `PASS` are one pass. A folder of rule files holds one
 module per family, or a package per family, whose files make up one pass: `fuse.<package name>`, or the `PASS` of its
-`__init__.py`. Files are tried in the order of `ORDER` in `__init__.py`, a tuple of their names; those that it does not name
-come last, by name. Modules whose names start with an underscore are helpers, which the others import relatively.
+`__init__.py`. Modules whose names start with an underscore are helpers, which the others import relatively.
+
+Files are tried in the order of `ORDER` in `__init__.py`: a tuple of names of files and folders, or of files in folders
+(`"attention/masks"`), which come where they are named themselves. Those that are not named come last, by name.
 
 The engine has no import statements for the catalogue. In an installed package it is the module `ortfuse.patterns`, in a
 checkout the folder `patterns/` next to the package.
@@ -21,7 +23,7 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -238,19 +240,31 @@ def _module_of(file: Path, name: str, folder: Path | None = None) -> ModuleType:
     return module
 
 
-def _rule_files(module: ModuleType, source: Source, default: str | None = None) -> Iterator[RuleFile]:
-    """The rule file of a module, or all those of a package; `default` is the pass of the folder they are in."""
+def _rule_files(module: ModuleType, source: Source) -> Iterator[RuleFile]:
+    """The rule file of a module, or all those of a package in their order."""
+    yield from (file for _, file in _by_path(module, source))
+
+
+def _by_path(module: ModuleType, source: Source, default: str | None = None) -> list[tuple[str, RuleFile]]:
+    """The rule files by their paths in a package (`attention/masks`); `default` is the pass of the folder they are in."""
     if not hasattr(module, "__path__"):
-        yield _rule_file(module, source, default)
-        return
-    order = {name: number for number, name in enumerate(getattr(module, "ORDER", ()))}
-    files = pkgutil.iter_modules(module.__path__)
-    for found in sorted(files, key=lambda found: (order.get(found.name, len(order)), found.name)):
+        return [("", _rule_file(module, source, default))]
+    files: list[tuple[str, RuleFile]] = []
+    for found in sorted(pkgutil.iter_modules(module.__path__), key=lambda found: found.name):
         if not found.name.startswith("_"):
             name = f"{module.__name__}.{found.name}"
             inner = _import(name, _path_of(name))
             folder = getattr(inner, "PASS", f"fuse.{found.name}") if found.ispkg else default
-            yield from _rule_files(inner, source, folder)
+            files += [(f"{found.name}/{path}".rstrip("/"), file) for path, file in _by_path(inner, source, folder)]
+    order = {path: number for number, path in enumerate(getattr(module, "ORDER", ()))}
+    return sorted(files, key=lambda file: _place(file[0], order))
+
+
+def _place(path: str, order: Mapping[str, int]) -> int:
+    """The number of a file in an order, or that of the innermost folder with one; behind all others if there is none."""
+    while path and path not in order:
+        path = path.rpartition("/")[0]
+    return order.get(path, len(order))
 
 
 def _path_of(name: str) -> str:

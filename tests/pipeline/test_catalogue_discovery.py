@@ -80,10 +80,20 @@ def test_files_are_tried_in_the_order_that_their_folder_says_and_others_after_th
     assert [*load_catalogue([tmp_path]).passes_from("user")] == ["fuse.d", "fuse.b", "fuse.a", "fuse.c"]
 
 
+def test_a_file_in_a_folder_may_come_before_or_after_the_others_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "__init__.py").write_text('ORDER = ("z", "y")\n')
+    for name in ("b", "inner/x", "inner/y", "inner/z", "inner/first", "inner/last"):
+        (tmp_path / f"{name}.py").write_text(f"PASS = 'fuse.{Path(name).name}'\n" + rules(f"a.{Path(name).name}"))
+    (tmp_path / "__init__.py").write_text('ORDER = ("inner/first", "b", "inner", "inner/last")\n')
+    found = load_catalogue([tmp_path]).passes_from("user")
+    assert [*found] == ["fuse.first", "fuse.b", "fuse.z", "fuse.y", "fuse.x", "fuse.last"]
+
+
 @pytest.mark.parametrize("folder", [found.parent for found in (ROOT / "patterns").rglob("__init__.py")], ids=str)
 def test_an_order_names_files_that_there_are_each_once(folder: Path) -> None:
     named = importlib.import_module(".".join(["ortfuse", *folder.relative_to(ROOT).parts])).ORDER
-    there = {path.stem for path in folder.iterdir()}
+    there = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*")}
     assert set(named) <= there
     assert len(set(named)) == len(named)
 
