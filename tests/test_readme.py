@@ -14,6 +14,7 @@ from ortfuse.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+COMMANDS = (ROOT / "docs" / "command-line.md").read_text()
 PYTHON = (ROOT / "docs" / "python.md").read_text()
 RULE = (ROOT / "docs" / "first-rule.md").read_text()
 
@@ -52,8 +53,20 @@ def test_the_rule_runs_and_is_proved(tmp_path: Path) -> None:
     assert "swish.quick_gelu: proved" in proved.output
 
 
+def test_the_readme_links_to_files_that_exist() -> None:
+    links = re.findall(r"\]\(([^)#:]+)[^)]*\)", README)
+    assert {"docs/command-line.md", "SECURITY.md"} <= set(links)
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_readme_shows_two_commands_for_a_fresh_machine() -> None:
+    commands = re.findall(r"^    (python3 -m venv .*)$", README, re.MULTILINE)
+    steps = [re.findall(r"\.venv/bin/(\w+)", command) for command in commands]
+    assert steps == [["pip", "ortfuse"], ["pip", "python"]]
+
+
 def test_every_command_of_the_table_has_help() -> None:
-    for command in re.findall(r"^    ortfuse (\w+)", README, re.MULTILINE):
+    for command in re.findall(r"^    ortfuse (\w+)", COMMANDS, re.MULTILINE):
         result = CliRunner().invoke(app, [command, "--help"])
         assert result.exit_code == 0
         assert "Usage" in result.output
