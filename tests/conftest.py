@@ -14,6 +14,8 @@ from ortfuse.execution import worker
 from ortfuse.sessions import measured
 from ortfuse.targets import CPU, calibrated, costs, shipped_costs, shipped_tables
 
+pytest_plugins = ("rule_cache",)
+
 # Many tests start processes: each would compile all of ortfuse again, which takes longer than most of them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -70,6 +70,7 @@ def test_a_condition_that_is_called_redundant_does_not_count_unless_it_is_notice
     assert score.share == 1.0
 
 
+@pytest.mark.rule_test
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_loss_of_a_condition_is_noticed_by_the_proofs_of_the_catalogue(name: str) -> None:
     (lost,) = [mutant for mutant in mutants(RULES[name.partition(" ")[0]]) if mutant.name == name]
