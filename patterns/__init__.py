@@ -23,7 +23,7 @@ ORDER = (
     "lengths",
     "linear",
     "losses",
-    "normal_form",
+    "canonicalize",
     "normalization",
     "powers",
     "precision",

@@ -25,7 +25,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import floating, ints, is_not_quantised
 from ._proofs import COST, SHAPES
-from .normal_form.reduction import axes, given_axes, reduces_all
+from .canonicalize.reduction_keepdims import axes, given_axes, reduces_all
 
 PASS = "cliffs"
 

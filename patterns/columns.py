@@ -23,7 +23,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import array_like, ints, is_not_quantised
-from .normal_form.reduction import axes
+from .canonicalize.reduction_keepdims import axes
 
 PASS = "cliffs"
 

@@ -14,7 +14,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import floating, ints
 from ._proofs import COST
-from .normal_form.reduction import axes, given_axes
+from .canonicalize.reduction_keepdims import axes, given_axes
 
 x = var("x")
 

@@ -21,7 +21,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import ints
 from ._proofs import COST
-from .normal_form.shapes import unless_constant_target
+from .canonicalize.merge_reshapes_and_transposes import unless_constant_target
 
 PASS = "unit_axes"
 

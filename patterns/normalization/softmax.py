@@ -23,7 +23,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import array_like
-from ..normal_form.reduction import axes, given_axes
+from ..canonicalize.reduction_keepdims import axes, given_axes
 
 SOURCE = "ONNX operator LogSoftmax"
 

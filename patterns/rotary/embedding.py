@@ -20,7 +20,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import constant
 from .._proofs import COST, FINITE_SCORES, angles
-from ..normal_form.parts import Window, window_of
+from ..canonicalize.slice_of_concat import Window, window_of
 from ._parts import (
     HEADS_FIRST,
     LENGTH_FIRST,

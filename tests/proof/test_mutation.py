@@ -19,11 +19,11 @@ SAMPLE = (
     "noop.transpose without check of attribute perm",
     "linear.reshape_gemm without guard only_last_axis_is_multiplied",
     "layernorm.skip without dimension ...lead",
-    "shapes.batched_transpose without guard merges_and_splits_batch",
-    "shapes.where_true without guard same_shape_as_root",
+    "transpose.cancel_reshapes_around without guard merges_and_splits_batch",
+    "where.true_condition without guard same_shape_as_root",
     "leaky_relu.split without guard maximum_is_leaky",
     "rotary.half_rotation without guard holds_angles_twice",
-    "batch.split_add without guard splits_again",
+    "sink_batch_reshape.cancel_through_add without guard splits_again",
 )
 """Losses that are noticed soon, or in one spelling alone; trying every condition takes minutes."""
 

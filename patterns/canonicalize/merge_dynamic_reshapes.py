@@ -3,7 +3,7 @@
 reshape(reshape(x), target) = reshape(x, target)
 reshape(transpose(x), target) = reshape(transpose(squeeze(x)), target)      of at most four axes instead of more
 
-With a constant target, `patterns.normal_form.shapes` does the same. A number of the target that is 0 copies a size of what is
+With a constant target, `patterns.canonicalize.merge_reshapes_and_transposes` does the same. A number of the target that is 0 copies a size of what is
 reshaped, so that it has to be known which size that is. TensorFlow's sums over indices (einsum) are exported with such
 targets, the products of the sizes that each operand has.
 """
@@ -21,7 +21,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints
 from .._proofs import computed_shape
-from .shapes import FAST_AXES, Shape, is_only_reshaped, target_is_arithmetic
+from .merge_reshapes_and_transposes import FAST_AXES, Shape, is_only_reshaped, target_is_arithmetic
 
 SOURCE = "ONNX operator Reshape"
 
@@ -158,7 +158,7 @@ _NEVER_EMPTY = {"*": "where a computed size is 0, the runtime copies another siz
 
 RULES = [
     Rule(
-        name="shapes.merge_computed_reshapes",
+        name="reshape.dynamic_reshape_of_reshape",
         formula="Reshape(Reshape | Flatten | Squeeze | Unsqueeze(x), target)",
         pattern=op.Reshape(inner_reshape.named("between"), shape, **target),
         replace=built(_at_once, makes=("Reshape", "Concat", "Slice")),
@@ -179,7 +179,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="shapes.transpose_fewer_axes",
+        name="transpose.drop_unit_dims_before_dynamic_reshape",
         formula="Reshape(Transpose(x), target), x with axes of size 1",
         pattern=op.Reshape(op.Transpose(x, perm=attr("perm")).kept().named("turned"), shape, **target),
         replace=built(_of_fewer_axes, makes=("Squeeze", "Transpose", "Reshape", "Concat", "Slice")),

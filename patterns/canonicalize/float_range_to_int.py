@@ -93,7 +93,7 @@ def _compared(name: str) -> Rule:
         return table
 
     return Rule(
-        name=f"counted.{name.lower()}",
+        name=f"range.{name.lower()}_of_float_ranges",
         formula=f"{name}(range(0., float(n), 1.)[:, None], range(0., float(n), 1.))",
         pattern=compare(_along("rows"), _along("columns")),
         replace=built(made, makes=("Range", "Unsqueeze", name)),
@@ -123,7 +123,7 @@ def chooses_integers(match: Match) -> Refusal | None:
 RULES = [
     *map(_compared, ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")),
     Rule(
-        name="tidy.chosen_integer",
+        name="where.masked_sum_to_where",
         formula="int(c) a + int(not c) b",
         pattern=op.Add(op.Mul(_as_integer(condition), first), op.Mul(_as_integer(op.Not(condition).kept()), second)),
         replace=op.Where(condition, first, second),

@@ -285,7 +285,7 @@ def have_one_number(match: Match) -> Refusal | None:
 
 def _along_first_axis(name: str, formula: str, places: Pattern, numbers: Pattern, *guards: Guard, **proof: Any) -> Rule:
     return Rule(
-        name=f"places.{name}",
+        name=f"gather_nd.{name}",
         formula=formula,
         pattern=op.GatherND(data, places, batch_dims=0),
         replace=op.Gather(data, numbers, axis=0),
@@ -313,7 +313,7 @@ _MATRIX = op.GatherND(
 
 RULES = [
     _along_first_axis(
-        "along_first_axis", "GatherND(x, unsqueeze(indices, -1))",
+        "unsqueezed_indices_to_gather", "GatherND(x, unsqueeze(indices, -1))",
         op.Unsqueeze(indices, axes=attr("added")), indices, adds_last_axis,
         shapes={"data": "3 b 2", "indices": "2 4"}, attributes={"added": [(-1,), (2,)]},
         constants={"indices": np.array([[0, 1, 2, 1], [-1, 0, 2, 2]])},
@@ -325,7 +325,7 @@ RULES = [
         },
     ),
     _along_first_axis(
-        "along_first_axis_constant", "GatherND(x, [[i], [j], ...])",
+        "constant_indices_to_gather", "GatherND(x, [[i], [j], ...])",
         const("places"), computed("numbers", lambda match: match.const("places")[..., 0]), have_one_number,
         shapes={"data": "3 b 2", "places": "4 1"}, constants={"places": np.array([[0], [2], [-1], [1]])},
         counterexamples={
@@ -335,7 +335,7 @@ RULES = [
         },
     ),
     Rule(
-        name="places.of_line",
+        name="gather.flat_full_grid_to_unsqueeze",
         formula="reshape(flat(x)[columns + rows * width])",
         pattern=_LINE,
         replace=_itself,
@@ -352,7 +352,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="places.of_matrix",
+        name="gather_nd.full_grid_to_unsqueeze",
         formula="x[rows, columns]",
         pattern=_MATRIX,
         replace=_itself,
@@ -368,7 +368,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="places.part_of_line",
+        name="gather.flat_leading_columns_to_slice",
         formula="reshape(flat(x)[columns + rows * width]), of some columns",
         pattern=_LINE,
         replace=_first_columns,
@@ -386,7 +386,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="places.part_of_matrix",
+        name="gather_nd.leading_columns_to_slice",
         formula="x[rows, columns], of some columns",
         pattern=_MATRIX,
         replace=_first_columns,
@@ -404,7 +404,7 @@ RULES = [
     ),
     Rule(
         # The batch of a mask has a name of its own if the exporter was only told that it varies.
-        name="places.corner_of_matrix",
+        name="gather_nd.leading_block_to_slice",
         formula="x[rows, columns], of some rows",
         pattern=_MATRIX,
         replace=_first_rows,

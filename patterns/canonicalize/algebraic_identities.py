@@ -117,7 +117,7 @@ def _rule(
     **more: Any,
 ) -> Rule:
     return Rule(
-        name=f"repeated.{name}",
+        name=name,
         pattern=pattern,
         replace=replace,
         guards=guards,
@@ -173,23 +173,27 @@ def _cast_proof() -> Proof:
 
 
 RULES = [
-    _rule("negation", op.Neg(op.Neg(x).kept()), x, PLAIN),
-    _rule("not", op.Not(op.Not(x).kept()), x, TRUTHS),
-    _rule("abs", op.Abs(op.Abs(x).kept().named("once")), once, PLAIN),
-    *(_rule(name.lower(), _whole_again(name), once, PLAIN) for name in ("Floor", "Ceil", "Round", "Sign")),
-    _rule("sign_lost", op.Abs(op.Neg(x).kept()), op.Abs(x), PLAIN),
+    _rule("algebra.neg_of_neg", op.Neg(op.Neg(x).kept()), x, PLAIN),
+    _rule("algebra.not_of_not", op.Not(op.Not(x).kept()), x, TRUTHS),
+    _rule("algebra.abs_of_abs", op.Abs(op.Abs(x).kept().named("once")), once, PLAIN),
+    *(
+        _rule(f"algebra.{name.lower()}_of_integral", _whole_again(name), once, PLAIN)
+        for name in ("Floor", "Ceil", "Round")
+    ),
+    _rule("algebra.sign_of_sign", _whole_again("Sign"), once, PLAIN),
+    _rule("algebra.abs_of_neg", op.Abs(op.Neg(x).kept()), op.Abs(x), PLAIN),
     _rule(
-        "cast",
+        "cast.cast_of_cast",
         op.Cast(op.Cast(x, to=attr("between")).kept(), to=attr("to")),
         _single_cast,
         _cast_proof(),
         loses_nothing,
         makes=("Cast",),
     ),
-    _rule("extremum", op.Max(x, x) | op.Min(x, x), x, PLAIN),
-    _rule("truth", op.And(x, x) | op.Or(x, x), x, TRUTHS),
+    _rule("algebra.max_or_min_of_same", op.Max(x, x) | op.Min(x, x), x, PLAIN),
+    _rule("algebra.and_or_or_of_same", op.And(x, x) | op.Or(x, x), x, TRUTHS),
     _rule(
-        "branch",
+        "algebra.where_of_same_branches",
         op.Where(var("condition"), x, x),
         x,
         Proof(
@@ -202,7 +206,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
     ),
     _rule(
-        "difference",
+        "algebra.sub_of_same",
         op.Sub(x, x),
         op.Expand(computed("zero", lambda match: array_like(match, 0)), op.Shape(x)),
         Proof(

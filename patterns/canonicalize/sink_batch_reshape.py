@@ -24,7 +24,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints
 from .._proofs import COST, SHAPES
-from .shapes import unless_constant_target
+from .merge_reshapes_and_transposes import unless_constant_target
 
 SOURCE = "ONNX operator specification"
 
@@ -88,7 +88,7 @@ def _targets(**targets: list[int]) -> dict[str, Any]:
 
 def _moved(name: str, pattern: Pattern, replace: Pattern, proof: Proof, *guards: Guard) -> Rule:
     return Rule(
-        name=f"batch.{name}",
+        name=f"sink_batch_reshape.{name}",
         pattern=pattern,
         replace=replace,
         guards=guards,
@@ -231,7 +231,7 @@ def _split_sums(name: str) -> list[Rule]:
     }
     return [
         _moved(
-            f"split_{name.lower()}",
+            f"cancel_through_{name.lower()}",
             pattern,
             made(x, split),
             Proof(shapes=({**shapes, "other": "6 3 4"}, {**shapes, "other": "6 1 4"}), **proof, counterexamples=copied),
@@ -240,7 +240,7 @@ def _split_sums(name: str) -> list[Rule]:
             other_is_merged_alike,
         ),
         _moved(
-            f"split_{name.lower()}_broadcast",
+            f"cancel_through_{name.lower()}_broadcast",
             pattern,
             made(x, lifted),
             Proof(shapes=({**shapes, "other": "1 3 4"}, {**shapes, "other": "1 1 4"}), **proof),
@@ -338,7 +338,7 @@ def _length_first() -> Op:
 
 RULES = [
     Rule(
-        name="batch.heads_apart",
+        name="sink_batch_reshape.split_heads_before_transpose",
         formula="Transpose(Reshape(x)), parts of the last axis merged into the second one",
         pattern=op.Transpose(
             op.Reshape(long, var("long_target"), allowzero=attr("long_zero")).kept().named("long_merged"),
@@ -357,7 +357,7 @@ RULES = [
         ),
     ),
     _moved(
-        "length_first",
+        "through_length_first_transpose",
         op.Transpose(_merged("x"), perm=(1, 0, 2)),
         _length_first(),
         Proof(
@@ -369,7 +369,7 @@ RULES = [
         redundant(SHAPES)(merges_leading_axes("x")),
     ),
     _moved(
-        "split_before_transposition",
+        "split_before_transpose",
         op.Reshape(
             op.Transpose(var("plain", "_ _ _"), perm=(0, 2, 1)).kept(),
             var("target"),
@@ -385,7 +385,7 @@ RULES = [
         splits_first_axis,
     ),
     _moved(
-        "product",
+        "through_matmul",
         op.MatMul(_merged("x"), _merged("y")),
         _merge(op.MatMul(x, y), x, _between(op.Shape(x), 2, 3), _between(op.Shape(y), 3, 4)),
         Proof(
@@ -397,7 +397,7 @@ RULES = [
         redundant(SHAPES)(merges_leading_axes("x", "y")),
     ),
     _moved(
-        "transposition",
+        "through_transpose",
         op.Transpose(_merged("x"), perm=(0, 2, 1)),
         _merge(op.Transpose(x, perm=(0, 1, 3, 2)), x, _between(op.Shape(x), 3, 4), _between(op.Shape(x), 2, 3)),
         Proof(
@@ -409,7 +409,7 @@ RULES = [
         redundant(SHAPES)(merges_leading_axes("x")),
     ),
     _moved(
-        "add",
+        "through_add",
         op.Add(_merged("x"), var("other")),
         _merge_as_before(op.Add(x, op.Reshape(var("other"), computed("other_split", _other_target)))),
         Proof(
@@ -426,7 +426,7 @@ RULES = [
         is_no_residual,
     ),
     _moved(
-        "add_everywhere",
+        "through_add_broadcast",
         op.Add(_merged("x"), var("other")),
         built(_summed_everywhere, makes=("Add", "Unsqueeze", "Reshape")),
         Proof(
@@ -445,7 +445,7 @@ RULES = [
         leads_to_softmax,
     ),
     _moved(
-        "softmax",
+        "through_softmax",
         op.Softmax(_merged("x"), axis=-1),
         _merge_as_before(op.Softmax(x, axis=-1)),
         Proof(
@@ -470,9 +470,9 @@ RULES = [
             ),
             redundant(SHAPES)(merges_leading_axes("x")),
         )
-        for name, made in (("factor", op.Mul), ("divisor", op.Div))
+        for name, made in (("through_mul_scalar", op.Mul), ("through_div_scalar", op.Div))
     ),
     *(rule for name in ("Add", "Sub") for rule in _split_sums(name)),
-    _split_joined("split_joined", lambda one, other: [one, other]),
-    _split_joined("split_joined_behind", lambda one, other: [other, one]),
+    _split_joined("cancel_through_concat", lambda one, other: [one, other]),
+    _split_joined("cancel_through_concat_reversed", lambda one, other: [other, one]),
 ]

@@ -76,7 +76,7 @@ def _times(build: Any) -> ir.Value:
 
 RULES = [
     Rule(
-        name="lookups.one_row",
+        name="gather.splat_indices_to_row",
         formula="x + Gather(table, filled)",
         pattern=op.Add(x, op.Gather(const("table"), var("same", _is_integer, "one number everywhere"), axis=rows)),
         replace=op.Add(x, computed("row", _row)),
@@ -90,7 +90,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="lookups.repeated",
+        name="gather.expanded_indices",
         formula="x + Gather(table, expand(indices))",
         pattern=op.Add(
             x,

@@ -160,7 +160,7 @@ def _ones(build: Any) -> ir.Value:
 
 RULES = [
     _identity(
-        "resized",
+        "resize",
         op.Resize(x, opt(var("roi")), opt(var("scales")), opt(var("sizes")), attributes=all_attributes("how")),
         Proof(
             shapes=(
@@ -268,7 +268,7 @@ RULES = [
         "flatten", op.Flatten(x, axis=attr("axis")), Proof(shapes={"x": "2 3"}, attributes={"axis": [1]}), keeps_shape
     ),
     Rule(
-        name="noop.nothing_joined",
+        name="noop.concat_empty_operand",
         formula="concat(x, nothing)",
         pattern=op.Concat(rest("parts"), axis=attr("axis")),
         replace=_joined,
@@ -294,13 +294,13 @@ RULES = [
         redundant("the one output is the whole input")(keeps_shape),
     ),
     _identity(
-        "sum_of_one",
+        "sum_of_single_input",
         op.Sum(var("x", _is_not_kept_apart, "not made by Pad or, in float64, a product")),
         Proof(shapes=PLAIN.shapes, redundant={"demand that *": "the runtime alone minds what is merged"}),
     ),
-    *(_identity(f"{name.lower()}_of_one", getattr(op, name)(x), PLAIN) for name in ("Max", "Min", "Mean")),
+    *(_identity(f"{name.lower()}_of_single_input", getattr(op, name)(x), PLAIN) for name in ("Max", "Min", "Mean")),
     Rule(
-        name="noop.average_of_one",
+        name="noop.average_pool_1x1",
         pattern=op.AveragePool(
             x,
             kernel_shape=attr("kernel", _all_are(1), "all 1"),
@@ -343,7 +343,7 @@ RULES = [
     ),
     Rule(
         # As exporters write positions of one token, from the length of the past on
-        name="noop.add_zeros_with_axes",
+        name="noop.add_zero_to_unsqueeze",
         pattern=op.Add(x, zero),
         replace=op.Unsqueeze(x, computed("axes", lambda match: ints(range(_added_axes(match))))),
         guards=(adds_axes_in_front, is_of_integers),

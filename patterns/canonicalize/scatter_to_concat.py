@@ -23,8 +23,8 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints
-from ._rising import Rising, rising, rising_constant
-from .parts import TO_THE_END
+from ._affine_indices import Rising, rising, rising_constant
+from .slice_of_concat import TO_THE_END
 
 LEAST = 0.25
 """The share of x from which on joining is faster where places are constants: 0.6 times as fast for one row of 128, 7 times for
@@ -281,7 +281,7 @@ def _rule(
     **proof: Any,
 ) -> Rule:
     return Rule(
-        name=f"places.{name}",
+        name=f"scatter.{name}",
         formula=formula,
         pattern=pattern,
         replace=replace,
@@ -300,7 +300,7 @@ before = op.ScatterND(x, first_places, first, reduction=reduction).named("before
 
 RULES = [
     _rule(
-        "assigned", "ScatterND(x, places, y), the places of x[a:b] along one axis",
+        "contiguous_window_to_concat", "ScatterND(x, places, y), the places of x[a:b] along one axis",
         op.ScatterND(x, places, y, reduction=reduction),
         shapes=(
             {"x": "5 b", "y": "2 b"}, {"x": "5 b", "y": "5 b"}, {"x": "3 4", "y": "3 2"}, {"x": "b 4", "y": "b 2"},
@@ -317,7 +317,7 @@ RULES = [
         },
     ),
     _rule(
-        "interleaved", "x with y at every second place along one axis and other values at the others",
+        "interleaved_to_concat", "x with y at every second place along one axis and other values at the others",
         op.ScatterND(before, places, y, reduction=reduction), _interleaved, (are_every_second,),
         shapes=({"x": "6 b", "first": "3 b", "y": "3 b"}, {"x": "2 6 b", "first": "2 3 b", "y": "2 3 b"}),
         inputs={"first_places": _every_second(0), "places": _every_second(1)}, attributes={"reduction": ["none"]},
@@ -331,7 +331,7 @@ RULES = [
         },
     ),
     _rule(
-        "assigned_elements", "ScatterElements(x, places, y), the places of x[a:b] along one axis",
+        "elements_of_window_to_concat", "ScatterElements(x, places, y), the places of x[a:b] along one axis",
         op.ScatterElements(x, places, y, axis=attr("axis"), reduction=reduction),
         shapes=({"x": "3 4", "y": "3 1"}, {"x": "3 4", "y": "1 4"}, {"x": "3 4", "y": "3 4"}),
         inputs={"places": _repeated},

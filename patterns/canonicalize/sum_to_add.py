@@ -112,7 +112,7 @@ def _parts(build: Any) -> Sequence[ir.Value]:
 
 RULES = [
     Rule(
-        name="sums.added",
+        name="sum.sum_to_add",
         formula="Sum(x, y, ...)",
         pattern=op.Sum(rest("parts")),
         replace=_added,
@@ -123,7 +123,7 @@ RULES = [
         proof=Proof(shapes={"x": "n 3 4 5"}, inputs={"parts": _parts}),
     ),
     Rule(
-        name="sums.stacked",
+        name="sum.reduce_sum_of_stack_to_add",
         formula="ReduceSum(Concat(Unsqueeze(x), Unsqueeze(y), ...))",
         pattern=op.ReduceSum(
             op.Concat(rest("parts"), axis=attr("axis")).named("joined"), axes=attr("axes"), keepdims=0

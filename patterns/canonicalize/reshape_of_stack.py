@@ -16,7 +16,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints
-from .shapes import Shape, unless_constant_target
+from .merge_reshapes_and_transposes import Shape, unless_constant_target
 
 PARTS = ("a", "b", "c", "d")
 
@@ -65,7 +65,7 @@ def _reshaped(match: Match) -> Pattern:
 
 RULES = [
     Rule(
-        name="parts.stacked",
+        name="reshape.reshape_of_stack",
         formula="Reshape(stack(a, b, ...))",
         pattern=op.Reshape(
             op.Concat(_lifted("a"), _lifted("b"), opt(_lifted("c")), opt(_lifted("d")), axis=attr("axis")).named(

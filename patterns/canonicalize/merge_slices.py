@@ -14,7 +14,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Proof, Variation
 
 from .._common import ints
-from .parts import TO_THE_END, exact_rule
+from .slice_of_concat import TO_THE_END, exact_rule
 
 x = var("x")
 
@@ -141,7 +141,7 @@ def _sliced(operand: Pattern, prefix: str) -> Op:
 
 RULES = [
     exact_rule(
-        "of_slice",
+        "slice.slice_of_slice",
         "slice(slice(x))",
         _sliced(_sliced(x, "inner").kept().named("between"), "outer"),
         op.Slice(x, *(_cut_numbers(number) for number in range(4))),
@@ -174,7 +174,7 @@ RULES = [
         is_only_sliced,
     ),
     exact_rule(
-        "along_fewer_axes",
+        "slice.drop_full_axes",
         "slice(x) along axes of which all is taken",
         _sliced(x, "all"),
         op.Slice(x, *(_cut_numbers(number, _cutting) for number in range(4))),

@@ -40,7 +40,7 @@ def _lengths(*numbers: int) -> Any:
 
 def _rule(name: str, pattern: Pattern, replace: Pattern, numbers: tuple[int, ...], *guards: Guard) -> Rule:
     return Rule(
-        name=f"reversal.{name}",
+        name=f"reverse_sequence.{name}",
         pattern=pattern,
         replace=replace,
         guards=guards,
@@ -58,7 +58,7 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, numbers: tuple[int, ...
 
 RULES = [
     _rule(
-        "whole",
+        "full_length_to_slice",
         _reversed(x),
         op.Slice(
             x,
@@ -70,5 +70,5 @@ RULES = [
         (3, 3),
         are_whole,
     ),
-    _rule("twice", _reversed(_reversed(x)), x, (1, 3)),
+    _rule("reverse_of_reverse", _reversed(_reversed(x)), x, (1, 3)),
 ]

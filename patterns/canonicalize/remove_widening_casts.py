@@ -18,7 +18,7 @@ from ortfuse.pattern import Match, Pattern, attr, op, opt, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from .repeated import holds_all
+from .algebraic_identities import holds_all
 
 x, y = var("x"), var("y")
 
@@ -52,7 +52,7 @@ def comes_back(match: Match) -> Refusal | None:
 def _rule(name: str, pattern: Pattern, replace: Pattern, *guards: Callable[[Match], Refusal | None]) -> Rule:
     lost = Variation(inputs={"x": "float32", "y": "float32"}, attributes={"between": ir.DataType.FLOAT16.value})
     return Rule(
-        name=f"casts.{name.lower()}",
+        name=f"cast.remove_{'before' if name in _COMPARED else 'around'}_{name.lower()}",
         pattern=pattern,
         replace=replace,
         guards=guards,
@@ -76,7 +76,7 @@ parts = {name: var(name) for name in ("starts", "ends", "axes", "steps")}
 def _of_sizes(name: str, of: Callable[[Pattern], Pattern]) -> Rule:
     """Some of the sizes, converted."""
     return Rule(
-        name=f"casts.of_{name}",
+        name=f"cast.{name}_of_cast_shape",
         pattern=of(converted),
         replace=op.Cast(of(sizes), to=attr("to")),
         exactness=Exactness.EXACT,

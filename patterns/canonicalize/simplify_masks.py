@@ -25,7 +25,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints, is_filled_with
 from .._proofs import COST, computed_shape
-from .broadcast import number_of
+from .remove_expand import number_of
 
 MOST_NODES = 16
 """The most nodes before a condition among which one is looked for that counts."""
@@ -181,7 +181,7 @@ def condition_is_smaller(match: Match) -> Refusal | None:
 
 def _rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *guards: Any, **proof: Any) -> Rule:
     return Rule(
-        name=f"truths.{name}",
+        name=f"mask.{name}",
         formula=formula,
         pattern=pattern,
         replace=replace,
@@ -196,7 +196,7 @@ def _of_numbers() -> Iterator[Rule]:
     for name in ("Max", "Min"):
         function = getattr(op, name)
         yield _rule(
-            f"{name.lower()}_of_expanded", f"{name}(expand(y, shape), bound)",
+            f"{name.lower()}_of_expand", f"{name}(expand(y, shape), bound)",
             function(expanded, bound), op.Expand(function(y, bound), var("shape")), something_is_expanded,
             shapes={"y": "b 3 1", "shape": "3"}, inputs={"shape": _SHAPE}, scalars={"bound": [0.5, -1.0]},
         )  # fmt: skip
@@ -204,7 +204,7 @@ def _of_numbers() -> Iterator[Rule]:
 
 RULES = [
     Rule(
-        name="truths.and_counted",
+        name="mask.and_with_all_true_to_expand",
         formula="and(range(0, n)[:, None] >= 0, x)",
         pattern=op.And(truth, x),
         replace=built(_expanded, makes=("Expand", "Concat", "Reshape", "Gather")),
@@ -220,7 +220,7 @@ RULES = [
     ),
     dataclasses.replace(
         _rule(
-            "choice_by_expanded", "where(expand(y, shape), x, other)",
+            "where_of_expanded_condition", "where(expand(y, shape), x, other)",
             op.Where(expanded, chosen_by, other_by), op.Expand(op.Where(y, chosen_by, other_by), var("shape")),
             something_is_expanded,
             shapes=(
@@ -234,7 +234,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
     ),
     _rule(
-        "choice_of_filled", "where(condition, expand(number, shape), other)",
+        "where_of_splat_branch", "where(condition, expand(number, shape), other)",
         op.Where(condition, _filling, other),
         op.Expand(op.Where(condition, computed("number", _number), other), var("shape")),
         is_filled, condition_is_smaller,

@@ -211,7 +211,7 @@ target_dtype = attr("to")
 
 RULES = [
     Rule(
-        name="shapes.constant_target",
+        name="reshape.constant_target",
         pattern=op.Reshape(x, var("shape"), allowzero=attr("allowzero")),
         replace=op.Reshape(x, computed("target", target)),
         guards=(target_is_arithmetic,),
@@ -224,7 +224,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="shapes.merge_reshapes",
+        name="reshape.reshape_of_reshape",
         formula="Reshape(Reshape | Flatten | Squeeze | Unsqueeze(x))",
         pattern=op.Reshape(inner_reshape, var("shape"), allowzero=attr("allowzero")),
         replace=op.Reshape(x, computed("target", target)),
@@ -240,7 +240,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="shapes.merge_transposes",
+        name="transpose.transpose_of_transpose",
         pattern=op.Transpose(op.Transpose(x, perm=attr("inner")).kept(), perm=attr("outer")),
         replace=op.Transpose(x, perm=composed),
         exactness=Exactness.EXACT,
@@ -250,7 +250,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="shapes.transpose_together",
+        name="transpose.merge_adjacent_dims",
         formula="Reshape(Transpose(x)), x with axes that stay together",
         pattern=op.Reshape(
             op.Transpose(x, perm=attr("perm")).kept().named("turned"), var("shape"), allowzero=attr("allowzero")
@@ -267,7 +267,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="shapes.batched_transpose",
+        name="transpose.cancel_reshapes_around",
         pattern=op.Reshape(
             op.Transpose(op.Reshape(x, var("inner_shape"), allowzero=attr("a")).named("merged"), perm=(0, 2, 1)),
             var("shape"),
@@ -284,7 +284,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="shapes.merge_unsqueezes",
+        name="unsqueeze.unsqueeze_of_unsqueeze",
         pattern=op.Unsqueeze(
             op.Unsqueeze(x, axes=attr("inner", _known_axes, "known")).kept(), axes=attr("outer", _known_axes, "known")
         ),
@@ -300,7 +300,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="shapes.squeeze_unsqueezed",
+        name="squeeze.squeeze_of_unsqueeze",
         pattern=op.Squeeze(
             op.Unsqueeze(x, axes=attr("inner", _known_axes, "known")).kept(), axes=attr("outer", _known_axes, "known")
         ),
@@ -316,7 +316,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="shapes.unsqueeze_squeezed",
+        name="unsqueeze.unsqueeze_of_squeeze",
         pattern=op.Unsqueeze(op.Squeeze(x, axes=attr("inner")).kept(), axes=attr("outer")),
         replace=x,
         guards=(lambda match: match.unless_same_shape("root", "x"),),
@@ -329,7 +329,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="shapes.cast_like",
+        name="cast.cast_like_to_cast",
         pattern=op.CastLike(x, y, attributes=all_attributes("how")),
         replace=op.Cast(x, to=lambda match: int(match.dtype("y")), attributes=all_attributes("how")),
         guards=(lambda match: match.refuse("dtype", "y") if match.dtype("y") is None else None,),
@@ -343,7 +343,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="shapes.and_true",
+        name="algebra.and_with_true",
         pattern=op.And(x, true),
         replace=x,
         guards=(same_shape_as_root,),
@@ -352,7 +352,7 @@ RULES = [
         proof=Proof(shapes={"x": "b 3", "true": "3"}, inputs={"x": "bool"}, constants={"true": [True, True, True]}),
     ),
     Rule(
-        name="shapes.where_true",
+        name="where.true_condition",
         pattern=op.Where(true, x, y),
         replace=x,
         guards=(same_shape_as_root,),
@@ -366,7 +366,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="shapes.where_true_filled",
+        name="where.true_condition_to_expand",
         formula="where(true, x, y), x smaller than the result",
         pattern=op.Where(true, x, y),
         replace=op.Expand(x, op.Shape(true)),
@@ -381,7 +381,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="shapes.where_false",
+        name="where.false_condition",
         pattern=op.Where(false, y, x),
         replace=x,
         guards=(same_shape_as_root,),
@@ -390,7 +390,7 @@ RULES = [
         proof=Proof(shapes={"x": "b 3", "y": "3", "false": "3"}, constants={"false": [False, False, False]}),
     ),
     Rule(
-        name="shapes.where_false_filled",
+        name="where.false_condition_to_expand",
         formula="where(false, y, x), x smaller than the result",
         pattern=op.Where(false, y, x),
         replace=op.Expand(x, op.Shape(false)),

@@ -42,7 +42,7 @@ def _keepdims(name: str) -> Rule:
     build = getattr(op, name)
     reduced = build(x, axes=axes, keepdims=0)
     return Rule(
-        name=f"reduction.keepdims_{name.removeprefix('Reduce').lower()}",
+        name=f"reduction.fold_unsqueeze_into_{name.removeprefix('Reduce').lower()}",
         formula=f"reshape({name}(x, keepdims=0))",
         pattern=op.Reshape(reduced, var("shape"), allowzero=attr("allowzero")) | op.Unsqueeze(reduced, axes=axes),
         replace=(build(x, given_axes(), keepdims=1), build(x, axes=attr("axes"), keepdims=1)),
@@ -77,7 +77,7 @@ def _scaled(name: str) -> Rule:
         return of
 
     return Rule(
-        name=f"reduction.scaled_{name.removeprefix('Reduce').lower()}",
+        name=f"reduction.fold_unsqueeze_into_scaled_{name.removeprefix('Reduce').lower()}",
         formula=f"reshape(factor {name}(x, keepdims=0))",
         pattern=op.Reshape(scaled, var("shape"), allowzero=attr("allowzero")) | op.Unsqueeze(scaled, axes=axes),
         replace=(made(given_axes()), made(axes=attr("axes"))),
@@ -109,7 +109,7 @@ def drops_all(match: Match) -> Refusal | None:
 def _dropped(name: str) -> Rule:
     build = getattr(op, name)
     return Rule(
-        name=f"reduction.squeezed_{name.removeprefix('Reduce').lower()}",
+        name=f"reduction.fold_squeeze_into_full_{name.removeprefix('Reduce').lower()}",
         formula=f"squeeze({name}(x)) of all axes",
         pattern=op.Squeeze(build(x, axes=attr("axes"), keepdims=1), opt(var("squeezed"))),
         replace=build(x, keepdims=0),
@@ -129,7 +129,7 @@ def _without(name: str, between: str = "") -> Rule:
     build = getattr(op, name)
     wrap: Callable[[Pattern], Pattern] = getattr(op, between) if between else lambda reduced: reduced
     return Rule(
-        name=f"reduction.dropped_{between.lower()}{'_of_' if between else ''}{name.removeprefix('Reduce').lower()}",
+        name=f"reduction.fold_squeeze_into_{between.lower()}{'_of_' if between else ''}{name.removeprefix('Reduce').lower()}",
         formula=f"squeeze({between}{'(' if between else ''}{name}(x)){')' if between else ''}",
         pattern=op.Squeeze(wrap(build(x, axes=axes, keepdims=1)), axes=axes),
         replace=(
@@ -170,7 +170,7 @@ def _of_added(name: str, keepdims: int) -> Rule:
     )
     made = (build(x, rest, keepdims=keepdims), build(x, axes=_rest, keepdims=keepdims))
     return Rule(
-        name=f"reduction.added_{name.removeprefix('Reduce').lower()}{'_kept' if keepdims else ''}",
+        name=f"reduction.{name.removeprefix('Reduce').lower()}_of_unsqueeze{'_keepdims' if keepdims else ''}",
         formula=f"{name}(unsqueeze(x))",
         pattern=build(op.Unsqueeze(x, axes=attr("added")), axes=axes, keepdims=keepdims),
         replace=tuple(op.Unsqueeze(one, places) for one in made) if keepdims else made,
@@ -208,7 +208,7 @@ def is_divided_by_their_number(match: Match) -> Refusal | None:
 def _mean(name: str, made: Callable[[Pattern], Pattern], numbers: dict[str, list[float]]) -> Rule:
     summed = op.ReduceSum(x, axes=axes, keepdims=attr("keepdims"))
     return Rule(
-        name=f"reduction.mean_by_{name}",
+        name=f"reduction.{name}_of_sum_to_mean",
         formula=f"{made(op.ReduceSum(x))}",
         pattern=made(summed),
         replace=(
@@ -243,6 +243,6 @@ RULES += [
     _of_added(name, keepdims) for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin") for keepdims in (0, 1)
 ]
 RULES += [
-    _mean("number", lambda summed: op.Div(summed, scalar("count")), {"count": [12.0]}),
-    _mean("reciprocal", lambda summed: op.Mul(summed, scalar("share")), {"share": [1 / 12]}),
+    _mean("div", lambda summed: op.Div(summed, scalar("count")), {"count": [12.0]}),
+    _mean("mul", lambda summed: op.Mul(summed, scalar("share")), {"share": [1 / 12]}),
 ]

@@ -18,7 +18,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints
-from ._rising import rising
+from ._affine_indices import rising
 
 x, places = var("x", "n"), var("places")
 
@@ -65,7 +65,7 @@ def _places(step: int, last: int = 4) -> Any:
 
 RULES = [
     Rule(
-        name="places.counted",
+        name="gather.iota_indices_to_reshape",
         formula="x[i s + j t + ...], the places of all elements in their order",
         pattern=op.Gather(x, places, axis=0),
         replace=op.Reshape(x, computed("target", _target)),

@@ -44,7 +44,7 @@ def _without_expand(name: str) -> Rule:
     build: Any = getattr(op, name)
     of_truths = {"x": "bool", "y": "bool"} if name in _OF_TRUTHS else {}
     return Rule(
-        name=f"broadcast.{name.lower()}",
+        name=f"broadcast.{name.lower()}_of_expand",
         formula=f"{name}(x, expand(y, shape(x)))",
         pattern=build(x, expanded),
         replace=build(x, y),
@@ -113,7 +113,7 @@ def _extreme_of_one_number(name: str) -> Rule:
     build: Any = getattr(op, name)
     filled = var("filled", lambda value, facts: number_of(value, facts) is not None, "the same number everywhere")
     return Rule(
-        name=f"broadcast.number_{name.lower()}",
+        name=f"broadcast.{name.lower()}_of_splat",
         formula=f"{name}(x, zeros)",
         pattern=build(x, filled),
         replace=build(x, computed("number", lambda match: number_of(match["filled"], match.facts))),
@@ -190,11 +190,13 @@ def _of_truths(name: str, of: Any) -> Rule:
 
 
 RULES = [
-    _of_truths("not", lambda expanded: op.Not(expanded(y))),
-    _of_truths("cast", lambda expanded: op.Cast(expanded(y), to=attr("to"))),
-    _of_truths("scaled", lambda expanded: op.Mul(expanded(op.Cast(y, to=attr("to"))), const("factor", ""))),
+    _of_truths("not_of_expand", lambda expanded: op.Not(expanded(y))),
+    _of_truths("cast_of_expand", lambda expanded: op.Cast(expanded(y), to=attr("to"))),
+    _of_truths(
+        "mul_of_cast_of_expand", lambda expanded: op.Mul(expanded(op.Cast(y, to=attr("to"))), const("factor", ""))
+    ),
     Rule(
-        name="broadcast.bias_of_parts",
+        name="broadcast.bias_add_before_reshape",
         formula="Reshape(x W) + b",
         pattern=op.Add(split, const("bias")),
         replace=op.Reshape(
@@ -220,7 +222,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="broadcast.where",
+        name="broadcast.where_of_expanded_condition",
         formula="Where(expand(y, shape(x)), x, other)",
         pattern=op.Where(expanded, x, var("other")),
         replace=op.Where(y, x, var("other")),
@@ -233,12 +235,12 @@ RULES = [
             inputs={"y": "bool", "shape": _expanded_shape},
         ),
     ),
-    _of_one_number("number_where", first=True),
-    _of_one_number("number_elsewhere", first=False),
+    _of_one_number("where_of_splat_then", first=True),
+    _of_one_number("where_of_splat_else", first=False),
     *map(_extreme_of_one_number, ("Min", "Max")),
     *(_without_expand(name) for name in _ALIKE),
     Rule(
-        name="broadcast.and_true",
+        name="broadcast.and_of_expanded_true",
         formula="And(Expand(true, shape), x) = Expand(x, shape)",
         pattern=op.And(op.Expand(var("true", is_filled_with(1), "all true"), var("shape")).kept(), x),
         replace=op.Expand(x, var("shape")),
@@ -252,7 +254,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="broadcast.sum_of_masks",
+        name="broadcast.add_of_add_of_expand",
         formula="x + (expand(y, shape) + z)",
         pattern=op.Add(x, op.Add(expanded, z)),
         replace=op.Add(x, op.Add(y, z)),
@@ -262,7 +264,7 @@ RULES = [
         proof=Proof(shapes={**_EXPANDED, "z": "4"}, inputs={"shape": _expanded_shape}),
     ),
     Rule(
-        name="broadcast.ones",
+        name="broadcast.mul_by_ones",
         formula="x * ones",
         pattern=op.Mul(x, const("ones", is_filled_with(1), "all 1")),
         replace=x,

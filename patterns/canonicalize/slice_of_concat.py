@@ -240,7 +240,7 @@ def exact_rule(
 ) -> Rule:
     """A rule of this family that keeps the bits."""
     return Rule(
-        name=f"parts.{name}",
+        name=name,
         formula=formula,
         pattern=pattern,
         replace=replace,
@@ -287,7 +287,7 @@ _PARTS: dict[str, list[Any]] = {"axis": [1], "axes": [(1,)], "steps": [(1,)], "n
 
 RULES = [
     exact_rule(
-        "of_joined",
+        "slice.slice_of_concat",
         "slice or split(concat(x, y))",
         sliced | split[0] | split[1] | split[2] | split[3],
         lambda match: _taken(match, _place(match)),
@@ -316,7 +316,7 @@ RULES = [
         makes=("Slice",),
     ),
     exact_rule(
-        "joined",
+        "concat.concat_of_slices",
         "concat(split(x)), of Slices or elements",
         op.Concat(rest("parts"), axis=attr("axis")),
         lambda match: _taken(match, _joined(match)),
@@ -330,7 +330,7 @@ RULES = [
         makes=("Slice",),
     ),
     exact_rule(
-        "of_gather",
+        "gather.gather_of_gather",
         "gather(gather(x)), constant indices",
         op.Gather(op.Gather(x, const("inner"), axis=attr("axis")).kept(), const("outer"), axis=attr("axis")),
         op.Gather(x, computed("indices", lambda match: match.const("inner")[match.const("outer")]), axis=attr("axis")),
@@ -347,7 +347,7 @@ RULES = [
         indices_compose,
     ),
     exact_rule(
-        "of_pad",
+        "pad.pad_of_pad",
         "pad(pad(x))",
         _padded(_padded(x, "inner"), "outer"),
         (

@@ -1,0 +1,26 @@
+"""The rules that bring a graph to its normal form."""
+
+PASS = "canonicalize"
+
+ORDER = (
+    "scatter_to_concat",
+    "sink_batch_reshape",
+    "remove_expand",
+    "remove_widening_casts",
+    "float_range_to_int",
+    "merge_dynamic_reshapes",
+    "gather_to_reshape",
+    "gather_uniform_indices",
+    "noop_elimination",
+    "slice_of_concat",
+    "gather_nd_to_slice",
+    "reduction_keepdims",
+    "algebraic_identities",
+    "reverse_sequence",
+    "merge_reshapes_and_transposes",
+    "merge_slices",
+    "reshape_of_stack",
+    "sum_to_add",
+    "simplify_masks",
+)
+"""The files in the order in which they are tried; those that are not named come last, by name."""
