@@ -1,4 +1,4 @@
-"""The rules that bring a graph to its normal form."""
+"""Canonicalization: rules that bring equivalent spellings of a graph to one form."""
 
 PASS = "canonicalize"
 

@@ -1,4 +1,4 @@
-"""How the numbers of a tensor of places rise along its axes, as far as that is seen from the nodes that count them."""
+"""Index tensors as affine functions of position: a start and a stride for each axis, read off the nodes that compute them."""
 
 from __future__ import annotations
 

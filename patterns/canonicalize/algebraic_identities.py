@@ -1,8 +1,8 @@
-"""Operators applied twice, or to one operand twice.
+"""Simplify an operator that is applied twice, or to the same operand twice.
 
 -(-x) = x        not(not(x)) = x        |(|x|)| = |x|        floor(ceil(x)) = ceil(x)        sign(sign(x)) = sign(x)
-cast(cast(x)) = cast(x), if the type between holds every x
-max(x, x) = x    x and x = x            where(c, x, x) = x        x - x = 0, if x is neither infinite nor NaN
+cast(cast(x)) = cast(x)   where the type between holds every x
+max(x, x) = x    x and x = x            where(c, x, x) = x        x - x = 0   where x is neither infinite nor NaN
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Positions counted in floats, where every one is compared with every other, and choices made by products.
+"""Replace comparisons of float Ranges by those of integer Ranges, and masked integer sums by Where.
 
 range(0., float(n), 1.)[:, None] >= range(0., float(n), 1.) = range(0, n, 1)[:, None] >= range(0, n, 1)
-int(c) a + int(not c) b = where(c, a, b)           of integers, of which none is infinite
+int(c) a + int(not c) b = where(c, a, b)           for integers
 
-Floats are whole numbers up to 2^24; a table of the comparisons of more positions than that does not fit into any memory. Of the
-integers it is known how many there are. TensorFlow's exporter makes both, the first of causal masks.
+Rationale: float32 holds all integers up to 2^24, and no memory holds a comparison of more positions. The number of integers in a
+Range is known. TensorFlow's exporter makes both; the first is the beginning of a causal mask.
 """
 
 from __future__ import annotations

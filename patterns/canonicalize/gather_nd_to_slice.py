@@ -1,12 +1,12 @@
-"""Elements that are taken by their places: all of a matrix, which are the matrix itself, and those along one axis.
+"""Replace GatherND and flattened Gather over a grid of indices by Unsqueeze, Slice or Gather.
 
 flat(x)[columns + rows * width] = x        x[rows, columns] = x        rows and columns are 0, 1, ... as many as x has
-x[rows, columns] = reshape(x[:, :n])       of n columns, all of which x must have: the Reshape fails where it has fewer, too
-x[rows, columns] = reshape(x[:m, :n])      of m rows and n columns, likewise where it is a matrix that is indexed
+x[rows, columns] = reshape(x[:, :n])       for n columns; the Reshape fails, as the GatherND does, where x has fewer
+x[rows, columns] = reshape(x[:m, :n])      for m rows and n columns of a matrix, likewise
 GatherND(x, [[i], [j], ...]) = Gather(x, [i, j, ...])
 
-PyTorch's exporters write so what masks of padding are asked for: `mask[batch, key]`, in the shape [batch, 1, 1, key];
-torch.export writes every `x[..., indices]` as the last.
+Rationale: PyTorch's exporters read padding masks so: `mask[batch, key]`, in the shape [batch, 1, 1, key]. torch.export writes
+every `x[..., indices]` as the last.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ RULES = [
     ),
     Rule(
         name="gather.flat_leading_columns_to_slice",
-        formula="reshape(flat(x)[columns + rows * width]), of some columns",
+        formula="reshape(flat(x)[columns + rows * width]), the first columns",
         pattern=_LINE,
         replace=_first_columns,
         makes=("Slice", "Reshape", "Concat"),
@@ -387,7 +387,7 @@ RULES = [
     ),
     Rule(
         name="gather_nd.leading_columns_to_slice",
-        formula="x[rows, columns], of some columns",
+        formula="x[rows, columns], the first columns",
         pattern=_MATRIX,
         replace=_first_columns,
         makes=("Slice", "Reshape", "Concat"),
@@ -405,7 +405,7 @@ RULES = [
     Rule(
         # The batch of a mask has a name of its own if the exporter was only told that it varies.
         name="gather_nd.leading_block_to_slice",
-        formula="x[rows, columns], of some rows",
+        formula="x[rows, columns], the first rows and columns",
         pattern=_MATRIX,
         replace=_first_rows,
         makes=("Slice", "Reshape", "Concat"),

@@ -1,8 +1,8 @@
-"""Elements of a line taken one after the other, which are the line in another shape.
+"""Replace a Gather of all elements in order by Reshape.
 
-x[i s + j t + ...] = reshape(x)        where the places are 0, 1, 2, ... in the order of the result, as many as x has
+x[i s + j t + ...] = reshape(x)        where the indices are 0, 1, 2, ... in the order of the result, as many as x has
 
-torch.export decomposes views by strides (`as_strided`) so, for one behind pools of one dimension.
+Rationale: torch.export decomposes `as_strided` views into such a Gather.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _places(step: int, last: int = 4) -> Any:
 RULES = [
     Rule(
         name="gather.iota_indices_to_reshape",
-        formula="x[i s + j t + ...], the places of all elements in their order",
+        formula="Gather(x, i s + j t + ...), all elements in order",
         pattern=op.Gather(x, places, axis=0),
         replace=op.Reshape(x, computed("target", _target)),
         guards=(are_counted, has_a_target),

@@ -1,8 +1,8 @@
-"""Rows of tables that are the same everywhere, or repeated, where they are added to something as large.
+"""Gather fewer rows where an Add broadcasts them: for indices that are all the same, or expanded along the batch.
 
 x + table[k, k, ...] = x + row k              x + table[expand(i, shape)] = x + table[i]
 
-As embeddings of segments that nobody gave, and of positions that are the same for all of a batch.
+Rationale: token-type embeddings without an input, and position embeddings that are the same for the whole batch.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _times(build: Any) -> ir.Value:
 RULES = [
     Rule(
         name="gather.splat_indices_to_row",
-        formula="x + Gather(table, filled)",
+        formula="x + Gather(table, indices that are all the same)",
         pattern=op.Add(x, op.Gather(const("table"), var("same", _is_integer, "one number everywhere"), axis=rows)),
         replace=op.Add(x, computed("row", _row)),
         guards=(same_shape("x", "root"), names_one_row),

@@ -1,11 +1,12 @@
-"""Moves before a Reshape whose target is computed, and stays so.
+"""Merge a Reshape or Transpose into a following Reshape whose target stays dynamic.
 
 reshape(reshape(x), target) = reshape(x, target)
-reshape(transpose(x), target) = reshape(transpose(squeeze(x)), target)      of at most four axes instead of more
+reshape(transpose(x), target) = reshape(transpose(squeeze(x)), target)      over at most four axes instead of more
 
-With a constant target, `patterns.canonicalize.merge_reshapes_and_transposes` does the same. A number of the target that is 0 copies a size of what is
-reshaped, so that it has to be known which size that is. TensorFlow's sums over indices (einsum) are exported with such
-targets, the products of the sizes that each operand has.
+With a constant target, `patterns.canonicalize.merge_reshapes_and_transposes` does the same. A 0 in the target copies a size of
+the input, so that this size has to be known.
+
+Rationale: TensorFlow exports einsum with such targets.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Normal form of shape arithmetic: constant Reshape targets, merged data movement, removal of conditions that always hold.
+"""Merge Reshape, Transpose, Squeeze and Unsqueeze chains, make Reshape targets constant, and fold conditions that always hold.
 
-reshape(x, shape(...)-arithmetic) = reshape(x, constant)       if each target dimension is known, copied or the single rest
+reshape(x, shape arithmetic) = reshape(x, constant)       where each dimension is a number, a copy, or the one -1
 reshape(reshape(x)) = reshape(x)          transpose(transpose(x)) = transpose(x)        unsqueeze(unsqueeze(x)) = unsqueeze(x)
-squeeze(unsqueeze(x)) = x          reshape(transpose(x)) = reshape(transpose(reshape(x))), of fewer axes
-and(true, x) = x           where(true, x, y) = x, or x expanded           range(0, n) >= 0 is true
+squeeze(unsqueeze(x)) = x          reshape(transpose(x)) = reshape(transpose(reshape(x)))   with fewer axes
+and(true, x) = x           where(true, x, y) = x, or expand(x)           range(0, n) >= 0 is true
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ RULES = [
     ),
     Rule(
         name="transpose.merge_adjacent_dims",
-        formula="Reshape(Transpose(x)), x with axes that stay together",
+        formula="Reshape(Transpose(x)), x with adjacent axes that stay together",
         pattern=op.Reshape(
             op.Transpose(x, perm=attr("perm")).kept().named("turned"), var("shape"), allowzero=attr("allowzero")
         ),

@@ -1,6 +1,6 @@
-"""Slices of Slices, and Slices along axes of which all is taken.
+"""Merge consecutive Slices, and drop the axes that a Slice takes in full.
 
-slice(slice(x)) = slice(x)        slice(x) along the axes that it cuts, without those of which it takes all
+slice(slice(x)) = slice(x)        slice(x, all of axis a, part of axis b) = slice(x, part of axis b)
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ RULES = [
     ),
     exact_rule(
         "slice.drop_full_axes",
-        "slice(x) along axes of which all is taken",
+        "slice(x), some axes in full",
         _sliced(x, "all"),
         op.Slice(x, *(_cut_numbers(number, _cutting) for number in range(4))),
         Proof(

@@ -1,8 +1,8 @@
-"""Nodes that provably do nothing, and neutral elements of arithmetic.
+"""Remove nodes without effect, and neutral elements of arithmetic.
 
-reshape(x) = x  when the shape is the same         x + 0 = x      x * 1 = x      x / 1 = x      x ** 1 = x
-average(x) = x  of one element each         concat(x, y, z) = concat(x, z)  where y has no elements
-resize(x) = x   to the sizes that it has
+reshape(x) = x  to its own shape         x + 0 = x      x * 1 = x      x / 1 = x      x ** 1 = x
+averagepool(x) = x  with a 1x1 window    concat(x, y, z) = concat(x, z)  where y has no elements
+resize(x) = x   to its own size
 """
 
 from __future__ import annotations

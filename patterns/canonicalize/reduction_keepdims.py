@@ -1,10 +1,11 @@
-"""Reductions whose axes are brought back or dropped by the node behind them, which the reduction can do itself (keepdims).
+"""Fold the Unsqueeze, Reshape or Squeeze around a reduction into its axes and keepdims.
 
-torch.export writes the variance of a normalisation, and the mean of everything, like this.
+reshape(factor sum(x)) = factor sum(x, keepdims=1)
+squeeze(sum(x, keepdims=1)) = sum(x, keepdims=0)
+reduce(unsqueeze(x, a), axes) = reduce(x, axes without a)
+sum(x) / n = mean(x)                                           over n elements
 
-reshape(factor sum(x)) = factor sum(x)                         with its axes kept
-reduce(unsqueeze(x, a), axes) = reduce(x, axes without a)      pools of one dimension are written as pools of two
-sum(x) / n = mean(x)                                           of n elements each
+Rationale: torch.export writes variances and full means with Reshape, and one-dimensional pools as two-dimensional ones.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def _dropped(name: str) -> Rule:
     build = getattr(op, name)
     return Rule(
         name=f"reduction.fold_squeeze_into_full_{name.removeprefix('Reduce').lower()}",
-        formula=f"squeeze({name}(x)) of all axes",
+        formula=f"squeeze({name}(x)), over all axes",
         pattern=op.Squeeze(build(x, axes=attr("axes"), keepdims=1), opt(var("squeezed"))),
         replace=build(x, keepdims=0),
         guards=(reduces_all, drops_all),

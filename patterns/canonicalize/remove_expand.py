@@ -1,11 +1,11 @@
-"""Expansions that the operator's own broadcasting makes unnecessary, and factors that are all ones.
+"""Remove Expand before operators that broadcast by themselves, and factors that are all ones.
 
-x / expand(y, shape(x)) = x / y           x * ones = x           likewise sums, extremes, comparisons and truth values
+x / expand(y, shape(x)) = x / y           x * ones = x           likewise Add, Min, Max, comparisons and logic
 where(expand(condition, shape(x)), x, y) = where(condition, x, y)
 where(condition, zeros, x) = where(condition, 0, x)
-x + (expand(y, shape) + z) = x + (y + z)  where x is as large as all of it
-not(expand(y, shape)) = expand(not(y), shape)      and casts of truth values, and those times a number
-split(x W) + b = split(x W + b)           where the columns are split, as heads of attention are
+x + (expand(y, shape) + z) = x + (y + z)  where x is as large as the sum
+not(expand(y, shape)) = expand(not(y), shape)      likewise Cast of booleans, and its product with a number
+reshape(x W) + b = reshape(x W + b)       where the Reshape splits the columns, as into heads
 """
 
 from __future__ import annotations
@@ -170,11 +170,11 @@ def chooses(match: Match) -> Refusal | None:
     return match.unless_dtype("y", ir.DataType.BOOL)
 
 
-def _of_truths(name: str, of: Any) -> Rule:
+def _of_truths(name: str, formula: str, of: Any) -> Rule:
     """A function of expanded truth values."""
     return Rule(
         name=f"broadcast.{name}",
-        formula=f"{name} of Expand(y, shape), y truth values",
+        formula=formula,
         pattern=of(lambda inner: op.Expand(inner, var("shape")).kept()),
         replace=op.Expand(of(lambda inner: inner), var("shape")),
         guards=(chooses,),
@@ -190,10 +190,14 @@ def _of_truths(name: str, of: Any) -> Rule:
 
 
 RULES = [
-    _of_truths("not_of_expand", lambda expanded: op.Not(expanded(y))),
-    _of_truths("cast_of_expand", lambda expanded: op.Cast(expanded(y), to=attr("to"))),
+    _of_truths("not_of_expand", "Not(Expand(y, shape))", lambda expanded: op.Not(expanded(y))),
     _of_truths(
-        "mul_of_cast_of_expand", lambda expanded: op.Mul(expanded(op.Cast(y, to=attr("to"))), const("factor", ""))
+        "cast_of_expand", "Cast(Expand(y, shape)), y boolean", lambda expanded: op.Cast(expanded(y), to=attr("to"))
+    ),
+    _of_truths(
+        "mul_of_cast_of_expand",
+        "Cast(Expand(y, shape)) * factor, y boolean",
+        lambda expanded: op.Mul(expanded(op.Cast(y, to=attr("to"))), const("factor", "")),
     ),
     Rule(
         name="broadcast.bias_add_before_reshape",

@@ -1,11 +1,12 @@
-"""What is exact in a wider type and converted back, or compared there, without the conversions.
+"""Remove Casts to a wider type around operators that are exact in the narrow type.
 
-cast(f(cast(x))) = f(x)                     f a sign, a size or a whole number
+cast(f(cast(x))) = f(x)                     f one of Neg, Abs, Relu, Floor, Ceil, Round, Sign
 cast(max(cast(x), cast(y))) = max(x, y)     cast(x) < cast(y) = x < y
 
-slice(cast(shape(x))) = cast(slice(shape(x)))       and gather, so that what reads sizes is next to what tells them
+where the wider type holds every number of x and y. The first two hold for floating-point numbers: an integer may have no
+negative in its type.
 
-where the type between holds every number of x and y. Of floating-point numbers: integers may have no opposite in their type.
+slice(cast(shape(x))) = cast(slice(shape(x)))       likewise Gather: the Cast sinks, so that Shape and its reader are neighbours
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Tensors stacked along a new axis and then reshaped, which are as well joined along the axis behind it.
+"""Replace a Reshape of stacked tensors by a Reshape of their Concat.
 
-reshape(stack(a, b; axis k)) = reshape(concat(a, b; axis k))      if a has an axis k: their elements come in the same order
+reshape(concat(unsqueeze(a, k), unsqueeze(b, k), axis=k)) = reshape(concat(a, b, axis=k))      where a has an axis k
 
-Rotary embeddings of TensorFlow have it.
+The elements come in the same order either way.
+
+Rationale: rotary embeddings of TensorFlow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sequences that are reversed as a whole, or twice.
+"""Replace ReverseSequence over full lengths by Slice, and cancel a ReverseSequence of a ReverseSequence.
 
 reverse_sequence(x, size of the axis) = x[::-1]        reverse_sequence(reverse_sequence(x, n), n) = x
 """

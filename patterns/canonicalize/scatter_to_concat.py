@@ -1,10 +1,10 @@
-"""Parts of a tensor that other values take the place of.
+"""Replace ScatterND and ScatterElements over a contiguous window by Concat.
 
-scatter(x, places a, a + 1, ... along one axis, y) = concat(x[:a], y, x[a + n:])        scatter(x, all places, y) = y
-scatter(scatter(x, places 0, 2, ... along one axis, y), places 1, 3, ..., z) = y and z in turn
+scatter(x, indices a, a + 1, ... along one axis, y) = concat(x[:a], y, x[a + n:])        scatter(x, all indices, y) = y
+scatter(scatter(x, indices 0, 2, ... along one axis, y), indices 1, 3, ..., z) = y and z interleaved
 
-PyTorch's exporters write `x[:, a:b] = y` so: torch.export with the axis moved to the front and back, TorchScript with all places
-of the part in full, `select_scatter` as ScatterElements with its index repeated for each element.
+Rationale: PyTorch's exporters write `x[:, a:b] = y` as a scatter. torch.export moves the axis to the front and back.
+TorchScript writes all indices in full. `select_scatter` is a ScatterElements that repeats its index for each element.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ before = op.ScatterND(x, first_places, first, reduction=reduction).named("before
 
 RULES = [
     _rule(
-        "contiguous_window_to_concat", "ScatterND(x, places, y), the places of x[a:b] along one axis",
+        "contiguous_window_to_concat", "ScatterND(x, indices of x[a:b] along one axis, y)",
         op.ScatterND(x, places, y, reduction=reduction),
         shapes=(
             {"x": "5 b", "y": "2 b"}, {"x": "5 b", "y": "5 b"}, {"x": "3 4", "y": "3 2"}, {"x": "b 4", "y": "b 2"},
@@ -317,7 +317,7 @@ RULES = [
         },
     ),
     _rule(
-        "interleaved_to_concat", "x with y at every second place along one axis and other values at the others",
+        "interleaved_to_concat", "ScatterND(ScatterND(x, even indices, y), odd indices, z)",
         op.ScatterND(before, places, y, reduction=reduction), _interleaved, (are_every_second,),
         shapes=({"x": "6 b", "first": "3 b", "y": "3 b"}, {"x": "2 6 b", "first": "2 3 b", "y": "2 3 b"}),
         inputs={"first_places": _every_second(0), "places": _every_second(1)}, attributes={"reduction": ["none"]},
@@ -331,7 +331,7 @@ RULES = [
         },
     ),
     _rule(
-        "elements_of_window_to_concat", "ScatterElements(x, places, y), the places of x[a:b] along one axis",
+        "elements_of_window_to_concat", "ScatterElements(x, indices of x[a:b] along one axis, y)",
         op.ScatterElements(x, places, y, axis=attr("axis"), reduction=reduction),
         shapes=({"x": "3 4", "y": "3 1"}, {"x": "3 4", "y": "1 4"}, {"x": "3 4", "y": "3 4"}),
         inputs={"places": _repeated},

@@ -1,11 +1,11 @@
-"""Conditions that always hold and only make others larger, and expansions of what is chosen by few.
+"""Sink Expand below the Where, Max and Min of mask arithmetic, and replace And with an all-true operand by Expand.
 
 and(range(0, n)[:, None] >= 0, x) = expand(x, (n, 1))
 where(expand(c, shape), 0, filler) = expand(where(c, 0, filler), shape)        where(c, expand(0, shape), filler) likewise
 max(expand(x, shape), number) = expand(max(x, number), shape)
 
-PyTorch's exporters write masks of padding as a function of queries and keys that does not look at the query. What is chosen is
-then computed once for all queries, and the expansion goes where it may not be needed.
+Rationale: PyTorch's exporters write padding masks as a function of queries and keys that ignores the query. The mask is then
+computed once for all queries, and the Expand goes where it may not be needed.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Rewrites batched products on merged batch axes to products on the separate axes.
+"""Sink the Reshape that merges batch and head axes below the operators between it and the Reshape that undoes it.
 
-m(x) reshapes [a, b, m, n] to [a * b, m, n]; it is moved after operators that work on the last two axes only, until a Reshape
-undoes it:
+m(x) reshapes [a, b, m, n] to [a * b, m, n].
 
 m(x) m(y) = m(x y)     m(x) + y = m(x + split(y))     m(x)^T = m(x^T)     softmax(m(x)) = m(softmax(x))     c m(x) = m(c x)
 m(x) + z = m(x + z)     where z is the same along the merged axis
 split(m(x) + y) = x + split(y)     split(concat(m(x), y)) = concat(x, split(y))
 transpose(m(x)) = m(transpose(x))     for [length, batch * heads, size], too
 
-Exporters write the batched products of attention in three dimensions, with a (batch * heads) axis; the attention rules are
-written for four dimensions.
+Rationale: exporters write the batched MatMuls of attention in three dimensions, with a (batch * heads) axis. The attention rules
+are written for four dimensions.
 """
 
 from __future__ import annotations

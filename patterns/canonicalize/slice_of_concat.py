@@ -1,7 +1,7 @@
-"""Parts of parts, parts of joined tensors, and parts joined again.
+"""Compose Slice and Split with Concat, Gather with Gather, and Pad with Pad.
 
-gather(gather(x)) = gather(x)        pad(pad(x)) = pad(x)
 slice(concat(x, y)) = slice(x) or slice(y)        split(concat(x, y)) = x, y        concat(split(x)) = x
+gather(gather(x)) = gather(x)        pad(pad(x)) = pad(x)
 
 Sizes need not be numbers: `concat(past, x)[past length:]` is x.
 """
@@ -317,7 +317,7 @@ RULES = [
     ),
     exact_rule(
         "concat.concat_of_slices",
-        "concat(split(x)), of Slices or elements",
+        "concat(split(x)), also of Slices or Gathers of x",
         op.Concat(rest("parts"), axis=attr("axis")),
         lambda match: _taken(match, _joined(match)),
         Proof(

@@ -1,11 +1,12 @@
-"""Sum as Add, which patterns read in any order and nesting.
+"""Replace Sum by Add, which patterns match in any order and nesting, and ReduceSum of stacked tensors by Add.
 
 sum(a, b) = a + b
-sum(a, b, c, ...) = (a + b) + c + ...      of branches that may become one convolution
+sum(a, b, c, ...) = (a + b) + c + ...      where two operands are branches that may become one convolution
+reducesum(concat(unsqueeze(a), unsqueeze(b), ...)) = a + b + ...
 
-reducesum(concat(unsqueeze(a), unsqueeze(b), ...)) = a + b + ...      as torch.stack and sum write it
+A Sum of more operands stays elsewhere: it is one node instead of several.
 
-AddN of TensorFlow and the sums of Caffe and MXNet come as Sum. That of more operands is one node less in other places, and stays.
+Rationale: AddN of TensorFlow and the sums of Caffe and MXNet come as Sum; PyTorch's `stack(...).sum()` as the last.
 """
 
 from __future__ import annotations
