@@ -198,6 +198,10 @@ def _families() -> Iterator[str]:
             yield f"### {family['name']}\n\n{_plain(family['what'] + still)}\n"
             yield f"- rules and passes: {does or 'none'}"
             yield f"- tests: {tests or 'none'}\n"
+    named = [wanted for family in families for wanted in family.get("rules", ())]
+    further = [_linked(name, pages) for name in rules if not any(fnmatch(name, wanted) for wanted in named)]
+    if further:
+        yield f"## Further rules\n\nRules in no family above: {', '.join(further)}.\n"
 
 
 def _left_out(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,18 @@ def test_every_rule_stands_on_one_page_and_the_index_leads_there(pages: dict[str
 
 def test_families_lead_to_their_rules(pages: dict[str, str]) -> None:
     assert "[`gelu.erf`](catalogue/fuse.activation.md#geluerf)" in pages["families.md"]
+
+
+def test_a_rule_that_no_family_names_stands_at_the_end_of_the_families(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "families.toml"
+    table.write_text('[[family]]\ngroup = "G"\nname = "GELU"\nwhat = "With erf."\nrules = ["gelu.*"]\n')
+    monkeypatch.setattr(generated, "FAMILIES", table)
+    families, _, further = "\n".join(generated._families()).partition("## Further rules")
+    assert "`gelu.erf`" in families
+    assert "`gelu.erf`" not in further
+    assert "`softplus.stable`" in further
 
 
 def test_the_navigation_has_the_pages_behind_their_index() -> None:
