@@ -15,7 +15,7 @@ from ortfuse.targets import Quirk
 from ._common import same_shape
 from .normalization.normalization import fused_skip
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 x, skip, gamma, beta, sum_bias = (var(name) for name in ("x", "skip", "gamma", "beta", "sum_bias"))
 total = op.Sum(x, skip, opt(sum_bias))

@@ -25,7 +25,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ._common import array_like, ints, is_not_quantised
 from .canonicalize.reduction_keepdims import axes
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 x = var("x")
 

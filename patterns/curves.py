@@ -22,7 +22,7 @@ from ._proofs import ADDS_NO_AXES
 from .activation.rectifier import slope, slope_is_finite
 from .activation.sigmoid import is_steep
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 x, condition = var("x"), var("condition")
 

@@ -6,7 +6,7 @@ cos(concat(x, y))[:h] = cos(x)          x of size h
 shape(x)[a : b] = shape(x, start=a, end=b)
 activation(x W) = activation(gemm(x, W))          x with two axes: the runtime computes Gemm and some activations as one
 
-The rules run in the last pass, after `moves`: fusions are found by the spellings of exporters.
+The rules run in the last pass, after `simplify_data_movement`: fusions are found by the spellings of exporters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ._common import array_like
 from ._proofs import COST
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 _SHAPE_HAS_ENDS = 15
 """The opset from which on Shape has `start` and `end`."""

@@ -20,7 +20,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ._common import floating, ints
 from ._proofs import COST
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 x = var("x")
 

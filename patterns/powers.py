@@ -22,7 +22,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ._common import floating
 from ._proofs import COST
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 SOURCE = "ONNX operators Pow, Exp and Log"
 

@@ -23,7 +23,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ._common import ints, is_filled_with, same_shape
 from ._proofs import COST
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 SOURCE = "ONNX operators Gather, Range and Slice"
 

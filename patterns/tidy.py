@@ -28,7 +28,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ._common import array_like, floating, same_shape
 from ._proofs import ADDS_NO_AXES, SHAPES, signed_zeros
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 SOURCE = "ONNX operator specification"
 

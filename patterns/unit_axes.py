@@ -23,7 +23,7 @@ from ._common import ints
 from ._proofs import COST
 from .canonicalize.merge_reshapes_and_transposes import unless_constant_target
 
-PASS = "unit_axes"
+PASS = "fold_unit_dims"
 
 x = var("x")
 

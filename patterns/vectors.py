@@ -18,7 +18,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ._common import ints
 from ._proofs import COST
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 SOURCE = "ONNX operator MatMul"
 

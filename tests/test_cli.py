@@ -76,7 +76,7 @@ def test_optimize_verifies_measures_writes_and_reports(tmp_path: Path) -> None:
 
 
 def test_passes_that_changed_nothing_are_one_row_of_the_table() -> None:
-    told = run("optimize", BERT, "--passes", "fold, licm, fixpoint(sequences, cse, dce), fuse.losses")
+    told = run("optimize", BERT, "--passes", "fold, licm, fixpoint(eliminate_sequences, cse, dce), fuse.losses")
     assert told.exit_code == 0, told.output
     table = [[cell.strip() for cell in line.split("│")] for line in told.output.splitlines() if line.startswith("│")]
     names = [row[1] for row in table]
@@ -343,10 +343,15 @@ def test_passes_lists_rules_and_lists() -> None:
 
 
 def test_pass_lists_say_what_differs_and_what_auto_takes() -> None:
-    console = Console(file=io.StringIO(), width=400)
+    console = Console(file=io.StringIO(), width=600)
     show_lists(console, built_in_lists().values())
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert text.count("loops, unroll, batch_nms, added_parts, fold_channel_affine, fuse.linear,") == 1
+    assert (
+        text.count(
+            "vectorize_loops, unroll_loops, batch_nms, unrolled_sum_to_reduce, fold_channel_affine, fuse.linear,"
+        )
+        == 1
+    )
     assert "those of the list that suits the model: bert, " in text
     assert "with token ids and attention and rotations, without Conv" in text
 

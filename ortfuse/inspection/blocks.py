@@ -39,7 +39,10 @@ from ortfuse.pattern import (
 )
 from ortfuse.refusal import Refusal
 
-PASSES = "canonicalize, fixpoint(recurrent, loops, fuse.activation, fuse.normalization, fuse.attention, canonicalize)"
+PASSES = (
+    "canonicalize, "
+    "fixpoint(fuse_recurrent, vectorize_loops, fuse.activation, fuse.normalization, fuse.attention, canonicalize)"
+)
 """The passes that make the form in which the detectors find blocks: the normal form, with layers in the operators they are."""
 
 NORMS = frozenset(

@@ -40,7 +40,7 @@ class _Term:
 class AddedParts:
     """Makes sums over axes of sums of their elements."""
 
-    name: ClassVar[str] = "added_parts"
+    name: ClassVar[str] = "unrolled_sum_to_reduce"
 
     def run(self, context: Context) -> int:
         """Find sums of all elements of an axis; returns how many sums became shorter."""

@@ -37,7 +37,7 @@ class AsFunctions:
         operators: The operators of ai.onnx, separated by spaces.
     """
 
-    name: ClassVar[str] = "as_functions"
+    name: ClassVar[str] = "wrap_in_functions"
     operators: str = "Attention"
 
     def run(self, context: Context) -> int:

@@ -24,7 +24,7 @@ from ortfuse.passes.context import Context
 class Constants:
     """Turns Constant nodes into initializers."""
 
-    name: ClassVar[str] = "constants"
+    name: ClassVar[str] = "lift_constants"
 
     def run(self, context: Context) -> int:
         """Convert every Constant node that can be an initializer; returns the number converted."""

@@ -58,7 +58,7 @@ class _Head:
 class JoinHeads:
     """Joins attention heads of one input that are computed one by one."""
 
-    name: ClassVar[str] = "join_heads"
+    name: ClassVar[str] = "merge_attention_heads"
 
     def run(self, context: Context) -> int:
         """Join all such heads; returns how many operators are joined."""

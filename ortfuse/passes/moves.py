@@ -44,7 +44,7 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul"})
 class Moves:
     """Replaces chains of data movement by shorter ones."""
 
-    name: ClassVar[str] = "moves"
+    name: ClassVar[str] = "simplify_data_movement"
 
     def run(self, context: Context) -> int:
         """Replace chains; returns how many."""

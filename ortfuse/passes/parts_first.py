@@ -62,7 +62,7 @@ class _Parts:
 class PartsFirst:
     """Moves Transposes and Reshapes behind the nodes that unbind their results."""
 
-    name: ClassVar[str] = "parts_first"
+    name: ClassVar[str] = "sink_transpose_below_split"
 
     def run(self, context: Context) -> int:
         """Move what can be moved; returns how many Transposes and Reshapes were."""

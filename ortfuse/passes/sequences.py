@@ -62,7 +62,7 @@ class _Cut:
 class Sequences:
     """Takes tensors directly instead of out of sequences."""
 
-    name: ClassVar[str] = "sequences"
+    name: ClassVar[str] = "eliminate_sequences"
 
     def run(self, context: Context) -> int:
         """Resolve what reads a sequence; returns how many readers were replaced."""

@@ -51,7 +51,7 @@ class Part:
 class Splits:
     """Replaces Slices by a Split, and Unsqueezes of its parts by one."""
 
-    name: ClassVar[str] = "splits"
+    name: ClassVar[str] = "slices_to_split"
 
     def run(self, context: Context) -> int:
         """Replace Slices, Unsqueezes of parts, and numbers added to parts; returns how many."""

@@ -36,7 +36,7 @@ class Unroll:
         nodes: The most nodes that all of its runs together may have.
     """
 
-    name: ClassVar[str] = "unroll"
+    name: ClassVar[str] = "unroll_loops"
     runs: int = 8
     nodes: int = 64
 

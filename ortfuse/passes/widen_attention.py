@@ -52,7 +52,7 @@ class _Region:
 class WidenAttention:
     """Computes attention in half precision in float32."""
 
-    name: ClassVar[str] = "widen_attention"
+    name: ClassVar[str] = "upcast_attention"
 
     def run(self, context: Context) -> int:
         """Widen every attention; returns how many."""

@@ -3,8 +3,9 @@
 Besides registered passes, a name may be a pass of the catalogue (`fuse.attention`), a pass list (`transformer`), or one
 of these:
 
-- `canonicalize`: the rules of the normal form together with inline_functions, constants, fold, inline_branches, licm,
-  sequences, stacks, dims_from_convolution, drop_length_clamps, parts_first, cse and dce, to a fixed point;
+- `canonicalize`: the rules of the normal form together with inline_functions, lift_constants, fold, inline_branches, licm,
+  eliminate_sequences, eliminate_unbind_stack, dims_from_convolution, drop_length_clamps, sink_transpose_below_split, cse and dce,
+  to a fixed point;
 - `fuse.*`: every fusion that comes with ortfuse, except those that the pipeline names itself;
 - `user`: every pass of rule files that do not come with ortfuse, except those that the pipeline names itself;
 - `auto`: the pass list that suits the model.

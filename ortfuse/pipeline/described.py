@@ -22,8 +22,9 @@ from ortfuse.rewrite import Rule
 Kind = Literal["pass", "rules", "word"]
 
 NORMAL_FORM = (
-    "The normal form: its rules with inline_functions, constants, fold, inline_branches, licm, sequences, stacks, "
-    "dims_from_convolution, drop_length_clamps, parts_first, cse and dce, to a fixed point."
+    "The normal form: its rules with inline_functions, lift_constants, fold, inline_branches, licm, "
+    "eliminate_sequences, eliminate_unbind_stack, dims_from_convolution, drop_length_clamps, sink_transpose_below_split, cse and "
+    "dce, to a fixed point."
 )
 _WITHOUT = "Rules that are left out, separated by blanks."
 _ALWAYS = "Rules that are applied whatever the cost, separated by blanks."

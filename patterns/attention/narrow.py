@@ -18,7 +18,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from .._proofs import NEVER_EMPTY
 from .dot_product import PAPER
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 query, key, value, mask = var("query"), var("key"), var("value"), var("mask")
 past_key, past_value = opt(var("past_key")), opt(var("past_value"))

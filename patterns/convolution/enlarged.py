@@ -24,7 +24,7 @@ from .._proofs import COST
 from ._enlarging import becomes_larger, enlarged, leaves_channels
 from ._windows import window
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 weight, bias = const("weight"), var("bias")
 joined = op.Concat(rest("parts"), axis=attr("axis")).named("joined")

@@ -29,7 +29,7 @@ from ortfuse.targets.blocked_layout import leaves_blocks, may_be_blocked, reads_
 from .._common import ints, is_not_quantised
 from .._proofs import COST
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 SOURCE = "ONNX operators GlobalAveragePool, AveragePool, MaxPool and ReduceMean"
 

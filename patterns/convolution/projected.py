@@ -34,7 +34,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from .._proofs import COST
 from ._windows import window
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 Array = np.ndarray[Any, Any]
 

@@ -23,7 +23,7 @@ from .._proofs import COST
 from ._enlarging import becomes_larger, enlarged, leaves_channels
 from ._windows import Axis, Window, window
 
-PASS = "cliffs"
+PASS = "cpu_decompositions"
 
 x, weight, bias = var("x"), const("weight"), var("bias")
 

@@ -21,7 +21,7 @@ def written(
     body: str, *, inputs: str = f"{SHAPE} q, {SHAPE} k, {SHAPE} v", outputs: str = f"{SHAPE} y"
 ) -> onnx.ModelProto:
     model = onnx.parser.parse_model(f"{HEAD} g ({inputs}) => ({outputs}) {{ {body} }}")
-    result: onnx.ModelProto = ortfuse.optimize(model, passes="finalize, as_functions").model
+    result: onnx.ModelProto = ortfuse.optimize(model, passes="finalize, wrap_in_functions").model
     onnx.checker.check_model(result, full_check=True)
     assert ortfuse.verify(model, result).ok
     return result
@@ -71,7 +71,7 @@ def test_operators_that_hold_graphs_stay() -> None:
         f"""{HEAD} g (bool c, float[2] x) => (float[2] y) {{
         y = If(c) <then_branch = t () => (float[2] a) {{ a = Neg(x) }}, else_branch = e () => (float[2] b) {{ b = Abs(x) }}> }}"""
     )
-    result = ortfuse.optimize(model, passes='as_functions{operators="If Abs"}').model
+    result = ortfuse.optimize(model, passes='wrap_in_functions{operators="If Abs"}').model
     assert [node.op_type for node in result.graph.node] == ["If"]
     assert [function.name for function in result.functions] == ["StandardAbs"]
 
@@ -80,13 +80,13 @@ def test_a_name_that_is_taken_is_left_alone() -> None:
     text = f"""<ir_version: 11, opset_import: ["": 23, "ortfuse": 1]>
     g ({SHAPE} q) => ({SHAPE} y) {{ a = ortfuse.StandardAttention(q) y = Attention<q_num_heads = 2, kv_num_heads = 2>(a, a, a) }}
     <domain: "ortfuse", opset_import: ["": 23]> StandardAttention (x) => (z) {{ z = Neg(x) }}"""
-    result = ortfuse.optimize(onnx.parser.parse_model(text), passes="finalize, as_functions").model
+    result = ortfuse.optimize(onnx.parser.parse_model(text), passes="finalize, wrap_in_functions").model
     assert calls(result) == ["ortfuse.StandardAttention", "ortfuse.StandardAttention2"]
 
 
 def test_what_is_done_is_done_once() -> None:
     once = written("y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v)")
-    assert ortfuse.optimize(once, passes="as_functions").report.passes[0].changes == 0
+    assert ortfuse.optimize(once, passes="wrap_in_functions").report.passes[0].changes == 0
 
 
 @pytest.mark.parametrize("verify", ["whole", "sites"])

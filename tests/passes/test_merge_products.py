@@ -73,5 +73,5 @@ def test_fewer_products_than_asked_for_stay() -> None:
 
 
 def test_it_is_a_pass_that_users_can_name() -> None:
-    result = ortfuse.optimize(model_of(text(PLAIN)), passes="all, merge_products, dce", verify="whole")
+    result = ortfuse.optimize(model_of(text(PLAIN)), passes="all, horizontal_matmul_fusion, dce", verify="whole")
     assert sorted(operators(result.model)) == ["MatMul", "Split"]

@@ -121,7 +121,7 @@ def test_sequences_are_resolved_on_the_way_to_the_normal_form_and_checked() -> N
     body = "s = SplitToSequence<axis = 1>(x, sizes) a = SequenceAt(s, zero) b = SequenceAt(s, one) c = Neg(b) y = Concat<axis = 1>(a, c)"
     result = ortfuse.optimize(model_of(text(body)), verify="sites")
     assert [node.op_type for node in result.model.graph] == ["Split", "Neg", "Concat"]
-    (check,) = [check for check in result.sites or () if check.rule == "sequences"]
+    (check,) = [check for check in result.sites or () if check.rule == "eliminate_sequences"]
     assert check.state == "equal"
 
 

@@ -9,7 +9,7 @@ from recurrent_models import model
 
 import ortfuse
 
-PASSES = "canonicalize, unroll, canonicalize"
+PASSES = "canonicalize, unroll_loops, canonicalize"
 NUMBERS = {
     "three": np.int64(3),
     "one": np.int64(1),

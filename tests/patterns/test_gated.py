@@ -114,18 +114,20 @@ def test_without_a_pin_none_is_made() -> None:
 
 
 def test_a_pin_merges_products_of_one_input() -> None:
-    result = ortfuse.optimize(layer("SwiGLU", "products"), pins={"merge_products": "Split"}, verify="whole")
+    result = ortfuse.optimize(layer("SwiGLU", "products"), pins={"horizontal_matmul_fusion": "Split"}, verify="whole")
     assert operators(result) == ["MatMul", "MatMul", "Mul", "QuickGelu", "Split"]
     assert any("2 products of one input are one" in note for note in result.report.notes)
 
 
 def test_pins_of_passes_name_what_those_make() -> None:
-    with pytest.raises(PipelineError, match="merge_products makes MatMul, Split"):
-        ortfuse.PassManager(ortfuse.Options(pins={"merge_products": "Gemm"}))
+    with pytest.raises(PipelineError, match="horizontal_matmul_fusion makes MatMul, Split"):
+        ortfuse.PassManager(ortfuse.Options(pins={"horizontal_matmul_fusion": "Gemm"}))
     model = layer("SwiGLU", "products")
-    nothing = ortfuse.optimize(layer("SwiGLU", "halves"), pins={"merge_products": "Split"})
-    assert [line for pin in nothing.pins for line in pin.lines()] == ["pin merge_products=Split: no site of it"]
-    assert "Split" not in operators(ortfuse.optimize(model, pins={"merge_products": "none"}))
+    nothing = ortfuse.optimize(layer("SwiGLU", "halves"), pins={"horizontal_matmul_fusion": "Split"})
+    assert [line for pin in nothing.pins for line in pin.lines()] == [
+        "pin horizontal_matmul_fusion=Split: no site of it"
+    ]
+    assert "Split" not in operators(ortfuse.optimize(model, pins={"horizontal_matmul_fusion": "none"}))
 
 
 OLD = f"""<ir_version: 7, opset_import: ["" : OPSET]> g (float[n, 3, 4] x) => (float[n, 3, 4] y) <{WEIGHTS}, {NUMBERS}, bias>

@@ -65,7 +65,7 @@ def test_every_pass_says_what_it_does_and_its_example_can_be_run(everything: Des
 
 
 def test_a_pass_is_told_with_its_options(everything: Described) -> None:
-    (found,) = everything.of("loops").passes
+    (found,) = everything.of("vectorize_loops").passes
     assert [(option.name, option.type, option.default) for option in found.options] == [
         ("always", "bool", False), ("nonempty", "bool", False),
     ]  # fmt: skip

@@ -68,15 +68,15 @@ def test_pipelines_that_come_to_the_same_passes_have_the_same_text() -> None:
 
 
 def test_a_run_reports_what_each_pass_did() -> None:
-    _, report = run("constants, fold, fixpoint(cse, dce)")
+    _, report = run("lift_constants, fold, fixpoint(cse, dce)")
     assert [(entry.name, entry.changes, entry.nodes_before, entry.nodes_after) for entry in report.passes] == [
-        ("constants", 1, 7, 6),
+        ("lift_constants", 1, 7, 6),
         ("fold", 2, 6, 4),
         ("fixpoint(cse, dce)", 4, 4, 4),
         ("finalize", report.passes[-1].changes, 4, 4),
     ]
     assert [(part.name, part.runs, part.changes) for part in report.passes[2].parts] == [("cse", 2, 2), ("dce", 2, 2)]
-    assert report.pipeline == "constants, fold, fixpoint(cse, dce), finalize"
+    assert report.pipeline == "lift_constants, fold, fixpoint(cse, dce), finalize"
     assert (report.before.nodes, report.after.nodes) == (7, 4)
     assert report.after.operators == {"Neg": 2, "Add": 2}
     assert report.seconds > report.analysis_seconds > 0
@@ -203,10 +203,10 @@ def _context() -> Context:
 
 
 def test_a_fixpoint_stops_when_everything_was_unchanged_once_in_a_row() -> None:
-    model, report = run("fixpoint(constants, fold, cse, dce)")
+    model, report = run("fixpoint(lift_constants, fold, cse, dce)")
     # After the last change (dce, first round) the others are run once more, dce itself is not run in vain.
     assert [part.runs for part in report.passes[0].parts] == [2, 2, 2, 2]
-    _, again = run("fixpoint(constants, fold, cse, dce)", model)
+    _, again = run("fixpoint(lift_constants, fold, cse, dce)", model)
     assert [part.runs for part in again.passes[0].parts] == [1, 1, 1, 1]
 
 

@@ -32,7 +32,7 @@ from ortfuse.passes.recurrence.operator import (
 )
 from ortfuse.pattern.operators import UNKNOWN, attribute_value, parameter
 
-_NAME = "recurrent.both_directions"
+_NAME = "fuse_recurrent.both_directions"
 _LABELS = ("tdbh", "dbh", "dbh")
 """The axes of the results: time, direction, batch and features."""
 

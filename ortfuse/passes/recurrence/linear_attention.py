@@ -60,7 +60,9 @@ class LinearAttention:
         if rule is None or query.number == 0:
             raise UnfitError(f"the state '{self._linear.state.before.name}' changes in another way")
         if rule.value_axis is None and not always:
-            raise UnfitError("the operator is slower for states without an axis of values (`loops{always=true}`)")
+            raise UnfitError(
+                "the operator is slower for states without an axis of values (`vectorize_loops{always=true}`)"
+            )
         sizes = [self._linear.shape[axis] for axis in (rule.key_axis, rule.value_axis, *rule.heads) if axis is not None]
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             raise UnfitError(f"the sizes of the state '{self._linear.state.before.name}' are not known")

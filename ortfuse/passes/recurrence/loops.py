@@ -46,7 +46,7 @@ class Loops:
         nonempty: Take for granted that Loops run at least once, which cannot be proved of one over a sequence of open length.
     """
 
-    name: ClassVar[str] = "loops"
+    name: ClassVar[str] = "vectorize_loops"
     always: bool = False
     nonempty: bool = False
 
@@ -75,7 +75,7 @@ class Loops:
             try:
                 is_slower = not all(pays(one.kind, one.output, context.facts) for one in body.cells.values())
                 if is_slower and not self.always:
-                    raise UnresolvedError(f"{SLOWER} (`loops{{always=true}}`)")
+                    raise UnresolvedError(f"{SLOWER} (`vectorize_loops{{always=true}}`)")
                 if not self.nonempty and not sizes.surely_runs(node):
                     raise UnresolvedError(_may_not_run(iteration))
                 _resolve(body, scope, context, self.always)

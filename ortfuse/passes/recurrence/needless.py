@@ -28,7 +28,7 @@ def _drop(node: ir.Node, context: Context) -> bool:
         return False
     while kept[-1] is None:
         kept.pop()
-    with context.editor.change("recurrent", nodes=[node]) as change:
+    with context.editor.change("fuse_recurrent", nodes=[node]) as change:
         made = ir.Node("", node.op_type, kept, list(node.attributes.values()), num_outputs=len(node.outputs))
         context.editor.insert_before(node, made)
         take_over(context.editor, node, made)

@@ -55,7 +55,7 @@ class Recurrent:
         made: The operators that chains of cells become, separated by spaces.
     """
 
-    name: ClassVar[str] = "recurrent"
+    name: ClassVar[str] = "fuse_recurrent"
     fewest: int = 3
     always: bool = False
     made: str = "LSTM GRU RNN"
@@ -82,7 +82,9 @@ class Recurrent:
             return False
         if self.always or pays(chain.weights.kind, chain.cells[0].output, context.facts):
             return True
-        context.note(f"a chain of {len(chain.cells)} RNN cells stays as it is: {SLOWER} (`recurrent{{always=true}}`)")
+        context.note(
+            f"a chain of {len(chain.cells)} RNN cells stays as it is: {SLOWER} (`fuse_recurrent{{always=true}}`)"
+        )
         return False
 
 

@@ -66,7 +66,7 @@ Steps: TypeAlias = "Track | _Joined | _Unit | _Mapped"
 class Stacks:
     """Takes tensors whole instead of stacking their elements."""
 
-    name: ClassVar[str] = "stacks"
+    name: ClassVar[str] = "eliminate_unbind_stack"
 
     def run(self, context: Context) -> int:
         """Replace stacks of elements in order; returns how many."""

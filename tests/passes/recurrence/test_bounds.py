@@ -13,7 +13,7 @@ from small_models import execute
 
 import ortfuse
 
-PASSES = "canonicalize, recurrent{always=true}, canonicalize"
+PASSES = "canonicalize, fuse_recurrent{always=true}, canonicalize"
 LSTM, STEPS = "lstm of two Gemms", 4
 X, STATE = f"float[{STEPS}, b, {INPUTS}] X", f"float[b, {HIDDEN}]"
 WHERE = "{s}k{t} = Where(ok{t}, {s}{t}, {before})"

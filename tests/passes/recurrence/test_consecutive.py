@@ -10,7 +10,7 @@ from recurrent_models import HIDDEN, INPUTS, constants, model
 
 import ortfuse
 
-PASSES = "canonicalize, recurrent, canonicalize"
+PASSES = "canonicalize, fuse_recurrent, canonicalize"
 STATE = f"float[1, b, {HIDDEN}]"
 
 
@@ -85,6 +85,6 @@ def test_an_operator_in_a_loop_is_one_for_all_runs() -> None:
         f"float[t, 1, b, {HIDDEN}] Y, {STATE} h, {STATE} c",
         found,
     )
-    result = ortfuse.optimize(made, passes="canonicalize, loops, canonicalize", verify="whole").model
+    result = ortfuse.optimize(made, passes="canonicalize, vectorize_loops, canonicalize", verify="whole").model
     found_operators = Counter(node.op_type for node in result.graph.node)
     assert (found_operators["LSTM"], found_operators["Scan"], found_operators["Tanh"]) == (1, 0, 1)

@@ -41,7 +41,7 @@ def counted(
 
 def iterations(made: onnx.ModelProto) -> int | None:
     """How often the Loop provably runs: as often as it is unrolled, with the same results; `None` if it stays."""
-    result = ortfuse.optimize(made, passes="fixpoint(unroll{runs=40, nodes=400}, dce)").model
+    result = ortfuse.optimize(made, passes="fixpoint(unroll_loops{runs=40, nodes=400}, dce)").model
     feeds = {"first": np.zeros(2, np.float32)}
     for old, new in zip(execute(made, feeds), execute(result, feeds), strict=True):
         np.testing.assert_array_equal(new, old)

@@ -12,7 +12,7 @@ from small_models import execute
 
 import ortfuse
 
-PASSES = "canonicalize, loops{always=true}, canonicalize"
+PASSES = "canonicalize, vectorize_loops{always=true}, canonicalize"
 LSTM = "lstm of two Gemms"
 STATE, X = f"float[b, {HIDDEN}]", f"float[t, b, {INPUTS}] X"
 MASK = "sx = Shape(X) n = Gather(sx, at0) r = Range(at0, n, at1) rc = Unsqueeze(r, no1) m0 = Less(rc, L) M = Unsqueeze(m0, no2)"

@@ -15,7 +15,7 @@ from ortfuse.graph.walk import nodes
 from ortfuse.model.interop import enter
 from ortfuse.targets import Target
 
-PASSES = "canonicalize, loops{always=true}, canonicalize"
+PASSES = "canonicalize, vectorize_loops{always=true}, canonicalize"
 B, H, K, V = "b", 2, 3, 4
 HEADS = {"S": f"{B}, {H}, {K}, {V}", "q": f"{B}, {H}, {K}", "k": f"{B}, {H}, {K}", "v": f"{B}, {H}, {V}"}
 GATE, GATES, RATE = {"g": f"{B}, {H}"}, {"g": f"{B}, {H}, {K}"}, {"r": f"{B}, {H}"}
@@ -130,7 +130,7 @@ def test_a_batch_of_known_size(kind: str, batch: str) -> None:
 @pytest.mark.parametrize("kind", ["gated delta rule", "selective scan", "gated average"])
 def test_it_is_checked_where_it_happens(kind: str) -> None:
     result = ortfuse.optimize(scan(kind), passes=PASSES, verify="sites")
-    assert "loops.linear" in {check.rule for check in result.sites if check.state == "equal"}
+    assert "vectorize_loops.linear" in {check.rule for check in result.sites if check.state == "equal"}
 
 
 @pytest.mark.parametrize("kind", ["gated delta rule", "selective scan"])
@@ -208,7 +208,7 @@ def test_what_the_operator_does_not_do_is_left_alone(old: str, new: str, why: st
 
 @pytest.mark.parametrize(("kind", "kept"), [("gated delta rule", 0), ("selective scan", 1), ("gated average", 1)])
 def test_what_has_no_axis_of_values_stays_a_loop(kind: str, kept: int) -> None:
-    result = ortfuse.optimize(scan(kind), passes="canonicalize, loops, canonicalize")
+    result = ortfuse.optimize(scan(kind), passes="canonicalize, vectorize_loops, canonicalize")
     assert [node.op_type for node in result.model.graph.node].count("Scan") == kept
     assert any("without an axis of values" in note for note in result.report.notes) == bool(kept)
 

@@ -16,7 +16,7 @@ import ortfuse
 from ortfuse.graph.walk import nodes
 from ortfuse.model.interop import enter
 
-PASSES = "canonicalize, loops{always=true}, canonicalize"
+PASSES = "canonicalize, vectorize_loops{always=true}, canonicalize"
 LSTM = "lstm of two Gemms"
 STATE, X = f"float[b, {HIDDEN}]", f"float[t, b, {INPUTS}] X"
 KINDS = [LSTM, "gru", "gru that resets first", "rnn with relu"]
@@ -197,7 +197,7 @@ def test_a_loop_of_open_length_is_one_operator_if_it_is_said_to_run() -> None:
     found = constants() | {"yes": np.bool_(True)}
     body = f"sx = Shape(X) n = Gather(sx, at0) {loop(LSTM, runs='n')}"
     made = model(body, inputs_of(LSTM), f"{STATE} last_h, float[t, b, {HIDDEN}] Y1", found)
-    result = ortfuse.optimize(made, passes="canonicalize, loops{nonempty=true}, canonicalize", verify="whole")
+    result = ortfuse.optimize(made, passes="canonicalize, vectorize_loops{nonempty=true}, canonicalize", verify="whole")
     assert "LSTM" in {node.op_type for node in result.model.graph.node}
 
 
@@ -217,7 +217,7 @@ def test_what_adds_axes_is_vectorised() -> None:
 
 def test_an_rnn_of_many_rows_stays_a_loop() -> None:
     made = model(scan("rnn"), inputs_of("rnn"), f"float[t, b, {HIDDEN}] Y1", constants())
-    result = ortfuse.optimize(made, passes="canonicalize, loops, canonicalize")
+    result = ortfuse.optimize(made, passes="canonicalize, vectorize_loops, canonicalize")
     assert "Scan" in {node.op_type for node in result.model.graph.node}
     assert any("RNN is slower" in note for note in result.report.notes)
 

@@ -12,7 +12,7 @@ from test_loops import LSTM, STATE, inputs_of, loop
 import ortfuse
 
 LOOP = f"sx = Shape(X) n = Gather(sx, at0) {loop(LSTM, runs='n')}"
-PASSES = "canonicalize, loops, canonicalize"
+PASSES = "canonicalize, vectorize_loops, canonicalize"
 NUMBERS = constants() | {
     "yes": np.bool_(True),
     "last": np.int64(-1),

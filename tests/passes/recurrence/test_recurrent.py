@@ -14,7 +14,7 @@ from recurrent_models import HIDDEN, INPUTS, SPELLINGS, constants, elements, gru
 import ortfuse
 from ortfuse.facts.facts import Facts
 
-PASSES = "canonicalize, recurrent{always=true}, canonicalize"
+PASSES = "canonicalize, fuse_recurrent{always=true}, canonicalize"
 STEPS = 4
 X, STATES = f"float[4, b, {INPUTS}] X", f", float[b, {HIDDEN}] h0, float[b, {HIDDEN}] c0"
 Y = f"float[t, b, {HIDDEN}] Y"
@@ -203,8 +203,8 @@ def test_types_without_a_kernel_are_left_alone() -> None:
 def test_a_chain_is_checked_where_it_is_and_reported() -> None:
     made = model(f"{elements(STEPS)} {unrolled('gru', STEPS)}", X + STATES, f"float[b, {HIDDEN}] h4", weights_of("gru"))
     result = ortfuse.optimize(made, verify="sites")
-    assert [check.state for check in result.sites or () if check.rule == "recurrent.gru"] == ["equal"]
-    assert result.report.families()["recurrent"] == 1
+    assert [check.state for check in result.sites or () if check.rule == "fuse_recurrent.gru"] == ["equal"]
+    assert result.report.families()["fuse_recurrent"] == 1
     (gru,) = [node for node in result.model.graph.node if node.op_type == "GRU"]
     assert {entry.key for entry in gru.metadata_props} >= {"ortfuse.rule", "ortfuse.nodes"}
 
@@ -229,7 +229,7 @@ def test_an_operator_starts_from_zeros_by_itself(kind: str, size: str, left_out:
 def test_an_rnn_is_made_only_where_the_runtime_has_a_fast_one(batch: str, operators: set[str]) -> None:
     inputs = f"float[4, {batch}, {INPUTS}] X, float[{batch}, {HIDDEN}] h0"
     made = model(f"{elements(STEPS)} {unrolled('rnn', STEPS)}", inputs, f"float[{batch}, {HIDDEN}] h4", constants())
-    result = ortfuse.optimize(made, passes="canonicalize, recurrent, canonicalize")
+    result = ortfuse.optimize(made, passes="canonicalize, fuse_recurrent, canonicalize")
     assert operators <= {node.op_type for node in result.model.graph.node}
     assert any("RNN is slower" in note for note in result.report.notes) is ("RNN" not in operators)
 
@@ -250,7 +250,7 @@ def test_sums_of_sums_without_end_take_no_time(join: str) -> None:
     names = ["x", *(f"s{number}" for number in range(1000))]
     body = " ".join(f"{name} = {join.format(before)}" for before, name in itertools.pairwise(names))
     made = model(f"{body} Y = Tanh({names[-1]})", f"float[b, {HIDDEN}] x", f"float[b, {HIDDEN}] Y", {})
-    assert "Tanh" in {node.op_type for node in ortfuse.optimize(made, passes="recurrent").model.graph.node}
+    assert "Tanh" in {node.op_type for node in ortfuse.optimize(made, passes="fuse_recurrent").model.graph.node}
 
 
 def test_nested_sums_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +260,7 @@ def test_nested_sums_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     made = model(f"{body} Y = Tanh({names[-1]})", "float[b, 2] x", "float[b, 2] Y", {})
     asked, is_const = [], Facts.is_const
     monkeypatch.setattr(Facts, "is_const", lambda self, value: asked.append(value) or is_const(self, value))
-    ortfuse.optimize(made, passes="recurrent")
+    ortfuse.optimize(made, passes="fuse_recurrent")
     assert len(asked) < 25 * len(names)
 
 

@@ -8,7 +8,7 @@ from recurrent_models import HIDDEN, INPUTS, constants, model
 
 import ortfuse
 
-PASSES = "canonicalize, recurrent, canonicalize"
+PASSES = "canonicalize, fuse_recurrent, canonicalize"
 FLIP = "Slice({0}, from, to, {1}, back)"
 
 

@@ -14,7 +14,7 @@ import ortfuse
 from ortfuse.graph.walk import nodes
 from ortfuse.model.interop import enter
 
-PASSES = "canonicalize, loops, canonicalize"
+PASSES = "canonicalize, vectorize_loops, canonicalize"
 ENTRY, JOINED = "xu = Unsqueeze(x, m1)", "j = Concat<axis = 2>(W0, xu)"
 NEXT, LAST = "W1 = Slice(j, i1, far, i2)", "o = Squeeze(c, i2)"
 CONV = "c = Conv<group = 5>(j, kernel, bias)"
