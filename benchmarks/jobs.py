@@ -1,4 +1,4 @@
-"""What there is to measure: every benchmark as a command, and the small part of it that `--quick` runs."""
+"""Every benchmark: its question, its command, and the small part of it that `--quick` runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ class Job:
     """A benchmark.
 
     Attributes:
-        name: The folder, which is the question; after a point, the part of it.
-        question: What it answers.
-        command: The module, and its arguments. `{output}` stands for a file in the folder of the run, named like the stored
-            result, and `{folder}` for that folder.
-        quick: The arguments for a small part of it, which stores nothing; `None` if there is none, as where the tests run one.
-        stored: The file with the result, in `benchmarks/`; empty if there is none. Where the command is given `{output}`, it goes
-            there from the folder of the run when the whole is done.
+        name: The folder; after a point, the part of it. Names the files of the result, see `benchmarks.results`.
+        question: The question that it answers.
+        command: The module and its arguments. `{output}` stands for `NAME.json` in the folder of the run, and `{folder}` for that
+            folder. A result that goes to `{output}` takes its place when the whole is done.
+        quick: The arguments for a small part of it, which stores nothing. `None` if there is none, as where the tests run one.
+        summary: Whether it writes a summary.
         models: Whether it needs the full-size models.
         packages: The packages that it needs besides those of the tests.
         answer_no: Whether exit code 1 is an answer (and stored), and not a failure.
@@ -36,7 +35,7 @@ class Job:
     question: str
     command: tuple[str, ...]
     quick: tuple[str, ...] | None = None
-    stored: str = ""
+    summary: bool = True
     models: bool = False
     packages: tuple[str, ...] = ()
     answer_no: bool = False
@@ -45,6 +44,11 @@ class Job:
     def module(self) -> str:
         """The module that is run."""
         return self.command[0]
+
+    @property
+    def stored(self) -> str:
+        """The summary's file in `benchmarks/`; empty if the job writes none."""
+        return f"summaries/{self.name}.json" if self.summary else ""
 
     def missing(self) -> str:
         """What it needs and is not there, in words; empty if it can run."""
@@ -61,6 +65,7 @@ JOBS: Sequence[Job] = (
         "exports",
         "the full-size models to measure on, from PyTorch",
         ("benchmarks.exports.full",),
+        summary=False,
         packages=("torch", "transformers"),
         answer_no=True,
     ),
@@ -69,56 +74,48 @@ JOBS: Sequence[Job] = (
         "which calls of PyTorch does each optimiser turn into fused operators?",
         ("benchmarks.coverage", "--output", "{output}"),
         (f"{GOLDEN}/lstm.ts.onnx", "--tool", "ortfuse", "--output", "{output}"),
-        "coverage/coverage.json",
         packages=PEERS,
     ),
     Job(
         "coverage.modules",
         "of the calls of PyTorch's own modules, which have their operator?",
         ("benchmarks.coverage.modules",),
-        stored="coverage/modules.json",
     ),
     Job(
         "trust.standard",
         "do the standard's own tests come out the same?",
         ("benchmarks.trust.standard",),
-        stored="trust/standard.json",
         answer_no=True,
     ),
     Job(
         "trust.proofs",
-        "are all rules proved, and do proofs notice conditions that are lost?",
+        "do the rule tests pass, and do they notice the loss of a condition?",
         ("benchmarks.trust.proofs", "--write"),
-        stored="trust/proofs.json",
         answer_no=True,
     ),
     Job(
         "trust.outputs",
-        "which outputs may be left out if nobody uses them?",
+        "which unused outputs may be left out?",
         ("benchmarks.trust.outputs",),
         ("com.microsoft.SkipLayerNormalization",),
-        "trust/outputs.json",
         answer_no=True,
     ),
     Job(
         "trust.operators",
         "do facts and results hold for single operators in all their forms?",
         ("benchmarks.trust.operators", "--most", "400", "--jobs", "2", "--write"),
-        stored="trust/operators.json",
         answer_no=True,
     ),
     Job(
         "trust.pairs",
-        "do they for pairs of operators?",
+        "do facts and results hold for pairs of operators?",
         ("benchmarks.trust.operators", "--pairs", "600", "--seed", "11", "--write"),
-        stored="trust/pairs.json",
         answer_no=True,
     ),
     Job(
         "trust.raising",
         "do operators raised to later opsets compute the same?",
         ("benchmarks.trust.raising", "--most", "40", "--write"),
-        stored="trust/raising.json",
         answer_no=True,
     ),
     Job(
@@ -126,7 +123,6 @@ JOBS: Sequence[Job] = (
         "do operators mean the same in the opsets by which the runtime reads functions?",
         ("benchmarks.trust.readings", "--most", "30", "--write"),
         ("Softmax", "--most", "4"),
-        stored="trust/readings.json",
         answer_no=True,
     ),
     Job(
@@ -134,15 +130,13 @@ JOBS: Sequence[Job] = (
         "do random If, Loop and Scan, nested in each other, come out the same?",
         ("benchmarks.trust.control", "--count", "300", "--write"),
         ("--count", "3"),
-        "trust/control.json",
         answer_no=True,
     ),
     Job(
         "trust.order",
-        "does the order in which sites are visited matter?",
+        "does a result depend on the order in which matches are visited?",
         ("benchmarks.trust.order", "--seeds", "2"),
         ("lstm.ts", "--seeds", "1"),
-        "trust/order.json",
         answer_no=True,
     ),
     Job(
@@ -150,7 +144,6 @@ JOBS: Sequence[Job] = (
         "do other tools take results as they take originals?",
         ("benchmarks.trust.after", "--output", "{output}"),
         ("lstm.ts", "--tool", "quantize_dynamic", "--show"),
-        "trust/after.json",
         packages=(*PEERS, "openvino"),
         answer_no=True,
     ),
@@ -158,21 +151,18 @@ JOBS: Sequence[Job] = (
         "trust.sensitive",
         "do verdicts tell wrong rewrites from right ones on models that amplify rounding?",
         ("benchmarks.trust.sensitive", "--output", "{output}"),
-        stored="trust/sensitive.json",
     ),
     Job(
         "trust.files",
-        "damaged and odd files",
+        "does a damaged or odd file do harm?",
         ("tests.fuzz.files", "--step", "7", "--output", "{output}"),
         ("--base", "gelu", "--step", "40", "--output", "{output}"),
-        "trust/files.json",
         answer_no=True,
     ),
     Job(
         "trust.fuzz",
-        "random models",
+        "do random models compute the same?",
         ("tests.fuzz", "--minutes", "12", "--seed", "20000", "--nearly"),
-        stored="trust/fuzz.json",
         answer_no=True,
     ),
     Job(
@@ -180,7 +170,6 @@ JOBS: Sequence[Job] = (
         "how long does the engine take, beside others and over the size of a graph?",
         ("benchmarks.engine", "--rounds", "3", "--write"),
         ("--models", "{folder}", "--rounds", "1", "--size", "300"),
-        "engine/engine.json",
         models=True,
         packages=("onnxslim",),
     ),
@@ -189,20 +178,17 @@ JOBS: Sequence[Job] = (
         "what do the pass lists of families save?",
         ("benchmarks.engine.lists",),
         ("lstm.ts",),
-        "engine/lists.json",
     ),
     Job(
         "passes",
-        "what does each pass and each rule buy on each family of models?",
+        "how much does each pass, and each rule, save on each family of models?",
         ("benchmarks.passes", "--output", "{output}"),
         ("gelu", "--model", "lstm.ts", "--output", "{output}"),
-        "passes/passes.json",
     ),
     Job(
         "passes.full",
-        "what does each pass buy on exports of full size?",
+        "how much does each pass save on exports of full size?",
         ("benchmarks.passes", "--models", "benchmarks/.models", "--no-rules", "--output", "{output}"),
-        stored="passes/full.json",
         models=True,
     ),
     Job(
@@ -210,13 +196,13 @@ JOBS: Sequence[Job] = (
         "are the runtime's kernels right, what do they refuse, how fast are they?",
         ("benchmarks.kernels", "--write"),
         ("--operator", "Gelu", "--no-timing"),
+        summary=False,
     ),
     Job(
         "kernels.cliffs",
-        "which operators are slower than another spelling of them?",
+        "which operators have kernels slower than an equivalent spelling?",
         ("benchmarks.kernels.cliffs", "--write"),
         ("hardswish", "--rounds", "2"),
-        "kernels/cliffs.json",
     ),
     Job(
         "latency",
@@ -226,22 +212,19 @@ JOBS: Sequence[Job] = (
             "lstm.ts", "--models", GOLDEN, "--tool", "ortfuse", "--rounds", "6", "--output", "{output}",
             "--prepared", "{folder}",
         ),
-        "latency/latency.json",
         models=True,
         packages=PEERS,
     ),
     Job(
         "latency.settings",
-        "what do settings of a session buy for results?",
+        "how much faster do session settings make a result?",
         ("benchmarks.latency.settings", "--output", "{output}"),
-        stored="latency/settings.json",
         models=True,
     ),
     Job(
         "outside",
         "what does another runtime, OpenVINO, make of the same exports?",
         ("benchmarks.outside", "--output", "{output}"),
-        stored="outside/outside.json",
         models=True,
         packages=("openvino", "nncf"),
     ),
@@ -253,7 +236,6 @@ JOBS: Sequence[Job] = (
             "lstm.ts", "--models", GOLDEN, "--tool", "float32", "--rounds", "6", "--output", "{output}",
             "--prepared", "{folder}",
         ),
-        "precision/precision.json",
         models=True,
     ),
     Job(
@@ -261,7 +243,6 @@ JOBS: Sequence[Job] = (
         "how fast are models that the runtime's quantiser has made, before and after ortfuse?",
         ("benchmarks.precision.quantised", "--output", "{output}"),
         ("resnet.ts", "--models", GOLDEN, "--rounds", "6", "--output", "{output}"),
-        "precision/quantised.json",
         models=True,
     ),
     Job(
@@ -269,31 +250,27 @@ JOBS: Sequence[Job] = (
         "does the bound hold on inputs that no search has seen?",
         ("benchmarks.precision.seeds", "--output", "{output}"),
         ("lstm.ts", "--seeds", "1", "--output", "{output}"),
-        "precision/seeds.json",
     ),
     Job(
         "precision.rounding",
-        "what do inputs buy when weights are rounded?",
+        "by how much do inputs lower the error of rounded weights?",
         ("benchmarks.precision.rounding", "--output", "{output}"),
-        stored="precision/rounding.json",
         packages=("torch", "transformers"),
     ),
     Job(
         "precision.trained",
         "do trained models decide the same when they are quantised?",
         ("benchmarks.precision.trained", "--output", "{output}"),
-        stored="precision/trained.json",
         packages=("magika", "silero_vad"),
     ),
     Job(
         "weights",
-        "what does it take to bring weights from file to file?",
+        "how much time and memory do weights take from file to file?",
         (
             "benchmarks.weights", "--model", "benchmarks/.models/bert.sdpa.ts.onnx", "--peers",
             "--decoder", "2", "--decoder", "40", "--write",
         ),
         ("--model", f"{GOLDEN}/lstm.ts.onnx", "--rounds", "1", "--folder", "{folder}"),
-        "weights/weights.json",
         models=True,
         packages=("torch", "transformers", *PEERS),
     ),
@@ -301,13 +278,11 @@ JOBS: Sequence[Job] = (
         "calibration",
         "does a calibrated table choose what measuring every site would?",
         ("benchmarks.calibration", "--calibration", "{folder}/table.json"),
-        stored="calibration/calibration.json",
     ),
     Job(
         "tuner",
         "does the tuner beat every fixed list, and random search?",
         ("benchmarks.tuner", "--output", "{output}"),
-        stored="tuner/tuner.json",
         models=True,
         packages=("optuna",),
     ),
@@ -319,7 +294,7 @@ APART: Mapping[str, str] = {
     "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",
     "benchmarks.latency.declared_sizes": "whether names of sizes pay on models that have to be named",
 }
-"""What is run by itself, and why."""
+"""Programs that no job runs, with the reason."""
 
 
 def chosen(names: Sequence[str], jobs: Sequence[Job] = JOBS) -> list[Job]:

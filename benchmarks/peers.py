@@ -11,15 +11,16 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from benchmarks import results
 
 Peer = Callable[[Path, Path], Any]
 """Reads the model at the first path and writes what it makes of it to the second; the answer goes into reports."""
 
 TRANSFORMERS_TYPES = ("bert", "gpt2", "bart", "t5", "clip", "unet", "qwen3")
-PACKAGES = ("ortfuse", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "onnxslim", "onnxsim")
+PACKAGES = (*results.PACKAGES, "onnxscript", "onnxslim", "onnxsim")
 COMMON = ("onnx", "onnxruntime", "ortfuse.pipeline", "ortfuse.verification")
 """What is imported for every tool, to check its results with."""
 MODULES = {
@@ -110,14 +111,3 @@ TOOLS = ("ortfuse", "runtime", "transformers", "onnxscript", "onnxslim", "onnxsi
 def preloaded(tools: Sequence[str]) -> list[str]:
     """The modules to import before these tools are used in processes of their own; all tools if none is named."""
     return ["__main__", *COMMON, *(module for tool, module in MODULES.items() if not tools or tool in tools)]
-
-
-def versions() -> dict[str, str]:
-    """What is installed."""
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks import results
 from benchmarks.jobs import ROOT, Job
 
 DONE = "done.json"
@@ -20,7 +21,7 @@ SPENT = ".seconds"
 """What tries that were stopped have taken, in the folder of a job."""
 
 TIMES = "seconds.json"
-"""How long each whole job took the last time, in `benchmarks/`."""
+"""How long each whole job took the last time on this machine, beside the raw results."""
 
 _LOOK = 0.2
 """Seconds between two looks at a process."""
@@ -87,7 +88,7 @@ class Run:
         return Ended(job.name, ended.status, ended.seconds, _last_line(log) if ended.status == "failed" else "")
 
     def _command(self, job: Job, place: Path) -> list[str]:
-        names = {"{folder}": str(place), "{output}": str(place / Path(job.stored or "result.json").name)}
+        names = {"{folder}": str(place), "{output}": str(place / f"{job.name}.json")}
         arguments = job.command[1:] if not self._quick else job.quick or ()
         return [sys.executable, "-m", job.module, *(names.get(text, text) for text in arguments)]
 
@@ -95,25 +96,26 @@ class Run:
         """Move the results to where they are stored, and remember that the job is done and how long it took."""
         if self._quick:
             return
-        if "{output}" in job.command:
-            target = ROOT / "benchmarks" / Path(job.stored).parent
-            for file in place.glob(f"{Path(job.stored).stem}.*"):
-                shutil.copyfile(file, target / file.name)
-        _write(ROOT / "benchmarks" / TIMES, dict(sorted({**times(), job.name: round(spent)}.items())))
+        results.RAW.mkdir(exist_ok=True)
+        for file in place.glob(f"{job.name}.*") if "{output}" in job.command else ():
+            if file.name.endswith(results.SUFFIX):
+                results.keep(job.name, file)
+            else:
+                shutil.copyfile(file, (results.SUMMARIES if file.suffix == ".md" else results.RAW) / file.name)
+        _write(results.RAW / TIMES, dict(sorted({**times(), job.name: round(spent)}.items())))
         _write(self.folder / DONE, {name: asdict(one) for name, one in {**self.known(), job.name: ended}.items()})
 
 
 def times() -> dict[str, int]:
     """The seconds that each whole job took the last time, by name."""
-    path = ROOT / "benchmarks" / TIMES
+    path = results.RAW / TIMES
     return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
 def took(job: Job) -> str:
     """How long a whole job took the last time, in words, as far as that is kept."""
-    path = ROOT / "benchmarks" / job.stored
-    content = json.loads(path.read_text()) if path.is_file() else {}
-    seconds = times().get(job.name, content.get("seconds"))
+    stored = [run["result"]["seconds"] for run in results.read(job.name) if "seconds" in run["result"]]
+    seconds = times().get(job.name, stored[0] if stored else None)
     return "?" if seconds is None else f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
 
 
@@ -150,6 +152,4 @@ def _last_line(log: Path) -> str:
 
 
 def _write(path: Path, content: Mapping[str, object]) -> None:
-    aside = path.with_suffix(".tmp")
-    aside.write_text(json.dumps(content, indent=1) + "\n")
-    aside.replace(path)
+    results.write(path, json.dumps(content, indent=1))

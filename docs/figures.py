@@ -1,7 +1,7 @@
-"""Writes the figures that the README and the documents quote, from the stored results of `benchmarks/`.
+"""Write the figures that the README and the documents quote, from the summaries of `benchmarks/`.
 
     python docs/figures.py            # write them
-    python docs/figures.py --check    # only say which are not those of the stored results; then the exit code is 1
+    python docs/figures.py --check    # only say which are not those of the summaries; then the exit code is 1
 
 A document has a comment before and after the lines that are made here, the first with the name of the function below.
 """
@@ -33,9 +33,16 @@ BOUNDS = ("0.05", "0.01", "0.001")
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
 
+def by_processor(name: str) -> dict[str, Any]:
+    """Return the results of a question by kind of processor."""
+    summary = json.loads((ROOT / "benchmarks" / "summaries" / f"{name}.json").read_text())
+    return {run.get("processor", ""): run["result"] for run in summary["runs"]}
+
+
 def stored(name: str) -> Any:
-    """A result by its path in `benchmarks/`."""
-    return json.loads((ROOT / "benchmarks" / name).read_text())
+    """Return the result of a question that depends on no processor."""
+    (result,) = by_processor(name).values()
+    return result
 
 
 def measured() -> str:
@@ -49,17 +56,16 @@ def measured() -> str:
 
 def summary() -> str:
     """What a newcomer wants to know."""
-    every = stored("latency/latency.json")["processors"].values()
+    every = by_processor("latency").values()
     measured = [_speedups(found["models"]) for found in every]
     means = [statistics.geometric_mean(one.values()) for one in measured]
     least, worst = min((speedup, name) for one in measured for name, speedup in one.items())
     most = max(speedup for one in measured for speedup in one.values())
-    lowered = stored("precision/precision.json")["processors"].values()
     under = [
-        row["bounds"]["0.05"]["speedup"]
-        for found in lowered
+        row["tools"]["ortfuse 0.05"][0]
+        for found in by_processor("precision").values()
         for row in found["models"].values()
-        if "0.05" in row.get("bounds", {})
+        if "0.05" in row["best_peer"]
     ]
     text = (
         f"Measured with two threads and batch 1 against ONNX Runtime's default: {_span(means)} times as fast with the same results. That is "
@@ -72,19 +78,20 @@ def summary() -> str:
 
 def seeds() -> str:
     """Whether bounds hold on inputs that no search has seen."""
-    rows = [row for found in stored("precision/seeds.json")["models"].values() for row in found]
-    over = [row["error"] / row["bound"] for row in rows if row["state"] == "BROKEN"]
+    rows = stored("precision.seeds")["models"].values()
+    searches, broken = (sum(row[key] for row in rows) for key in ("searches", "BROKEN"))
+    worst = max(row["worst error / bound"] for row in rows)
     text = (
         f"What was measured (`python -m benchmarks.precision.seeds`, searches with many seeds, few rungs each, on small models with "
-        f"random weights): in {len(rows) - len(over)} of {len(rows)} searches the bound held on all further sets of inputs"
-        + (f"; the others were above it by up to {max(over):.2f} times." if over else ".")
+        f"random weights): in {searches - broken} of {searches} searches the bound held on all further sets of inputs"
+        + (f"; the others were above it by up to {worst:.2f} times." if broken else ".")
     )
     return _wrapped(text, "")
 
 
 def rounding() -> str:
     """What inputs buy when weights are rounded."""
-    found = stored("precision/rounding.json")
+    found = stored("precision.rounding")
     counts = list(next(iter(next(iter(found["models"].values())).values())))
     lines = [f"| model | rung | {' | '.join(f'{count} sets' for count in counts)} |", f"|{'---|' * (2 + len(counts))}"]
     for model, rungs in found["models"].items():
@@ -100,7 +107,7 @@ def quantised() -> str:
 
 
 def _coverage() -> Iterator[str]:
-    groups = stored("coverage/coverage.json")["totals"].values()
+    groups = stored("coverage")["totals"].values()
     sites, found = Counter[str](), dict[str, Counter[str]]()
     for group in groups:
         sites.update(group["sites"])
@@ -108,7 +115,7 @@ def _coverage() -> Iterator[str]:
             found.setdefault(tool, Counter()).update(sums)
     del found["original"]
     counts = {"attention": "attention", "rotary": "rotary embeddings", "rms_norm": "RMS normalisation", "gelu": "GELU"}
-    calls = stored("coverage/modules.json")
+    calls = stored("coverage.modules")
     total, there = (sum(family[key] for family in calls["families"].values()) for key in ("calls", "found"))
     yield "### Coverage\n"
     yield _wrapped(
@@ -123,7 +130,7 @@ def _coverage() -> Iterator[str]:
     yield from _table(["tool", *heads, "models broken"], rows)
     yield _wrapped(
         f"Of the {total:,} calls that PyTorch's own modules made in {calls['models']} golden models {there:,} have their operator; for "
-        "each of the others `modules.json` has the reason.",
+        "each of the others `coverage.modules.json` has the reason.",
         "",
     )
 
@@ -143,13 +150,12 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[s
 
 
 def _speedups(rows: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        name: row["tools"]["ortfuse"]["speedup"] for name, row in rows.items() if "speedup" in row["tools"]["ortfuse"]
-    }
+    found = {name: row["tools"]["ortfuse"] for name, row in rows.items()}
+    return {name: entry[0] for name, entry in found.items() if not isinstance(entry, str)}
 
 
 def _latency() -> Iterator[str]:
-    every = stored("latency/latency.json")["processors"]
+    every = by_processor("latency")
     exports = ", ".join(
         f"{len(_speedups(found['models']))} exports of {len(_by_network(found))} full-size models on {_formats(kind)}"
         for kind, found in every.items()
@@ -192,7 +198,7 @@ def _sorted_by(name: str) -> tuple[str, int]:
 
 def _networks() -> Iterator[str]:
     """Each network's latency over the runtime's default as a table."""
-    every = {kind: _by_network(found) for kind, found in stored("latency/latency.json")["processors"].items()}
+    every = {kind: _by_network(found) for kind, found in by_processor("latency").items()}
     names = sorted({name for found in every.values() for name in found}, key=_sorted_by)
     rows = [(name, *(_span(found[name]) if name in found else "" for found in every.values())) for name in names]
     yield from _table(["times as fast as by default", *(f"on {_formats(kind)}" for kind in every)], rows)
@@ -206,20 +212,16 @@ def _precision() -> Iterator[str]:
         "search was not done in its limit.",
         "",
     )
-    for kind, found in stored("precision/precision.json")["processors"].items():
-        rows = {name: row for name, row in found["models"].items() if "bounds" in row}
-        cells = [
-            (_name(name), *(_under(row["bounds"].get(bound), row["tools"]) for bound in BOUNDS))
-            for name, row in rows.items()
-        ]
+    for kind, found in by_processor("precision").items():
+        cells = [(_name(name), *(_under(bound, row) for bound in BOUNDS)) for name, row in found["models"].items()]
         yield from _table([f"on {_formats(kind)}", *(f"under {bound}" for bound in BOUNDS)], cells)
 
 
 def _quantised() -> str:
-    every = stored("precision/quantised.json")["processors"]
+    every = by_processor("precision.quantised")
     each = "; ".join(f"**on {_formats(kind)}** {_of_others(found['models'])}" for kind, found in every.items())
     return (
-        "**Models that others have quantised** (`quantised.json`): the runtime's `quantize_static`, as it stands (signed "
+        "**Models that others have quantised** (`precision.quantised.json`): the runtime's `quantize_static`, as it stands (signed "
         f"activations), before and after `ortfuse optimize`; in parentheses operators of integers that are executed: {each}."
     )
 
@@ -228,10 +230,10 @@ def _quantised_models() -> Iterator[str]:
     yield "### Models that others have quantised\n"
     yield _wrapped(
         "What the runtime's `quantize_static` makes, as it stands (signed activations), before and after `ortfuse optimize` "
-        "(`quantised.json`).",
+        "(`precision.quantised.json`).",
         "",
     )
-    for kind, found in stored("precision/quantised.json")["processors"].items():
+    for kind, found in by_processor("precision.quantised").items():
         rows = {name: row["signed"] for name, row in found["models"].items() if "speedup" in row["signed"]}
         cells = [
             (_name(name), f"{row['speedup']['ortfuse']:.2f}", *map(str, row["integers"])) for name, row in rows.items()
@@ -261,11 +263,11 @@ def _outside() -> Iterator[str]:
         "*Precision*.",
         "",
     )
-    for kind, found in stored("outside/outside.json")["processors"].items():
+    for kind, found in by_processor("outside").items():
         summary = dict(found["summary"])
         ahead = [
-            f"{_name(name)} ({found['models'][name]['tools']['OpenVINO f32']['speedup']:.2f} against "
-            f"{found['models'][name]['tools']['ortfuse']['speedup']:.2f})"
+            f"{_name(name)} ({found['models'][name]['tools']['OpenVINO f32'][0]:.2f} against "
+            f"{found['models'][name]['tools']['ortfuse'][0]:.2f})"
             for name in summary.pop("ahead of ortfuse in float32")
         ]
         rows = [
@@ -287,28 +289,29 @@ def _formats(kind: str) -> str:
     return "a processor with VNNI, without AMX" if "VNNI" in kind else "a processor without VNNI"
 
 
-def _under(found: Mapping[str, Any] | None, tools: Mapping[str, Any]) -> str:
-    if found is None:
+def _under(bound: str, row: Mapping[str, Any]) -> str:
+    """Return the speedup under a bound, with that of the best peer."""
+    tools, best = row["tools"], row["best_peer"].get(bound)
+    if best is None:
         return ""
-    peer = f"{tools[found['best_peer']]['speedup']:.2f}" if found["best_peer"] else "none"
-    return f"{found['speedup']:.2f} ({peer})"
+    return f"{tools[f'ortfuse {bound}'][0]:.2f} ({f'{tools[best][0]:.2f}' if best else 'none'})"
 
 
 def _trained() -> str:
-    rows = stored("precision/trained.json")["models"]
+    rows = stored("precision.trained")["models"]
     every = [(name, bound, one) for name, row in rows.items() for bound, one in row["bounds"].items()]
-    kept = [(name, bound, one) for name, bound, one in every if "agreement" in one]
+    kept = [(name, bound, one) for name, bound, one in every if not isinstance(one, str)]
     faster = [f"{name} {one['speedup']:.2f} under {bound}" for name, bound, one in kept if one["lowered"]]
     refused = len(every) - len(kept)
     return (
-        f"**Trained models** (`precision/trained.json`, {', '.join(rows)}; inputs made by a program): after `quantize` under 1e-3, 1e-2 and "
+        f"**Trained models** (`precision.trained.json`, {', '.join(rows)}; inputs made by a program): after `quantize` under 1e-3, 1e-2 and "
         f"5e-2 they decide the same as before in at least {min(one['agreement'] for _, _, one in kept):.2%} of all cases. Rungs are used "
         f"where they gain time: {', '.join(faster) or 'nowhere'}; {refused} of the {len(every)} bounds no rung can keep, which is told."
     )
 
 
 def _engine() -> str:
-    engine, lists = stored("engine/engine.json"), stored("engine/lists.json")
+    engine, lists = stored("engine"), stored("engine.lists")
     ratios = {
         tool: [row[f"{tool} / ortfuse"] for row in engine["graph_time_seconds"]] for tool in ("onnxscript", "onnxslim")
     }
@@ -318,23 +321,22 @@ def _engine() -> str:
         f"**Engine** (`engine.json`): graph time {_span(ratios['onnxscript'], 1)} times shorter than onnxscript's `optimize_for_ort` "
         f"and {_span(ratios['onnxslim'], 1)} times shorter than onnxslim's on BERT-base, GPT-2 and Swin-T; time per node at "
         f"{last['nodes']:,} nodes {last['ratio_to_smallest']:.2f} times that at {first['nodes']:,}. The lists of families do the work of `all` "
-        f"with {_span(calls)} of its calls of functions (`lists.json`)."
+        f"with {_span(calls)} of its calls of functions (`engine.lists.json`)."
     )
 
 
 def _passes() -> str:
-    found, full = stored("passes/passes.json"), stored("passes/full.json")
-    idle = found["rules"]["never"]
+    found, full = stored("passes"), stored("passes.full")
     return (
-        f"**Passes** (`passes.json`, `full.json`, [page](left-out.md)): each pass of each family's list, left out alone on {full['models']} "
-        f"exports of full size and on {found['models']} small models, and each rule on the latter: {len(found['rules']['buys'])} "
+        f"**Passes** (`passes.json`, `passes.full.json`, [page](left-out.md)): each pass of each family's list, left out alone on {full['models']} "
+        f"exports of full size and on {found['models']} small models, and each rule on the latter: {len(found['rules']['saves'])} "
         f"rules save executed operators or estimated time, "
-        f"{len(found['rules']['nothing'])} are applied and save neither there, {len(idle)} are applied nowhere there."
+        f"{len(found['rules']['nothing'])} are applied and save neither there, {found['rules']['never']} are applied nowhere there."
     )
 
 
 def _weights() -> str:
-    found = stored("weights/weights.json")
+    found = stored("weights")
     (single,) = [row for row in found["single_file"] if row["model"] == "bert.sdpa.ts.onnx"]
     tools = single["tools"]
     peers = ", ".join(f"{name} {tools[name]['RssAnon']:,.0f} MB" for name in tools if name != "ortfuse")
@@ -349,7 +351,7 @@ def _weights() -> str:
 
 
 def _tuning() -> str:
-    found = stored("tuner/tuner.json")
+    found = stored("tuner")
     sums, full = found["goldens total"], found["models total"]
     budgets, longer = ([row["budget"] for row in found[which].values()] for which in ("goldens", "models"))
     return (
@@ -363,7 +365,7 @@ def _tuning() -> str:
 def _calibration() -> str:
     parts = (
         f"{found['total']['same'] / found['total']['sites']:.1%} of {found['total']['sites']} on {_formats(kind)}"
-        for kind, found in stored("calibration/calibration.json")["processors"].items()
+        for kind, found in by_processor("calibration").items()
     )
     return (
         "**Calibration** (`calibration.json`): the table that `ortfuse calibrate` makes chooses the same as measuring every site at "
@@ -372,12 +374,11 @@ def _calibration() -> str:
 
 
 def _trust() -> str:
-    tests = stored("trust/standard.json")
+    tests = stored("trust.standard")
     same = sum(counts.get("same", 0) for kind, counts in tests["tests"].items() if kind != "light")
-    fuzz = stored("trust/fuzz.json")
+    fuzz = stored("trust.fuzz")
     return (
-        f"**Trust** (`benchmarks/trust/trust.md`): every rule is proved on instances and near misses; the page says how many lost "
-        f"conditions the proofs notice. {same:,} tests of the standard that the runtime executes and {tests['tests']['light']['same']} "
+        f"**Trust** (`benchmarks/trust/trust.md`): every rule is tested on instances and near misses. {same:,} tests of the standard that the runtime executes and {tests['tests']['light']['same']} "
         f"networks come out the same, {len(tests['broken'])} do not; {fuzz['models']['tried']:,} random models and "
         f"{fuzz['mutations']['tried']:,} damaged files were tried."
     )

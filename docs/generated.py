@@ -20,7 +20,7 @@ from ortfuse.rewrite import Rule
 from ortfuse.targets import CPU, shipped_tables
 
 FAMILIES = Path(__file__).parent / "families.toml"
-LEFT_OUT = Path(__file__).parents[1] / "benchmarks" / "passes"
+SUMMARIES = Path(__file__).parents[1] / "benchmarks" / "summaries"
 POLICY = Path(__file__).parents[1] / "SECURITY.md"
 
 
@@ -63,7 +63,7 @@ def on_files(files: Files, config: Any) -> Files:
 def made() -> dict[str, str]:
     """The text of each file that is made here, by its path."""
     catalogue = {_page(name): _of_a_pass(name, group) for name, group in load_catalogue().passes().items()}
-    left_out = _left_out(*(json.loads((LEFT_OUT / name).read_text()) for name in ("full.json", "passes.json")))
+    left_out = _left_out(*(json.loads((SUMMARIES / f"{name}.json").read_text()) for name in ("passes.full", "passes")))
     pages = {
         CATALOGUE: _catalogue(),
         **catalogue,
@@ -204,15 +204,16 @@ def _families() -> Iterator[str]:
         yield f"## Further rules\n\nRules in no family above: {', '.join(further)}.\n"
 
 
-def _left_out(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:
-    """What each pass buys on exports of full size and on small models, and each rule on the latter, as stored."""
-    yield "# What each pass buys\n"
+def _left_out(of_full: Mapping[str, Any], of_small: Mapping[str, Any]) -> Iterator[str]:
+    """Savings by each pass on exports of full size and on small models, and by each rule on the latter, from the summaries."""
+    (full,), (small,) = ([run["result"] for run in summary["runs"]] for summary in (of_full, of_small))
+    yield "# Savings by pass\n"
     yield (
         f"Each pass of each family's list, left out alone on {full['models']} exports of full size and on {small['models']} "
-        f"small models, and each rule on the latter (`{small['command']}`). "
+        f"small models, and each rule on the latter (`{of_small['command']}`). "
         "Operators are those that the runtime executes in a run, after its own optimisations. The time "
-        "is estimated from them and from their work, and so the same in every run; latency is measured, where it stands. "
-        "A number is what leaving the pass out costs: 1.05 is 5 % more. What is less than 1 is cheaper without it.\n"
+        "is estimated from them and from their work, and so the same in every run; latency is measured. "
+        "A number is the cost without the pass over the cost with it: 1.05 is 5 % more, less than 1 is cheaper without it.\n"
     )
     yield "## Exports of full size\n"
     yield from _lists(full)
@@ -220,15 +221,16 @@ def _left_out(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str
     yield from _lists(small)
     rules, pages = small["rules"], _pages()
     yield "## Rules, on small models\n\n| rule | models | sites | operators | time | most on |\n|---|---|---|---|---|---|"
-    for kind in ("buys", "nothing", "costs"):
+    for kind in ("saves", "costs"):
         for one, cost in sorted(rules[kind].items(), key=lambda item: -item[1].get("executed", float("inf"))):
             numbers = " | ".join(_times(cost.get(price)) for price in ("executed", "microseconds"))
             yield f"| {_linked(one, pages)} | {cost['models']} | {cost['hits']} | {numbers} | {cost['most']} |"
-    yield f"\nApplied to none of these models: {', '.join(_linked(one, pages) for one in rules['never'])}.\n"
+    yield f"\nApplied without any saving: {', '.join(_linked(one, pages) for one in rules['nothing'])}.\n"
+    yield f"Applied to none of these models: {rules['never']} rules.\n"
 
 
 def _lists(found: Mapping[str, Any]) -> Iterator[str]:
-    """What each pass of each family's list buys."""
+    """Savings by each pass of each family's list."""
     prices = {"executed": "operators", "microseconds": "time", "latency": "latency"}
     costs = [cost for entry in found["lists"].values() for cost in entry["passes"].values()]
     prices = {price: head for price, head in prices.items() if any(price in cost for cost in costs)}
@@ -243,7 +245,7 @@ def _lists(found: Mapping[str, Any]) -> Iterator[str]:
             numbers = " | ".join(_times(cost.get(price)) for price in prices)
             needed = " (no result without it)" if cost.get("needed") else ""
             yield f"| `{one}`{needed} | {cost['models']} | {numbers} |"
-        yield f"\nChange nothing there: {', '.join(f'`{one}`' for one in entry['idle']) or 'none'}.\n"
+        yield f"\n{entry['idle']} other passes of the list change nothing there.\n"
 
 
 def _times(number: float | None) -> str:

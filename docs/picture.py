@@ -1,4 +1,4 @@
-"""Draws the README's picture from the stored figures of benchmarks/precision.
+"""Draw the README's picture from the summary of benchmarks/precision.
 
 python docs/picture.py            # draw it
 python docs/picture.py --check    # only say whether it is drawn from other figures; then the exit code is 1
@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 
 HERE = Path(__file__).parent
-FIGURES = HERE.parent / "benchmarks" / "precision" / "precision.json"
+FIGURES = HERE.parent / "benchmarks" / "summaries" / "precision.json"
 NAMES = {"bert": "BERT-base", "vit": "ViT-B", "minilm": "MiniLM", "gpt2_step": "GPT-2, a step", "llama_step": "Llama, a step",
          "resnet50": "ResNet-50", "lstm": "LSTM", "speech": "a speech net"}  # fmt: skip
 OURS = {"float32": "same results", "ortfuse 0.01": "error under 1e-2", "ortfuse 0.05": "error under 5e-2"}
@@ -23,19 +23,19 @@ LETTER = 6.7
 
 def bars() -> list[tuple[str, list[tuple[str, float, str]]]]:
     """For each model, bars with their label, speedup and class; of the processor with the most number formats."""
-    every = json.loads(FIGURES.read_text())["processors"]
+    runs = json.loads(FIGURES.read_text())["runs"]
     found = []
-    for name, row in every[max(every, key=lambda kind: len(kind.split()))]["models"].items():
-        tools = {tool: one for tool, one in row.get("tools", {}).items() if one.get("speedup")}
+    for name, row in max(runs, key=lambda run: len(run["processor"].split()))["result"]["models"].items():
+        tools = {tool: one for tool, one in row["tools"].items() if not isinstance(one, str)}
         peers = {
-            tool: one
-            for tool, one in tools.items()
-            if tool not in OURS and not tool.startswith("ortfuse") and one["unseen_error"] <= 0.05
+            tool: speedup
+            for tool, (speedup, error) in tools.items()
+            if tool not in OURS and not tool.startswith("ortfuse") and error <= 0.05
         }
-        lines = [(f"ortfuse, {said}", tools[tool]["speedup"], "ours") for tool, said in OURS.items() if tool in tools]
+        lines = [(f"ortfuse, {said}", tools[tool][0], "ours") for tool, said in OURS.items() if tool in tools]
         if peers:
-            best = max(peers, key=lambda tool: peers[tool]["speedup"])
-            lines.append((f"runtime's quantiser ({best})", peers[best]["speedup"], "peer"))
+            best = max(peers, key=peers.__getitem__)
+            lines.append((f"runtime's quantiser ({best})", peers[best], "peer"))
         found.append((NAMES.get(name.partition(".")[0], name), lines))
     return found
 
@@ -67,7 +67,7 @@ def drawing() -> str:
             )
             y += BAR
         y += GAP
-    parts.append(f'<line x1="{LEFT + scale}" y1="26" x2="{LEFT + scale}" y2="{y - GAP}"/></svg>')
+    parts.append(f'<line x1="{LEFT + scale:.1f}" y1="26" x2="{LEFT + scale:.1f}" y2="{y - GAP}"/></svg>')
     return "\n".join(parts) + "\n"
 
 

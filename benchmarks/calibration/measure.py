@@ -1,4 +1,4 @@
-"""The choices of a freshly calibrated table beside those of measuring every site of every model.
+"""The choices of a freshly measured cost table beside those of measuring every site of every model.
 
     python -m benchmarks.calibration                      # calibrate, then all goldens and full-size models
     python -m benchmarks.calibration --minutes 20         # as far as it gets; the next run goes on
@@ -25,9 +25,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.by_processor import rows_of, store
 from benchmarks.engine.lists import one_of_each
 from benchmarks.latency.measure import SIZES
+from benchmarks.results import RAW, Results
 from ortfuse import Options, PassManager, load
 from ortfuse.bench import SiteMeter
 from ortfuse.calibration import calibrate
@@ -38,6 +38,9 @@ from ortfuse.targets.costs import WORTH_IT, Measured
 from ortfuse.targets.processor import processor_in_full
 
 HERE = Path(__file__).parent
+COSTS, SITES = "calibration.costs.json", "calibration.sites.json"
+"""Files beside the raw result: the cost table, and the cache of measured sites."""
+
 COMMAND = "python -m benchmarks.calibration"
 GOLDEN = HERE.parent.parent / "golden" / "models"
 CLOSE = 0.03
@@ -139,13 +142,13 @@ def main(
     models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
     goldens: Annotated[bool, typer.Option(help="Small models alone, one of each architecture.")] = False,
     minutes: Annotated[float, typer.Option(help="No measurement of a model is begun after these.")] = 60.0,
-    calibration: Annotated[Path, typer.Option(help="Where the table is kept; delete it to begin again.")] = HERE
-    / ".table.json",
+    calibration: Annotated[Path, typer.Option(help="The file of the table; delete it to begin again.")] = RAW / COSTS,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 2,
-    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "calibration.json",
+    output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
 ) -> None:
     """Calibrate, measure, print, and store after each model."""
     console, end = Console(), time.monotonic() + 60 * minutes
+    calibration.parent.mkdir(parents=True, exist_ok=True)
     small = sorted(GOLDEN.glob("*.onnx"))
     every = one_of_each(small) if goldens else [*small, *models.glob("*.onnx")]
     paths = sorted(every, key=lambda path: path.stat().st_size)
@@ -157,8 +160,8 @@ def main(
         for rule, found in made.speedups.items()
     }
     table = CostTable(rows, "calibrated")
-    processor = processor_in_full()
-    found = rows_of(output, processor)
+    results = Results("calibration", output, processor_in_full())
+    found, raw = results.rows(), results.raw_rows()
     for path in paths:
         name = f"{path.name.removesuffix('.onnx')}{'' if path.parent == GOLDEN else ' (full size)'}"
         if (name in found and not names) or (names and not any(name.startswith(part) for part in names)):
@@ -167,12 +170,12 @@ def main(
             console.print(f"the time is used up before {name}; run again to go on", highlight=False)
             break
         sizes = {} if path.parent == GOLDEN else SIZES.get(path.name.partition(".")[0], {})
-        sites = one_model(path, sizes, table, threads, calibration.with_name(".sites.json"))
-        wrong = [one.to_dict() for one in sites if not one.same]
-        found[name] = {**verdict(sites), "different": wrong}
+        sites = one_model(path, sizes, table, threads, calibration.with_name(SITES))
+        found[name] = verdict(sites)
+        raw[name] = {**found[name], "different": [one.to_dict() for one in sites if not one.same]}
         said = {"threads": threads, "rows left": made.left, "total": total(found), "models": found}
-        store(output, COMMAND, processor, said)
-    shown(console, found)
+        results.store(COMMAND, said, raw={name: raw[name]})
+    shown(console, found, raw)
 
 
 def total(found: Mapping[str, Any]) -> dict[str, int]:
@@ -180,8 +183,8 @@ def total(found: Mapping[str, Any]) -> dict[str, int]:
     return {name: sum(row[name] for row in found.values()) for name in ("sites", "same", "clear", "same of clear")}
 
 
-def shown(console: Console, found: Mapping[str, Any]) -> None:
-    """The shares, and the rules whose choices differ most."""
+def shown(console: Console, found: Mapping[str, Any], raw: Mapping[str, Any]) -> None:
+    """Print the shares, and the rules whose choices differ most, as far as the raw result is on this machine."""
     sums = total(found)
     if not sums["sites"]:
         console.print("no site was measured")
@@ -193,7 +196,7 @@ def shown(console: Console, found: Mapping[str, Any]) -> None:
         highlight=False,
     )
     made = Table("rule", "sizes", "measured", "table", "sites", "close", "model")
-    wrong = [(one, name) for name, row in found.items() for one in row["different"]]
+    wrong = [(one, name) for name, row in raw.items() for one in row["different"]]
     for one, name in sorted(wrong, key=lambda pair: -pair[0]["names"])[:40]:
         said = "not there" if one["table"] is None else f"{one['table']:.2f}"
         made.add_row(

@@ -1,22 +1,21 @@
 """Coverage: the calls of attention, normalisation, ... in PyTorch that each optimiser turns into fused operators.
 
-    python -m benchmarks.coverage                        # the golden models; writes coverage.json, coverage.md
+    python -m benchmarks.coverage                        # the golden models; writes the summary and its tables
     python -m benchmarks.coverage --tool ortfuse         # only this again; the other tools' results stay
     python -m benchmarks.coverage FILE... --output FILE  # any models with the record of calls beside them
 
-Results are stored file by file, so a run that was stopped goes on where it was.
+Raw results are stored file by file, so a stopped run goes on where it was. The summary has sums over the models of each exporter;
+of tools that were not measured again it keeps the sums over the same models.
 
-Every tool gets the same file and runs in a process of its own with a time limit. What it writes is run by ONNX Runtime
-on the inputs that `ortfuse verify` makes, and compared as that command compares: a result is broken if it does not load,
-refuses inputs that the original accepts, or differs beyond the tolerance.
+Every tool gets the same file and runs in a process of its own with a time limit. ONNX Runtime runs the result on the inputs that
+`ortfuse verify` makes, and both are compared as that command compares them. A result is broken if it does not load, refuses
+inputs that the original accepts, or differs beyond the tolerance.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -28,10 +27,11 @@ from rich.console import Console
 
 from benchmarks.checking import experiment, verdict
 from benchmarks.coverage.misses import nearest
-from benchmarks.coverage.report import markdown, show, totals
+from benchmarks.coverage.report import ROWS, markdown, show, totals
 from benchmarks.coverage.sites import FAMILIES, expected, fused
 from benchmarks.isolated import call, preload
-from benchmarks.peers import SINGLE, TOOLS, TRANSFORMERS_TYPES, Peer, preloaded, transformers_for, versions
+from benchmarks.peers import PACKAGES, SINGLE, TOOLS, TRANSFORMERS_TYPES, Peer, preloaded, transformers_for
+from benchmarks.results import Results
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parents[1] / "golden" / "models"
@@ -138,11 +138,11 @@ def main(
         list[Path] | None, typer.Argument(help="Model files; the golden models when none is named.")
     ] = None,
     limit: Annotated[float, typer.Option(help="Seconds that a tool may take for one model.")] = 120.0,
-    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "coverage.json",
+    output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
     tool: Annotated[list[str] | None, typer.Option(help=f"Only these of {', '.join(TOOLS)}, measured again.")] = None,
     fresh: Annotated[bool, typer.Option(help="Measure everything again.")] = False,
     report: Annotated[
-        Path | None, typer.Option(help="Where to write the tables; by default beside the output, as .md.")
+        Path | None, typer.Option(help="Where to write the tables; by default beside the summary, as .md.")
     ] = None,
 ) -> None:
     """Apply the tools to every model, check and count, and write results and tables."""
@@ -150,10 +150,13 @@ def main(
     unknown = set(tool or ()) - set(TOOLS)
     if unknown:
         raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
+    if models and output is None:
+        raise typer.BadParameter("the summary in the tree is about the golden models; name a file with --output")
     preload(preloaded(tool or ()))
     paths = models or sorted(GOLDEN.glob("*.onnx"))
     command = "python -m benchmarks.coverage" + (" FILE..." if models else "")
-    known = stored(output)
+    results = Results("coverage", output)
+    known = results.raw_rows()
     entries = {name: known[name] for path in paths if (name := _name(path)) in known}
     for number, path in enumerate(paths, 1):
         before = {} if fresh else entries.get(_name(path), {})
@@ -164,12 +167,13 @@ def main(
             continue
         with tempfile.TemporaryDirectory() as folder:
             entries[_name(path)] = merged(before, File(path.resolve(), Path(folder), limit, wanted).measured())
-        store(output, command, list(entries.values()))
+        results.add({_name(path): entries[_name(path)]})
         console.print(f"{number}/{len(paths)} {_line(entries[_name(path)])}", highlight=False, markup=False)
-    content = store(output, command, list(entries.values()))
-    show(console, content)
-    default = HERE / "coverage.md" if output == HERE / "coverage.json" else output.with_suffix(".md")
-    (report or default).write_text(markdown(content))
+    files = list(entries.values())
+    run = store(results, command, files)
+    show(console, run["result"]["totals"], files)
+    default = results.summary.with_suffix("").with_suffix(".md") if output else results.summary.with_suffix(".md")
+    (report or default).write_text(markdown(command, run, files))
 
 
 def _name(path: Path) -> str:
@@ -188,27 +192,15 @@ def merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any
     return {**after, **kept, "tools": ordered}
 
 
-def stored(output: Path) -> dict[str, Any]:
-    """The entries of an earlier run by model."""
-    content = json.loads(output.read_text()) if output.is_file() else {"files": []}
-    return {entry["model"]: entry for entry in content["files"]}
-
-
-def store(output: Path, command: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Write the results, aside and then in their place."""
-    content = {
-        "command": command,
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
-        "versions": versions(),
-        "transformers_kinds": list(TRANSFORMERS_TYPES),
-        "totals": totals(entries),
-        "files": entries,
-    }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    aside = output.with_suffix(".tmp")
-    aside.write_text(json.dumps(content, indent=1) + "\n")
-    aside.replace(output)
-    return content
+def store(results: Results, command: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Write the summary, and return the run that it has."""
+    sums = totals(entries)
+    for group, known in results.result().get("totals", {}).items():
+        if group in sums and all(sums[group][key] == known[key] for key in ("files", "sites")):
+            tools = {**known["tools"], **sums[group]["tools"]}
+            sums[group]["tools"] = {tool: tools[tool] for tool in ROWS if tool in tools}
+    found = {"transformers_kinds": list(TRANSFORMERS_TYPES), "totals": sums}
+    return results.store(command, found, packages=PACKAGES)
 
 
 def _line(entry: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""The calls that PyTorch's own modules and functions made, and what of them ortfuse's results have an operator for.
+"""Calls of PyTorch's own modules and functions, and how many of them have an operator in the results of ortfuse.
 
-    python -m benchmarks.coverage.modules              # the golden models; writes modules.json
+    python -m benchmarks.coverage.modules              # the golden models; writes the summary
     python -m benchmarks.coverage.modules FOLDER       # any exports with the record of calls beside them; only printed
 
 The exit code is 1 if a call is missing that nothing explains.
@@ -20,8 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
 import suite
 
 import ortfuse
+from benchmarks.results import Results
 
-RESULTS = Path(__file__).parent / "modules.json"
+COMMAND = "python -m benchmarks.coverage.modules"
 
 
 def compare(folder: Path) -> dict[str, Any]:
@@ -49,11 +50,10 @@ def main(
     folder: Annotated[Path | None, typer.Argument(help="Exports with records; the golden models by default.")] = None,
 ) -> None:
     """Compare, print, and store what concerns the golden models."""
-    content = {"command": "python -m benchmarks.coverage.modules", **compare(folder or suite.MODELS)}
-    text = json.dumps(content, indent=1)
-    typer.echo(text)
+    content = compare(folder or suite.MODELS)
+    typer.echo(json.dumps(content, indent=1))
     if folder is None:
-        RESULTS.write_text(text + "\n")
+        Results("coverage.modules").store(COMMAND, content)
     raise typer.Exit(1 if any(not row["why"] for row in content["missing"]) else 0)
 
 

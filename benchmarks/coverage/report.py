@@ -76,9 +76,9 @@ def _rows(group: Mapping[str, Any]) -> Iterator[list[str]]:
         yield [NAMES.get(tool, tool), *cells, str(sums["broken"]), str(sums["failed"])]
 
 
-def show(console: Console, content: Mapping[str, Any]) -> None:
-    """The totals, and what ortfuse misses."""
-    for name, group in content["totals"].items():
+def show(console: Console, sums: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> None:
+    """Print the totals, and the calls without an operator in the result of ortfuse."""
+    for name, group in sums.items():
         made = Table(title=f"{TITLES[name]}, {group['files']} models", title_justify="left")
         for heading in ("tool", *_shown(group), "broken", "failed"):
             made.add_column(heading, justify="left" if heading == "tool" else "right")
@@ -88,7 +88,7 @@ def show(console: Console, content: Mapping[str, Any]) -> None:
     made = Table(title="What ortfuse misses", title_justify="left")
     for heading in ("model", "family", "sites", "rule", "stopped by"):
         made.add_column(heading, overflow="fold")
-    for row in _missed(content["files"]):
+    for row in _missed(files):
         made.add_row(*row)
     if made.row_count:
         console.print(made, markup=False)
@@ -110,38 +110,44 @@ def _missed(files: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str,
                 yield entry["model"], family, str(count), "", entry["misses"].get("error", "no rule came near")
 
 
-def markdown(content: Mapping[str, Any]) -> str:
-    """Totals, broken and failed results, and what ortfuse misses."""
+def markdown(command: str, run: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> str:
+    """Return the totals, the broken and failed results, and the calls that ortfuse misses.
+
+    Args:
+        command: The command that measured them.
+        run: The run as it stands in the summary.
+        files: The raw rows.
+    """
     lines = [
         "# Coverage",
         "",
-        f"Written by `{content['command']}`. "
-        + ", ".join(f"{name} {number}" for name, number in content["versions"].items())
-        + f"; {content['machine']}.",
+        f"Written by `{command}`. "
+        + ", ".join(f"{name} {number}" for name, number in run["versions"].items())
+        + f"; {run['machine']}.",
         "",
         "Sites are calls that hooks on the PyTorch model counted when it was exported; a site counts as fused if the result",
         "has an operator for it. Nothing counts in a broken result: one that does not load, refuses inputs that the original",
         "accepts, or differs from it beyond the tolerance of `ortfuse verify`. Failed: the tool raised, crashed or took longer",
         "than its limit, and wrote nothing. The transformers optimizer is told heads and hidden size, and taken with the kind of",
-        f"model, of {', '.join(content['transformers_kinds'])}, that fuses most without breaking the model.",
+        f"model, of {', '.join(run['result']['transformers_kinds'])}, that fuses most without breaking the model.",
         "",
         "Some calls count as missed that nobody can fuse: 7 of the 26 Swish calls in a U-Net are the same call on the same",
         "tensor, which the exporters merged; DeBERTa normalises a table of constants, which is folded; and group",
         "normalisation has no kernel on the CPU.",
     ]
-    for name, group in content["totals"].items():
+    for name, group in run["result"]["totals"].items():
         lines += ["", f"## {TITLES[name]}, {group['files']} models", ""]
         lines += _table(["tool", *_shown(group), "broken", "failed"], _rows(group))
     lines += ["", "## Broken and failed results", ""]
     bad = [
         [NAMES.get(tool, tool), entry["model"], it["status"], it.get("reason", "")[:200]]
-        for tool in _ran(content["files"])
-        for entry in content["files"]
+        for tool in _ran(files)
+        for entry in files
         if (it := entry["tools"][tool])["status"] in ("broken", "failed")
     ]
     lines += _table(["tool", "model", "", "why"], bad) if bad else ["None."]
     lines += ["", "## What ortfuse misses", ""]
-    missed = list(_missed(content["files"]))
+    missed = list(_missed(files))
     lines += _table(["model", "family", "sites", "nearest rule", "stopped by"], missed) if missed else ["Nothing."]
     return "\n".join(lines) + "\n"
 

@@ -1,6 +1,6 @@
-"""What the pass lists of families save: the engine's work with `auto` against `all`, on golden models.
+"""Savings by the pass lists of families: the engine's work with `auto` against `all`, on golden models.
 
-    python -m benchmarks.engine.lists              # of each golden architecture one export; writes lists.json
+    python -m benchmarks.engine.lists              # of each golden architecture one export; writes the summary
     python -m benchmarks.engine.lists bert llama   # all exports whose names have one of these parts; only printed
     python -m benchmarks.engine.lists --rounds 5   # the processor time as well, which other work on the machine blurs
 
@@ -23,10 +23,10 @@ from typing import Annotated, Any
 import typer
 
 import ortfuse
+from benchmarks.results import Results
 from ortfuse.pipeline import PassEvent, RunReport
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "lists.json"
 GOLDEN = HERE.parents[1] / "golden" / "models"
 
 
@@ -125,15 +125,20 @@ def main(
         typer.echo(
             f"{path.stem}: " + ", ".join(f"{key} {value}" for key, value in rows[path.stem].items() if key != "passes")
         )
-    figures = {
-        "command": "python -m benchmarks.engine.lists" + (f" --rounds {rounds}" if rounds else ""),
-        "share_of_all": summary(rows),
-        "different": [name for name, row in rows.items() if not row["same"]],
-    }
+    figures = {"share_of_all": summary(rows), "different": [name for name, row in rows.items() if not row["same"]]}
     typer.echo(json.dumps(figures, indent=1))
     if not names:
-        models = {name: {key: value for key, value in row.items() if key != "passes"} for name, row in rows.items()}
-        RESULTS.write_text(json.dumps({**figures, "models": models}, indent=1) + "\n")
+        command = "python -m benchmarks.engine.lists" + (f" --rounds {rounds}" if rounds else "")
+        Results("engine.lists").store(command, brief(figures), raw=rows)
+
+
+def brief(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary: the shares of each list, without those of single passes."""
+    lists = {
+        name: {key: value for key, value in entry.items() if key != "without_changes"}
+        for name, entry in figures["share_of_all"].items()
+    }
+    return {"share_of_all": lists, "different": figures["different"]}
 
 
 if __name__ == "__main__":

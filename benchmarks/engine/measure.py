@@ -9,14 +9,10 @@ All tools get the model loaded and give it back unsaved; the clock runs only in 
 from __future__ import annotations
 
 import gc
-import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.engine.stack import transformer_stack
+from benchmarks.peers import PACKAGES
+from benchmarks.results import Results
 from ortfuse.model.io import load
 from ortfuse.pipeline import PassManager
 
@@ -128,7 +126,7 @@ def main(
     size: Annotated[
         list[int] | None, typer.Option(help="Nodes of the graphs that time per node is measured on.")
     ] = None,
-    write: Annotated[bool, typer.Option(help="Store the result in benchmarks/engine.")] = False,
+    write: Annotated[bool, typer.Option(help="Write the summary.")] = False,
 ) -> None:
     """Measure, print and, with --write, store."""
     console = Console(width=140)
@@ -145,15 +143,5 @@ def main(
             f"{tool} / ortfuse: geometric mean {statistics.geometric_mean(ratios):.1f}, least {min(ratios):.1f}"
         )
     if write:
-        folder = Path(__file__).parent
-        folder.mkdir(exist_ok=True)
-        packages = ("ortfuse", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "onnxslim")
-        content = {
-            "command": "python "
-            + " ".join(["benchmarks.engine", "--models", "FOLDER", "--rounds", str(rounds), "--write"]),
-            "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
-            "versions": {name: version(name) for name in packages},
-            "graph_time_seconds": compared,
-            "scaling": grown,
-        }
-        (folder / "engine.json").write_text(json.dumps(content, indent=1) + "\n")
+        command = f"python -m benchmarks.engine --models FOLDER --rounds {rounds} --write"
+        Results("engine").store(command, {"graph_time_seconds": compared, "scaling": grown}, packages=PACKAGES)

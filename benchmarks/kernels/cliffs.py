@@ -11,31 +11,29 @@ Then ortfuse optimises the slow spelling, and what it makes of it is timed in tu
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
-import onnxruntime
 import typer
 from rich.console import Console
 from rich.progress import track
 
 from benchmarks.kernels.identities import ANY, IMAGES, identities
 from benchmarks.kernels.layer_identities import layer_identities
+from benchmarks.results import Results
 from ortfuse.api import optimize
 from ortfuse.errors import OrtfuseError
 from ortfuse.execution.session import Session
 from ortfuse.pipeline import load_catalogue
 from ortfuse.proof.build import Builder
 from ortfuse.proof.run import rewrite
-from ortfuse.targets import CPU, Target
+from ortfuse.targets import Target
 from ortfuse.targets.costs import sizes_text
 from ortfuse.targets.processor import processor_kind
 
@@ -264,7 +262,7 @@ def main(
     only: Annotated[str, typer.Argument(help="Operators or rules whose name contains this.")] = "",
     rounds: int = 30,
     threads: int = 2,
-    write: Annotated[bool, typer.Option(help="Store the findings in cliffs.json.")] = False,
+    write: Annotated[bool, typer.Option(help="Write the summary.")] = False,
 ) -> None:
     """Measure all candidates, print the cliffs, steepest first."""
     measured = []
@@ -285,14 +283,24 @@ def main(
         f"{levelled} of them level after ortfuse"
     )
     if write:
-        content = {
-            "source": f"onnxruntime {onnxruntime.__version__}, {CPU}, {threads} threads, benchmarks.kernels.cliffs",
-            "processor": processor_kind(),
-            "computations": len(measured),
-            "measured": len(found),
-            "cliffs": [asdict(one) for one in cliffs],
-        }
-        Path(__file__).with_name("cliffs.json").write_text(json.dumps(content, indent=1) + "\n")
+        command = f"python -m benchmarks.kernels.cliffs --rounds {rounds} --threads {threads} --write"
+        counts = {"threads": threads, "computations": len(measured), "measured": len(found)}
+        rows = [asdict(one) for one in cliffs]
+        Results("kernels.cliffs", processor=processor_kind()).store(
+            command, {**counts, **brief(rows)}, raw={"cliffs": rows}
+        )
+
+
+def brief(cliffs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the summary: how many there are, and operator by operator the slow kernels that the result still has.
+
+    Of each operator the steepest is listed: its size, the ratio of the times, and the ratio after ortfuse.
+    """
+    left = [one for one in cliffs if one["left"] is None or one["left"] >= LEVEL]
+    steepest: dict[str, list[Any]] = {}
+    for one in sorted(left, key=lambda one: -one["ratio"]):
+        steepest.setdefault(one["operator"], [one["size"], one["ratio"], one["left"]])
+    return {"cliffs": len(cliffs), "level after ortfuse": len(cliffs) - len(left), "left": steepest}
 
 
 if __name__ == "__main__":

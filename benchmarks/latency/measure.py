@@ -1,14 +1,14 @@
 """Latency of full-size models: as exported, and as ortfuse and its peers leave them, all with the runtime's defaults.
 
     python -m benchmarks.exports.full
-    python -m benchmarks.latency                       # every model that latency.json does not have yet
+    python -m benchmarks.latency                       # every model that the summary does not have yet
     python -m benchmarks.latency bert gpt2.sdpa.ts     # measure these again
     python -m benchmarks.latency --tool ortfuse bert   # only this against the original; the other tools' numbers stay
     python -m benchmarks.latency --prepared DIR --only-prepare    # the slow part alone; measured later from the same folder
 
-Every result is checked against the original first; one that is broken is not measured. Runs are interleaved and threads
-do not spin between them; a speedup is the median over rounds of the original's latency divided by the result's. Numbers
-are stored model by model, so a run that was stopped goes on where it was.
+Every result is checked against the original first; a broken one is not measured. Runs are interleaved and threads do not
+spin between them. A speedup is the median over rounds of the original's latency divided by the result's; the two numbers
+behind it in the summary bound it. Numbers are stored model by model, so a stopped run goes on where it was.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.by_processor import rows_of, store
 from benchmarks.checking import experiment, verdict
 from benchmarks.isolated import call, preload
-from benchmarks.peers import SINGLE, Peer, preloaded, transformers_for
+from benchmarks.peers import PACKAGES, SINGLE, Peer, preloaded, transformers_for
+from benchmarks.results import Results
 from ortfuse.execution.inputs import Inputs
 from ortfuse.targets.processor import processor_in_full
 
@@ -75,7 +75,11 @@ def peer(tool: str, model: str) -> Peer:
 def latencies(
     source: Path, results: Mapping[str, Path], sizes: Mapping[str, int], rounds: int, threads: int
 ) -> tuple[str, dict[str, dict[str, Any]]]:
-    """The sizes in words, and for the original (as `default`) and each result what was measured."""
+    """Measure the original and the results in turns.
+
+    Returns:
+        The sizes in words, and by tool what was measured; the original's under `default`.
+    """
     from ortfuse.bench import measure, typical_inputs
     from ortfuse.model.io import load
 
@@ -159,16 +163,31 @@ def compare(
     return {"sizes": label, "rounds": rounds, "threads": threads, "load": load, "default": default, "tools": entries}
 
 
+def brief(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's row of the summary: of each tool the speedup and its bounds, or the status if it made no right model."""
+    kept = {key: row[key] for key in ("error", "sizes") if key in row}
+    default = {"default_ms": row["default"]["median_ms"]} if "default" in row else {}
+    recommended = row["tools"].get("ortfuse", {}).get("recommended")
+    session = {"recommended session": _speedup(recommended)} if recommended else {}
+    return {**kept, **default, "tools": {tool: _speedup(entry) for tool, entry in row["tools"].items()}, **session}
+
+
+def _speedup(entry: Mapping[str, Any]) -> list[float] | str:
+    if "speedup" not in entry:
+        return str(entry["status"])
+    return [entry["speedup"], *(entry.get("speedup_bounds") or ())]
+
+
 def merged(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's entry after it was measured again, with the earlier numbers of tools that were not."""
+    """Return a model's row after it was measured again, with the earlier numbers of tools that were not."""
     return {**after, "tools": {**(before or {}).get("tools", {}), **after["tools"]}}
 
 
 def means(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """For each tool the geometric mean of its speedups and over how many models, and the same of the best peer."""
+    """Return for each tool, and for the best peer, the geometric mean of the speedups and the number of models."""
     found: dict[str, list[float]] = {}
     for row in rows.values():
-        speedups = {tool: entry["speedup"] for tool, entry in row["tools"].items() if entry["status"] == "ok"}
+        speedups = {tool: entry[0] for tool, entry in row["tools"].items() if not isinstance(entry, str)}
         peers = [speedup for tool, speedup in speedups.items() if tool != "ortfuse"]
         for tool, speedup in (*speedups.items(), *([("best peer", max(peers))] if peers else [])):
             found.setdefault(tool, []).append(speedup)
@@ -185,7 +204,7 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
         made.add_column(heading, justify="left" if heading in ("model", "sizes") else "right")
     for name, row in rows.items():
         cells = [_cell(row["tools"].get(tool)) for tool in TOOLS]
-        default = f"{row['default']['median_ms']:.4g}" if "default" in row else "-"
+        default = f"{row['default_ms']:.4g}" if "default_ms" in row else "-"
         made.add_row(name, row.get("sizes", row.get("error", "")), default, *cells)
     made.add_section()
     found = means(rows)
@@ -195,10 +214,10 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
     return made
 
 
-def _cell(entry: Mapping[str, Any] | None) -> str:
+def _cell(entry: Sequence[float] | str | None) -> str:
     if entry is None:
         return "-"
-    return f"{entry['speedup']:.3f}" if entry["status"] == "ok" else entry["status"]
+    return entry if isinstance(entry, str) else f"{entry[0]:.3f}"
 
 
 @contextmanager
@@ -234,7 +253,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="How often each model runs.")] = 25,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 2,
     limit: Annotated[float, typer.Option(help="Seconds that a tool may take for one model.")] = 600.0,
-    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "latency.json",
+    output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
     fresh: Annotated[bool, typer.Option(help="Measure again what is there already.")] = False,
     keep: Annotated[
         Path | None, typer.Option("--prepared", help="Folder that keeps what the tools make, for the next run.")
@@ -247,8 +266,8 @@ def main(
         raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
     console = Console(width=None if sys.stdout.isatty() else 150)
     preload([*preloaded(tool or ()), "ortfuse.bench"])
-    processor = processor_in_full()
-    rows = rows_of(output, processor)
+    results = Results("latency", output, processor_in_full())
+    rows = results.rows()
     for path in chosen(models, names or [], rows, fresh):
         name = path.name.removesuffix(".onnx")
         with folder_for(keep, models) as folder:
@@ -256,8 +275,10 @@ def main(
                 made = prepared(path.resolve(), tool or TOOLS, folder, limit)
                 console.print(name, {which: entry["status"] for which, entry in made.items()})
                 continue
-            rows[name] = merged(rows.get(name), compare(path.resolve(), tool or TOOLS, folder, rounds, threads, limit))
-        store(output, COMMAND, processor, {"means": means(rows), "models": dict(sorted(rows.items()))})
+            row = compare(path.resolve(), tool or TOOLS, folder, rounds, threads, limit)
+        rows[name] = merged(rows.get(name), brief(row))
+        found = {"means": means(rows), "models": dict(sorted(rows.items()))}
+        results.store(COMMAND, found, raw={name: row}, packages=PACKAGES)
         cells = " ".join(f"{which} {_cell(entry)}" for which, entry in rows[name]["tools"].items())
         console.print(f"{name}: {cells or rows[name]['error']}", highlight=False, markup=False)
     console.print(table(rows))

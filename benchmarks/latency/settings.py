@@ -1,13 +1,13 @@
-"""What the settings of a session buy for results of ortfuse: each by itself, all that pay together, beside the exported model.
+"""Speedups by session settings for results of ortfuse: each setting alone, and all that help together.
 
     python -m benchmarks.exports.full
-    python -m benchmarks.latency.settings                     # every model that settings.json does not have yet
+    python -m benchmarks.latency.settings                     # every model that the summary does not have yet
     python -m benchmarks.latency.settings swin segformer      # these again
     python -m benchmarks.latency.settings --prepared DIR      # results that benchmarks.latency has made there are not made again
 
 On a quiet machine. Runs are interleaved, each session in a process of its own; speedups of settings are over the result in the
-session that is recommended without measuring, those at the end over the exported model in a default session. Nothing is kept
-in the cache of `ortfuse calibrate`. Numbers are stored model by model, so a run that was stopped goes on where it was.
+session that is recommended without measuring; those at the end over the exported model in a default session. Nothing is kept
+in the cache of `ortfuse calibrate`. Numbers are stored model by model, so a stopped run goes on where it was.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from benchmarks.by_processor import rows_of, store
 from benchmarks.latency.measure import SIZES, chosen, folder_for
+from benchmarks.results import Results
 from ortfuse.targets.processor import processor_in_full
 
 HERE = Path(__file__).parent
@@ -31,7 +31,7 @@ COMMAND = "python -m benchmarks.latency.settings"
 
 
 def compare(source: Path, result: Path, sizes: Mapping[str, int], rounds: int, threads: int) -> dict[str, Any]:
-    """What each setting buys for a result, and the original, the result and the result with what pays, side by side."""
+    """Measure each setting on a result; then the original, the result, and the result in its best session, in turns."""
     from ortfuse.bench import Candidate, measure_sessions, typical_inputs
     from ortfuse.calibration.settings import calibrate_session
     from ortfuse.model.io import load
@@ -63,16 +63,21 @@ def compare(source: Path, result: Path, sizes: Mapping[str, int], rounds: int, t
     }
 
 
+SESSIONS = ("default session", "recommended session")
+
+
+def brief(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's row of the summary: speedups over the original in both sessions, and the recommended settings."""
+    speedups = (row["sessions"]["result"]["speedup"], _last(row)["speedup"])
+    kept = {key: row[key] for key in ("sizes", "rounds", "threads")}
+    return {**kept, **dict(zip(SESSIONS, speedups, strict=True)), "settings": row["session"]}
+
+
 def means(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The geometric means of the speedups over the originals in default sessions: in a default session, and as recommended."""
-    default = [row["sessions"]["result"]["speedup"] for row in rows.values()]
-    best = [_last(row)["speedup"] for row in rows.values()]
-    names = ("default session", "recommended session")
+    """Return the geometric means of the speedups over the originals in default sessions."""
     return {
         "models": len(rows),
-        **{
-            name: round(statistics.geometric_mean(found), 4) for name, found in zip(names, (default, best), strict=True)
-        },
+        **{name: statistics.geometric_mean(row[name] for row in rows.values()) for name in SESSIONS},
     }
 
 
@@ -88,7 +93,7 @@ def main(
     models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
     rounds: Annotated[int, typer.Option(help="How often each session runs.")] = 15,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 2,
-    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "settings.json",
+    output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
     fresh: Annotated[bool, typer.Option(help="Measure again what is there already.")] = False,
     keep: Annotated[
         Path | None, typer.Option("--prepared", help="Folder that keeps results, for the next run.")
@@ -98,24 +103,25 @@ def main(
     import ortfuse
 
     console = Console()
-    processor = processor_in_full()
-    rows = rows_of(output, processor)
+    results = Results("latency.settings", output, processor_in_full())
+    rows = results.rows()
     for path in chosen(models, names or [], rows, fresh):
         name = path.name.removesuffix(".onnx")
         with folder_for(keep, models) as folder:
             result = folder / f"{name}.ortfuse.onnx"
             if not result.is_file() or result.stat().st_mtime_ns < path.stat().st_mtime_ns:
                 ortfuse.optimize(path, output=result)
-            rows[name] = compare(path, result, SIZES.get(name.partition(".")[0], {}), rounds, threads)
-        store(output, COMMAND, processor, {"means": means(rows), "models": dict(sorted(rows.items()))})
+            row = compare(path, result, SIZES.get(name.partition(".")[0], {}), rounds, threads)
+        rows[name] = brief(row)
+        results.store(COMMAND, {"means": means(rows), "models": dict(sorted(rows.items()))}, raw={name: row})
         console.print(f"{name}: {_said(rows[name])}", highlight=False, markup=False)
     if rows:
         console.print(means(rows))
 
 
 def _said(row: Mapping[str, Any]) -> str:
-    default, best = row["sessions"]["result"]["speedup"], _last(row)["speedup"]
-    settings: Sequence[str] = [f"{name} = {value}" for name, value in row["session"].items()]
+    default, best = (row[name] for name in SESSIONS)
+    settings = [f"{name} = {value}" for name, value in row["settings"].items()]
     return f"{default:.3f} in a default session, {best:.3f} with {', '.join(settings) or 'nothing set'}"
 
 

@@ -1,14 +1,14 @@
-"""What another runtime makes of the same exports: OpenVINO in float32, in bfloat16 and with int8 by NNCF, beside ortfuse.
+"""Another runtime on the same exports: OpenVINO in float32, in bfloat16 and with int8 by NNCF, beside ortfuse.
 
     python -m benchmarks.exports.full
-    python -m benchmarks.outside                          # every model that outside.json does not have yet, on this processor
+    python -m benchmarks.outside                          # every model that the summary does not have yet, on this processor
     python -m benchmarks.outside bert --prepared DIR      # these again; results that benchmarks.latency made there are taken
 
-No optimiser of ONNX files competes here, but what its users compare with. The exported file is given to
+No optimiser of ONNX files competes here; users of ortfuse compare it with a runtime. The exported file is given to
 `openvino.convert_model` and compiled for the CPU with as many threads; NNCF calibrates on the inputs of `benchmarks.precision`.
 Runs are interleaved with the runtime's default on the export and on the result of ortfuse, in float32 and, where
 `benchmarks.precision` has left them in its folder, under error bounds. Errors are relative L2 errors on inputs that no tool
-has seen. Of each in float32 the profile is kept: where another runtime is ahead, it says by which operators.
+has seen. The raw result has the profile of each in float32: if another runtime is ahead, it says by which operators.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.by_processor import rows_of, store
 from benchmarks.isolated import call, preload
 from benchmarks.latency.measure import SIZES, chosen, folder_for
-from benchmarks.precision.measure import made_inputs, make_inputs
+from benchmarks.precision.measure import brief, made_inputs, make_inputs
 from benchmarks.precision.tools import BOUNDS
+from benchmarks.results import PACKAGES, Results
 from ortfuse.execution.inputs import Inputs
 from ortfuse.targets.processor import processor_in_full
 
@@ -191,17 +191,18 @@ def summary(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """For each tool the mean of its speedups, and its errors; in float32 the models on which OpenVINO is ahead."""
     found: dict[str, Any] = {}
     for tool in ("ortfuse", *(f"ortfuse {bound:g}" for bound in BOUNDS), *HINTS):
-        every = [row["tools"][tool] for row in rows.values() if "speedup" in row.get("tools", {}).get(tool, {})]
+        every = [entry for row in rows.values() if not isinstance(entry := row["tools"].get(tool, ""), str)]
         if every:
-            errors = [one["unseen_error"] for one in every]
-            mean = round(statistics.geometric_mean(one["speedup"] for one in every), 4)
+            errors = [error for _, error in every]
+            mean = statistics.geometric_mean(speedup for speedup, _ in every)
             found[tool] = {"geometric_mean": mean, "models": len(every), "errors": [min(errors), max(errors)]}
-    found["ahead of ortfuse in float32"] = sorted(
-        name for name, row in rows.items()
-        if "speedup" in row.get("tools", {}).get("OpenVINO f32", {})
-        and row["tools"]["OpenVINO f32"]["speedup"] > AHEAD * row["tools"]["ortfuse"]["speedup"]
-    )  # fmt: skip
+    found["ahead of ortfuse in float32"] = sorted(name for name, row in rows.items() if _is_behind(row["tools"]))
     return found
+
+
+def _is_behind(tools: Mapping[str, Any]) -> bool:
+    ours, other = tools.get("ortfuse", ""), tools.get("OpenVINO f32", "")
+    return not isinstance(ours, str) and not isinstance(other, str) and other[0] > AHEAD * ours[0]
 
 
 def table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -219,10 +220,10 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
     return made
 
 
-def _cell(entry: Mapping[str, Any] | None) -> str:
+def _cell(entry: Sequence[float] | str | None) -> str:
     if entry is None:
         return "-"
-    return f"{entry['speedup']:.2f}x {entry['unseen_error']:.0e}" if "speedup" in entry else "failed"
+    return entry if isinstance(entry, str) else f"{entry[0]:.2f}x {entry[1]:.0e}"
 
 
 def main(
@@ -231,7 +232,7 @@ def main(
     tool: Annotated[list[str] | None, typer.Option(help=f"Only these of {', '.join(HINTS)}.")] = None,
     rounds: Annotated[int, typer.Option(help="How often each model runs.")] = 25,
     threads: Annotated[int, typer.Option(help="Threads of both runtimes.")] = 2,
-    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "outside.json",
+    output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
     fresh: Annotated[bool, typer.Option(help="Measure again what is there already.")] = False,
     keep: Annotated[Path | None, typer.Option("--prepared", help="Folder that keeps our float32 results.")] = None,
     lowered: Annotated[Path | None, typer.Option(help="The --prepared folder of benchmarks.precision.")] = None,
@@ -241,13 +242,15 @@ def main(
         raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
     console = Console(width=None if sys.stdout.isatty() else 150)
     preload(["onnx", "onnxruntime", "ortfuse.pipeline"])
-    processor = processor_in_full()
-    rows = rows_of(output, processor)
+    results = Results("outside", output, processor_in_full())
+    rows = results.rows()
     for path in chosen(models, names or [], rows, fresh):
         name = path.name.removesuffix(".onnx")
         with folder_for(keep, models) as folder:
-            rows[name] = one_model(path.resolve(), folder, lowered, tool or list(HINTS), rounds, threads)
-        store(output, COMMAND, processor, {"summary": summary(rows), "models": dict(sorted(rows.items()))})
+            row = one_model(path.resolve(), folder, lowered, tool or list(HINTS), rounds, threads)
+        rows[name] = brief(row)
+        found = {"summary": summary(rows), "models": dict(sorted(rows.items()))}
+        results.store(COMMAND, found, raw={name: row}, packages=(*PACKAGES, "openvino", "nncf"))
         console.print(table({name: rows[name]}))
     console.print(table(rows))
     console.print(summary(rows))

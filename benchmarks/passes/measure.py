@@ -1,21 +1,20 @@
-"""What each pass of each family's list buys, and each rule: the result without it beside the result with all of them.
+"""Savings by each pass of each family's list, and by each rule: the result without it beside the result with all of them.
 
-    python -m benchmarks.passes                          # golden models that passes.json does not have yet
+    python -m benchmarks.passes                          # golden models that the raw result lacks
     python -m benchmarks.passes --model bert.sdpa.ts     # this one again
     python -m benchmarks.passes gelu --model bert        # of these models, only what has this in its name; only printed
     python -m benchmarks.passes --latency --minutes 40   # the latency of each pass too; on a quiet machine
-    python -m benchmarks.passes --models benchmarks/.models --no-rules --minutes 30   # full size, in pieces; into full.json
+    python -m benchmarks.passes --models benchmarks/.models --no-rules --minutes 30   # full size, in pieces
     python -m benchmarks.passes --models benchmarks/.models --model swin              # one family of these
 
 Of each golden architecture one export is taken, with the list that `auto` picks for it. Operators are those that the runtime
-executes in a run, after its own optimisations. The time is estimated: every executed operator takes `DISPATCH` and, by what
-is known of its work, the least time on a machine with the peaks `NOMINAL`; so both are the same in every run. Rules and passes
-that change nothing in a model are not left out there. Results are stored model by model.
+executes in a run, after its own optimisations. The time is estimated: every executed operator takes `DISPATCH`, and the least
+time for its work on a machine with the peaks `NOMINAL`; so both are the same in every run. Rules and passes that change nothing
+in a model are not left out there. Raw results are stored model by model; the summary is written when no model is missing.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,8 +27,8 @@ from rich.console import Console
 import ortfuse
 from benchmarks.engine.lists import GOLDEN, one_of_each
 from benchmarks.latency.measure import SIZES
-from benchmarks.passes.summary import PRICES, summed
-from benchmarks.peers import versions
+from benchmarks.passes.summary import PRICES, brief, summed
+from benchmarks.results import Results
 from ortfuse.bench import typical_inputs
 from ortfuse.bench.peaks import Peaks
 from ortfuse.bisection.slowdown import WithoutRule
@@ -41,9 +40,7 @@ from ortfuse.profiling.trace import trace
 from ortfuse.rewrite import Exactness
 from ortfuse.targets import CPU, Target, shipped_tables
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "passes.json"
-FULL = HERE / "full.json"
+COMMAND = "python -m benchmarks.passes"
 NOMINAL = Peaks(flops=2e11, bandwidth=2e10, processor="nominal", threads=2)
 DISPATCH = 3e-6
 """Seconds for handing over from one operator to the next."""
@@ -145,19 +142,20 @@ def rules_to_judge() -> list[str]:
     return [rule.name for rule in own if rule.exactness in allowed and rule not in asked]
 
 
-def store(output: Path, rows: Mapping[str, Any]) -> None:
-    """Write the file anew, aside and then in its place."""
-    content = {
-        "command": "python -m benchmarks.passes",
-        "versions": versions(),
-        "estimate": {"microseconds for each operator": 1e6 * DISPATCH, **NOMINAL.to_dict()},
-        **summed(rows, rules_to_judge()),
-        "rows": dict(sorted(rows.items())),
-    }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    aside = output.with_suffix(".tmp")
-    aside.write_text(json.dumps(content, indent=1) + "\n")
-    aside.replace(output)
+def store(results: Results, command: str, rows: Mapping[str, Any], *, rules: bool) -> None:
+    """Write the summary.
+
+    Args:
+        results: Their files.
+        command: The command that measured.
+        rows: All raw rows by model.
+        rules: Whether rules were left out too.
+    """
+    estimate = {"microseconds for each operator": 1e6 * DISPATCH, **NOMINAL.to_dict()}
+    found = brief(summed(rows, rules_to_judge()))
+    if not rules:
+        del found["rules"]
+    results.store(command, {"estimate": estimate, **found})
 
 
 def chosen(folder: Path, names: Sequence[str], known: Iterable[str], lacking: Iterable[str]) -> list[Path]:
@@ -187,12 +185,12 @@ def main(
     rules: Annotated[bool, typer.Option(help="Leave out rules too, and not only passes.")] = True,
     latency: Annotated[bool, typer.Option(help="Measure the latency without each pass too.")] = False,
     minutes: Annotated[float, typer.Option(help="Begin no further model after that; 0 is without end.")] = 0.0,
-    output: Annotated[Path | None, typer.Option(help="Where the results are kept.")] = None,
+    output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
 ) -> None:
-    """Measure, store after each model, and print what buys nothing."""
+    """Measure, store after each model, and count the rules that save nothing."""
     console = Console()
-    output = output or (RESULTS if models is None else FULL)
-    rows: dict[str, Any] = json.loads(output.read_text())["rows"] if output.is_file() else {}
+    results = Results("passes" if models is None else "passes.full", output)
+    rows = results.raw_rows()
     lacking = [name for name, row in rows.items() if latency and not row.get("latency")]
     until = time.monotonic() + 60 * minutes if minutes else float("inf")
     paths = chosen(models or GOLDEN, model or [], rows, lacking)
@@ -207,7 +205,10 @@ def main(
             rows[path.stem] = measure(path, only, latency, rules, sizes)
         console.print(f"{number}/{len(paths)} {_line(path.stem, rows[path.stem])}", markup=False, highlight=False)
         if not only:
-            store(output, rows)
+            results.add({path.stem: rows[path.stem]})
+    if not only and not chosen(models or GOLDEN, [], rows, []):
+        command = COMMAND if models is None else f"{COMMAND} --models benchmarks/.models"
+        store(results, command if rules else f"{command} --no-rules", rows, rules=rules)
     if not rules:
         return
     found = summed(rows, rules_to_judge())["rules"]

@@ -1,4 +1,4 @@
-"""What each pass buys over the models of each list, and which rules buy nothing anywhere."""
+"""Savings by each pass over the models of each list, and the rules that save nothing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ SAME = 1e-3
 """Estimates whose ratio is nearer to 1 than this are the same."""
 
 
+def brief(sums: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sums for the summary: of passes and rules that are never applied only the number."""
+    lists = {name: {**entry, "idle": len(entry["idle"])} for name, entry in sums["lists"].items()}
+    rules = {**sums["rules"], "nothing": sorted(sums["rules"]["nothing"]), "never": len(sums["rules"]["never"])}
+    return {"models": sums["models"], "lists": lists, "rules": rules}
+
+
 def summed(rows: Mapping[str, Mapping[str, Any]], rules: Sequence[str]) -> dict[str, Any]:
-    """The table of each list, and the rules by what they buy.
+    """Return the table of each list, and the rules by their savings.
 
     Args:
-        rows: What was found of each model.
+        rows: The raw row of each model.
         rules: The names of all rules.
     """
     lists = {name: _of_list([row for row in rows.values() if row["list"] == name]) for name in _lists(rows)}
@@ -27,7 +34,7 @@ def _lists(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _of_list(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all passes buy, and each: in how many models it does something, and prices without it divided by those with all."""
+    """Return the savings by all passes and by each: the models that it changes, and prices without it over those with all."""
     passes = sorted({name for row in rows for name in row["passes"]})
     return {
         "models": len(rows),
@@ -53,17 +60,17 @@ def _mean(ratios: Iterator[float] | Sequence[float]) -> float:
 
 
 def _rules(rows: Mapping[str, Mapping[str, Any]], rules: Sequence[str]) -> dict[str, Any]:
-    """The rules that buy something in a model, those that are applied and buy nothing in any, and those not applied at all.
+    """Sort the rules into those that save something on a model, those that save nothing, and those that are never applied.
 
-    A rule without which there is no result is one that buys something. `costs` are those that only ever make it worse.
+    A rule without which there is no result saves something. `costs` are those that make every result dearer.
     """
-    found: dict[str, dict[str, Any]] = {"buys": {}, "nothing": {}, "costs": {}}
+    found: dict[str, dict[str, Any]] = {"saves": {}, "nothing": {}, "costs": {}}
     for name in rules:
         tried = {model: (row["rules"][name], row["all"]) for model, row in rows.items() if name in row["rules"]}
         if not tried:
             continue
         gains = [gain(left, whole) for left, whole in tried.values()]
-        kind = "buys" if max(gains) > SAME else "costs" if min(gains) < -SAME else "nothing"
+        kind = "saves" if max(gains) > SAME else "costs" if min(gains) < -SAME else "nothing"
         best = max(tried, key=lambda model: gain(*tried[model]))
         found[kind][name] = {
             "models": len(tried),
@@ -79,7 +86,7 @@ def _rules(rows: Mapping[str, Mapping[str, Any]], rules: Sequence[str]) -> dict[
 
 
 def gain(left: Mapping[str, Any], whole: Mapping[str, Any]) -> float:
-    """By which share the result is dearer when something is left out: the larger of both prices; less than 0 if it is cheaper."""
+    """Return the share by which leaving something out makes the result dearer: the larger of both prices, below 0 if cheaper."""
     if "error" in left:
         return 1.0
     gains = [left[price] / whole[price] - 1 for price in PRICES]

@@ -1,14 +1,14 @@
 """The fastest model under a bound: `ortfuse quantize` at 1e-3, 1e-2 and 5e-2 beside what the runtime's quantisers make.
 
     python -m benchmarks.exports.full
-    python -m benchmarks.precision                       # every model that precision.json does not have yet
+    python -m benchmarks.precision                       # every model that the summary does not have yet
     python -m benchmarks.precision bert some/model.onnx  # measure these again
     python -m benchmarks.precision --prepared DIR --only-prepare    # quantise; measured later from the same folder
 
 All tools are given the same inputs. The error is the relative L2 error of the worst output on other inputs, which none of them
 has seen; the speedup is over the runtime's default on the exported file, from interleaved runs. Numbers are stored model by
-model for each kind of processor, what tools make and what ortfuse measures is kept in the folder, and a run that was stopped
-goes on where it was.
+model for each kind of processor. The folder keeps the models that the tools make and the measurements of ortfuse, so a stopped
+run goes on where it was. A row of the summary has the speedup and the error of each tool.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.by_processor import rows_of, store
 from benchmarks.isolated import call, preload
 from benchmarks.latency.measure import SIZES, folder_for
 from benchmarks.precision.tools import BOUNDS, OURS, PEERS, TOOLS
+from benchmarks.results import Results
 from ortfuse.targets.processor import processor_in_full
 
 COMMAND = "python -m benchmarks.precision"
@@ -151,26 +151,35 @@ def one_model(
     }
 
 
+def brief(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's row of the summary: of each tool the speedup and the error, or the status if it made no right model."""
+    kept = {key: row[key] for key in ("error", "sizes", "threads", "default_ms") if key in row}
+    tools = {
+        tool: entry.get("status", "failed")
+        if entry.get("speedup") is None
+        else [entry["speedup"], entry["unseen_error"]]
+        for tool, entry in row.get("tools", {}).items()
+    }
+    return {**kept, "tools": tools}
+
+
 def verdicts(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether ortfuse is as fast as the best peer under each bound, keeps the bound, and is not slower than float32."""
-    tools = {tool: entry for tool, entry in row.get("tools", {}).items() if entry.get("speedup") is not None}
-    plain = tools.get("float32", {}).get("speedup", 1.0)
+    """Compare ortfuse, under each bound, with the bound, with float32 and with the best peer that keeps the bound."""
+    tools = {tool: entry for tool, entry in row["tools"].items() if not isinstance(entry, str)}
+    plain = tools.get("float32", [1.0])[0]
     found: dict[str, Any] = {}
     for bound in BOUNDS:
         ours = tools.get(f"ortfuse {bound:g}")
         if ours is None:
             continue
-        under = {
-            tool: tools[tool]["speedup"] for tool in PEERS if tool in tools and tools[tool]["unseen_error"] <= bound
-        }
+        under = {tool: tools[tool][0] for tool in PEERS if tool in tools and tools[tool][1] <= bound}
         best = max(under, key=lambda tool: under[tool], default="")
         found[f"{bound:g}"] = {
-            "speedup": ours["speedup"],
-            "error": ours["unseen_error"],
-            "kept": ours["unseen_error"] <= bound,
+            "speedup": ours[0],
+            "kept": ours[1] <= bound,
             "best_peer": best,
-            "of_best_peer": ours["speedup"] / under[best] if best else None,
-            "of_float32": ours["speedup"] / plain,
+            "of_best_peer": ours[0] / under[best] if best else None,
+            "of_float32": ours[0] / plain,
         }
     return found
 
@@ -190,14 +199,14 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
     return made
 
 
-def _cell(entry: Mapping[str, Any] | None) -> str:
-    if entry is None or entry.get("speedup") is None:
-        return "-" if entry is None else entry["status"]
-    return f"{entry['speedup']:.2f}x {entry['unseen_error']:.1e}"
+def _cell(entry: Sequence[float] | str | None) -> str:
+    if entry is None:
+        return "-"
+    return entry if isinstance(entry, str) else f"{entry[0]:.2f}x {entry[1]:.1e}"
 
 
 def summary(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What came out under each bound, in words."""
+    """Return a line about each bound: the mean speedup, and the models on which ortfuse is not good enough."""
     every = {name: verdicts(row) for name, row in rows.items() if "error" not in row}
     lines = []
     for bound in (f"{bound:g}" for bound in BOUNDS):
@@ -215,10 +224,11 @@ def summary(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def content(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stored of a kind of processor."""
+    """Return the summary of a kind of processor: lines in words, and each row with the best peer under each bound."""
+    best = {name: {bound: found["best_peer"] for bound, found in verdicts(row).items()} for name, row in rows.items()}
     return {
         "summary": summary(rows),
-        "models": {name: {**row, "bounds": verdicts(row)} for name, row in sorted(rows.items())},
+        "models": {name: {**row, "best_peer": best[name]} for name, row in sorted(rows.items())},
     }
 
 
@@ -247,7 +257,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="How often each model runs.")] = 15,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 0,
     limit: Annotated[float, typer.Option(help="Seconds that a tool may take for one model.")] = LIMIT,
-    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "precision.json",
+    output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
     keep: Annotated[Path | None, typer.Option("--prepared", help="Folder that keeps what the tools make.")] = None,
     only_prepare: Annotated[bool, typer.Option(help="Let the tools work, and measure nothing.")] = False,
 ) -> None:
@@ -256,8 +266,8 @@ def main(
         raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
     console = Console(width=None if sys.stdout.isatty() else 190)
     preload(["__main__", *PRELOADED, "ortfuse.bench"])
-    processor = processor_in_full()
-    rows = rows_of(output, processor)
+    results = Results("precision", output, processor_in_full())
+    rows = results.rows()
     for path in chosen(models, names or [], rows):
         name = path.name.removesuffix(".onnx")
         with folder_for(keep, models) as folder:
@@ -267,8 +277,8 @@ def main(
         if only_prepare:
             console.print(name, {which: entry["status"] for which, entry in row.get("tools", {}).items()} or row)
             continue
-        rows[name] = row
-        store(output, COMMAND, processor, content(rows))
-        console.print(table({name: row}))
+        rows[name] = brief(row)
+        results.store(COMMAND, content(rows), raw={name: row})
+        console.print(table({name: rows[name]}))
     for line in summary(rows):
         console.print(line, markup=False, highlight=False)

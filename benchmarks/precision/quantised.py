@@ -1,13 +1,13 @@
 """Models that others have quantised: how fast are they as they came, and what does `ortfuse.optimize` make of them?
 
     python -m benchmarks.exports.full
-    python -m benchmarks.precision.quantised                     # every model that quantised.json does not have yet
+    python -m benchmarks.precision.quantised                     # every model that the summary does not have yet
     python -m benchmarks.precision.quantised resnet50.ts         # these again
 
 Each export is quantised by the runtime's own `quantize_static` with its default types (signed 8 bits) and with unsigned
 activations, calibrated on generated inputs. The result and what ortfuse makes of it run in turns, beside the export in float32.
-Integer operators are counted as executed. `error` is the relative L2 error of what ortfuse makes, next to the quantised model
-without the runtime's optimisations, which is what it means; unsigned models as they come are as far from it.
+Integer operators are counted as executed. `error` is the relative L2 error of the result against the quantised model without
+the runtime's optimisations, which defines it; unsigned models as they come are as far from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import ortfuse
-from benchmarks.by_processor import rows_of, store
+from benchmarks.results import Results
 from ortfuse.bench import executed_ops
 from ortfuse.execution.session import Session
 from ortfuse.precision.metrics import METRICS
@@ -31,7 +31,6 @@ from ortfuse.precision.samples import generated
 from ortfuse.targets.processor import processor_in_full
 
 HERE = Path(__file__).parent
-RESULT = HERE / "quantised.json"
 MODELS = HERE.parents[0] / ".models"
 COMMAND = "python -m benchmarks.precision.quantised"
 
@@ -88,13 +87,13 @@ def main(
         list[str] | None, typer.Argument(help="Models in the folder; by default those not stored.")
     ] = None,
     models: Annotated[Path, typer.Option(help="The folder of the models.")] = MODELS,
-    output: Annotated[Path, typer.Option(help="The file to store results in.")] = RESULT,
+    output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
     rounds: Annotated[int, typer.Option(help="How often each model is run.")] = 12,
     threads: Annotated[int, typer.Option(help="The threads of each session.")] = 2,
 ) -> None:
     """Measure models that the runtime's quantiser has made, before and after ortfuse."""
-    processor, console = processor_in_full(), Console()
-    rows = rows_of(output, processor)
+    results, console = Results("precision.quantised", output, processor_in_full()), Console()
+    rows = results.rows()
     wanted = names or [path.stem for path in sorted(models.glob("*.onnx")) if path.stem not in rows]
     if absent := [name for name in wanted if not (models / f"{name}.onnx").is_file()]:
         raise typer.BadParameter(f"{models} has no {absent[0]}.onnx; python -m benchmarks.exports.full makes it")
@@ -111,7 +110,7 @@ def main(
             times = [f"{found['median_ms'][one]:.1f}" for one in ("quantised", "ortfuse", "float32")]
             counts = " -> ".join(map(str, found["integers"]))
             table.add_row(name, kind, *times, f"{found['speedup']['ortfuse']:.2f}", counts, f"{found['error']:.2g}")
-        store(output, COMMAND, processor, {"models": rows})
+        results.store(COMMAND, {"models": rows})
     console.print(table)
 
 

@@ -1,4 +1,4 @@
-"""What inputs buy when weights are rounded: the error of each rung everywhere, without inputs and with a few of them.
+"""Error of rounded weights by the number of inputs: each quantisation scheme at every site, without inputs and with some.
 
     python -m benchmarks.precision.rounding                    # needs PyTorch and transformers, 6 minutes on two cores
 
@@ -9,8 +9,6 @@ seen, in the mean over them.
 
 from __future__ import annotations
 
-import json
-import platform
 import sysconfig
 import tempfile
 from collections.abc import Mapping
@@ -23,13 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 import ortfuse
+from benchmarks.results import Results
 from ortfuse.execution.integer_products import saturates
 from ortfuse.execution.session import Session
 from ortfuse.precision.metrics import METRICS
 from ortfuse.targets.processor import processor_in_full
 
 COMMAND = "python -m benchmarks.precision.rounding"
-RESULT = Path(__file__).parent / "rounding.json"
 RUNGS = (
     "weight_int4.block32_level1",
     "weight_int4.block128_level1_zeros",
@@ -141,9 +139,9 @@ def _outputs(model: Any, inputs: Inputs) -> list[Mapping[str, Any]]:
 
 def main(
     steps: Annotated[int, typer.Option(help="How long the decoder is trained.")] = 400,
-    output: Annotated[Path, typer.Option(help="Where the result goes.")] = RESULT,
+    output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
 ) -> None:
-    """Measure what inputs buy when weights are rounded."""
+    """Measure by how much inputs lower the error of rounded weights."""
     rows: dict[str, dict[str, dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, make in MODELS.items():
@@ -157,11 +155,10 @@ def main(
         for rung, found in rungs.items():
             table.add_row(name, rung, *(f"{found[str(count)]:.2g}" for count in GIVEN))
     Console().print(table)
-    result = {
-        "command": COMMAND, "machine": platform.machine(), "processor": processor_in_full(),
-        "bits of signed weights": 7 if saturates() else 8, "steps": steps, "models": rows,
+    found = {
+        "processor": processor_in_full(), "bits of signed weights": 7 if saturates() else 8, "steps": steps, "models": rows
     }  # fmt: skip
-    output.write_text(json.dumps(result, indent=1) + "\n")
+    Results("precision.rounding", output).store(COMMAND, found)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Whether the bound holds: searches with many seeds, and the error of each result on inputs that no search has seen.
+"""Check that the bound holds: searches with many seeds, and the error of each result on inputs that no search has seen.
 
-    python -m benchmarks.precision.seeds                            # what seeds.json does not have yet
+    python -m benchmarks.precision.seeds                            # what the raw result lacks
     python -m benchmarks.precision.seeds bert.sdpa.ts --seeds 10    # golden models by name; these again
 
 Each search has a few rungs, a bound between 1e-3 and 5e-2, inputs that it generates, and times that are made up, others for each
@@ -10,7 +10,6 @@ seed: so each takes other rungs, and nothing depends on the machine's load. The 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +21,7 @@ import typer
 from rich.console import Console
 
 import ortfuse
+from benchmarks.results import Results
 from ortfuse.bench import Latency
 from ortfuse.bench.meter import content_of
 from ortfuse.errors import BoundError
@@ -38,7 +38,7 @@ from ortfuse.precision.under_bound import Request, fastest
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parents[1] / "golden" / "models"
-RESULT = HERE / "seeds.json"
+COMMAND = "python -m benchmarks.precision.seeds"
 
 DEFAULTS = ("lstm.ts", "bert.sdpa.ts", "resnet.ts", "gpt2.sdpa.ts")
 SEEDS = 50
@@ -110,8 +110,15 @@ def one_seed(model: ir.Model, original: ir.Model, seed: int) -> dict[str, Any]:
     }
 
 
+def counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a model's row of the summary: the searches by state, the largest error over its bound, and a line in words."""
+    states = {state: sum(row["state"] == state for row in rows) for state in ("kept", "cannot be kept", "BROKEN")}
+    worst = max((row["error"] / row["bound"] for row in rows if "error" in row), default=0.0)
+    return {"searches": len(rows), **states, "worst error / bound": worst, "summary": summary(rows)}
+
+
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What came out for one model."""
+    """Return a line about one model."""
     broken = [row["seed"] for row in rows if row["state"] == "BROKEN"]
     lowered = [row for row in rows if row.get("lowered")]
     used = sorted(row["error"] / row["bound"] for row in lowered)
@@ -123,24 +130,20 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Golden models by name.")] = None,
     seeds: Annotated[int, typer.Option(help="How many searches for each model.")] = SEEDS,
-    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = RESULT,
+    output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
 ) -> None:
     """Search, measure, and store after each search."""
     console = Console()
-    known: dict[str, list[dict[str, Any]]] = json.loads(output.read_text())["models"] if output.is_file() else {}
+    results = Results("precision.seeds", output)
+    known = results.raw_rows()
     for name in names or DEFAULTS:
         rows = [] if names else known.get(name, [])
         path = GOLDEN / f"{name}.onnx"
         original, model = load(path), ortfuse.optimize(path).model
         for seed in range(len(rows), seeds):
             rows.append(one_seed(model, original, seed))
-            known[name] = rows
-            content = {
-                "command": "python -m benchmarks.precision.seeds",
-                "summary": {one: summary(found) for one, found in sorted(known.items())},
-                "models": dict(sorted(known.items())),
-            }
-            output.write_text(json.dumps(content, indent=1) + "\n")
+            models = {**results.rows(), name: counts(rows)}
+            results.store(COMMAND, {"models": dict(sorted(models.items()))}, raw={name: rows})
         console.print(f"{name}: {summary(rows)}", highlight=False)
 
 

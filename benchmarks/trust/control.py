@@ -9,13 +9,11 @@ checked by ONNX, loaded and compared with the original wherever that runs.
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,10 +22,9 @@ import onnx_ir as ir
 import typer
 
 import ortfuse
+from benchmarks.results import Results
 from ortfuse.errors import OrtfuseError
 from ortfuse.execution.session import Session
-
-RESULT = Path(__file__).with_name("control.json")
 
 TYPES = {
     "number": "float",
@@ -391,14 +388,14 @@ def main(
             print(f"{seed}: {outcome[:300]}", flush=True)
     if write:
         figures = {
-            "command": f"python -m benchmarks.trust.control --count {number} --seed {first} --write",
             "tried": tries,
             "executed by the runtime": executed,
-            "changed by": dict(hits.most_common()),
-            "wrong": wrong,
+            "changed by rules": len(hits),
+            "wrong": {str(seed): outcome[:200] for seed, outcome in wrong.items()},
             "seconds": round(time.perf_counter() - started),
         }
-        RESULT.write_text(json.dumps(figures, indent=1) + "\n")
+        command = f"python -m benchmarks.trust.control --count {number} --seed {first} --write"
+        Results("trust.control").store(command, figures, raw={"changed by": dict(hits.most_common()), "wrong": wrong})
     print(f"{tries} tried, {executed} executed, {len(wrong)} wrong")
     raise typer.Exit(1 if wrong else 0)
 

@@ -1,7 +1,7 @@
 """The conformance grid: what is known, folded and optimised of single operators, held against the runtime.
 
     python -m benchmarks.trust.operators                      # everything
-    python -m benchmarks.trust.operators --write              # the same; figures go to operators.json
+    python -m benchmarks.trust.operators --write              # the same; writes the summary
     python -m benchmarks.trust.operators --one-in 50 --seed 3 # a sample
     python -m benchmarks.trust.operators --most 500           # of each operator about so many cells, from all of its seeds
     python -m benchmarks.trust.operators Clip Reshape         # these operators
@@ -26,11 +26,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
+from typing import Any
 
 import onnx
-import onnxruntime
 
+from benchmarks.results import Results
 from benchmarks.trust.grid.building import Cell
 from benchmarks.trust.grid.cells import Sample, Single, about, cells
 from benchmarks.trust.grid.known import is_known
@@ -38,8 +38,6 @@ from benchmarks.trust.grid.pairs import LABEL, pair
 from benchmarks.trust.grid.seeds import seeds
 from benchmarks.trust.grid.trying import failures
 
-RESULTS = Path(__file__).with_name("operators.json")
-PAIRS = Path(__file__).with_name("pairs.json")
 _LIMIT = 20.0
 _MEMORY = 12 << 30
 _SHOWN = 3
@@ -102,6 +100,11 @@ def show(label: str) -> int:
     return 0
 
 
+def brief(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary: of each failure the label and the kind, without the details."""
+    return {**figures, "failures": [f"{label}: {kind}" for label, kind, *_ in figures["failures"]]}
+
+
 def main() -> int:
     """Try the cells; the exit code is 1 if something is wrong with one."""
     parser = argparse.ArgumentParser(description="The conformance grid of single operators.")
@@ -112,7 +115,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--pairs", type=int, default=0, help="try so many pairs of operators instead")
     parser.add_argument("--cell", help="show one cell")
-    parser.add_argument("--write", action="store_true", help="keep the figures in operators.json (pairs.json)")
+    parser.add_argument("--write", action="store_true", help="write the summary, of the operators or of the pairs")
     arguments = parser.parse_args()
     if arguments.cell:
         return show(arguments.cell)
@@ -133,17 +136,15 @@ def main() -> int:
             if wrong:
                 print(f"    {name}: {dict(counts)}", flush=True)
     figures = {
-        "command": " ".join(["python -m benchmarks.trust.operators", *sys.argv[1:]]),
-        "onnx": onnx.__version__,
-        "onnxruntime": onnxruntime.__version__,
         "operators": sum(1 for count in by_operator.values() if count),
         **dict(sorted(total.items())),
         "seconds": round(time.monotonic() - started),
-        "failures": [list(one) for wrong in found.values() for one in wrong[:_SHOWN]],
+        "failures": [one for wrong in found.values() for one in wrong[:_SHOWN]],
         "without a cell": sorted(name for name, count in by_operator.items() if not count),
     }
     if arguments.write:
-        (PAIRS if arguments.pairs else RESULTS).write_text(json.dumps(figures, indent=1) + "\n")
+        command = " ".join(["python -m benchmarks.trust.operators", *sys.argv[1:]])
+        Results("trust.pairs" if arguments.pairs else "trust.operators").store(command, brief(figures), raw=figures)
     print(json.dumps({key: value for key, value in figures.items() if key != "failures"}, indent=1))
     return 1 if any(found.values()) else 0
 

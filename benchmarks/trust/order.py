@@ -1,4 +1,4 @@
-"""Whether the order in which sites are visited matters: every golden model in several random orders, each edit checked.
+"""Independence of the order in which matches are visited: every golden model in several random orders, each edit checked.
 
     python -m benchmarks.trust.order --seeds 5
 
@@ -8,7 +8,6 @@ and each pass the graph is checked and the facts kept up are compared with facts
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -20,11 +19,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
 import suite
 
 import ortfuse
+from benchmarks.results import Results
 from ortfuse.errors import OrtfuseError
 from ortfuse.model.io import load
 from ortfuse.rewrite import Debugging
-
-RESULT = Path(__file__).with_name("order.json")
 
 
 def tried(name: str, seed: int | None, outputs: bool) -> tuple[list[str], int]:
@@ -63,15 +61,13 @@ def main(
     wrong = [row for row in rows if row["problems"]]
     if names is None:
         figures = {
-            "command": f"python -m benchmarks.trust.order --seeds {seeds}",
             "models": len(rows),
             "orders": seeds + 1,
             "rewrites checked": rewrites,
-            "models that depend on the order": [row["model"] for row in wrong],
+            "models that depend on the order": {row["model"]: sorted(row["problems"]) for row in wrong},
             "seconds": round(time.perf_counter() - started),
-            "rows": rows,
         }
-        RESULT.write_text(json.dumps(figures, indent=1) + "\n")
+        Results("trust.order").store(f"python -m benchmarks.trust.order --seeds {seeds}", figures, raw={"rows": rows})
     print(f"{len(rows)} models, {rewrites} rewrites checked, {len(wrong)} models depend on the order")
     raise typer.Exit(1 if wrong else 0)
 

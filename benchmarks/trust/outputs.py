@@ -1,6 +1,6 @@
 """Which outputs of an operator may be left out when nothing uses them: the claims of `ortfuse.graph.schemas`, tried out.
 
-    python -m benchmarks.trust.outputs         # every operator, version and form below; figures go to outputs.json
+    python -m benchmarks.trust.outputs         # every operator, version and form below; writes the summary
     python -m benchmarks.trust.outputs Dropout # these operators, without storing figures
 
 Each form is run in a process that may crash, with all its outputs and with every selection of the optional ones left out:
@@ -16,19 +16,17 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 
+from benchmarks.results import Results
 from ortfuse.errors import CrashError, VerificationError
 from ortfuse.execution.session import Session
 from ortfuse.graph.schemas import droppable_outputs
 
-RESULTS = Path(__file__).with_name("outputs.json")
 NEWEST_IR = 11
 
 MS = "com.microsoft."
@@ -219,14 +217,12 @@ def main(names: list[str]) -> int:
             elif found == "same" and not claimed(trial):
                 more.append(str(trial))
     result = {
-        "command": "python -m benchmarks.trust.outputs",
-        "onnxruntime": onnxruntime.__version__,
         "trials": dict(sorted(counts.items())),
         "wrong": wrong,
         "not claimed although the same": more,
     }
     if not names:
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+        Results("trust.outputs").store("python -m benchmarks.trust.outputs", result)
     print(json.dumps(result, indent=1))
     return 1 if wrong else 0
 

@@ -1,13 +1,12 @@
-"""How strong the proofs of the catalogue are: what they try, and how many lost conditions they notice.
+"""Strength of the rule tests: the models that they try, and the lost conditions that they notice.
 
     python -m benchmarks.trust.proofs --write              # all rules
-    python -m benchmarks.trust.proofs batch --write        # rules with "batch" in their names; the others stay as they are stored
+    python -m benchmarks.trust.proofs batch --write        # rules with "batch" in their names; the others stay in the raw result
 
-For every rule the proof is run, and on every model that it tries also each mutant of the rule that is left
-(`ortfuse/proof/mutation.py`): the rule without one guard or check. What a mutant does otherwise than the rule must be wrong
-on one of them. Conditions that a rule's proof declares redundant are counted apart; one that is noticed all the same is an
-error of the declaration. So are equal sizes whose mutants did otherwise than the rule, but never wrongly: operators imply
-them. Stored rules that are no more are dropped.
+The test of every rule is run. On every model that it tries, each mutant of the rule (`mutation`) is run too: the rule without one
+guard or check. If a mutant acts otherwise than the rule, one of these models must show it to be wrong. Conditions that the rule
+declares redundant are counted apart; if one is noticed all the same, the declaration is wrong. Equal sizes whose mutants act
+otherwise but never wrongly are counted apart too: the operators imply them. The summary is written when no rule is missing.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ import json
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from benchmarks.results import Results
 from ortfuse.pipeline import load_catalogue
 from ortfuse.proof import prove
 from ortfuse.proof.mutation import Score, Trial, mutants
 
-RESULTS = Path(__file__).with_name("proofs.json")
+COMMAND = "python -m benchmarks.trust.proofs --write"
 COUNTS = (
     "instances", "options", "options_covered", "pairs", "pairs_covered", "near_misses", "near_misses_fired",
     "counterexamples_tried",
@@ -35,7 +34,7 @@ Row = dict[str, Any]
 
 
 def measure(position: int) -> tuple[str, Row]:
-    """Prove one rule of the catalogue, and try its mutants on the way."""
+    """Run the test of one rule of the catalogue, and try its mutants on the way."""
     warnings.simplefilter("ignore")
     rule = list(load_catalogue([]).rules())[position]
     tried = list(mutants(rule))
@@ -83,9 +82,9 @@ def summed(rows: dict[str, Row]) -> Row:
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Parts of rule names; all rules without any.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes.")] = 2,
-    write: Annotated[bool, typer.Option("--write", help="Put the rules into benchmarks/trust/proofs.json.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write the raw result, and the summary.")] = False,
 ) -> None:
-    """Prove every rule and try each of its mutants."""
+    """Test every rule and try each of its mutants."""
     every = [rule.name for rule in load_catalogue([]).rules()]
     chosen = [i for i, name in enumerate(every) if not names or any(part in name for part in names)]
     rows: dict[str, Row] = {}
@@ -95,13 +94,14 @@ def main(
             rows[name] = row
             lost = [*row["unnoticed"], *(f"stale: {stale}" for stale in row["stale"]), *row["failures"]]
             typer.echo("\n   ".join([f"{name}: {len(row['noticed'])}/{row['mutants']}, {row['cpu_seconds']} s", *lost]))
-    if write and names and RESULTS.exists():
-        rows = json.loads(RESULTS.read_text())["by_rule"] | rows
-    rows = {name: rows[name] for name in every if name in rows}
-    figures = summed(rows)
+    results = Results("trust.proofs")
+    known = {**results.raw_rows(), **rows}
+    figures = summed({name: known[name] for name in every if name in known} if write else rows)
     typer.echo(json.dumps(figures, indent=1))
     if write:
-        RESULTS.write_text(json.dumps({**figures, "by_rule": rows}, indent=1) + "\n")
+        results.add(rows)
+    if write and known.keys() >= {*every}:
+        results.store(COMMAND, figures)
 
 
 if __name__ == "__main__":

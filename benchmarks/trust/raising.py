@@ -1,7 +1,7 @@
 """Raising the opset of single operators: the same bits, or a refusal.
 
     python -m benchmarks.trust.raising                        # everything
-    python -m benchmarks.trust.raising --write                # the same; figures go to raising.json
+    python -m benchmarks.trust.raising --write                # the same; writes the summary
     python -m benchmarks.trust.raising --one-in 50 --seed 3   # a sample
     python -m benchmarks.trust.raising --most 50              # of each operator about so many cells
     python -m benchmarks.trust.raising Clip Dropout           # these operators
@@ -21,14 +21,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-import onnxruntime
 
+from benchmarks.results import Results
 from benchmarks.trust.grid.cells import Cell, Sample, about, cells
 from benchmarks.trust.grid.known import is_known
 from benchmarks.trust.grid.seeds import seeds, versions
@@ -39,9 +37,10 @@ from ortfuse.execution.session import Session
 from ortfuse.model.interop import enter
 from ortfuse.targets import raise_opset
 
-RESULTS = Path(__file__).with_name("raising.json")
 NEWEST = 26
-SHOWN = 400
+SHOWN, SUMMED = 400, 110
+"""Characters of an error that are printed, and in the summary."""
+
 SAME, ROUNDED, REFUSED, NOT_RUN = "same", "rounded otherwise", "refused", "the runtime does not run it"
 FINE = frozenset({SAME, ROUNDED, REFUSED, NOT_RUN})
 
@@ -105,6 +104,11 @@ def opsets_above(cell: Cell) -> list[int]:
     return sorted({*later, NEWEST})
 
 
+def brief(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary: of each wrong one the label and the first words."""
+    return {**result, "wrong": [one[:SUMMED] for one in result["wrong"]]}
+
+
 def main() -> int:
     """Raise the cells of some operators, or of all; the exit code is 1 if one is wrong."""
     parser = argparse.ArgumentParser(description="Raising the opset of single operators.")
@@ -112,7 +116,7 @@ def main() -> int:
     parser.add_argument("--one-in", type=int, default=1, help="raise one of so many cells")
     parser.add_argument("--most", type=int, default=0, help="raise about so many cells of each operator")
     parser.add_argument("--seed", type=int, default=0, help="which of them")
-    parser.add_argument("--write", action="store_true", help="keep the figures in raising.json")
+    parser.add_argument("--write", action="store_true", help="write the summary")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     started = time.monotonic()
@@ -130,15 +134,13 @@ def main() -> int:
             if found == NOT_RUN:
                 break
     result = {
-        "command": " ".join(["python -m benchmarks.trust.raising", *sys.argv[1:]]),
-        "onnx": onnx.__version__,
-        "onnxruntime": onnxruntime.__version__,
         "raised": dict(sorted(counts.items())),
         "seconds": round(time.monotonic() - started),
         "wrong": wrong,
     }
     if given.write:
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+        command = " ".join(["python -m benchmarks.trust.raising", *sys.argv[1:]])
+        Results("trust.raising").store(command, brief(result), raw=result)
     print(json.dumps(result["raised"]))
     return 1 if wrong else 0
 

@@ -1,6 +1,6 @@
 """Single operators read by another opset than they are written for, as the runtime reads functions: do they compute the same?
 
-    python -m benchmarks.trust.readings --most 30 --write     # about so many cells of each operator; figures go to readings.json
+    python -m benchmarks.trust.readings --most 30 --write     # about so many cells of each operator; writes the summary
     python -m benchmarks.trust.readings Softmax RoiAlign      # these operators
 
 The models are the cells of the conformance grid (`benchmarks.trust.operators`) at every opset at which their operator changed.
@@ -17,12 +17,11 @@ import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import onnx
-import onnxruntime
 
+from benchmarks.results import Results
 from benchmarks.trust.grid.cells import Cell, about
 from benchmarks.trust.grid.seeds import seeds, versions
 from benchmarks.trust.raising import all_are, equal, saturates_strangely
@@ -31,7 +30,6 @@ from ortfuse.errors import VerificationError
 from ortfuse.execution.session import Session
 from ortfuse.graph.schemas import keeps_meaning
 
-RESULTS = Path(__file__).with_name("readings.json")
 SAME, ROUNDED, DIFFERS, REFUSED = "same", "rounded otherwise", "differs", "refused"
 
 Counts = dict[tuple[int, int], Counter[str]]
@@ -75,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Single operators read by another opset than they are written for.")
     parser.add_argument("operators", nargs="*", help="names of operators; all of ai.onnx by default")
     parser.add_argument("--most", type=int, default=30, help="about so many cells of each operator")
-    parser.add_argument("--write", action="store_true", help="keep the figures in readings.json")
+    parser.add_argument("--write", action="store_true", help="write the summary")
     given = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     started, counts = time.monotonic(), Counter[str]()
@@ -91,16 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 wrong.append(label)
                 print(f"{label}: {dict(outcomes)}", flush=True)
     result = {
-        "command": " ".join(["python -m benchmarks.trust.readings", *sys.argv[1:]]),
-        "onnx": onnx.__version__,
-        "onnxruntime": onnxruntime.__version__,
         "read": dict(sorted(counts.items())),
         "seconds": round(time.monotonic() - started),
         "other readings": changed,
         "wrong": wrong,
     }
     if given.write:
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+        Results("trust.readings").store(" ".join(["python -m benchmarks.trust.readings", *sys.argv[1:]]), result)
     print(json.dumps(result["read"]))
     return 1 if wrong else 0
 

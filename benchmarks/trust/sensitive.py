@@ -1,6 +1,6 @@
 """Do verdicts tell wrong rewrites from right ones on models that amplify rounding?
 
-    python -m benchmarks.trust.sensitive [-o benchmarks/trust/sensitive.json]
+    python -m benchmarks.trust.sensitive [--output FILE]
 
 Each model is verified against rewrites of itself that are right (other order of sums, reciprocals, folded scales, fused
 operators, ortfuse's own) and against wrong ones (a constant, an axis, an epsilon, a mask, a residual), once with the names of
@@ -12,7 +12,6 @@ inputs and weights are off by one rounding.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 import ortfuse
+from benchmarks.results import Results
 from ortfuse.execution.sensitivity import Sensitivity
 from ortfuse.verification import experiments
 
@@ -316,10 +316,15 @@ def main() -> None:
         rows.append(row)
         counts = count([row])
         print(f"{name}: sensitivity {row['moves by']}, {counts}", flush=True)
-    content = {"command": "python -m benchmarks.trust.sensitive", "total": count(rows), "models": rows}
-    print(content["total"])
-    if arguments.output:
-        arguments.output.write_text(json.dumps(content, indent=1) + "\n")
+    print(count(rows))
+    if not arguments.only:
+        found = {
+            "total": count(rows),
+            "models": {row["model"]: {"moves by": row["moves by"], **count([row])} for row in rows},
+        }
+        Results("trust.sensitive", arguments.output).store(
+            "python -m benchmarks.trust.sensitive", found, raw={"rows": rows}
+        )
 
 
 def count(rows: list[dict[str, Any]]) -> dict[str, int]:

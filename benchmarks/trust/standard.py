@@ -1,6 +1,6 @@
 """The standard's own tests: what the runtime executes must come out the same after `optimize` with every pass.
 
-    python -m benchmarks.trust.standard               # everything; figures go to standard.json
+    python -m benchmarks.trust.standard               # everything; writes the summary
     python -m benchmarks.trust.standard simple light  # these kinds, without storing figures
 
 The tests are those of `onnx.backend.test`, of every kind: node, simple, pytorch-operator, pytorch-converted, and real, which
@@ -20,14 +20,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
-import onnxruntime
 from rich.progress import track
 
+from benchmarks.results import Results
 from ortfuse import optimize
 from ortfuse.errors import VerificationError
 from ortfuse.verification import Session
 
-RESULTS = Path(__file__).with_name("standard.json")
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 LIGHT = "light"
 NEWEST_IR = 11
@@ -217,14 +216,11 @@ def main(kinds: list[str]) -> int:
         if answer == "differs":
             broken.append(f"{case.kind} {case.name}")
     result = {
-        "command": "python -m benchmarks.trust.standard",
-        "onnx": onnx.__version__,
-        "onnxruntime": onnxruntime.__version__,
         "tests": {kind: dict(counts) for kind, counts in found.items()},
         "broken": broken,
     }
     if not kinds:
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+        Results("trust.standard").store("python -m benchmarks.trust.standard", result)
     print(json.dumps(result, indent=1))
     return 1 if broken else 0
 

@@ -1,23 +1,22 @@
 """The tuner beside random search with the same budget, and beside each fixed pass list in a default session.
 
     python -m benchmarks.exports.full
-    python -m benchmarks.tuner                          # every model that tuner.json does not have yet
+    python -m benchmarks.tuner                          # every model that the summary does not have yet
     python -m benchmarks.tuner bert.sdpa.ts --budget 60 # measure these again
     python -m benchmarks.tuner --goldens --minutes 10   # ten small models in ten minutes
     python -m benchmarks.tuner --max-error 0.05         # lower precision too, under a bound; kept apart
 
 Random search knows nothing: it draws every choice from the first on, and ends with what optimize makes only if it drew
-that. (Rows that say otherwise under "random begins with" were measured when it was given that as its first choice.)
+that. Rows that say otherwise under "random begins with" were measured with that result as the first choice.
 
-Both searches run one after the other; what they find is then measured side by side with the original and with the result of every
-fixed list, interleaved, each in a process of its own. What is the same model in the same session is measured once, and what is
-fast is run more often, until its speedup is known. Numbers are stored model by model.
+Both searches run one after the other. Then their results, the original and the result of every fixed list run interleaved, each
+in a process of its own. The same model in the same session is measured once; a fast model runs more often, until its speedup is
+known. Numbers are stored model by model.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 import time
@@ -30,12 +29,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.latency.measure import SIZES
-from benchmarks.peers import versions
+from benchmarks.results import PACKAGES, Results
 from ortfuse.bench import Candidate
 from ortfuse.bench.sessions import Enough
 from ortfuse.errors import OrtfuseError
 
 HERE = Path(__file__).parent
+COMMAND = "python -m benchmarks.tuner"
 GOLDEN = HERE.parent.parent / "golden" / "models"
 SHARES = 2.8
 """The time for a model, in budgets: two searches, and what the comparison takes."""
@@ -162,6 +162,13 @@ def verdict(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def brief(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's row of the summary: the budget, the trials of each search, and the verdict."""
+    kept = {key: row[key] for key in ("sizes", "budget", "threads", "seconds", "random begins with")}
+    trials = {name: search["trials"] for name, search in row["searches"].items()}
+    return {**kept, "trials": trials, "verdict": verdict(row)}
+
+
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Models by path, or leading parts of their names.")] = None,
     models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
@@ -171,11 +178,12 @@ def main(
     minutes: Annotated[float, typer.Option(help="The time for everything, instead of a budget.")] = 0.0,
     rounds: Annotated[int, typer.Option(help="How often each session runs at the end.")] = 15,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 0,
-    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "tuner.json",
+    output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
 ) -> None:
     """Measure, print, and store after each model."""
     console = Console()
-    stored: dict[str, Any] = json.loads(output.read_text()) if output.is_file() else {}
+    results = Results("tuner", output)
+    stored = results.result()
     kind = ("goldens" if goldens else "models") + ("" if max_error is None else f" under {max_error:g}")
     rows: dict[str, Any] = stored.setdefault(kind, {})
     usual, folder = (GOLDENS, GOLDEN) if goldens else (DEFAULTS, models)
@@ -191,9 +199,9 @@ def main(
         except OrtfuseError as error:
             console.print(f"{name}: {error}", markup=False, highlight=False)
             continue
-        rows[name] = {**row, "verdict": verdict(row)}
-        stored |= {"versions": versions(), f"{kind} total": total(rows)}
-        output.write_text(json.dumps(stored, indent=1) + "\n")
+        rows[name] = brief(row)
+        stored[f"{kind} total"] = total(rows)
+        results.store(COMMAND, stored, raw={f"{kind}, {name}": row}, packages=(*PACKAGES, "optuna"))
         console.print(f"{name}: {row['seconds']} s", highlight=False)
     console.print(table(rows))
     sums = total(rows)
@@ -213,14 +221,14 @@ def total(rows: Mapping[str, Any]) -> dict[str, int]:
 
 
 def table(rows: Mapping[str, Any]) -> Table:
-    """The models, and what each search found."""
+    """Return a table of the models and of the speedup that each search found."""
     made = Table(title="Speedup over the original in a default session", title_justify="left")
-    for heading in ("model", "tuner", "random", "best list", "its speedup", "trials", "seconds of the searches"):
+    for heading in ("model", "tuner", "random", "best list", "its speedup", "trials", "budget"):
         made.add_column(heading)
     for name, row in rows.items():
-        said, searches = row["verdict"], row["searches"]
+        said = row["verdict"]
         made.add_row(
             name, f"{said['tuner']:.2f}", f"{said['random']:.2f}", said["best list"], f"{said['its speedup']:.2f}",
-            str(searches["tpe"]["trials"]), ", ".join(str(one["seconds"]) for one in searches.values()),
+            ", ".join(map(str, row["trials"].values())), f"{row['budget']:.0f} s",
         )  # fmt: skip
     return made

@@ -1,4 +1,4 @@
-"""What it takes to bring weights from file to file: time against a plain copy, memory, and models larger than memory.
+"""Weights from file to file: time against a plain copy, memory, and models larger than memory.
 
     python -m benchmarks.exports.full bert
     python -m benchmarks.weights --model benchmarks/.models/bert.sdpa.ts.onnx --peers --decoder 4 --decoder 40 --write
@@ -17,9 +17,7 @@ compared with the original's; one of less than a gigabyte is verified, too.
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import shutil
 import statistics
 import tempfile
@@ -35,7 +33,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.peers import versions
+from benchmarks.peers import PACKAGES
+from benchmarks.results import Results
 from benchmarks.weights.decoder import make_decoder
 from benchmarks.weights.file_to_file import measure
 from ortfuse import load, verify
@@ -189,7 +188,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="Runs of each tool on each model.")] = 5,
     peers: Annotated[bool, typer.Option(help="Measure onnxslim and onnxscript too.")] = False,
     folder: Annotated[Path | None, typer.Option(help="Where to write; on the disk of the models by default.")] = None,
-    write: Annotated[bool, typer.Option(help="Store the result in benchmarks/weights.")] = False,
+    write: Annotated[bool, typer.Option(help="Write the summary.")] = False,
 ) -> None:
     """Measure, print and, with --write, store."""
     console = Console(width=180)
@@ -212,18 +211,14 @@ def main(
 
 
 def store(single: Sequence[dict[str, Any]], large: Sequence[dict[str, Any]], rounds: int) -> None:
-    """Write what was measured to weights.json; what was not measured now stays as it is there."""
-    path = Path(__file__).with_name("weights.json")
-    known = json.loads(path.read_text()) if path.exists() else {"single_file": [], "decoders": []}
+    """Write the summary; models and decoders that were not measured now stay as they are there."""
+    results = Results("weights")
+    known = {"single_file": [], "decoders": [], **results.result()}
     merged = {
         "single_file": {row["model"]: row for row in [*known["single_file"], *single]},
         "decoders": {(row["gigabytes"], row["form"]): row for row in [*known["decoders"], *large]},
     }
-    content = {
-        "command": f"python -m benchmarks.weights --model FILE --peers --rounds {rounds} --decoder GIGABYTES --write",
-        "machine": f"{os.cpu_count()} cores, {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 1e9:.0f} GB, "
-        f"{platform.machine()}, Python {platform.python_version()}",
-        "versions": versions(),
-        **{key: list(rows.values()) for key, rows in merged.items()},
-    }
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    command = f"python -m benchmarks.weights --model FILE --peers --rounds {rounds} --decoder GIGABYTES --write"
+    found = {"memory_gigabytes": round(memory), **{key: list(rows.values()) for key, rows in merged.items()}}
+    results.store(command, found, packages=PACKAGES)

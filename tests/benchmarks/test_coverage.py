@@ -110,8 +110,9 @@ def test_only_results_that_work_count_and_no_more_sites_than_there_are(status, a
 def test_the_report_names_broken_results_and_what_was_missed():
     broken, missed = entry("broken", 0, 3), entry("ok", 1, 3)
     missed |= {"missing": {"attention": 2}, "misses": {"attention": []}}
-    content = {"command": "x", "machine": "y", "versions": {}, "transformers_kinds": [], "files": [broken, missed]}
-    text = markdown(content | {"totals": totals(content["files"])})
+    files = [broken, missed]
+    run = {"machine": "y", "versions": {}, "result": {"transformers_kinds": [], "totals": totals(files)}}
+    text = markdown("x", run, files)
     assert "| ortfuse | m | broken | differs |" in text
     assert "| m | attention | 2 |  | no rule came near |" in text
 

@@ -3,16 +3,22 @@
 import pytest
 import typer
 
-from benchmarks.by_processor import rows_of, store
-from benchmarks.latency.measure import chosen, means, merged, peer
+from benchmarks.latency.measure import brief, chosen, means, merged, peer
 
 
 def row(**speedups: float | str) -> dict:
+    return {"tools": {tool: [value] if isinstance(value, float) else value for tool, value in speedups.items()}}
+
+
+def test_a_row_of_the_summary_has_speedups_with_bounds_and_the_status_of_results_that_are_not_right():
     tools = {
-        tool: {"status": "ok", "speedup": value} if isinstance(value, float) else {"status": value}
-        for tool, value in speedups.items()
+        "ortfuse": {"status": "ok", "speedup": 2.0, "speedup_bounds": (1.5, 2.5), "nodes": 3, "recommended": None},
+        "onnxslim": {"status": "broken", "reason": "differs"},
     }
-    return {"tools": tools}
+    found = brief({"sizes": "batch=1", "load": 0.5, "default": {"median_ms": 3.0, "nodes": 7}, "tools": tools})
+    expected = {"ortfuse": [2.0, 1.5, 2.5], "onnxslim": "broken"}
+    assert found == {"sizes": "batch=1", "default_ms": 3.0, "tools": expected}
+    assert brief({"error": "cannot be run", "tools": {}}) == {"error": "cannot be run", "tools": {}}
 
 
 def test_a_broken_result_has_no_part_in_the_mean_of_its_tool():
@@ -29,15 +35,6 @@ def test_the_best_peer_is_picked_for_each_model_and_is_never_ortfuse():
 def test_measuring_one_tool_again_keeps_the_numbers_of_the_others():
     again = merged(row(ortfuse=1.0, onnxslim=2.0), row(ortfuse=3.0))
     assert again == row(ortfuse=3.0, onnxslim=2.0)
-
-
-def test_what_was_stored_is_found_again_and_other_processors_stay(tmp_path):
-    rows, others = {"b": row(ortfuse=1.0), "a": row(onnxslim="failed")}, {"a": row(ortfuse=2.0)}
-    output = tmp_path / "r.json"
-    store(output, "command", "x86_64", {"means": means(rows), "models": rows})
-    store(output, "command", "arm64", {"models": others})
-    assert rows_of(output, "x86_64") == rows and rows_of(output, "arm64") == others
-    assert rows_of(output, "riscv64") == {} == rows_of(tmp_path / "none.json", "x86_64")
 
 
 def test_models_are_chosen_by_leading_parts_of_their_names_or_else_those_not_measured_yet(tmp_path):

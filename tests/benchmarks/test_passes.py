@@ -1,11 +1,11 @@
-"""What the benchmark of passes makes of its numbers."""
+"""The sums of the benchmark of passes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from benchmarks.passes.measure import rules_to_judge
-from benchmarks.passes.summary import gain, summed
+from benchmarks.passes.summary import brief, gain, summed
 
 
 def weight(executed: int, microseconds: float, **more: Any) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def test_a_pass_is_worth_what_the_result_costs_without_it() -> None:
     }  # fmt: skip
 
 
-def test_rules_buy_something_nothing_or_cost_something() -> None:
+def test_rules_save_something_or_nothing_or_cost_something() -> None:
     rules = {
         "good": weight(12, 90.0, hits=1), "idle": weight(10, 100.0, hits=2), "bad": weight(9, 100.0, hits=1),
         "needed": {"hits": 1, "error": "no result"},
@@ -35,7 +35,7 @@ def test_rules_buy_something_nothing_or_cost_something() -> None:
         "rules"
     ]
     assert (
-        set(found["buys"]) == {"good", "needed"}
+        set(found["saves"]) == {"good", "needed"}
         and set(found["nothing"]) == {"idle"}
         and set(found["costs"]) == {"bad"}
     )
@@ -43,7 +43,14 @@ def test_rules_buy_something_nothing_or_cost_something() -> None:
     assert found["never"] == ["unused"]
 
 
-def test_what_is_dearer_in_one_price_and_cheaper_in_the_other_buys_something() -> None:
+def test_the_summary_counts_what_is_never_applied() -> None:
+    sums = summed({"a": row({}, {"idle": weight(10, 100.0, hits=2)})}, ["idle", "unused", "other"])
+    found = brief(sums)
+    assert found["rules"] == {"saves": {}, "nothing": ["idle"], "costs": {}, "never": 2}
+    assert found["lists"]["bert"]["idle"] == 1
+
+
+def test_a_saving_in_one_price_counts_though_the_other_is_dearer() -> None:
     assert gain(weight(12, 90.0), weight(10, 100.0)) > 0 > gain(weight(9, 100.0), weight(10, 100.0))
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.by_processor import of_processors, store
-from benchmarks.precision.measure import COMMAND, content, summary, verdicts
+from benchmarks.precision.measure import brief, content, summary, verdicts
 
 
 def row(**tools: tuple[float, float]) -> dict[str, Any]:
     return {
         "sizes": "",
         "tools": {
-            name.replace("_", " ").replace("1e2", "0.01"): {"status": "ok", "speedup": speedup, "unseen_error": error}
-            for name, (speedup, error) in tools.items()
+            name.replace("_", " ").replace("1e2", "0.01"): [speedup, error] for name, (speedup, error) in tools.items()
         },
     }
 
@@ -37,14 +34,14 @@ def test_what_is_not_good_enough_is_named() -> None:
     assert "behind the best peer: net; slower than float32: net; bound broken: net" in lines[0]
 
 
-def test_what_other_processors_gave_stays(tmp_path: Path) -> None:
-    output = tmp_path / "precision.json"
-    store(output, COMMAND, "x86_64 AVX2", content({"net": row(float32=(1.1, 0.0))}))
-    store(output, COMMAND, "aarch64 SVE", content({"other": row(float32=(1.2, 0.0))}))
-    store(output, COMMAND, "aarch64 SVE", content({"other": row(float32=(1.3, 0.0))}))
-    found = of_processors(output)
-    assert {kind: list(one["models"]) for kind, one in found.items()} == {
-        "x86_64 AVX2": ["net"],
-        "aarch64 SVE": ["other"],
-    }
-    assert found["aarch64 SVE"]["models"]["other"]["tools"]["float32"]["speedup"] == 1.3
+def test_the_summary_names_the_best_peer_under_each_bound() -> None:
+    rows = {"net": row(ortfuse_1e2=(2.0, 0.008), dynamic=(1.5, 0.005)), "other": row(ortfuse_1e2=(2.0, 0.008))}
+    found = content(rows)["models"]
+    assert found["net"]["best_peer"] == {"0.01": "dynamic"} and found["other"]["best_peer"] == {"0.01": ""}
+
+
+def test_a_row_of_the_summary_has_speedup_and_error_of_each_tool() -> None:
+    tools = {"dynamic": {"status": "ok", "speedup": 1.5, "unseen_error": 0.1}, "static": {"status": "failed"}}
+    found = brief({"sizes": "batch=1", "load": 1.0, "default_ms": 2.0, "tools": tools})
+    assert found == {"sizes": "batch=1", "default_ms": 2.0, "tools": {"dynamic": [1.5, 0.1], "static": "failed"}}
+    assert brief({"error": "no inputs"}) == {"error": "no inputs", "tools": {}}

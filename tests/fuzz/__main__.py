@@ -2,8 +2,8 @@
 
     python -m tests.fuzz --minutes 30 [--seed 0] [--nearly]
 
-Batches of random models and of damaged files take turns, each in a process of its own. Figures go to
-benchmarks/trust/fuzz.json, failing models (made small) to the folder named there.
+Batches of random models and of damaged files take turns, each in a process of its own. Figures go to the summary `trust.fuzz`
+of the benchmarks, and failing models (made small) to the folder that is printed.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import onnx
 from onnx import printer
 
+from benchmarks.results import Results
+
 from .judge import judge
 from .reduce import reduced
 from .worker import STAGE
 
 ROOT = Path(__file__).parents[2]
-RESULT = ROOT / "benchmarks" / "trust" / "fuzz.json"
 COUNTS = {"models": 400, "mutations": 800}
 """Cases in a batch."""
 
@@ -125,13 +124,25 @@ def _make_small(failures: dict[str, dict[str, Any]]) -> None:
             entry["small"] = printer.to_text(small)[:4000]
 
 
+def brief(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary: the number of rules covered, and of each kind of failure the number of cases."""
+    return {
+        kind: {
+            **entry,
+            "rules covered": len(entry["rules covered"]),
+            "failures": {signature: one["count"] for signature, one in entry["failures"].items()},
+        }
+        for kind, entry in found.items()
+    }
+
+
 def main() -> None:
     """Run, write the figures, and end with 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--nearly", action="store_true", help="constants a millionth off neutral ones, too")
-    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="ortfuse-fuzz-"))
     print(f"failing models go to {folder}")
@@ -141,8 +152,7 @@ def main() -> None:
     for entry in failures.values():
         entry["model"] = Path(entry["model"]).name
     command = f"python -m tests.fuzz --minutes {options.minutes:g} --seed {options.seed}" + " --nearly" * options.nearly
-    machine = {"python": platform.python_version(), "onnx": version("onnx"), "onnxruntime": version("onnxruntime")}
-    options.output.write_text(json.dumps({"command": command, "versions": machine, **found}, indent=1) + "\n")
+    Results("trust.fuzz", options.output).store(command, brief(found), raw=found)
     for signature, entry in failures.items():
         print(f"{entry['count']} x {signature}\n{entry['detail'][-600:]}\n{entry.get('small', '')}\n")
     sys.exit(1 if failures else 0)

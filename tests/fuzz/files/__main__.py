@@ -2,27 +2,25 @@
 
     python -m tests.fuzz.files [--base "gelu"] [--pairs 500] [--step 10] [--output FILE]
 
-Figures go to benchmarks/trust/files.json.
+Figures go to the summary `trust.files` of the benchmarks.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import random
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
+
+from benchmarks.results import Results
 
 from .bases import BASES, base
 from .trial import NOT_LOADED, tried
 from .variants import Variant, pairs, variants
-
-RESULT = Path(__file__).parents[3] / "benchmarks" / "trust" / "files.json"
 
 
 def _cases(names: list[str], more: int) -> Iterator[tuple[str, Variant]]:
@@ -56,17 +54,11 @@ def main() -> int:
             print(f"{name} | {variant.label} | {' '.join(str(answer).split())[-400:]}", flush=True)
     command = "python -m tests.fuzz.files" + f" --pairs {options.pairs}" * bool(options.pairs)
     command += f" --step {options.step}" * (options.step > 1)
-    versions = {"onnx": version("onnx"), "onnxruntime": version("onnxruntime")}
-    found = {
-        "command": command,
-        "versions": versions,
-        "bases": len(options.base or BASES),
-        "variants": dict(counts),
-        "failures": failures,
-    }
     print(dict(counts))
     if options.output or not options.base:
-        (options.output or RESULT).write_text(json.dumps(found, indent=1) + "\n")
+        summed = [f"{one['base']}, {one['variant']}: {one['failure']}"[:200] for one in failures]
+        found = {"bases": len(options.base or BASES), "variants": dict(counts), "failures": summed}
+        Results("trust.files", options.output).store(command, found, raw={"failures": failures})
     return 1 if failures else 0
 
 
