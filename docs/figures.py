@@ -18,7 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.jobs import JOBS
+
 ROOT = Path(__file__).parents[1]
+
 WIDTH = 118
 NAMES = {
     "bert": "BERT-base", "clip_text": "CLIP's text tower", "convnext": "ConvNeXt", "deberta": "DeBERTa",
@@ -98,6 +102,17 @@ def rounding() -> str:
         for rung, errors in rungs.items():
             numbers = " | ".join(f"{errors[count]:.1e}" for count in counts)
             lines.append(f"| {model} | `{rung}` | {numbers} |")
+    return "\n".join(lines)
+
+
+def questions() -> str:
+    """Return a table of all questions."""
+    lines = ["| question | command | summary |", "|---|---|---|"]
+    for job in JOBS:
+        arguments = " ".join(job.command[1:]).replace("--output {output}", "").replace("{folder}", "FOLDER")
+        there = job.summary and (ROOT / "benchmarks" / job.stored).is_file()
+        summary = f"[{job.name}]({job.stored})" if there else "none yet" if job.summary else ""
+        lines.append(f"| {job.question} | `{f'python -m {job.module} {arguments}'.strip()}` | {summary} |")
     return "\n".join(lines)
 
 
@@ -408,12 +423,14 @@ MADE: Mapping[str, Callable[[], str]] = {
     "seeds": seeds,
     "rounding": rounding,
     "quantised": quantised,
+    "questions": questions,
 }
 
 
 def documents() -> Iterator[Path]:
     """The documents that may quote figures."""
     yield ROOT / "README.md"
+    yield ROOT / "benchmarks" / "README.md"
     yield from sorted((ROOT / "docs").rglob("*.md"))
 
 

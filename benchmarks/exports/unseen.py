@@ -2,7 +2,7 @@
 
 Coverage on them says how the rules do on what they were not written against:
 
-    python -m benchmarks.coverage benchmarks/.unseen/*.onnx --output benchmarks/coverage/unseen.json
+    python -m benchmarks.coverage benchmarks/.unseen/*.onnx --output benchmarks/.results/unseen.json
 """
 
 from __future__ import annotations
