@@ -14,6 +14,7 @@ from typing import Any
 from markdown.extensions.toc import slugify
 from mkdocs.structure.files import File, Files
 
+from ortfuse.naming import name_today
 from ortfuse.pipeline import lists_with, load_catalogue
 from ortfuse.pipeline import passes as registered
 from ortfuse.rewrite import Rule
@@ -138,7 +139,8 @@ def _anchor(name: str) -> str:
 
 
 def _linked(name: str, pages: Mapping[str, str]) -> str:
-    """The name of a rule, or of something else, as code that leads to the rule."""
+    """The name of a rule, or of something else, as code that leads to the rule; a former name as that of today."""
+    name = name_today(name, ("rules",), pages, tell=False)
     return f"[`{name}`]({pages[name]}#{_anchor(name)})" if name in pages else f"`{name}`"
 
 
@@ -235,7 +237,7 @@ def _lists(found: Mapping[str, Any]) -> Iterator[str]:
     costs = [cost for entry in found["lists"].values() for cost in entry["passes"].values()]
     prices = {price: head for price, head in prices.items() if any(price in cost for cost in costs)}
     for name, entry in found["lists"].items():
-        yield f"### {name}\n"
+        yield f"### {name_today(name, ('pass_lists',), tell=False)}\n"
         yield (
             f"{entry['models']} models; all passes together: {entry['executed']:.2f} times fewer operators, "
             f"{entry['microseconds']:.2f} times less time.\n"
@@ -244,7 +246,7 @@ def _lists(found: Mapping[str, Any]) -> Iterator[str]:
         for one, cost in sorted(entry["passes"].items(), key=lambda item: -item[1].get("executed", float("inf"))):
             numbers = " | ".join(_times(cost.get(price)) for price in prices)
             needed = " (no result without it)" if cost.get("needed") else ""
-            yield f"| `{one}`{needed} | {cost['models']} | {numbers} |"
+            yield f"| `{name_today(one, ('passes',), tell=False)}`{needed} | {cost['models']} | {numbers} |"
         yield f"\n{entry['idle']} other passes of the list change nothing there.\n"
 
 
