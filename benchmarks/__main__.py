@@ -26,7 +26,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.jobs import APART, ROOT, Job, chosen
+from benchmarks.jobs import ROOT, STANDALONE, Job, chosen
 from benchmarks.running import Ended, Run, took
 
 FOLDER = ROOT / "benchmarks" / ".run"
@@ -127,7 +127,7 @@ def _overview(jobs: Sequence[Job]) -> Table:
         made.add_row(
             job.name, job.question, took(job), job.stored, "yes" if job.quick is not None else "", job.missing()
         )
-    for module, reason in APART.items():
+    for module, reason in STANDALONE.items():
         made.add_row(f"python -m {module}", reason)
     return made
 

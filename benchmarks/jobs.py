@@ -88,9 +88,9 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
-        "trust.proofs",
+        "trust.rule_tests",
         "do the rule tests pass, and do they notice the loss of a condition?",
-        ("benchmarks.trust.proofs", "--write"),
+        ("benchmarks.trust.rule_tests", "--write"),
         answer_no=True,
     ),
     Job(
@@ -140,9 +140,9 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
-        "trust.after",
+        "trust.downstream",
         "do other tools take results as they take originals?",
-        ("benchmarks.trust.after", "--output", "{output}"),
+        ("benchmarks.trust.downstream", "--output", "{output}"),
         ("lstm.ts", "--tool", "quantize_dynamic", "--show"),
         packages=(*PEERS, "openvino"),
         answer_no=True,
@@ -199,9 +199,9 @@ JOBS: Sequence[Job] = (
         summary=False,
     ),
     Job(
-        "kernels.cliffs",
+        "kernels.slow_kernels",
         "which operators have kernels slower than an equivalent spelling?",
-        ("benchmarks.kernels.cliffs", "--write"),
+        ("benchmarks.kernels.slow_kernels", "--write"),
         ("hardswish", "--rounds", "2"),
     ),
     Job(
@@ -222,9 +222,9 @@ JOBS: Sequence[Job] = (
         models=True,
     ),
     Job(
-        "outside",
+        "other_runtime",
         "what does another runtime, OpenVINO, make of the same exports?",
-        ("benchmarks.outside", "--output", "{output}"),
+        ("benchmarks.other_runtime", "--output", "{output}"),
         models=True,
         packages=("openvino", "nncf"),
     ),
@@ -288,7 +288,7 @@ JOBS: Sequence[Job] = (
     ),
 )  # fmt: skip
 
-APART: Mapping[str, str] = {
+STANDALONE: Mapping[str, str] = {
     "benchmarks.engine.against": "engine time beside another commit, which has to be named",
     "benchmarks.exports.unseen": "models of architectures that are not golden, to try coverage on",
     "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",

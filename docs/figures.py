@@ -273,12 +273,12 @@ def _of_others(models: Mapping[str, Any]) -> str:
 def _outside() -> Iterator[str]:
     yield "### Another runtime\n"
     yield _wrapped(
-        "OpenVINO and NNCF run the exported files themselves, in turns with the runtime's default (`outside.json`): geometric means of "
+        "OpenVINO and NNCF run the exported files themselves, in turns with the runtime's default (`other_runtime.json`): geometric means of "
         "how many times as fast as it, and the errors of the outputs. What `quantize` makes under a bound is that of the models under "
         "*Precision*.",
         "",
     )
-    for kind, found in by_processor("outside").items():
+    for kind, found in by_processor("other_runtime").items():
         summary = dict(found["summary"])
         ahead = [
             f"{_name(name)} ({found['models'][name]['tools']['OpenVINO f32'][0]:.2f} against "

@@ -6,8 +6,8 @@ logsumexp(x) = m + log(sum(exp(x - m))), m = max(x), brought to the nearest fini
 gather(x, [2, 3, 4]) = slice(x, 2, 5)          gather(x, [6, 4, 2]) = slice(x, 6, 1, step -2)
 softmax(x) = reshape(softmax(reshape(x))), the axes behind its own as one
 
-`python -m benchmarks.kernels.cliffs` looks for them. The rules run in a pass of their own, the last one, so that the patterns of
-others need not know these spellings.
+`python -m benchmarks.kernels.slow_kernels` looks for them. The rules run in a pass of their own, the last one, so that the
+patterns of others need not know these spellings.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ sum(x, rows) = ones x, x as a matrix          mean(x, rows) = (ones x) / rows
 of a batch that may be empty, as convolutions with one kernel, which are as fast: the runtime refuses a row times no matrices.
 
 The kernels of reductions walk through the columns of an image or of a sequence; those of products read memory as it lies, and
-are 2 to 12 times faster (`python -m benchmarks.kernels.cliffs`).
+are 2 to 12 times faster (`python -m benchmarks.kernels.slow_kernels`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ softplus(x) = max(x, 0) + log(1 + e), e = exp(-|x|), log(1 + e) = e log(u) / (u 
               for what the sum loses, and is 1 where u is 1          Kahan; Higham, Accuracy and Stability of Numerical Algorithms
 where(c, 1, 0) = cast(c)          (1 + tanh(x)) / 2 = sigmoid(2 x)          prelu(x, slope) = max(x, 0) + slope min(x, 0)
 
-`python -m benchmarks.kernels.cliffs` finds them. They come after all fusions, which know the plain operators.
+`python -m benchmarks.kernels.slow_kernels` finds them. They come after all fusions, which know the plain operators.
 """
 
 from __future__ import annotations

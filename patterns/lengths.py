@@ -2,7 +2,7 @@
 
 lpnormalization(x) = x / n, n = sqrt(sum(x x)) or sum(|x|), or 1 where that is 0
 
-`python -m benchmarks.kernels.cliffs` finds it: LpNormalization over axes before the last one takes 1.6 to 5.4 times as long.
+LpNormalization over axes before the last one takes 1.6 to 5.4 times as long (`python -m benchmarks.kernels.slow_kernels`).
 TopK of one number takes longer than ArgMax too, but where NaN is among the numbers, versions of the runtime differ in which
 place they find.
 """

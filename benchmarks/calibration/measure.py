@@ -25,8 +25,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.engine.lists import one_of_each
-from benchmarks.latency.measure import SIZES
+from benchmarks.models import FULL_SIZE, GOLDEN, one_of_each, sizes_of
 from benchmarks.results import RAW, Results
 from ortfuse import Options, PassManager, load
 from ortfuse.bench import SiteMeter
@@ -37,12 +36,10 @@ from ortfuse.targets import CostTable, Estimate
 from ortfuse.targets.costs import WORTH_IT, Measured
 from ortfuse.targets.processor import processor_in_full
 
-HERE = Path(__file__).parent
 COSTS, SITES = "calibration.costs.json", "calibration.sites.json"
 """Files beside the raw result: the cost table, and the cache of measured sites."""
 
 COMMAND = "python -m benchmarks.calibration"
-GOLDEN = HERE.parent.parent / "golden" / "models"
 CLOSE = 0.03
 WANTED = 0.95
 
@@ -139,7 +136,7 @@ def verdict(sites: list[Site]) -> dict[str, Any]:
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Leading parts of names; all models by default.")] = None,
-    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = FULL_SIZE,
     goldens: Annotated[bool, typer.Option(help="Small models alone, one of each architecture.")] = False,
     minutes: Annotated[float, typer.Option(help="No measurement of a model is begun after these.")] = 60.0,
     calibration: Annotated[Path, typer.Option(help="The file of the table; delete it to begin again.")] = RAW / COSTS,
@@ -169,7 +166,7 @@ def main(
         if time.monotonic() > end:
             console.print(f"the time is used up before {name}; run again to go on", highlight=False)
             break
-        sizes = {} if path.parent == GOLDEN else SIZES.get(path.name.partition(".")[0], {})
+        sizes = {} if path.parent == GOLDEN else sizes_of(path.name)
         sites = one_model(path, sizes, table, threads, calibration.with_name(SITES))
         found[name] = verdict(sites)
         raw[name] = {**found[name], "different": [one.to_dict() for one in sites if not one.same]}

@@ -30,11 +30,10 @@ from benchmarks.coverage.misses import nearest
 from benchmarks.coverage.report import ROWS, markdown, show, totals
 from benchmarks.coverage.sites import FAMILIES, expected, fused
 from benchmarks.isolated import call, preload
+from benchmarks.models import GOLDEN
 from benchmarks.peers import PACKAGES, SINGLE, TOOLS, TRANSFORMERS_TYPES, Peer, preloaded, transformers_for
 from benchmarks.results import Results
 
-HERE = Path(__file__).parent
-GOLDEN = HERE.parents[1] / "golden" / "models"
 CHECK_LIMIT = 600.0
 HEADS, HIDDEN = 4, 32
 """Of nearly all golden and unseen models; where a model has others, the transformers optimizer finds them itself."""

@@ -23,11 +23,9 @@ from typing import Annotated, Any
 import typer
 
 import ortfuse
+from benchmarks.models import GOLDEN, one_of_each
 from benchmarks.results import Results
 from ortfuse.pipeline import PassEvent, RunReport
-
-HERE = Path(__file__).parent
-GOLDEN = HERE.parents[1] / "golden" / "models"
 
 
 class Calls:
@@ -104,11 +102,6 @@ def _unneeded(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     idle = [name for name in names if not any(row["passes"].get(name, (0, 0))[1] for row in rows)]
     shares = {name: statistics.mean(row["passes"].get(name, (0, 0))[0] for row in rows) for name in idle}
     return {name: round(share, 4) for name, share in sorted(shares.items(), key=lambda item: (-item[1], item[0]))}
-
-
-def one_of_each(paths: Sequence[Path]) -> list[Path]:
-    """Of each architecture one export, the first by name."""
-    return list({path.name.removesuffix(".onnx").rpartition(".")[0]: path for path in reversed(paths)}.values())[::-1]
 
 
 def main(

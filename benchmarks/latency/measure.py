@@ -17,9 +17,7 @@ import json
 import os
 import statistics
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,26 +27,14 @@ from rich.table import Table
 
 from benchmarks.checking import experiment, verdict
 from benchmarks.isolated import call, preload
+from benchmarks.models import FULL_SIZE, chosen, folder_for, sizes_of
 from benchmarks.peers import PACKAGES, SINGLE, Peer, preloaded, transformers_for
 from benchmarks.results import Results
 from ortfuse.execution.inputs import Inputs
 from ortfuse.targets.processor import processor_in_full
 
-HERE = Path(__file__).parent
 COMMAND = "python -m benchmarks.latency"
 TOOLS = ("ortfuse", "transformers", "onnxscript", "onnxslim", "onnxsim")
-STEP = {"sequence": 1, "past": 64}
-SIZES: Mapping[str, Mapping[str, int]] = {
-    "minilm": {"sequence": 16},
-    "gpt2_step": STEP,
-    "llama_step": STEP,
-    "t5_step": {**STEP, "source": 128},
-    "whisper_step": {"past": 64},
-    "clip_text": {"sequence": 77},
-    "wav2vec2": {"samples": 16000},
-    "speech": {"frames": 500},
-}
-"""By the model's name; batches are 1, and other open dimensions 128."""
 KINDS: Mapping[str, tuple[str, int, int]] = {
     "bert": ("bert", 12, 768),
     "minilm": ("bert", 12, 384),
@@ -151,7 +137,7 @@ def compare(
     except RuntimeError as error:
         return {"error": str(error), "tools": {}}
     results = {tool: folder / f"{name}.{tool}.onnx" for tool, entry in entries.items() if entry["status"] == "ok"}
-    sizes = SIZES.get(name.partition(".")[0], {})
+    sizes = sizes_of(name)
     measured = call(latencies, source, results, sizes, rounds, threads, limit=MEASURING_LIMIT)
     if measured.error is not None:
         return {"error": f"cannot be measured: {measured.error}", "tools": entries}
@@ -220,35 +206,9 @@ def _cell(entry: Sequence[float] | str | None) -> str:
     return entry if isinstance(entry, str) else f"{entry[0]:.3f}"
 
 
-@contextmanager
-def folder_for(keep: Path | None, models: Path) -> Iterator[Path]:
-    """The folder for what the tools make: the one that keeps it, or one that goes after each model."""
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        yield keep
-    else:
-        with tempfile.TemporaryDirectory(prefix="latency", dir=models) as folder:
-            yield Path(folder)
-
-
-def chosen(folder: Path, names: Sequence[str], known: Mapping[str, Any], fresh: bool) -> list[Path]:
-    """The model files to measure: those named, else those not measured yet.
-
-    Raises:
-        typer.BadParameter: A name fits no file.
-    """
-    files = {path.name.removesuffix(".onnx"): path for path in sorted(folder.glob("*.onnx"))}
-    for name in names:
-        if not any(f"{file}.".startswith(f"{name}.") for file in files):
-            raise typer.BadParameter(f"no model '{name}' in {folder}; export it with benchmarks.exports.full {name}")
-    if names:
-        return [path for file, path in files.items() if any(f"{file}.".startswith(f"{name}.") for name in names)]
-    return [path for file, path in files.items() if fresh or file not in known]
-
-
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Models, or leading parts of their names.")] = None,
-    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = FULL_SIZE,
     tool: Annotated[list[str] | None, typer.Option(help=f"Only these of {', '.join(TOOLS)}.")] = None,
     rounds: Annotated[int, typer.Option(help="How often each model runs.")] = 25,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 2,

@@ -22,11 +22,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks.latency.measure import SIZES, chosen, folder_for
+from benchmarks.models import FULL_SIZE, chosen, folder_for, sizes_of
 from benchmarks.results import Results
 from ortfuse.targets.processor import processor_in_full
 
-HERE = Path(__file__).parent
 COMMAND = "python -m benchmarks.latency.settings"
 
 
@@ -90,7 +89,7 @@ def _last(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Models, or leading parts of their names.")] = None,
-    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = FULL_SIZE,
     rounds: Annotated[int, typer.Option(help="How often each session runs.")] = 15,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 2,
     output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
@@ -111,7 +110,7 @@ def main(
             result = folder / f"{name}.ortfuse.onnx"
             if not result.is_file() or result.stat().st_mtime_ns < path.stat().st_mtime_ns:
                 ortfuse.optimize(path, output=result)
-            row = compare(path, result, SIZES.get(name.partition(".")[0], {}), rounds, threads)
+            row = compare(path, result, sizes_of(name), rounds, threads)
         rows[name] = brief(row)
         results.store(COMMAND, {"means": means(rows), "models": dict(sorted(rows.items()))}, raw={name: row})
         console.print(f"{name}: {_said(rows[name])}", highlight=False, markup=False)

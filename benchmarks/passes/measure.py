@@ -25,8 +25,7 @@ import typer
 from rich.console import Console
 
 import ortfuse
-from benchmarks.engine.lists import GOLDEN, one_of_each
-from benchmarks.latency.measure import SIZES
+from benchmarks.models import GOLDEN, one_of_each, sizes_of
 from benchmarks.passes.summary import PRICES, brief, summed
 from benchmarks.results import Results
 from ortfuse.bench import typical_inputs
@@ -198,7 +197,7 @@ def main(
         if time.monotonic() > until:
             console.print(f"{len(paths) - number + 1} models are left for the next run")
             break
-        sizes = {} if models is None else SIZES.get(path.stem.partition(".")[0], {})
+        sizes = {} if models is None else sizes_of(path.stem)
         if path.stem in lacking and not model:
             add_latencies(rows[path.stem], path, sizes)
         else:

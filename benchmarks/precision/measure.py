@@ -27,13 +27,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.isolated import call, preload
-from benchmarks.latency.measure import SIZES, folder_for
+from benchmarks.models import FULL_SIZE, folder_for, sizes_of
 from benchmarks.precision.tools import BOUNDS, OURS, PEERS, TOOLS
 from benchmarks.results import Results
 from ortfuse.targets.processor import processor_in_full
 
 COMMAND = "python -m benchmarks.precision"
-HERE = Path(__file__).parent
 GIVEN, UNSEEN = 16, 8
 """Sets of inputs that the tools get, and others that errors are measured on."""
 
@@ -127,7 +126,7 @@ def one_model(
     place.mkdir(parents=True, exist_ok=True)
     label = place / "sizes.txt"
     if not label.is_file():
-        made = call(make_inputs, source, SIZES.get(name.partition(".")[0], {}), place, limit=limit)
+        made = call(make_inputs, source, sizes_of(name), place, limit=limit)
         if made.error is not None:
             return {"error": f"no inputs: {made.error}"}
         label.write_text(made.value)
@@ -252,7 +251,7 @@ def chosen(folder: Path, names: Sequence[str], known: Mapping[str, Any]) -> list
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Models by path, or leading parts of their names.")] = None,
-    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = FULL_SIZE,
     tool: Annotated[list[str] | None, typer.Option(help=f"Only these of {', '.join(TOOLS)}.")] = None,
     rounds: Annotated[int, typer.Option(help="How often each model runs.")] = 15,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 0,

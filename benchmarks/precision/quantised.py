@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import ortfuse
+from benchmarks.models import FULL_SIZE
 from benchmarks.results import Results
 from ortfuse.bench import executed_ops
 from ortfuse.execution.session import Session
@@ -30,8 +31,6 @@ from ortfuse.precision.metrics import METRICS
 from ortfuse.precision.samples import generated
 from ortfuse.targets.processor import processor_in_full
 
-HERE = Path(__file__).parent
-MODELS = HERE.parents[0] / ".models"
 COMMAND = "python -m benchmarks.precision.quantised"
 
 CALIBRATED, COMPARED = 4, 4
@@ -86,7 +85,7 @@ def main(
     names: Annotated[
         list[str] | None, typer.Argument(help="Models in the folder; by default those not stored.")
     ] = None,
-    models: Annotated[Path, typer.Option(help="The folder of the models.")] = MODELS,
+    models: Annotated[Path, typer.Option(help="The folder of the models.")] = FULL_SIZE,
     output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
     rounds: Annotated[int, typer.Option(help="How often each model is run.")] = 12,
     threads: Annotated[int, typer.Option(help="The threads of each session.")] = 2,

@@ -21,6 +21,7 @@ import typer
 from rich.console import Console
 
 import ortfuse
+from benchmarks.models import GOLDEN
 from benchmarks.results import Results
 from ortfuse.bench import Latency
 from ortfuse.bench.meter import content_of
@@ -36,8 +37,6 @@ from ortfuse.precision.samples import generated
 from ortfuse.precision.store import Store
 from ortfuse.precision.under_bound import Request, fastest
 
-HERE = Path(__file__).parent
-GOLDEN = HERE.parents[1] / "golden" / "models"
 COMMAND = "python -m benchmarks.precision.seeds"
 
 DEFAULTS = ("lstm.ts", "bert.sdpa.ts", "resnet.ts", "gpt2.sdpa.ts")

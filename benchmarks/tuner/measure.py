@@ -28,15 +28,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.latency.measure import SIZES
+from benchmarks.models import FULL_SIZE, GOLDEN, sizes_of
 from benchmarks.results import PACKAGES, Results
 from ortfuse.bench import Candidate
 from ortfuse.bench.sessions import Enough
 from ortfuse.errors import OrtfuseError
 
-HERE = Path(__file__).parent
 COMMAND = "python -m benchmarks.tuner"
-GOLDEN = HERE.parent.parent / "golden" / "models"
 SHARES = 2.8
 """The time for a model, in budgets: two searches, and what the comparison takes."""
 SHORTEST = 5.0
@@ -171,7 +169,7 @@ def brief(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Models by path, or leading parts of their names.")] = None,
-    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = FULL_SIZE,
     goldens: Annotated[bool, typer.Option(help="Small models, of the golden tests, instead.")] = False,
     budget: Annotated[float, typer.Option(help="Seconds for each search.")] = 120.0,
     max_error: Annotated[float | None, typer.Option(help="Relative error that lower precision may make.")] = None,
@@ -193,7 +191,7 @@ def main(
     for number, name in enumerate(open_):
         if minutes:
             budget = max(SHORTEST, (end - time.monotonic()) / (len(open_) - number) / SHARES)
-        sizes = {} if goldens else SIZES.get(name.partition(".")[0], {})
+        sizes = {} if goldens else sizes_of(name)
         try:
             row = one_model(folder / f"{name}.onnx", sizes, budget, rounds, threads, max_error)
         except OrtfuseError as error:

@@ -3,7 +3,7 @@
 rearrange(x, b c (h p) (w q) -> b (h w) (p q c)) W = rearrange(conv(x, W, stride p q), b n h w -> b (h w) n)
 
 Vision transformers take images apart so (Dosovitskiy et al., arXiv:2010.11929). Moving pixels one by one takes longer than the
-product itself: `python -m benchmarks.kernels.cliffs` finds 1.7 to 5.6 times.
+product itself: `python -m benchmarks.kernels.slow_kernels` finds 1.7 to 5.6 times.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import results, running
-from benchmarks.jobs import APART, JOBS, ROOT, Job, chosen
+from benchmarks.jobs import JOBS, ROOT, STANDALONE, Job, chosen
 from benchmarks.running import Run
 
 
@@ -33,7 +33,7 @@ def test_every_program_among_the_benchmarks_is_a_job_or_is_said_to_stand_apart()
     files = [path for path in (ROOT / "benchmarks").rglob("*.py") if 'if __name__ == "__main__"' in path.read_text()]
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__") for path in files}
     inner = {"benchmarks", "benchmarks.weights.file_to_file"}
-    assert modules - inner == ({job.module for job in JOBS} | APART.keys()) - {"tests.fuzz", "tests.fuzz.files"}
+    assert modules - inner == ({job.module for job in JOBS} | STANDALONE.keys()) - {"tests.fuzz", "tests.fuzz.files"}
 
 
 def test_the_time_of_a_job_is_kept_with_that_of_tries_that_were_stopped(place: Path) -> None:

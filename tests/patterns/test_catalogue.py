@@ -9,7 +9,7 @@ from ortfuse.proof import prove
 from ortfuse.rewrite import Exactness, Rule
 
 MOST_NODES = 5000
-"""Of all near misses of a rule together; `ortfuse prove` and `python -m benchmarks.trust.proofs` try all."""
+"""Of all near misses of a rule together; `ortfuse prove` and `python -m benchmarks.trust.rule_tests` try all."""
 
 RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rules]
 

@@ -1,4 +1,4 @@
-"""That proofs notice a rule which lacks one of its conditions; `benchmarks.trust.proofs` tries every condition."""
+"""That proofs notice a rule which lacks one of its conditions; `benchmarks.trust.rule_tests` tries every condition."""
 
 from __future__ import annotations
 

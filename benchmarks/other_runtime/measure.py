@@ -1,8 +1,8 @@
 """Another runtime on the same exports: OpenVINO in float32, in bfloat16 and with int8 by NNCF, beside ortfuse.
 
     python -m benchmarks.exports.full
-    python -m benchmarks.outside                          # every model that the summary does not have yet, on this processor
-    python -m benchmarks.outside bert --prepared DIR      # these again; results that benchmarks.latency made there are taken
+    python -m benchmarks.other_runtime                      # every model that the summary does not have yet, on this processor
+    python -m benchmarks.other_runtime bert --prepared DIR  # these again, with the results that benchmarks.latency made there
 
 No optimiser of ONNX files competes here; users of ortfuse compare it with a runtime. The exported file is given to
 `openvino.convert_model` and compiled for the CPU with as many threads; NNCF calibrates on the inputs of `benchmarks.precision`.
@@ -27,15 +27,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.isolated import call, preload
-from benchmarks.latency.measure import SIZES, chosen, folder_for
+from benchmarks.models import FULL_SIZE, chosen, folder_for, sizes_of
 from benchmarks.precision.measure import brief, made_inputs, make_inputs
 from benchmarks.precision.tools import BOUNDS
 from benchmarks.results import PACKAGES, Results
 from ortfuse.execution.inputs import Inputs
 from ortfuse.targets.processor import processor_in_full
 
-HERE = Path(__file__).parent
-COMMAND = "python -m benchmarks.outside"
+COMMAND = "python -m benchmarks.other_runtime"
 HINTS: Mapping[str, str] = {"OpenVINO f32": "f32", "OpenVINO bf16": "bf16", "OpenVINO int8": "f32"}
 """The precision that OpenVINO is told to compute in; the last after `nncf.quantize`."""
 
@@ -161,7 +160,7 @@ def one_model(
         if lowered is not None and (path := lowered / name / f"ortfuse {bound:g}.onnx").is_file()
     }
     with tempfile.TemporaryDirectory() as inputs:
-        label = call(make_inputs, source, SIZES.get(name.partition(".")[0], {}), Path(inputs), limit=LIMIT)
+        label = call(make_inputs, source, sizes_of(name), Path(inputs), limit=LIMIT)
         if label.error is not None:
             return {"error": f"no inputs: {label.error}"}
         found = call(compared, source, results, tools, Path(inputs), rounds, threads, limit=LIMIT)
@@ -228,7 +227,7 @@ def _cell(entry: Sequence[float] | str | None) -> str:
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Models, or leading parts of their names.")] = None,
-    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = FULL_SIZE,
     tool: Annotated[list[str] | None, typer.Option(help=f"Only these of {', '.join(HINTS)}.")] = None,
     rounds: Annotated[int, typer.Option(help="How often each model runs.")] = 25,
     threads: Annotated[int, typer.Option(help="Threads of both runtimes.")] = 2,
@@ -242,7 +241,7 @@ def main(
         raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
     console = Console(width=None if sys.stdout.isatty() else 150)
     preload(["onnx", "onnxruntime", "ortfuse.pipeline"])
-    results = Results("outside", output, processor_in_full())
+    results = Results("other_runtime", output, processor_in_full())
     rows = results.rows()
     for path in chosen(models, names or [], rows, fresh):
         name = path.name.removesuffix(".onnx")

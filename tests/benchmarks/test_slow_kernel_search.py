@@ -1,4 +1,4 @@
-"""The search for cliffs: where spellings come from, and that only equal ones are compared."""
+"""The search for slow kernels: the sources of spellings, and the comparison of equal ones alone."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from itertools import islice
 
 import onnx
 
-from benchmarks.kernels.cliffs import Candidate, from_bodies, from_identities, from_rules, measure
 from benchmarks.kernels.identities import identities
+from benchmarks.kernels.slow_kernels import Candidate, from_bodies, from_identities, from_rules, measure
 
 
-def test_known_cliffs_are_in_the_table() -> None:
+def test_known_slow_kernels_are_in_the_table() -> None:
     operators = {identity.operator for identity in identities()}
     assert {"Softplus", "Mish", "Softmax, axis 1", "Gemm of one row", "SkipLayerNormalization"} <= operators
     assert all(len(identity.spellings) > 1 for identity in identities())

@@ -1,8 +1,8 @@
 """Whether results stay usable by what comes after: every tool on every golden model and on what ortfuse makes of it.
 
-    python -m benchmarks.trust.after                          # all; writes the summary and its table
-    python -m benchmarks.trust.after --tool quantize_dynamic  # this again; the other tools' figures stay
-    python -m benchmarks.trust.after NAME... --show           # these models, without storing figures
+    python -m benchmarks.trust.downstream                          # all; writes the summary and its table
+    python -m benchmarks.trust.downstream --tool quantize_dynamic  # this again; the other tools' figures stay
+    python -m benchmarks.trust.downstream NAME... --show           # these models, without storing figures
 
 A tool works on a model if it raises nothing, if the runtime loads and runs what it writes, and if that is as near to the
 original as may be: on a result of ortfuse at most `FACTOR` times as far as what the same tool makes of the original. A tool
@@ -28,22 +28,21 @@ import onnx
 import typer
 
 from benchmarks.isolated import call, preload
+from benchmarks.models import GOLDEN
 from benchmarks.results import Results
-from benchmarks.trust.after_tools import TOOLS
+from benchmarks.trust.downstream_tools import TOOLS
 from ortfuse import optimize
 from ortfuse.model.io import load
 from ortfuse.verification import experiments
 
-HERE = Path(__file__).parent
-GOLDEN = HERE.parents[1] / "golden" / "models"
-COMMAND = "python -m benchmarks.trust.after"
+COMMAND = "python -m benchmarks.trust.downstream"
 PRELOADED = (
     "__main__",
     "onnx",
     "onnxruntime",
     "ortfuse.pipeline",
     "ortfuse.verification",
-    "benchmarks.trust.after_tools",
+    "benchmarks.trust.downstream_tools",
 )
 OF_TOOLS = ("onnxruntime.quantization", "onnxruntime.transformers.float16", "onnxscript.optimizer",
             "onnxruntime.tools.symbolic_shape_infer", "onnxslim", "onnxsim", "onnx_graphsurgeon", "openvino")  # fmt: skip
@@ -255,7 +254,7 @@ def main(
     """Try the tools on the models and write figures and table; the exit code is 1 if no result is usable."""
     preload([*PRELOADED, *(() if tool else OF_TOOLS)])  # by name, so that a tool that is not installed does no harm
     wanted = [name for name in installed() if not tool or name in tool]
-    results = Results("trust.after", output)
+    results = Results("trust.downstream", output)
     models = {} if show else results.raw_rows()
     every = sorted(path.stem for path in GOLDEN.glob("*.onnx"))
     for name in names or every:
@@ -279,13 +278,12 @@ def main(
     raise typer.Exit(1 if any(counts["either"] < counts["original"] for counts in totals(models).values()) else 0)
 
 
-_HEAD = """# What comes after, on originals and on results
+_HEAD = """# Other tools, on originals and on results
 
-Made by `python -m benchmarks.trust.after`: on how many of {models} golden models each tool works, and on how many of these it
-works on what ortfuse makes of them, by default and with `--for quantization`. "Before" is the default when this was first
-measured.
+Made by `python -m benchmarks.trust.downstream`: the number of {models} golden models on which each tool works, and the number of
+these on whose result it works too, by default and with `--for quantization`. "Before" is the default at the first measurement.
 
-A result is counted if it is as near to the original as what the tool makes of the original, with as many narrow weights.
+A result counts if the tool's model of it is as near to the original as its model of the original, with as many narrow weights.
 
 """
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from benchmarks.isolated import preload
-from benchmarks.trust.after import BAD, PRELOADED, distance, measured, narrow, status, table, totals
+from benchmarks.trust.downstream import BAD, PRELOADED, distance, measured, narrow, status, table, totals
 
 BY_NAME = ("quantize_dynamic", "quantize_static", "symbolic_shape_infer --auto_merge")
 """These know operators by their names alone."""

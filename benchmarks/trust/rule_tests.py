@@ -1,7 +1,7 @@
 """Strength of the rule tests: the models that they try, and the lost conditions that they notice.
 
-    python -m benchmarks.trust.proofs --write              # all rules
-    python -m benchmarks.trust.proofs batch --write        # rules with "batch" in their names; the others stay in the raw result
+    python -m benchmarks.trust.rule_tests --write        # all rules
+    python -m benchmarks.trust.rule_tests batch --write  # rules with "batch" in their names; the others stay in the raw result
 
 The test of every rule is run. On every model that it tries, each mutant of the rule (`mutation`) is run too: the rule without one
 guard or check. If a mutant acts otherwise than the rule, one of these models must show it to be wrong. Conditions that the rule
@@ -24,7 +24,7 @@ from ortfuse.pipeline import load_catalogue
 from ortfuse.proof import prove
 from ortfuse.proof.mutation import Score, Trial, mutants
 
-COMMAND = "python -m benchmarks.trust.proofs --write"
+COMMAND = "python -m benchmarks.trust.rule_tests --write"
 COUNTS = (
     "instances", "options", "options_covered", "pairs", "pairs_covered", "near_misses", "near_misses_fired",
     "counterexamples_tried",
@@ -94,7 +94,7 @@ def main(
             rows[name] = row
             lost = [*row["unnoticed"], *(f"stale: {stale}" for stale in row["stale"]), *row["failures"]]
             typer.echo("\n   ".join([f"{name}: {len(row['noticed'])}/{row['mutants']}, {row['cpu_seconds']} s", *lost]))
-    results = Results("trust.proofs")
+    results = Results("trust.rule_tests")
     known = {**results.raw_rows(), **rows}
     figures = summed({name: known[name] for name in every if name in known} if write else rows)
     typer.echo(json.dumps(figures, indent=1))

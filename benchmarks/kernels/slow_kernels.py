@@ -1,12 +1,12 @@
-"""Find the cliffs: operators that this runtime executes much slower than an equivalent spelling.
+"""Find slow kernels: operators that this runtime executes much slower than an equivalent spelling.
 
-    python -m benchmarks.kernels.cliffs --write
+    python -m benchmarks.kernels.slow_kernels --write
 
 Spellings come from three sources: the table of identities, the bodies by which the standard defines operators, and the rules
 of the catalogue, read in both directions. All spellings of one computation are run on the same inputs, checked to be equal,
-and timed in turns, with the runtime's own optimisations on. A cliff is a spelling that takes `CLIFF` times as long as the
-fastest, by the least time of each, which a busy machine disturbs least; what counts is large and found at several sizes.
-Then ortfuse optimises the slow spelling, and what it makes of it is timed in turns with both: that is what is left of the cliff.
+and timed in turns, with the runtime's own optimisations on. A kernel is slow if its spelling takes `SLOW` times as long as the
+fastest, by the least time of each, which a busy machine disturbs least; a finding counts if it is large and found at several
+sizes. Then ortfuse optimises the slow spelling, and the result is timed in turns with both: its ratio is what is left.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from ortfuse.targets import Target
 from ortfuse.targets.costs import sizes_text
 from ortfuse.targets.processor import processor_kind
 
-CLIFF = 1.5
+SLOW = 1.5
 """From this ratio of times on a spelling is reported."""
 
 LEVEL = 1.2
-"""Up to this ratio of times a cliff is level."""
+"""Up to this ratio of times the result is level with the fastest spelling."""
 
 OPSET = 22
 """The version of ai.onnx that spellings are written in."""
 
 FAR = 2e-3
-"""How far results of two spellings may be apart, relative to the largest number."""
+"""The largest difference between results of two spellings, relative to the largest number."""
 
 Model = onnx.ModelProto | ir.Model
 
@@ -64,7 +64,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one computation takes in its slowest and its fastest spelling."""
+    """The times of one computation in its slowest and its fastest spelling."""
 
     operator: str
     size: str
@@ -74,7 +74,7 @@ class Finding:
     fast: str
     microseconds: Mapping[str, float]
     left: float | None = None
-    """The time of what ortfuse makes of the slow spelling, divided by the time of the fast one; `None` if not asked for."""
+    """The time of the slow spelling after ortfuse over the time of the fast one; `None` if it was not optimised."""
 
 
 def from_identities(only: str = "") -> Iterator[Candidate]:
@@ -199,7 +199,7 @@ def measure(candidate: Candidate, rounds: int, threads: int) -> Finding | None:
     rounded = {text: round(1e6 * value, 1) for text, value in least.items()}
     ratio = round(least[slow] / least[fast], 2)
     left = None
-    if ratio >= CLIFF:
+    if ratio >= SLOW:
         made = _session(optimize(candidate.spellings[slow]).model, threads)
         again = _least_times({"slow": sessions[slow], "made": made, "fast": sessions[fast]}, feeds, rounds)
         left = round(again["made"] / again["fast"], 2)
@@ -264,43 +264,48 @@ def main(
     threads: int = 2,
     write: Annotated[bool, typer.Option(help="Write the summary.")] = False,
 ) -> None:
-    """Measure all candidates, print the cliffs, steepest first."""
+    """Measure all candidates, print the slow kernels, slowest first."""
     measured = []
     for source in (from_identities, from_bodies, from_rules):
         for candidate in track(source(only.lower()), f"Measuring, {source.__name__.replace('_', ' ')}"):
             measured.append(measure(candidate, rounds, threads))
     found = sorted((one for one in measured if one is not None), key=lambda one: -one.ratio)
-    cliffs = [one for one in found if one.ratio >= CLIFF]
+    slow = [one for one in found if one.ratio >= SLOW]
     console = Console(width=180)
-    for one in cliffs:
+    for one in slow:
         console.print(
             f"{one.ratio:6.2f} -> {one.left}  {one.operator} {one.size} ({one.source}): {one.slow}  >  {one.fast}",
             markup=False,
         )
-    levelled = sum(1 for one in cliffs if one.left is not None and one.left < LEVEL)
+    rows = [asdict(one) for one in slow]
+    level = len(slow) - len(still_slow(rows))
     console.print(
-        f"{len(measured)} computations, {len(found)} in spellings that agree, {len(cliffs)} cliffs, "
-        f"{levelled} of them level after ortfuse"
+        f"{len(measured)} computations, {len(found)} in spellings that agree, {len(slow)} slow, "
+        f"{level} of them level after ortfuse"
     )
     if write:
-        command = f"python -m benchmarks.kernels.cliffs --rounds {rounds} --threads {threads} --write"
+        command = f"python -m benchmarks.kernels.slow_kernels --rounds {rounds} --threads {threads} --write"
         counts = {"threads": threads, "computations": len(measured), "measured": len(found)}
-        rows = [asdict(one) for one in cliffs]
-        Results("kernels.cliffs", processor=processor_kind()).store(
-            command, {**counts, **brief(rows)}, raw={"cliffs": rows}
+        Results("kernels.slow_kernels", processor=processor_kind()).store(
+            command, {**counts, **brief(rows)}, raw={"slow": rows}
         )
 
 
-def brief(cliffs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the summary: how many there are, and operator by operator the slow kernels that the result still has.
+def brief(slow: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the summary: the number of slow kernels, and operator by operator those that the result still has.
 
-    Of each operator the steepest is listed: its size, the ratio of the times, and the ratio after ortfuse.
+    Of each operator the slowest size is listed, with the ratio of the times before and after ortfuse.
     """
-    left = [one for one in cliffs if one["left"] is None or one["left"] >= LEVEL]
-    steepest: dict[str, list[Any]] = {}
+    left = still_slow(slow)
+    slowest: dict[str, list[Any]] = {}
     for one in sorted(left, key=lambda one: -one["ratio"]):
-        steepest.setdefault(one["operator"], [one["size"], one["ratio"], one["left"]])
-    return {"cliffs": len(cliffs), "level after ortfuse": len(cliffs) - len(left), "left": steepest}
+        slowest.setdefault(one["operator"], [one["size"], one["ratio"], one["left"]])
+    return {"slow kernels": len(slow), "level after ortfuse": len(slow) - len(left), "left": slowest}
+
+
+def still_slow(slow: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the findings that ortfuse does not bring to the level of the fastest spelling."""
+    return [one for one in slow if one["left"] is None or one["left"] >= LEVEL]
 
 
 if __name__ == "__main__":
