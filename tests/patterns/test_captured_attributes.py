@@ -46,7 +46,7 @@ LOST = {
     "slice.slice_of_concat": "the same; the sizes of parts are facts",
     "pad.pad_of_pad": "the same",
     **{f"roi.{made}": "read by names that are put together" for made in ("averaged", "largest", "resized")},
-    **{f"tidy.{name}_of_truth to": "truth values are 0 and 1 in every type" for name in _COMPARISONS},
+    **{f"algebra.{name}_of_cast_bool to": "truth values are 0 and 1 in every type" for name in _COMPARISONS},
     "layernorm.skip stash_type": "the runtime's kernel of LayerNormalization does not read it",
     "embedding.layernorm stash_type": "the same",
     "normalisation.centred axes": "it is the same mean before and after",

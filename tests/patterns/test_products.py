@@ -74,7 +74,7 @@ FOUND = {
 @pytest.mark.parametrize("body", FOUND)
 def test_constants_are_multiplied_out(body: str) -> None:
     original = model(body)
-    result = rewritten(original, "fuse.weights")
+    result = rewritten(original, "fuse.fold_into_weights")
     assert ops(result) == FOUND[body]
     same(original, result, {"x": numbers(2, 3, 4)})
 
@@ -99,7 +99,7 @@ GEMMS = {
 @pytest.mark.parametrize("body", GEMMS)
 def test_constants_are_multiplied_out_of_gemm(body: str) -> None:
     original = model(body, "float[n,4] x", output="i,j")
-    result = rewritten(original, "fuse.weights")
+    result = rewritten(original, "fuse.fold_into_weights")
     assert ops(result) == GEMMS[body]
     same(original, result, {"x": numbers(3, 4)})
 
@@ -120,13 +120,13 @@ LEFT_ALONE = {
 @pytest.mark.parametrize("reason", LEFT_ALONE)
 def test_near_miss_is_left_alone(reason: str) -> None:
     original = model(LEFT_ALONE[reason])
-    assert ops(rewritten(original, "fuse.weights")) == ops(original)
+    assert ops(rewritten(original, "fuse.fold_into_weights")) == ops(original)
 
 
 def test_an_adapter_of_another_input_is_left_alone() -> None:
     body = "p = MatMul(x, W) l = MatMul(z, D) u = MatMul(l, U) y = Add(p, u)"
     original = model(body, "float[n,3,4] x, float[n,3,4] z")
-    assert ops(rewritten(original, "fuse.weights")) == ops(original)
+    assert ops(rewritten(original, "fuse.fold_into_weights")) == ops(original)
 
 
 @pytest.mark.parametrize(("rows", "cheaper"), [("64", True), ("8", False), ("m", False)])
@@ -135,7 +135,7 @@ def test_the_order_of_products_is_changed_where_that_is_provably_less_work(rows:
     original = parse(f"""<ir_version: 9, opset_import: ["": 20]>
         g (float[b,{rows},8] q, float[b,8,{rows}] k, float[b,{rows},8] v) => (float[b,{rows},8] y)
         {{ p = MatMul(q, k) y = MatMul(p, v) }}""")
-    result = rewritten(original, "fuse.products")
+    result = rewritten(original, "fuse.simplify_matmul")
     first = result.graph[0]
     assert [value.name for value in first.inputs] == (["k", "v"] if cheaper else ["q", "k"])
     size = int(rows) if rows.isdigit() else 5
@@ -166,7 +166,7 @@ def test_the_order_of_products_is_changed_where_that_is_provably_less_work(rows:
 )
 def test_products_with_a_factor_in_common_are_one(body: str, inputs: str, kinds: str) -> None:
     original = parse(f'<ir_version: 9, opset_import: ["": 20]> g ({inputs}) => (float[i,j,k] y) {{ {body} }}')
-    result = rewritten(original, "fuse.products")
+    result = rewritten(original, "fuse.simplify_matmul")
     assert ops(result) == (kinds or ops(original))
     sizes = {
         value.name: [dim if isinstance(dim, int) else 2 for dim in value.shape or ()] for value in original.graph.inputs
@@ -178,7 +178,7 @@ def test_a_weight_that_would_underflow_in_half_precision_keeps_its_factor() -> N
     original = parse("""<ir_version: 9, opset_import: ["": 20]> g (float16[n,2] x) => (float16[n,2] y)
         <float[2,2] w = {0.01, 0.02, 0.03, 0.04}, float s = {0.0001}>
         { v = Cast<to=10>(w) t = Cast<to=10>(s) p = MatMul(x, v) y = Mul(p, t) }""")
-    assert ops(rewritten(original, "fuse.weights")).endswith("MatMul Mul")
+    assert ops(rewritten(original, "fuse.fold_into_weights")).endswith("MatMul Mul")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_tiled_matrix_is_multiplied_as_it_is(first: int, repeats: str, found: 
     original = parse(f"""<ir_version: 9, opset_import: ["": 20]>
         g (float[{batch},3,{rows}] x, float[{first},4,5] w) => (float[{batch},3,5] y)
         <int64[3] repeats = {{{repeats}}}> {{ t = Tile(w, repeats) y = MatMul(x, t) }}""")
-    result = rewritten(original, "fuse.products")
+    result = rewritten(original, "fuse.simplify_matmul")
     assert ops(result) == (found or ops(original))
     same(original, result, {"x": numbers(batch, 3, rows), "w": numbers(first, 4, 5)})
 
@@ -198,7 +198,7 @@ def test_a_repeated_matrix_is_multiplied_as_it_is() -> None:
     original = parse("""<ir_version: 9, opset_import: ["": 20]> g (float[b,3,4] x, float[1,4,5] w) => (float[b,3,5] y)
         <int64[1] zero = {0}, int64[2] rest = {4, 5}>
         { s = Shape(x) n = Gather(s, zero) t = Concat<axis=0>(n, rest) e = Expand(w, t) y = MatMul(x, e) }""")
-    result = rewritten(original, "fuse.products")
+    result = rewritten(original, "fuse.simplify_matmul")
     assert ops(result) == "MatMul"
     same(original, result, {"x": numbers(2, 3, 4), "w": numbers(1, 4, 5)})
 
@@ -206,7 +206,7 @@ def test_a_repeated_matrix_is_multiplied_as_it_is() -> None:
 def test_a_product_is_not_transposed_back() -> None:
     original = parse("""<ir_version: 9, opset_import: ["": 20]> g (float[n,4] x, float[5,4] w) => (float[n,5] y)
         { t = Transpose<perm=[1,0]>(x) p = MatMul(w, t) y = Transpose<perm=[1,0]>(p) }""")
-    result = rewritten(original, "fuse.products")
+    result = rewritten(original, "fuse.simplify_matmul")
     assert ops(result) == "Transpose MatMul"
     same(original, result, {"x": numbers(3, 4), "w": numbers(5, 4)})
 

@@ -26,7 +26,7 @@ def test_reductions_of_reductions(body: str) -> None:
     dims = ", ".join("klm"[: 3 - body.count("keepdims=0")])
     text = f"""<ir_version: 9, opset_import: ["": 18]> g (float[n,3,4] x) => (float[{dims}] y) <{AXES}> {{ {body} }}"""
     original = parse(text)
-    result = rewritten(original, "fuse.reduced")
+    result = rewritten(original, "fuse.merge_reductions")
     assert ops(result) == REDUCED[body]
     same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)})
 

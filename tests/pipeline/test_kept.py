@@ -30,7 +30,7 @@ FUSED = rule(
     op.LayerNormalization(x + skip, gamma, epsilon=1e-5),
     ms.SkipLayerNormalization(x, skip, gamma, epsilon=1e-5),
 )
-"""Makes what `layernorm.apart` takes apart again."""
+"""Makes what `layernorm.decompose_skip_layernorm` takes apart again."""
 
 
 def operators(result: ortfuse.Result) -> list[str]:
@@ -52,7 +52,7 @@ def test_what_a_rule_of_the_users_own_makes_stays(passes: str) -> None:
     result = ortfuse.optimize(model_of(NORM), passes=passes, patterns=FUSED)
     assert operators(result) == ["SkipLayerNormalization", "Tanh"]
     assert result.report.families() == {"mine": 1}
-    refused = result.report.log.refused["layernorm.apart", "l"]
+    refused = result.report.log.refused["layernorm.decompose_skip_layernorm", "l"]
     assert str(refused).endswith("stays, since your rule mine.skip made it")
 
 

@@ -260,7 +260,7 @@ def test_lists_that_come_with_ortfuse_name_no_pass_that_they_leave_without_rules
         assert not [note for note in notes if "did nothing" in note], found
 
 
-LOOPS = {"fuse_recurrent", "vectorize_loops", "unroll_loops", "fuse.bodies"}
+LOOPS = {"fuse_recurrent", "vectorize_loops", "unroll_loops", "fuse.scan_to_reduce"}
 """The passes that have nothing to do without cells and loops."""
 
 

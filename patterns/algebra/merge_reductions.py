@@ -12,9 +12,11 @@ from ortfuse.pattern import Match, Pattern, attr, computed, op, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import floating, ints
-from ._proofs import COST
-from .canonicalize.reduction_keepdims import axes, given_axes
+from .._common import floating, ints
+from .._proofs import COST
+from ..canonicalize.reduction_keepdims import axes, given_axes
+
+PASS = "fuse.merge_reductions"
 
 x = var("x")
 
@@ -46,7 +48,7 @@ def _of_itself(name: str) -> Rule:
     build, kept = getattr(op, name), attr("keepdims")
     inner: Pattern = build(x, axes=attr("inner", _known, "given"), keepdims=kept)
     return Rule(
-        name=f"reduced.{name.removeprefix('Reduce').lower()}",
+        name="reduction.{0}_of_{0}".format(name.removeprefix("Reduce").lower()),
         formula=f"{name}({name}(x))",
         pattern=build(inner, axes=attr("outer", _known, "given"), keepdims=kept),
         replace=(
@@ -69,7 +71,7 @@ def _of_negative(name: str, other: str) -> Rule:
     reduced: Pattern = getattr(op, name)(op.Neg(x), axes=axes, keepdims=attr("keepdims"))
     build = getattr(op, other)
     return Rule(
-        name=f"reduced.negative_{name.removeprefix('Reduce').lower()}",
+        name=f"reduction.neg_of_{name.removeprefix('Reduce').lower()}_of_neg",
         formula=f"-{name}(-x)",
         pattern=op.Neg(reduced),
         replace=(

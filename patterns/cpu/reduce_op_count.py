@@ -20,8 +20,8 @@ from ortfuse.pattern import Match, Pattern, attr, built, computed, fixed, op, re
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import array_like
-from ._proofs import COST
+from .._common import array_like
+from .._proofs import COST
 
 PASS = "cpu_decompositions"
 
@@ -58,7 +58,7 @@ def _leading_axes(name: str, operators: tuple[str, ...], dtype: str) -> Rule:
     for side in sides[1:]:
         pattern = pattern | side
     return Rule(
-        name=f"dispatch.leading_axes_of_{name}",
+        name=f"op_count.drop_leading_unsqueeze_{name}",
         formula="f(unsqueeze(x), y)",
         pattern=pattern,
         replace=built(_direct, makes=operators),
@@ -101,7 +101,7 @@ def _halves() -> Iterator[Rule]:
     for name in ("Cos", "Sin"):
         whole = getattr(op, name)(op.Concat(part, y, axis=-1).kept())
         yield Rule(
-            name=f"dispatch.part_of_{name.lower()}",
+            name=f"op_count.slice_of_{name.lower()}_of_concat",
             formula=f"{name}(concat(part, y))[:h]",
             pattern=whole[..., :"h"],
             replace=getattr(op, name)(part),
@@ -132,7 +132,7 @@ def takes_sizes_in_a_row(match: Match) -> Refusal | None:
 def _sizes() -> Rule:
     taken = {name: attr(name) for name in ("starts", "ends", "axes", "steps")}
     return Rule(
-        name="dispatch.part_of_shape",
+        name="op_count.slice_of_shape",
         formula="shape(x)[a : b]",
         pattern=op.Slice(op.Shape(x).kept(), **taken),
         replace=op.Shape(x, start=lambda match: _told(match).start, end=lambda match: _told(match).stop),
@@ -171,7 +171,7 @@ def _activated() -> Iterator[Rule]:
     rows, weight = var("rows", "b k"), fixed("weight", "k n")
     for name, attributes in (("Relu", {}), ("Sigmoid", {}), ("Tanh", {}), ("LeakyRelu", {"alpha": attr("alpha")})):
         yield Rule(
-            name=f"dispatch.{name.lower()}_of_product",
+            name=f"op_count.{name.lower()}_of_matmul_to_gemm",
             formula=f"{name}(rows @ weight)",
             pattern=getattr(op, name)(op.MatMul(rows, weight), **attributes),
             replace=getattr(op, name)(op.Gemm(rows, weight), **attributes),
@@ -183,10 +183,10 @@ def _activated() -> Iterator[Rule]:
 
 
 RULES = [
-    _leading_axes("numbers", ("LessOrEqual", "Less", "Add", "Mul"), "float32"),
-    _leading_axes("truths", ("And", "Or"), "bool"),
+    _leading_axes("numeric", ("LessOrEqual", "Less", "Add", "Mul"), "float32"),
+    _leading_axes("bool", ("And", "Or"), "bool"),
     Rule(
-        name="dispatch.max_of_choice",
+        name="op_count.max_of_where",
         formula="max(where(condition, chosen, other), bound)",
         pattern=op.Max(op.Where(condition, scalar("chosen"), scalar("other")), scalar("bound")),
         replace=op.Where(condition, _bounded("chosen"), _bounded("other")),

@@ -15,8 +15,8 @@ from ortfuse.pattern import Match, Pattern, computed, const, ms, op, redundant, 
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import ints
-from ._proofs import COST
+from .._common import ints
+from .._proofs import COST
 
 PASS = "cpu_decompositions"
 
@@ -74,7 +74,7 @@ def _turned(row: Pattern) -> Pattern:
 
 RULES = [
     Rule(
-        name="vector.behind",
+        name="gemv.matmul_by_vector",
         formula="x v, v a vector",
         pattern=op.MatMul(x, var("v", "k")),
         replace=_behind,
@@ -90,7 +90,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="vector.column",
+        name="gemv.matmul_by_single_column",
         formula="x W, W of one column",
         pattern=op.MatMul(x, const("weight", "k 1")),
         replace=op.Unsqueeze(_turned(_row("weight")), computed("last", lambda match: ints([-1]))),

@@ -23,9 +23,9 @@ from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, re
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import floating, ints, is_not_quantised
-from ._proofs import COST, SHAPES
-from .canonicalize.reduction_keepdims import axes, given_axes, reduces_all
+from .._common import floating, ints, is_not_quantised
+from .._proofs import COST, SHAPES
+from ..canonicalize.reduction_keepdims import axes, given_axes, reduces_all
 
 PASS = "cpu_decompositions"
 
@@ -138,7 +138,7 @@ def _reduced(name: str, formula: str, operator: str, replace: Any, *guards: Guar
 def _of_all(name: str, reduced: Pattern, operator: str) -> Rule:
     """A sum over all elements, as the operator that computes what is summed too."""
     return Rule(
-        name=f"reduction.{name}_of_all",
+        name=f"reduction.full_{name}",
         formula=f"{operator}(x) of all elements, spelled out",
         pattern=reduced,
         replace=getattr(op, operator)(x, keepdims=attr("keepdims")),
@@ -190,7 +190,7 @@ def _log_sum_exp() -> Rule:
     as_input: Any = ((given_axes(),), {})
     as_attribute: Any = ((), {"axes": attr("axes")})
     return Rule(
-        name="reduction.log_of_exponentials",
+        name="reduction.decompose_log_sum_exp",
         formula="ReduceLogSumExp(x)",
         pattern=op.ReduceLogSumExp(x, axes=axes, keepdims=attr("keepdims")),
         replace=tuple(
@@ -250,7 +250,7 @@ def _over_merged(kind: str) -> Callable[[Match], Pattern]:
 
 def _normalised(kind: str) -> Rule:
     return Rule(
-        name=f"{kind.lower()}.over_merged",
+        name=f"{kind.lower()}.merge_trailing_dims",
         formula=f"{kind}(x), several axes behind its own",
         pattern=getattr(op, kind)(x, axis=attr("axis")),
         replace=_over_merged(kind),
@@ -272,7 +272,7 @@ def _normalised(kind: str) -> Rule:
 
 RULES = [
     Rule(
-        name="power.root",
+        name="power.half_to_sqrt",
         formula="x ** 0.5",
         pattern=op.Pow(x, 0.5),
         replace=op.Sqrt(x),
@@ -292,7 +292,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="gather.neighbours",
+        name="gather.contiguous_indices_to_slice",
         formula="Gather(x, indices), indices one after the other",
         pattern=op.Gather(x, const("indices"), axis=attr("axis")),
         replace=op.Slice(
@@ -313,7 +313,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="gather.in_steps",
+        name="gather.strided_indices_to_slice",
         formula="Gather(x, indices), indices in equal steps",
         pattern=op.Gather(x, const("indices"), axis=attr("axis")),
         replace=op.Slice(
@@ -337,13 +337,13 @@ RULES = [
             },
         ),
     ),
-    _reduced("log_of_sum", "ReduceLogSum(x)", "ReduceLogSum", lambda summed: op.Log(summed(x)), no_integers),
+    _reduced("decompose_log_sum", "ReduceLogSum(x)", "ReduceLogSum", lambda summed: op.Log(summed(x)), no_integers),
     *map(_normalised, ("Softmax", "LogSoftmax", "Hardmax")),
     _reduced(
-        "sum_of_sizes", "ReduceL1(x)", "ReduceL1", lambda summed: summed(op.Abs(x)), floating("x"), leaves_an_axis
+        "decompose_l1", "ReduceL1(x)", "ReduceL1", lambda summed: summed(op.Abs(x)), floating("x"), leaves_an_axis
     ),
     _reduced(
-        "sum_of_squares",
+        "decompose_sum_square",
         "ReduceSumSquare(x)",
         "ReduceSumSquare",
         lambda summed: summed(op.Mul(x, x)),
@@ -352,7 +352,7 @@ RULES = [
         leaves_an_axis,
     ),
     _reduced(
-        "length",
+        "decompose_l2",
         "ReduceL2(x)",
         "ReduceL2",
         lambda summed: op.Sqrt(summed(op.Mul(x, x))),
@@ -361,10 +361,10 @@ RULES = [
         leaves_an_axis,
     ),
     _log_sum_exp(),
-    _of_all("sizes", _sum_of(op.Abs(x)), "ReduceL1"),
-    _of_all("squares", _sum_of(op.Mul(x, x)), "ReduceSumSquare"),
+    _of_all("sum_of_abs_to_l1", _sum_of(op.Abs(x)), "ReduceL1"),
+    _of_all("sum_of_square_to_sum_square", _sum_of(op.Mul(x, x)), "ReduceSumSquare"),
     _of_all(
-        "length",
+        "sqrt_of_sum_square_to_l2",
         op.Sqrt(_sum_of(op.Mul(x, x)) | op.ReduceSumSquare(x, axes=attr("axes"), keepdims=attr("keepdims"))),
         "ReduceL2",
     ),

@@ -22,8 +22,8 @@ from ortfuse.pattern import Match, Pattern, attr, computed, op, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import array_like, ints, is_not_quantised
-from .canonicalize.reduction_keepdims import axes
+from .._common import array_like, ints, is_not_quantised
+from ..canonicalize.reduction_keepdims import axes
 
 PASS = "cpu_decompositions"
 
@@ -180,6 +180,6 @@ def _rule(name: str, operator: str, *, divided: bool) -> Rule:
 
 
 RULES = [
-    _rule("sum_of_rows", "ReduceSum", divided=False),
-    _rule("mean_of_rows", "ReduceMean", divided=True),
+    _rule("sum_to_matmul", "ReduceSum", divided=False),
+    _rule("mean_to_matmul", "ReduceMean", divided=True),
 ]

@@ -17,8 +17,8 @@ from ortfuse.pattern import Match, Pattern, attr, computed, op, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import floating, ints
-from ._proofs import COST
+from .._common import floating, ints
+from .._proofs import COST
 
 PASS = "cpu_decompositions"
 
@@ -51,7 +51,7 @@ def _divided(as_input: bool) -> Any:
 
 RULES = [
     Rule(
-        name="lpnorm.divided",
+        name="lpnorm.decompose_lpnorm",
         formula="LpNormalization(x)",
         pattern=op.LpNormalization(x, axis=attr("axis"), p=attr("p")),
         replace=(_divided(True), _divided(False)),

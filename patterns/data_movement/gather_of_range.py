@@ -20,8 +20,8 @@ from ortfuse.pattern import Match, Pattern, attr, built, computed, const, op, re
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import ints, is_filled_with, same_shape
-from ._proofs import COST
+from .._common import ints, is_filled_with, same_shape
+from .._proofs import COST
 
 PASS = "cpu_decompositions"
 
@@ -185,7 +185,7 @@ def are_sizes(match: Match) -> Refusal | None:
 
 RULES = [
     Rule(
-        name="tables.counted_rows",
+        name="gather_of_range.range_indices_to_slice",
         formula="x + Gather(table, range(0, end))",
         pattern=op.Add(x, op.Gather(table, op.Unsqueeze(counted, axes=attr("axes")) | counted, axis=rows)),
         replace=built(_cut, makes=("Add", "Slice", "Reshape", "Shape")),
@@ -208,7 +208,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="tables.part_of_positions",
+        name="gather_of_range.sliced_positions_to_slice",
         formula="Gather(table, positions[start : end])",
         pattern=op.Gather(
             table, op.Slice(const("positions"), start, end, axes=attr("along"), steps=attr("steps")).kept(), axis=rows
@@ -236,7 +236,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="tables.counted_from",
+        name="gather_of_range.fold_add_into_range",
         formula="range(0, length) + past",
         pattern=op.Add(op.Unsqueeze(positions, axes=attr("axes")).kept() | positions, past),
         replace=built(_counted_on, makes=("Range", "Add", "Unsqueeze")),

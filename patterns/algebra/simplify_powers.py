@@ -19,8 +19,8 @@ from ortfuse.pattern import Guard, Match, Pattern, op, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import floating
-from ._proofs import COST
+from .._common import floating
+from .._proofs import COST
 
 PASS = "cpu_decompositions"
 
@@ -130,7 +130,7 @@ cube = op.Mul(op.Mul(x, x), x)
 
 RULES = [
     _rule(
-        "products",
+        "integer_exponent_to_mul",
         op.Pow(x, scalar("exponent")),
         _as_products,
         Proof(
@@ -143,15 +143,21 @@ RULES = [
         is_not_averaged,
         makes=("Mul", "Reciprocal"),
     ),
-    _rule("inverse_root", op.Pow(x, -0.5), op.Reciprocal(op.Sqrt(x)), _ABOVE, is_at_least(0.0, above=True)),
-    _rule("and_half", op.Pow(x, 1.5), op.Mul(x, op.Sqrt(x)), _POSITIVE, is_at_least(0.0)),
     _rule(
-        "fourth",
+        "minus_half_to_reciprocal_sqrt",
+        op.Pow(x, -0.5),
+        op.Reciprocal(op.Sqrt(x)),
+        _ABOVE,
+        is_at_least(0.0, above=True),
+    ),
+    _rule("three_halves_to_mul_sqrt", op.Pow(x, 1.5), op.Mul(x, op.Sqrt(x)), _POSITIVE, is_at_least(0.0)),
+    _rule(
+        "fourth_to_squares",
         op.Mul(cube | op.Pow(x, 3.0), x),
         _multiplied(4),
         Proof(shapes={"x": "b 3"}, typical=TYPICAL),
     ),
-    _rule("of_root", op.Mul(root, root) | op.Pow(root, 2.0), x, _POSITIVE, is_at_least(0.0)),
-    _rule("of_logarithm", op.Exp(op.Log(x).kept()), x, _POSITIVE, is_at_least(0.0)),
-    _rule("logarithm", op.Log(op.Exp(x).kept()), x, _bounded(-40.0, 40.0, 100.0), keeps_its_digits),
+    _rule("square_of_sqrt", op.Mul(root, root) | op.Pow(root, 2.0), x, _POSITIVE, is_at_least(0.0)),
+    _rule("exp_of_log", op.Exp(op.Log(x).kept()), x, _POSITIVE, is_at_least(0.0)),
+    _rule("log_of_exp", op.Log(op.Exp(x).kept()), x, _bounded(-40.0, 40.0, 100.0), keeps_its_digits),
 ]

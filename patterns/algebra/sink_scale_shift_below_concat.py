@@ -17,7 +17,9 @@ from ortfuse.pattern import Match, Pattern, attr, computed, const, op, redundant
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._proofs import COST
+from .._proofs import COST
+
+PASS = "fuse.sink_below_concat"
 
 SOURCE = "ONNX operator Concat"
 MOST = 4
@@ -103,7 +105,7 @@ _NUMBERS = {f"{name}{number}": "" for name in "ab" for number in range(1, MOST +
 
 RULES = [
     Rule(
-        name="joined.maps",
+        name="scale_shift.sink_below_concat",
         formula="concat(x1 a1 + b1, x2 a2 + b2, ...)",
         pattern=_parts(2) | _parts(3) | _parts(4),
         replace=_map,

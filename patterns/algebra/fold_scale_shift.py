@@ -25,8 +25,10 @@ from ortfuse.pattern.constants import EPSILON
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import array_like
-from ._proofs import COST
+from .._common import array_like
+from .._proofs import COST
+
+PASS = "fuse.scale_shift"
 
 SOURCE = "distributive law"
 
@@ -189,7 +191,7 @@ def _rule(
     name: str, formula: str, pattern: Pattern, chain: _Chain, replace: Any, makes: tuple[str, ...], *guards: Guard
 ) -> Rule:
     return Rule(
-        name=f"affine.{name}",
+        name=f"scale_shift.{name}",
         formula=formula,
         pattern=pattern,
         replace=replace,
@@ -226,7 +228,7 @@ _SCALED_LAST, _SHIFTED_LAST = _Chain(_scaled_last, "abc", "ac"), _Chain(_shifted
 
 RULES = [
     _rule(
-        "factors",
+        "mul_of_mul",
         "x * a * b",
         _times(_times(x, "a").named("first"), "b").named("second"),
         _FACTORS,
@@ -234,7 +236,7 @@ RULES = [
         (),
     ),
     _rule(
-        "terms",
+        "add_of_add",
         "x + a + b",
         _plus(_plus(x, "a").named("first"), "b").named("second"),
         _TERMS,
@@ -243,7 +245,7 @@ RULES = [
         redundant("without it the result would be more exact than it was meant to be")(is_no_trick),
     ),
     _rule(
-        "scaled_last",
+        "mul_of_add_of_mul",
         "(x * a + b) * c",
         _times(_plus(_times(x, "a").named("first"), "b").named("second"), "c").named("third"),
         _SCALED_LAST,
@@ -252,7 +254,7 @@ RULES = [
         redundant(EXTREMES)(_SCALED_LAST.product_fits),
     ),
     _rule(
-        "shifted_last",
+        "add_of_mul_of_add",
         "(x + a) * b + c",
         _plus(_times(_plus(x, "a").named("first"), "b").named("second"), "c").named("third"),
         _SHIFTED_LAST,

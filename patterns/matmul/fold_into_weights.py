@@ -25,8 +25,10 @@ from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, op
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import array_like
-from ._proofs import COST
+from .._common import array_like
+from .._proofs import COST
+
+PASS = "fuse.fold_into_weights"
 
 SOURCE = "matrix products are associative and distributive"
 
@@ -353,7 +355,7 @@ def _rule(name: str, formula: str, pattern: Pattern, made: Parts, layers: Sequen
           *guards: Guard, scalars: Mapping[str, Sequence[float]] | None = None, assumes: Mapping[str, str] | None = None,
           **more: Any) -> Rule:  # fmt: skip
     return Rule(
-        name=f"products.{name}",
+        name=f"matmul.{name}",
         formula=formula,
         pattern=pattern,
         replace=_emitted(made, layers),
@@ -385,12 +387,12 @@ def _side_by_side() -> Iterator[Rule]:
     """A layer and s times another of the same input: an adapter, or one with a second weight."""
     adapter = linear(SECOND, linear(FIRST, x, is_summed=True))
     for names, words, branch, made, layers, sizes in (
-        (("adapter", "adapter_subtracted"), "first second", adapter, _both(FIRST, SECOND), (WEIGHT, FIRST, SECOND),
+        (("merge_lora", "merge_subtracted_lora"), "first second", adapter, _both(FIRST, SECOND), (WEIGHT, FIRST, SECOND),
          {"first": "6 2", "second": "2 5", "first_bias": "2", "second_bias": "1 5"}),
-        (("sum", "difference"), "other", linear(OTHER, x), _plain(OTHER), (WEIGHT, OTHER),
+        (("merge_parallel_weights", "merge_subtracted_weights"), "other", linear(OTHER, x), _plain(OTHER), (WEIGHT, OTHER),
          {"other": "6 5", "other_bias": "5"}),
     ):  # fmt: skip
-        copied = ("weight",) if names[0] == "adapter" else ("weight", "other")
+        copied = ("weight",) if names[0] == "merge_lora" else ("weight", "other")
         square = {key: "4" if key.endswith("bias") else "4 4" for key in sizes}
         for name, sign in zip(names, (1, -1), strict=True):
             term = scalar("s") * branch
@@ -430,7 +432,7 @@ _SHIFTED = tuple({"shift" if key == "scale" else key: shape for key, shape in ro
 
 RULES = [
     _rule(
-        "weights",
+        "merge_consecutive_weights",
         "(x first + first_bias) second + second_bias",
         linear(SECOND, linear(FIRST, x, is_summed=True)),
         _both(FIRST, SECOND),
@@ -444,23 +446,23 @@ RULES = [
     ),
     *_side_by_side(),
     _rule(
-        "scaled_input", "(x * scale) weight", linear(WEIGHT, scaled_input), SCALED_INPUT, (WEIGHT,), _SCALED,
+        "fold_input_scale", "(x * scale) weight", linear(WEIGHT, scaled_input), SCALED_INPUT, (WEIGHT,), _SCALED,
         weight_is_small, scale_is_along("x"), assumes=LIMITS,
     ),
     _rule(
-        "scaled_output", "(x weight + bias) * scale", scaled_output, SCALED_OUTPUT, (WEIGHT,), _SCALED,
+        "fold_output_scale", "(x weight + bias) * scale", scaled_output, SCALED_OUTPUT, (WEIGHT,), _SCALED,
         weight_is_small, scale_is_along("root"), assumes=LIMITS,
     ),
     _rule(
-        "own_multiple", "y + scale y, y = x weight", plain + op.Mul(plain, scale), MULTIPLE, (WEIGHT,), _SCALED,
+        "fold_add_of_scaled_self", "y + scale y, y = x weight", plain + op.Mul(plain, scale), MULTIPLE, (WEIGHT,), _SCALED,
         weight_is_small, scale_is_along("root"), allow_extra_operands=True, assumes=LIMITS,
     ),
     _rule(
-        "shifted_input", "(x + shift) weight + bias", linear(WEIGHT, shifted, is_summed=True), SHIFTED_INPUT, (WEIGHT,),
+        "fold_input_shift", "(x + shift) weight + bias", linear(WEIGHT, shifted, is_summed=True), SHIFTED_INPUT, (WEIGHT,),
         _SHIFTED, shift_is_along("x"), shift_is_small, sum_is_no_larger,
     ),
     _rule(
-        "shifted_output", "Gemm(x, weight, weight_bias) + shift", shifted_output, SHIFTED_OUTPUT, (WEIGHT,),
+        "fold_output_shift", "Gemm(x, weight, weight_bias) + shift", shifted_output, SHIFTED_OUTPUT, (WEIGHT,),
         _SHIFTED[:2], shift_is_along("root"),
     ),
 ]  # fmt: skip

@@ -17,10 +17,10 @@ from ortfuse.pattern import Guard, Match, Pattern, op, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import is_not_quantised, same_shape
-from ._proofs import ADDS_NO_AXES
-from .activation.rectifier import slope, slope_is_finite
-from .activation.sigmoid import is_steep
+from .._common import is_not_quantised, same_shape
+from .._proofs import ADDS_NO_AXES
+from ..activation.rectifier import slope, slope_is_finite
+from ..activation.sigmoid import is_steep
 
 PASS = "cpu_decompositions"
 
@@ -95,7 +95,7 @@ tanh = op.Tanh(scalar("steepness") * x)
 
 RULES = [
     Rule(
-        name="sigmoid.tanh",
+        name="sigmoid.tanh_to_sigmoid",
         pattern=scalar("gain") * tanh + scalar("offset") | scalar("gain") * (tanh + 1),
         replace=_sigmoid,
         makes=("Sigmoid", "Mul"),
@@ -108,13 +108,25 @@ RULES = [
             typical=TYPICAL,
         ),
     ),
-    _rule("mish.written_out", op.Mish(x), _quotient(), "arXiv:1908.08681", is_single, is_not_quantised),
+    _rule("mish.decompose_mish", op.Mish(x), _quotient(), "arXiv:1908.08681", is_single, is_not_quantised),
     _rule(
-        "mish.of_softplus", x * op.Tanh(op.Softplus(x)), _quotient(), "arXiv:1908.08681", is_single, is_not_quantised
+        "mish.decompose_tanh_of_softplus",
+        x * op.Tanh(op.Softplus(x)),
+        _quotient(),
+        "arXiv:1908.08681",
+        is_single,
+        is_not_quantised,
     ),
-    _rule("softplus.written_out", op.Softplus(x), _softplus(), "ONNX operator Softplus", is_single, is_not_quantised),
+    _rule(
+        "softplus.decompose_softplus",
+        op.Softplus(x),
+        _softplus(),
+        "ONNX operator Softplus",
+        is_single,
+        is_not_quantised,
+    ),
     Rule(
-        name="prelu.by_parts",
+        name="prelu.decompose_prelu",
         is_refinement=True,
         formula="prelu(x, slope), slopes that differ",
         pattern=op.PRelu(x, slope),
@@ -134,7 +146,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="where.of_condition",
+        name="where.one_zero_to_cast",
         formula="where(condition, 1, 0), or 0 and 1",
         pattern=op.Where(condition, scalar("chosen"), scalar("other")),
         replace=lambda match: op.Cast(condition if match["chosen"] else op.Not(condition), to=_dtype),

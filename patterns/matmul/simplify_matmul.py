@@ -18,7 +18,9 @@ from ortfuse.pattern import Guard, Match, Pattern, op, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._proofs import COST, SHAPES, computed_shape
+from .._proofs import COST, SHAPES, computed_shape
+
+PASS = "fuse.simplify_matmul"
 
 SOURCE = "matrix products are associative and distributive"
 
@@ -63,7 +65,7 @@ turned_a, turned_b = op.Transpose(a, perm=(1, 0)), op.Transpose(b, perm=(1, 0))
 def _transposed(name: str, product: Pattern, replace: Pattern) -> Rule:
     """A product that is transposed, and so is one of its factors."""
     return Rule(
-        name=f"products.{name}",
+        name=f"matmul.{name}",
         pattern=op.Transpose(product, perm=(1, 0)),
         replace=replace,
         exactness=Exactness.ROUNDING,
@@ -135,7 +137,7 @@ def _shared() -> Iterator[Rule]:
         for made, sign in ((op.Add, "+"), (op.Sub, "-")):
             one = made(z, w)
             yield _rule(
-                f"shared_{side}{'' if sign == '+' else '_subtracted'}",
+                f"factor_out_{side}{'' if sign == '+' else '_of_sub'}",
                 f"c z {sign} c w" if left else f"z c {sign} w c",
                 made(*products),
                 op.MatMul(c, one) if left else op.MatMul(one, c),
@@ -150,7 +152,7 @@ def _rule(
     name: str, formula: str, pattern: Pattern, replace: Pattern, shapes: Sequence[Any], *guards: Guard, **more: Any
 ) -> Rule:
     return Rule(
-        name=f"products.{name}",
+        name=f"matmul.{name}",
         formula=formula,
         pattern=pattern,
         replace=replace,
@@ -166,10 +168,14 @@ def _rule(
 
 RULES = [
     *_shared(),
-    _transposed("transposed_right", op.MatMul(a, turned_b), op.MatMul(b, op.Transpose(a, perm=(1, 0)))),
-    _transposed("transposed_left", op.MatMul(turned_a, b), op.MatMul(op.Transpose(b, perm=(1, 0)), a)),
+    _transposed(
+        "transpose_of_matmul_with_transposed_right", op.MatMul(a, turned_b), op.MatMul(b, op.Transpose(a, perm=(1, 0)))
+    ),
+    _transposed(
+        "transpose_of_matmul_with_transposed_left", op.MatMul(turned_a, b), op.MatMul(op.Transpose(b, perm=(1, 0)), a)
+    ),
     _rule(
-        "last_two_first",
+        "reassociate_right",
         "(a b) c",
         op.MatMul(op.MatMul(a, b), c),
         op.MatMul(a, op.MatMul(b, c)),
@@ -178,7 +184,7 @@ RULES = [
         proof=FINITE,
     ),
     _rule(
-        "first_two_first",
+        "reassociate_left",
         "a (b c)",
         op.MatMul(a, op.MatMul(b, c)),
         op.MatMul(op.MatMul(a, b), c),
@@ -187,7 +193,7 @@ RULES = [
         proof=FINITE,
     ),
     Rule(
-        name="products.expanded",
+        name="matmul.drop_expand_of_operand",
         formula="x expand(y), expand(y) x, and of tile(y)",
         pattern=(op.MatMul(c, repeated) | op.MatMul(repeated, c)).named("product"),
         replace=lambda match: op.MatMul(c, y) if match.choice("product") == 0 else op.MatMul(y, c),

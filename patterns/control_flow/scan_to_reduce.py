@@ -11,7 +11,9 @@ from ortfuse.pattern import Match, Pattern, body, computed, op, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import floating, ints
+from .._common import floating, ints
+
+PASS = "fuse.scan_to_reduce"
 
 first, elements = var("first"), var("elements")
 total = var("state") + var("element")
@@ -27,7 +29,7 @@ def state_is_as_large(match: Match) -> Refusal | None:
 
 def _rule(name: str, pattern: Pattern, replace: Pattern, source: str) -> Rule:
     return Rule(
-        name=f"bodies.{name}",
+        name=f"scan.{name}",
         pattern=pattern,
         replace=replace,
         guards=(floating("elements"), state_is_as_large),
@@ -46,13 +48,13 @@ _AXES = computed("axes", lambda match: ints([0]))
 
 RULES = [
     _rule(
-        "running_sum",
+        "scan_to_cumsum",
         _SCAN[1],
         first + op.CumSum(elements, _AXIS),
         "https://onnx.ai/onnx/operators/onnx__CumSum.html",
     ),
     _rule(
-        "sum",
+        "scan_to_reduce_sum",
         op.Scan(first, elements, body=body("state element", total), num_scan_inputs=1),
         first + op.ReduceSum(elements, _AXES, keepdims=0),
         "https://onnx.ai/onnx/operators/onnx__ReduceSum.html",

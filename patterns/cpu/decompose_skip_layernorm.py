@@ -12,8 +12,8 @@ from ortfuse.pattern import attr, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.targets import Quirk
 
-from ._common import same_shape
-from .normalization.normalization import fused_skip
+from .._common import same_shape
+from ..normalization.normalization import fused_skip
 
 PASS = "cpu_decompositions"
 
@@ -22,7 +22,7 @@ total = op.Sum(x, skip, opt(sum_bias))
 
 RULES = [
     Rule(
-        name="layernorm.apart",
+        name="layernorm.decompose_skip_layernorm",
         is_refinement=True,
         formula="SkipLayerNormalization(x, skip, gamma, beta, sum_bias)",
         pattern=fused_skip[0],

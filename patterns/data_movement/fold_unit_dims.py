@@ -19,9 +19,9 @@ from ortfuse.pattern import Guard, Match, Pattern, attr, built, computed, op, re
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import ints
-from ._proofs import COST
-from .canonicalize.merge_reshapes_and_transposes import unless_constant_target
+from .._common import ints
+from .._proofs import COST
+from ..canonicalize.merge_reshapes_and_transposes import unless_constant_target
 
 PASS = "fold_unit_dims"
 
@@ -105,7 +105,7 @@ def _constant(number: int, build: Any) -> Any:
     return build.constant([number])
 
 
-def _taken_out(name: str, count: int) -> Rule:
+def _taken_out(count: int) -> Rule:
     expanded = op.Expand(x, op.Concat(*_sizes(count), axis=0).kept()).named("expanded")
     axis = computed("axis", lambda match: ints([match["axes"][0] % count]))
 
@@ -115,7 +115,7 @@ def _taken_out(name: str, count: int) -> Rule:
         return made
 
     return Rule(
-        name=f"runtime.expanded_axis_of_{name}",
+        name=f"unit_dims.squeeze_of_expand_rank{count}",
         formula="squeeze(expand(x, concat(sizes)), axis)",
         pattern=op.Squeeze(expanded, axes=attr("axes")),
         replace=built(first, makes=("Expand", "Squeeze", "Concat")),
@@ -133,7 +133,7 @@ def _taken_out(name: str, count: int) -> Rule:
 
 RULES = [
     Rule(
-        name="runtime.unit_axes",
+        name="unit_dims.transpose_to_reshape",
         formula="transpose(x) of axes of size 1",
         pattern=op.Transpose(x, perm=attr("perm", lambda perm, facts: isinstance(perm, tuple | list), "known")),
         replace=op.Reshape(x, computed("target", target)),
@@ -147,7 +147,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="runtime.squeezed_unit_axes",
+        name="unit_dims.reshape_of_transpose_to_squeeze",
         formula="reshape(transpose(x), shape), x with axes of size 1",
         pattern=op.Reshape(
             op.Transpose(x, perm=attr("perm", lambda perm, facts: isinstance(perm, tuple | list), "known")),
@@ -165,6 +165,6 @@ RULES = [
             opset=13,
         ),
     ),
-    _taken_out("three", 3),
-    _taken_out("four", 4),
+    _taken_out(3),
+    _taken_out(4),
 ]

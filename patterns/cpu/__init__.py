@@ -1,0 +1,11 @@
+"""Decompositions of operators whose CPU kernels are slow, and fewer nodes to dispatch."""
+
+ORDER = (
+    "decompose_activations",
+    "decompose_lpnorm",
+    "decompose_skip_layernorm",
+    "decompose_slow_kernels",
+    "reduce_op_count",
+    "reduce_to_matmul",
+)
+"""The files in the order in which they are tried; those that are not named come last, by name."""
