@@ -20,40 +20,40 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ortfuse.bench import Latency
-from ortfuse.bench.peaks import Peaks
-from ortfuse.bench.sessions import SessionLatency
-from ortfuse.bisection.culprit import Culprit
-from ortfuse.calibration.run import Calibration
-from ortfuse.calibration.settings import Effect
-from ortfuse.cli.output import COMMANDS, name_of
-from ortfuse.difference import AttributeDifference, ConstantDifference, Only, OperandDifference, TensorDifference
-from ortfuse.execution.compare import Difference
-from ortfuse.execution.exploration import Exercise
-from ortfuse.explanation.explain import Fused, Missed
-from ortfuse.explanation.pins import PinOutcome
-from ortfuse.explanation.taken import Taken
-from ortfuse.fleet import Row
-from ortfuse.fleet.row import Outcome
+from ortfuse.api.result import Timings
+from ortfuse.cli.json_output import COMMANDS, name_of
 from ortfuse.inspection.inspection import Detour, FoundBlock, Import, Port, Region, Weights
-from ortfuse.passes import Grown
-from ortfuse.pipeline.described import ListInfo, OptionInfo, PassInfo, RuleInfo
+from ortfuse.pipeline.descriptions import ListInfo, OptionInfo, PassInfo, RuleInfo
 from ortfuse.pipeline.report import Counts, PassReport, Remark
-from ortfuse.precision.half.convert import Conversion
-from ortfuse.precision.outcome import Point as PrecisionPoint
-from ortfuse.precision.outcome import SiteReport
-from ortfuse.precision.phases import Phase
 from ortfuse.profiling import Creation, Denormals, Group, Kernel, Timing
 from ortfuse.profiling.kernels import VIEWS
 from ortfuse.profiling.result import Bottleneck
-from ortfuse.proof.prove import ProofReport
-from ortfuse.result import Timings
+from ortfuse.quantization.half.convert import Conversion
+from ortfuse.quantization.outcome import Point as PrecisionPoint
+from ortfuse.quantization.outcome import SiteReport
+from ortfuse.quantization.phases import Phase
 from ortfuse.rewrite import Event, NearMiss
 from ortfuse.rewrite.log import RuleStatistics
-from ortfuse.sessions import Setting
+from ortfuse.runtime.bench import Latency
+from ortfuse.runtime.bench.machine_peaks import Peaks
+from ortfuse.runtime.bench.session_timing import SessionLatency
+from ortfuse.runtime.comparison import Difference
+from ortfuse.runtime.inputs.exploration import Exercise
+from ortfuse.runtime.session_settings import Setting
+from ortfuse.sweeping import Row
+from ortfuse.sweeping.row import Outcome
+from ortfuse.transforms import Grown
 from ortfuse.tuning.outcome import Point
+from ortfuse.tuning.rule_costs.measure import Calibration
+from ortfuse.tuning.rule_costs.session_settings import Effect
+from ortfuse.verification.bisection.judge_edit import Culprit
+from ortfuse.verification.diff import AttributeDifference, ConstantDifference, Only, OperandDifference, TensorDifference
+from ortfuse.verification.explanation.explain import Fused, Missed
+from ortfuse.verification.explanation.forced_outcomes import PinOutcome
+from ortfuse.verification.explanation.lost_sites import Taken
+from ortfuse.verification.rule_tests.rule_test import ProofReport
 from ortfuse.verification.runtime_changes import RuntimeChange
-from ortfuse.verification.sites import SiteCheck
+from ortfuse.verification.translation_validation import SiteCheck
 
 Schema = dict[str, Any]
 ROOT = Path(__file__).parents[1]

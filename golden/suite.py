@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 import ortfuse
-from ortfuse.bench import executed_ops, typical_inputs
+from ortfuse.runtime.bench import executed_ops, typical_inputs
 from ortfuse.targets import CPU, Target, shipped_tables
 
 FOLDER = Path(__file__).parent

@@ -12,10 +12,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ortfuse.version import __version__ as __version__
+from ortfuse.io.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ortfuse.api import (
+    from ortfuse.analysis.facts import Facts
+    from ortfuse.api.models_file import ModelsFile
+    from ortfuse.api.optimize import (
         benchmark,
         bisect,
         bisect_runtime,
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
         save,
         verify,
     )
-    from ortfuse.calibration import calibrate, calibrate_session
-    from ortfuse.ecosystem import (
+    from ortfuse.api.profile import profile
+    from ortfuse.api.quantize import Lowered, Quantized, lower, quantize
+    from ortfuse.api.result import Result, WrongResultError
+    from ortfuse.errors import BoundError, OrtfuseError
+    from ortfuse.interop import (
         as_ir_pass,
         pattern_from,
         read_functions,
@@ -38,13 +43,11 @@ if TYPE_CHECKING:
         rule_from_models,
         substitute,
     )
-    from ortfuse.errors import BoundError, OrtfuseError
-    from ortfuse.facts.facts import Facts
-    from ortfuse.fleet import Sweep, sweep
-    from ortfuse.models_file import ModelsFile
     from ortfuse.options import Options
-    from ortfuse.passes import Context
-    from ortfuse.pattern import (
+    from ortfuse.pipeline import PassManager, RunReport, register_pass
+    from ortfuse.quantization.half import convert
+    from ortfuse.rewrite import Exactness, Proof, Rule
+    from ortfuse.rewrite.pattern import (
         Match,
         OpBuilder,
         Pattern,
@@ -60,35 +63,32 @@ if TYPE_CHECKING:
         var,
         variables,
     )
-    from ortfuse.pipeline import PassManager, RunReport, register_pass
-    from ortfuse.precision.half import convert
-    from ortfuse.profiled import profile
-    from ortfuse.quantized import Lowered, Quantized, lower, quantize
-    from ortfuse.result import Result, WrongResultError
-    from ortfuse.rewrite import Exactness, Proof, Rule
-    from ortfuse.sessions import SessionConfig, session
+    from ortfuse.runtime.session_settings import SessionConfig, session
+    from ortfuse.sweeping import Sweep, sweep
     from ortfuse.targets import Target
+    from ortfuse.transforms import Context
     from ortfuse.tuning import Constraints
+    from ortfuse.tuning.rule_costs import calibrate, calibrate_session
     from ortfuse.tuning.tune import Tuned, tune
 
 _HOMES = {
-    "ortfuse.api": "benchmark bisect bisect_runtime diff explain find inspect load optimize save verify",
-    "ortfuse.calibration": "calibrate calibrate_session",
-    "ortfuse.ecosystem": "as_ir_pass pattern_from read_functions register_operators rule_from rule_from_models substitute",
+    "ortfuse.api.optimize": "benchmark bisect bisect_runtime diff explain find inspect load optimize save verify",
+    "ortfuse.tuning.rule_costs": "calibrate calibrate_session",
+    "ortfuse.interop": "as_ir_pass pattern_from read_functions register_operators rule_from rule_from_models substitute",
     "ortfuse.errors": "BoundError OrtfuseError",
-    "ortfuse.facts.facts": "Facts",
-    "ortfuse.fleet": "Sweep sweep",
-    "ortfuse.models_file": "ModelsFile",
+    "ortfuse.analysis.facts": "Facts",
+    "ortfuse.sweeping": "Sweep sweep",
+    "ortfuse.api.models_file": "ModelsFile",
     "ortfuse.options": "Options",
-    "ortfuse.precision.half": "convert",
-    "ortfuse.passes": "Context",
-    "ortfuse.profiled": "profile",
-    "ortfuse.pattern": "Match OpBuilder Pattern attr computed const maybe ms op opt rest scalar var variables",
+    "ortfuse.quantization.half": "convert",
+    "ortfuse.transforms": "Context",
+    "ortfuse.api.profile": "profile",
+    "ortfuse.rewrite.pattern": "Match OpBuilder Pattern attr computed const maybe ms op opt rest scalar var variables",
     "ortfuse.pipeline": "PassManager RunReport register_pass",
-    "ortfuse.quantized": "Lowered Quantized lower quantize",
-    "ortfuse.result": "Result WrongResultError",
+    "ortfuse.api.quantize": "Lowered Quantized lower quantize",
+    "ortfuse.api.result": "Result WrongResultError",
     "ortfuse.rewrite": "Exactness Proof Rule",
-    "ortfuse.sessions": "SessionConfig session",
+    "ortfuse.runtime.session_settings": "SessionConfig session",
     "ortfuse.targets": "Target",
     "ortfuse.tuning": "Constraints",
     "ortfuse.tuning.tune": "Tuned tune",

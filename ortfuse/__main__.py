@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from ortfuse.printable import visible, visible_lines
-from ortfuse.streams import discard, secure
+from ortfuse.cli.streams import discard, secure
+from ortfuse.errors.printable import visible, visible_lines
 
 _INTERRUPTED = 130
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import DEQUANTISES, QUANTISES, has
-from ortfuse.pattern import Guard, Match, Pattern, computed, redundant
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal
+from ortfuse.ir.traits import DEQUANTISES, QUANTISES, has
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, redundant
 
 
 def is_suffix_axes(axes: Any, facts: Facts) -> bool:

@@ -29,9 +29,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, rearrange, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, op, rearrange, redundant, var
 
 from ._common import floating, ints
 from ._proofs import COST, SHAPES

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 from ortfuse.targets import register_operators
 
 from ._common import array_like

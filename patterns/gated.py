@@ -12,9 +12,9 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, OpBuilder, Pattern, ms, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, OpBuilder, Pattern, ms, op, var
 from ortfuse.targets import register_operators
 
 from ._common import same_shape

@@ -22,10 +22,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, product
-from ortfuse.pattern import Match, Pattern, attr, built, computed, const, fixed, ms, op, opt, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import DimLike, product
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, fixed, ms, op, opt, var
 
 from ._common import ints
 from ._proofs import COST

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ortfuse.bench import patience
-from ortfuse.execution import worker
-from ortfuse.sessions import measured
-from ortfuse.targets import CPU, calibrated, costs, shipped_costs, shipped_tables
+from ortfuse.runtime import worker
+from ortfuse.runtime.bench import stopping_rule
+from ortfuse.runtime.session_settings import measured_settings
+from ortfuse.targets import CPU, costs, measured_costs, shipped_costs, shipped_tables
 
 pytest_plugins = ("rule_cache",)
 
@@ -37,16 +37,16 @@ def _costs_of_the_processor_of_the_table(tmp_path_factory: pytest.TempPathFactor
     kind, formats = first.processor, first.formats
     costs.processor_kind, costs.number_formats = lambda: kind, lambda: formats
     file: Path = tmp_path_factory.mktemp("cache") / "calibration.json"
-    calibrated.calibration_file = lambda: file
-    measured.settings_file = lambda: file.with_name("sessions.json")
+    measured_costs.calibration_file = lambda: file
+    measured_settings.settings_file = lambda: file.with_name("sessions.json")
     shipped_costs.cache_clear()
-    calibrated.costs_here.cache_clear()
+    measured_costs.costs_here.cache_clear()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_more_rounds_than_asked_for() -> None:
     """Tests measure as many rounds as they ask for, however the times scatter."""
-    patience.SECONDS = 0.0
+    stopping_rule.SECONDS = 0.0
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 import ortfuse
-from ortfuse.assessment import idle_options
+from ortfuse.api.instrumentation import idle_options
 from ortfuse.errors import ModelFileError, OptionError, PatternError, VerificationError
 from ortfuse.targets import Target
 
@@ -116,7 +116,7 @@ def test_every_public_name_can_be_imported() -> None:
 
 
 WRONG_RULE = """
-from ortfuse.pattern import op, var
+from ortfuse.rewrite.pattern import op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 x = var("x")

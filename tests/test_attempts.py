@@ -14,10 +14,11 @@ from onnx import numpy_helper, parser
 
 import ortfuse
 from ortfuse.errors import OutputError, PassError, PipelineError, RewriteError, VerificationError
-from ortfuse.execution.session import Session
-from ortfuse.model.interop import enter
-from ortfuse.passes import Context, RulePass, finalize
-from ortfuse.passes.cse import CommonSubexpressions
+from ortfuse.io.interop import enter
+from ortfuse.runtime.session import Session
+from ortfuse.transforms import Context, RulePass
+from ortfuse.transforms.cleanup import finalize
+from ortfuse.transforms.cleanup.cse import CommonSubexpressions
 
 GELU = """<ir_version: 8, opset_import: ["" : 20]> g (float[b, 4] x) => (float[b, 4] y)
 <float r = {1.4142135}, float one = {1}, float h = {0.5}>
@@ -196,11 +197,11 @@ def test_external_data_are_copied_along_but_replace_nothing(tmp_path: Path) -> N
 def test_large_weights_are_not_read_to_see_whether_a_result_loads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from ortfuse.execution import loading
+    from ortfuse.runtime import load_check
 
     given = []
-    opened = loading.opened
-    monkeypatch.setattr(loading, "opened", lambda *args, **kwargs: given.append(args) or opened(*args, **kwargs))
+    opened = load_check.opened
+    monkeypatch.setattr(load_check, "opened", lambda *args, **kwargs: given.append(args) or opened(*args, **kwargs))
     model = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 20]> g (float[b, 20000] x) => (float[b, 200] y) { y = MatMul(x, w) }'
     )
@@ -216,7 +217,7 @@ def test_large_weights_are_not_read_to_see_whether_a_result_loads(
 
 def test_what_is_written_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The bytes of the files that will be in place, data files under their temporary names included."""
-    from ortfuse.model import write
+    from ortfuse.io import write
 
     model = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 20]> g (float[b, 20000] x) => (float[b, 1] z) '
@@ -244,16 +245,16 @@ def test_what_is_written_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_a_result_loads_without_the_runtimes_optimisations_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A result that needs them to load is not written where the original does not."""
-    from ortfuse.execution import loading
+    from ortfuse.runtime import load_check
 
-    opened = loading.opened
+    opened = load_check.opened
 
     def only_optimised(source: bytes, weights: Any, settings: Any, isolated: bool) -> Any:
         if settings.level == "none" and b"Gelu" in source:
             raise ValueError("no kernel for Gelu")
         return opened(source, weights, settings, isolated)
 
-    monkeypatch.setattr(loading, "opened", only_optimised)
+    monkeypatch.setattr(load_check, "opened", only_optimised)
     result = ortfuse.optimize(gelu(), output=tmp_path / "o.onnx")
     assert "Gelu" not in {node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node}
     (note,) = [note for note in result.report.notes if note.startswith("left out")]
@@ -269,9 +270,9 @@ def test_a_result_stays_below_opsets_at_which_the_runtime_does_not_load_the_mode
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """No rewrite is to blame: the model as it was is not loaded there either."""
-    from ortfuse.execution import loading
+    from ortfuse.runtime import load_check
 
-    opened = loading.opened
+    opened = load_check.opened
 
     def up_to_20(source: bytes, *args: Any, **kwargs: Any) -> Any:
         if max(one.version for one in onnx.load_from_string(source).opset_import if not one.domain) > 20:
@@ -280,7 +281,7 @@ def test_a_result_stays_below_opsets_at_which_the_runtime_does_not_load_the_mode
 
     model = parser.parse_model(RMS)
     assert "RMSNormalization" in {node.op_type for node in ortfuse.optimize(model).model.graph.node}
-    monkeypatch.setattr(loading, "opened", up_to_20)
+    monkeypatch.setattr(load_check, "opened", up_to_20)
     result = ortfuse.optimize(model, output=tmp_path / "o.onnx")
     assert not result.left_alone
     assert "RMSNormalization" not in {node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node}

@@ -14,11 +14,11 @@ from typer import Exit
 from typer.testing import CliRunner
 
 import ortfuse
-from ortfuse.bench import Latencies, Latency
 from ortfuse.cli.app import app
-from ortfuse.cli.output import as_data
-from ortfuse.cli.regression import demand_no_regression
-from ortfuse.fleet import Row, Sweep
+from ortfuse.cli.check import demand_no_regression
+from ortfuse.cli.json_output import as_data
+from ortfuse.runtime.bench import Latencies, Latency
+from ortfuse.sweeping import Row, Sweep
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[2,8] x) => (float[2,8] y)
 <float half = {0.5}, float one = {1}, float root = {1.4142135}> {

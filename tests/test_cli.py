@@ -25,15 +25,15 @@ import ortfuse
 from ortfuse.__main__ import main
 from ortfuse.cli import arguments
 from ortfuse.cli.app import app
-from ortfuse.cli.usage import seconds
+from ortfuse.cli.parsing import seconds
 from ortfuse.pipeline import PassManager, built_in_lists
-from ortfuse.report.catalogue import show_lists
+from ortfuse.report.terminal.catalogue import show_lists
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 BERT = str(GOLDEN / "bert.sdpa.ts.onnx")
 
 WRONG_RULE = """
-from ortfuse.pattern import op, var
+from ortfuse.rewrite.pattern import op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 x = var("x")
@@ -105,7 +105,7 @@ def test_a_page_does_not_bring_what_is_on_it_to_the_terminal_too(tmp_path: Path)
 
 def test_what_cost_decides_can_be_measured_here_or_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "costs.json"
-    monkeypatch.setattr("ortfuse.bench.meter.default_cache", lambda: cache)
+    monkeypatch.setattr("ortfuse.runtime.bench.rewrite_timing.default_cache", lambda: cache)
     report = tmp_path / "report.json"
     result = run("optimize", BERT, "--measure", "--pin", "gelu=com.microsoft.Gelu", "--size", "sequence=8",
                  "--json", str(report))  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ortfuse.version import __version__
+from ortfuse.io.version import __version__
 
 yaml = pytest.importorskip("yaml")
 

@@ -15,14 +15,14 @@ from onnx.parser import parse_model
 from typer.testing import CliRunner
 
 import ortfuse
-from ortfuse.assessment import at_common_sizes, inputs_to_measure
-from ortfuse.attempts import runnable
+from ortfuse.api.fallback import runnable
+from ortfuse.api.instrumentation import at_common_sizes, inputs_to_measure
 from ortfuse.cli.app import app
 from ortfuse.errors import OptionError, VerificationError
-from ortfuse.execution.experiments import explored
-from ortfuse.graph.declared_sizes import KEY, DeclaredSizes, declared_sizes
-from ortfuse.model.declare_sizes import declare_sizes
+from ortfuse.io.declare_sizes import declare_sizes
+from ortfuse.ir.declared_sizes import KEY, DeclaredSizes, declared_sizes
 from ortfuse.options import Options
+from ortfuse.runtime.reference_runs import explored
 
 HEAD = '<ir_version: 10, opset_import: ["": 21]> g '
 EXPANDED = (

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import ortfuse
-from ortfuse import api
-from ortfuse.cli import models
+from ortfuse.api import optimize
+from ortfuse.cli import model_commands
 from ortfuse.cli.app import app
 from ortfuse.options import Options
 from ortfuse.rewrite import Rewriter, Rule
@@ -23,7 +23,7 @@ from ortfuse.rewrite import Rewriter, Rule
 BERT = Path(__file__).parents[1] / "golden" / "models" / "bert.sdpa.ts.onnx"
 
 WRONG_RULE = """
-from ortfuse.pattern import op, var
+from ortfuse.rewrite.pattern import op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 x = var("x")
@@ -40,7 +40,7 @@ def test_from_the_command_to_the_rewriter_a_model_passes_few_functions(monkeypat
 
     def seen(self: Rewriter, rules: Iterable[Rule]) -> int:
         frame, way = sys._getframe(1), ["Rewriter.run"]
-        while frame is not None and frame.f_code is not models.optimize.__code__:
+        while frame is not None and frame.f_code is not model_commands.optimize.__code__:
             if frame.f_globals["__name__"].startswith("ortfuse."):
                 way.append(frame.f_code.co_qualname)
             frame = frame.f_back  # type: ignore[assignment]
@@ -141,7 +141,7 @@ def test_a_wrong_result_is_raised_and_not_written(tmp_path: Path) -> None:
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "enter", None)
+    monkeypatch.setattr(optimize, "enter", None)
     with pytest.raises(ortfuse.OrtfuseError, match="the folder none does not exist"):
         ortfuse.optimize(BERT, output="none/out.onnx")
     with pytest.raises(ortfuse.OrtfuseError, match="no rule or family 'attenton'"):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ortfuse.pipeline import load_catalogue, registry
-from ortfuse.proof import prove
-from ortfuse.targets import custom
+from ortfuse.targets import custom_operators
+from ortfuse.verification.rule_tests import prove
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -22,12 +22,12 @@ def blocks(guide: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """What the examples register is forgotten."""
-    registered, operators = dict(registry._registered), dict(custom._registered)
+    registered, operators = dict(registry._registered), dict(custom_operators._registered)
     yield
     registry._registered.clear()
     registry._registered.update(registered)
-    custom._registered.clear()
-    custom._registered.update(operators)
+    custom_operators._registered.clear()
+    custom_operators._registered.update(operators)
 
 
 @pytest.mark.parametrize("number", range(len(blocks("writing-a-rule.md"))))

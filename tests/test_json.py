@@ -14,19 +14,19 @@ from typer.testing import CliRunner
 
 import ortfuse
 from docs import schemas
-from ortfuse.bench import Latencies, Latency
-from ortfuse.calibration import Effect, MeasuredSettings
 from ortfuse.cli.app import app
-from ortfuse.cli.output import COMMANDS, as_data
+from ortfuse.cli.json_output import COMMANDS, as_data
 from ortfuse.errors import BoundError, ConstraintError
-from ortfuse.fleet import Row, Sweep
-from ortfuse.fleet.row import Status
 from ortfuse.options import Options
-from ortfuse.precision.effects import Spread
-from ortfuse.precision.outcome import Outcome, SiteReport, Tried
-from ortfuse.precision.outcome import Point as PrecisionPoint
-from ortfuse.sessions import SessionConfig, Setting
+from ortfuse.quantization.outcome import Outcome, SiteReport, Tried
+from ortfuse.quantization.outcome import Point as PrecisionPoint
+from ortfuse.quantization.output_effects import Spread
+from ortfuse.runtime.bench import Latencies, Latency
+from ortfuse.runtime.session_settings import SessionConfig, Setting
+from ortfuse.sweeping import Row, Sweep
+from ortfuse.sweeping.row import Status
 from ortfuse.tuning.outcome import Point, TuningOutcome
+from ortfuse.tuning.rule_costs import Effect, MeasuredSettings
 from ortfuse.tuning.tune import Tuned
 
 WEIGHTS = ", ".join(str(number % 7 - 3) for number in range(32))
@@ -41,7 +41,7 @@ g (float[b,s,16] q, float[b,s,16] k, float[b,s,16] v, float[b,2,p,8] past_k, flo
     => (float[b,s,16] y, float[b,2,t,8] present_k, float[b,2,t,8] present_v)
 { y, present_k, present_v = Attention<q_num_heads=2, kv_num_heads=2, is_causal=1>(q, k, v, , past_k, past_v) }"""
 RULE = """
-from ortfuse.pattern import op, var
+from ortfuse.rewrite.pattern import op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 x = var("x")

@@ -20,8 +20,9 @@ SCRIPT = """
 import re, sys
 from pathlib import Path
 import ortfuse
-from ortfuse.passes import fold, spill
-fold._BATCH_BYTES, spill.IN_MEMORY = 1 << 25, 1 << 23
+from ortfuse.transforms import constant_store
+from ortfuse.transforms.cleanup import constant_folding
+constant_folding._BATCH_BYTES, constant_store.IN_MEMORY = 1 << 25, 1 << 23
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from ortfuse.api.models_file import ModelsFile
 from ortfuse.cli.app import app
 from ortfuse.errors import ModelFileError, OptionError
-from ortfuse.models_file import ModelsFile
 from ortfuse.options import Options
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "sweep.md"

@@ -17,7 +17,7 @@ from benchmarks.trust.grid.pairs import LABEL, pair
 from benchmarks.trust.grid.seeds import versions
 from benchmarks.trust.grid.trying import failures
 from ortfuse import explain, optimize
-from ortfuse.execution.session import Session
+from ortfuse.runtime.session import Session
 
 
 def test_what_is_known_of_operators_agrees_with_the_runtime() -> None:

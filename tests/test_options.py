@@ -11,8 +11,8 @@ import pytest
 
 from ortfuse.errors import OptionError, OrtfuseError
 from ortfuse.options import IN_FILES, AllOptions, Options
-from ortfuse.passes import Fold
 from ortfuse.targets import Target
+from ortfuse.transforms import Fold
 
 EVERYTHING: dict[str, Any] = {
     "passes": ["canonicalize", 'fuse.linear{without="linear.gemm"}'],

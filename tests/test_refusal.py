@@ -7,8 +7,8 @@ from typing import get_args
 import onnx_ir as ir
 import pytest
 
-from ortfuse.dims import symbol
-from ortfuse.refusal import ANY, Code, Refusal, Subject, refuse, words
+from ortfuse.ir.dims import symbol
+from ortfuse.ir.remark import ANY, Code, Refusal, Subject, refuse, words
 
 X = ir.Value(name="x")
 MASK = Subject.of(X, "mask")

@@ -17,7 +17,7 @@ try:
     main()
 except SystemExit as end:
     assert not end.code
-print("loaded:", *sorted({"sympy.core", "pydantic", "onnxruntime", "ortfuse.proof", "ortfuse.bench"} & set(sys.modules)))
+print("loaded:", *sorted({"sympy.core", "pydantic", "onnxruntime", "ortfuse.verification.rule_tests", "ortfuse.runtime.bench"} & set(sys.modules)))
 """
 
 

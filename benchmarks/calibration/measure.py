@@ -28,13 +28,13 @@ from rich.table import Table
 from benchmarks.models import FULL_SIZE, GOLDEN, one_of_each, sizes_of
 from benchmarks.results import RAW, Results
 from ortfuse import Options, PassManager, load
-from ortfuse.bench import SiteMeter
-from ortfuse.calibration import calibrate
-from ortfuse.graph.edit import Edit
-from ortfuse.passes.profitability import Choices
+from ortfuse.ir.edit import Edit
+from ortfuse.runtime.bench import SiteMeter
 from ortfuse.targets import CostTable, Estimate
 from ortfuse.targets.costs import WORTH_IT, Measured
 from ortfuse.targets.processor import processor_in_full
+from ortfuse.transforms.profitability import Choices
+from ortfuse.tuning.rule_costs import calibrate
 
 COSTS, SITES = "calibration.costs.json", "calibration.sites.json"
 """Files beside the raw result: the cost table, and the cache of measured sites."""

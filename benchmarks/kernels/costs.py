@@ -2,7 +2,7 @@
 
     python -m benchmarks.kernels.costs --write
 
-The measurements are those of `ortfuse calibrate` (`ortfuse.calibration`): both sides of a rule's declaration at the sizes
+The measurements are those of `ortfuse calibrate` (`ortfuse.tuning.rule_costs`): both sides of a rule's declaration at the sizes
 that its proof calls typical, interleaved, in the runtime with its optimisations on. Another process that takes the processor
 for seconds spoils all that is measured then, and looks sure: the passes are minutes apart, and their median counts. The file
 holds a table for each kind of processor; this writes the one of the processor at hand.
@@ -19,12 +19,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ortfuse.calibration import candidates
-from ortfuse.calibration.speedup import speedup
 from ortfuse.pipeline import load_catalogue
 from ortfuse.targets import CPU, shipped_costs
 from ortfuse.targets.costs import FLOAT32, shipped_file
 from ortfuse.targets.processor import number_formats, processor_kind, processor_name
+from ortfuse.tuning.rule_costs import candidates
+from ortfuse.tuning.rule_costs.speedup import speedup
 
 
 def main(

@@ -144,7 +144,7 @@ def _document(findings: Sequence[Finding], times: Sequence[str]) -> str:
     head = f"""# Kernels of this runtime
 
 Made by `python -m benchmarks.kernels --write` with onnxruntime {onnxruntime.__version__} ({CPU}), onnx {onnx.__version__},
-{os.cpu_count()} processors. Guards that follow from the refusals are in `ortfuse/targets/limits.py`.
+{os.cpu_count()} processors. Guards that follow from the refusals are in `ortfuse/targets/kernel_constraints.py`.
 
 ## Right, wrong, refused
 

@@ -27,15 +27,15 @@ from rich.progress import track
 from benchmarks.kernels.identities import ANY, IMAGES, identities
 from benchmarks.kernels.layer_identities import layer_identities
 from benchmarks.results import Results
-from ortfuse.api import optimize
+from ortfuse.api.optimize import optimize
 from ortfuse.errors import OrtfuseError
-from ortfuse.execution.session import Session
 from ortfuse.pipeline import load_catalogue
-from ortfuse.proof.build import Builder
-from ortfuse.proof.run import rewrite
+from ortfuse.runtime.session import Session
 from ortfuse.targets import Target
 from ortfuse.targets.costs import sizes_text
 from ortfuse.targets.processor import processor_kind
+from ortfuse.verification.rule_tests.build_instances import Builder
+from ortfuse.verification.rule_tests.run_instance import rewrite
 
 SLOW = 1.5
 """From this ratio of times on a spelling is reported."""

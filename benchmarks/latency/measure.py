@@ -30,7 +30,7 @@ from benchmarks.isolated import call, preload
 from benchmarks.models import FULL_SIZE, chosen, folder_for, sizes_of
 from benchmarks.peers import PACKAGES, SINGLE, Peer, preloaded, transformers_for
 from benchmarks.results import Results
-from ortfuse.execution.inputs import Inputs
+from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.targets.processor import processor_in_full
 
 COMMAND = "python -m benchmarks.latency"
@@ -66,8 +66,8 @@ def latencies(
     Returns:
         The sizes in words, and by tool what was measured; the original's under `default`.
     """
-    from ortfuse.bench import measure, typical_inputs
-    from ortfuse.model.io import load
+    from ortfuse.io.files import load
+    from ortfuse.runtime.bench import measure, typical_inputs
 
     original = load(source)
     label, inputs = typical_inputs(original, sizes=sizes)
@@ -81,8 +81,8 @@ def latencies(
 
 def in_its_session(source: Path, result: Path, inputs: Inputs, rounds: int, threads: int) -> dict[str, Any] | None:
     """A result in the session that is recommended beside it, against the original in a default one; `None` if none is."""
-    from ortfuse.bench import Candidate, measure_sessions
-    from ortfuse.sessions import stored_config
+    from ortfuse.runtime.bench import Candidate, measure_sessions
+    from ortfuse.runtime.session_settings import stored_config
 
     values = stored_config(result).values()
     if not values:
@@ -225,7 +225,7 @@ def main(
     if unknown:
         raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
     console = Console(width=None if sys.stdout.isatty() else 150)
-    preload([*preloaded(tool or ()), "ortfuse.bench"])
+    preload([*preloaded(tool or ()), "ortfuse.runtime.bench"])
     results = Results("latency", output, processor_in_full())
     rows = results.rows()
     for path in chosen(models, names or [], rows, fresh):

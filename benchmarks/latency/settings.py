@@ -31,10 +31,10 @@ COMMAND = "python -m benchmarks.latency.settings"
 
 def compare(source: Path, result: Path, sizes: Mapping[str, int], rounds: int, threads: int) -> dict[str, Any]:
     """Measure each setting on a result; then the original, the result, and the result in its best session, in turns."""
-    from ortfuse.bench import Candidate, measure_sessions, typical_inputs
-    from ortfuse.calibration.settings import calibrate_session
-    from ortfuse.model.io import load
-    from ortfuse.sessions.recommended import derived
+    from ortfuse.io.files import load
+    from ortfuse.runtime.bench import Candidate, measure_sessions, typical_inputs
+    from ortfuse.runtime.session_settings.recommendations import derived
+    from ortfuse.tuning.rule_costs.session_settings import calibrate_session
 
     with tempfile.TemporaryDirectory() as folder:
         found = calibrate_session(

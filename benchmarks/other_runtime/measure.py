@@ -31,7 +31,7 @@ from benchmarks.models import FULL_SIZE, chosen, folder_for, sizes_of
 from benchmarks.precision.measure import brief, made_inputs, make_inputs
 from benchmarks.precision.tools import BOUNDS
 from benchmarks.results import PACKAGES, Results
-from ortfuse.execution.inputs import Inputs
+from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.targets.processor import processor_in_full
 
 COMMAND = "python -m benchmarks.other_runtime"
@@ -100,9 +100,9 @@ def compared(
     source: Path, results: Mapping[str, Path], tools: Sequence[str], folder: Path, rounds: int, threads: int
 ) -> dict[str, Any]:
     """The errors on inputs that no tool has seen, and latencies side by side, by tool; the original's under `default`."""
-    from ortfuse.bench.latency import interleaved
-    from ortfuse.execution.session import Session
-    from ortfuse.precision.metrics import METRICS
+    from ortfuse.quantization.metrics import METRICS
+    from ortfuse.runtime.bench.latency import interleaved
+    from ortfuse.runtime.session import Session
 
     given, unseen = made_inputs(folder / "given"), made_inputs(folder / "unseen")
     files = {"default": source, **results}
@@ -137,7 +137,7 @@ def compared(
 
 def own_profile(result: Path, folder: Path, threads: int) -> dict[str, float]:
     """Milliseconds of a run of our result by operator, the longest first."""
-    from ortfuse.profiled import profile
+    from ortfuse.api.profile import profile
 
     found = profile(result, inputs=folder / "unseen", threads=threads, remedies=False)
     return {group.name: round(group.seconds * 1e3, 3) for group in found.by("operator")[:MOST_OPERATORS]}

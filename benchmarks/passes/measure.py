@@ -28,16 +28,16 @@ import ortfuse
 from benchmarks.models import GOLDEN, one_of_each, sizes_of
 from benchmarks.passes.summary import PRICES, brief, summed
 from benchmarks.results import Results
-from ortfuse.bench import typical_inputs
-from ortfuse.bench.peaks import Peaks
-from ortfuse.bisection.slowdown import WithoutRule
 from ortfuse.errors import OrtfuseError
-from ortfuse.execution.inputs import Inputs
-from ortfuse.execution.naming import name_all_nodes
-from ortfuse.profiling.roof import works
+from ortfuse.profiling.roofline import works
 from ortfuse.profiling.trace import trace
 from ortfuse.rewrite import Exactness
+from ortfuse.runtime.bench import typical_inputs
+from ortfuse.runtime.bench.machine_peaks import Peaks
+from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.node_naming import name_all_nodes
 from ortfuse.targets import CPU, Target, shipped_tables
+from ortfuse.verification.bisection.slowdown import WithoutRule
 
 COMMAND = "python -m benchmarks.passes"
 NOMINAL = Peaks(flops=2e11, bandwidth=2e10, processor="nominal", threads=2)

@@ -45,7 +45,7 @@ DEFAULTS = (
     "resnet50.ts",
     "speech.ts",
 )
-PRELOADED = ("onnx", "onnxruntime", "ortfuse.pipeline", "ortfuse.precision", "scipy.optimize")
+PRELOADED = ("onnx", "onnxruntime", "ortfuse.pipeline", "ortfuse.quantization", "scipy.optimize")
 LIMIT = 900.0
 SLOWEST = 0.98
 """A speedup over float32 that counts as noise."""
@@ -53,9 +53,9 @@ SLOWEST = 0.98
 
 def make_inputs(source: Path, sizes: Mapping[str, int], folder: Path) -> str:
     """Write the inputs into two folders, and tell their sizes."""
-    from ortfuse.execution.session import Session
-    from ortfuse.model.io import load
-    from ortfuse.precision.samples import generated
+    from ortfuse.io.files import load
+    from ortfuse.quantization.input_sets import generated
+    from ortfuse.runtime.session import Session
 
     model = load(source)
     label, made = generated(Session(model), model, sizes, range(GIVEN + UNSEEN))
@@ -73,11 +73,11 @@ def made_inputs(folder: Path) -> list[dict[str, Any]]:
 
 def compared(source: Path, results: Mapping[str, Path], folder: Path, rounds: int, threads: int) -> dict[str, Any]:
     """The errors on inputs that no tool has seen, and the latencies side by side, by tool."""
-    from ortfuse.bench import measure
     from ortfuse.errors import OrtfuseError
-    from ortfuse.execution.session import Session
-    from ortfuse.model.io import load
-    from ortfuse.precision.metrics import METRICS
+    from ortfuse.io.files import load
+    from ortfuse.quantization.metrics import METRICS
+    from ortfuse.runtime.bench import measure
+    from ortfuse.runtime.session import Session
 
     inputs = made_inputs(folder / "unseen")
     session = Session(str(source), threads=threads)
@@ -264,7 +264,7 @@ def main(
     if unknown := set(tool or ()) - set(TOOLS):
         raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
     console = Console(width=None if sys.stdout.isatty() else 190)
-    preload(["__main__", *PRELOADED, "ortfuse.bench"])
+    preload(["__main__", *PRELOADED, "ortfuse.runtime.bench"])
     results = Results("precision", output, processor_in_full())
     rows = results.rows()
     for path in chosen(models, names or [], rows):

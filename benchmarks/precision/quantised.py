@@ -25,10 +25,10 @@ from rich.table import Table
 import ortfuse
 from benchmarks.models import FULL_SIZE
 from benchmarks.results import Results
-from ortfuse.bench import executed_ops
-from ortfuse.execution.session import Session
-from ortfuse.precision.metrics import METRICS
-from ortfuse.precision.samples import generated
+from ortfuse.quantization.input_sets import generated
+from ortfuse.quantization.metrics import METRICS
+from ortfuse.runtime.bench import executed_ops
+from ortfuse.runtime.session import Session
 from ortfuse.targets.processor import processor_in_full
 
 COMMAND = "python -m benchmarks.precision.quantised"

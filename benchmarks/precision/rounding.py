@@ -22,9 +22,9 @@ from rich.table import Table
 
 import ortfuse
 from benchmarks.results import Results
-from ortfuse.execution.integer_products import saturates
-from ortfuse.execution.session import Session
-from ortfuse.precision.metrics import METRICS
+from ortfuse.quantization.metrics import METRICS
+from ortfuse.runtime.integer_matmul import saturates
+from ortfuse.runtime.session import Session
 from ortfuse.targets.processor import processor_in_full
 
 COMMAND = "python -m benchmarks.precision.rounding"

@@ -23,19 +23,19 @@ from rich.console import Console
 import ortfuse
 from benchmarks.models import GOLDEN
 from benchmarks.results import Results
-from ortfuse.bench import Latency
-from ortfuse.bench.meter import content_of
 from ortfuse.errors import BoundError
-from ortfuse.execution.inputs import Inputs
-from ortfuse.execution.session import Session
-from ortfuse.model.io import load
-from ortfuse.precision import finals
-from ortfuse.precision.metrics import METRICS
-from ortfuse.precision.rules import Rules
-from ortfuse.precision.rungs import rung_rules
-from ortfuse.precision.samples import generated
-from ortfuse.precision.store import Store
-from ortfuse.precision.under_bound import Request, fastest
+from ortfuse.io.files import load
+from ortfuse.quantization import final_measurement
+from ortfuse.quantization.input_sets import generated
+from ortfuse.quantization.measurement_store import Store
+from ortfuse.quantization.metrics import METRICS
+from ortfuse.quantization.mixed_precision_search import Request, fastest
+from ortfuse.quantization.scheme_rules import Rules
+from ortfuse.quantization.schemes import rung_rules
+from ortfuse.runtime.bench import Latency
+from ortfuse.runtime.bench.rewrite_timing import content_of
+from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.session import Session
 
 COMMAND = "python -m benchmarks.precision.seeds"
 
@@ -85,7 +85,7 @@ def one_seed(model: ir.Model, original: ir.Model, seed: int) -> dict[str, Any]:
     every = rung_rules()
     few = np.random.default_rng(seed).choice(list(every), RUNGS, replace=False)
     try:
-        with mock.patch.object(finals, "measure", clock.measure):
+        with mock.patch.object(final_measurement, "measure", clock.measure):
             found = fastest(
                 model,
                 original,

@@ -25,7 +25,7 @@ import ortfuse
 from benchmarks.precision import made_inputs
 from benchmarks.results import Results
 from ortfuse.errors import BoundError, OrtfuseError
-from ortfuse.execution.session import Session
+from ortfuse.runtime.session import Session
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, Any]

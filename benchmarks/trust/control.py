@@ -24,7 +24,7 @@ import typer
 import ortfuse
 from benchmarks.results import Results
 from ortfuse.errors import OrtfuseError
-from ortfuse.execution.session import Session
+from ortfuse.runtime.session import Session
 
 TYPES = {
     "number": "float",

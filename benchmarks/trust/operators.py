@@ -61,7 +61,7 @@ def try_pairs(numbers: range, seed: int) -> Tried:
 
 
 def _try(name: str, chosen: Iterable[Cell]) -> Tried:
-    from ortfuse.execution import worker
+    from ortfuse.runtime import worker
 
     worker.LIMIT = _LIMIT
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))

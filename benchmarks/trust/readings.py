@@ -4,7 +4,7 @@
     python -m benchmarks.trust.readings Softmax RoiAlign      # these operators
 
 The models are the cells of the conformance grid (`benchmarks.trust.operators`) at every opset at which their operator changed.
-Only the number of the opset is set to each later one, nothing is converted. `ortfuse.graph.schemas.keeps_meaning` says of each
+Only the number of the opset is set to each later one, nothing is converted. `ortfuse.ir.schemas.keeps_meaning` says of each
 pair whether both readings agree; it is wrong where it says so and the results differ.
 """
 
@@ -27,8 +27,8 @@ from benchmarks.trust.grid.seeds import seeds, versions
 from benchmarks.trust.raising import all_are, equal, saturates_strangely
 from benchmarks.trust.standard import same
 from ortfuse.errors import VerificationError
-from ortfuse.execution.session import Session
-from ortfuse.graph.schemas import keeps_meaning
+from ortfuse.ir.schemas import keeps_meaning
+from ortfuse.runtime.session import Session
 
 SAME, ROUNDED, DIFFERS, REFUSED = "same", "rounded otherwise", "differs", "refused"
 

@@ -21,8 +21,8 @@ import typer
 
 from benchmarks.results import Results
 from ortfuse.pipeline import load_catalogue
-from ortfuse.proof import prove
-from ortfuse.proof.mutation import Score, Trial, mutants
+from ortfuse.verification.rule_tests import prove
+from ortfuse.verification.rule_tests.mutation import Score, Trial, mutants
 
 COMMAND = "python -m benchmarks.trust.rule_tests --write"
 COUNTS = (

@@ -30,9 +30,9 @@ from rich.table import Table
 
 from benchmarks.models import FULL_SIZE, GOLDEN, sizes_of
 from benchmarks.results import PACKAGES, Results
-from ortfuse.bench import Candidate
-from ortfuse.bench.sessions import Enough
 from ortfuse.errors import OrtfuseError
+from ortfuse.runtime.bench import Candidate
+from ortfuse.runtime.bench.session_timing import Enough
 
 COMMAND = "python -m benchmarks.tuner"
 SHARES = 2.8
@@ -73,10 +73,10 @@ def one_model(
 ) -> dict[str, Any]:
     """Both searches and every list on one model, measured side by side."""
     from ortfuse import Constraints, Options, optimize, tune
-    from ortfuse.assessment import inputs_to_measure
-    from ortfuse.bench import SessionMeter
-    from ortfuse.model.io import load
-    from ortfuse.sessions import stored_config
+    from ortfuse.api.instrumentation import inputs_to_measure
+    from ortfuse.io.files import load
+    from ortfuse.runtime.bench import SessionMeter
+    from ortfuse.runtime.session_settings import stored_config
 
     started = time.monotonic()
     options = Options(sizes=dict(sizes), bench=True, threads=threads)

@@ -1,5 +1,5 @@
 """The command line."""
 
-from ortfuse.cli.deferred import defer
+from ortfuse.cli.lazy_imports import defer
 
 defer()

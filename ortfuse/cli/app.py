@@ -1,7 +1,7 @@
 """The command line: `ortfuse optimize`, `quantize`, `substitute`, `verify`, `bisect`, `explain`, `inspect`, `bench`, ...
 
 Each command parses its arguments, calls the public function of the same name and prints the result. Exit codes are
-documented in `ortfuse.cli.usage`.
+documented in `ortfuse.cli.parsing`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Annotated
 
 import typer
 
-from ortfuse.cli.conversion import convert
-from ortfuse.cli.difference import diff
-from ortfuse.cli.fleet import sweep
-from ortfuse.cli.inspection import inspect
-from ortfuse.cli.models import bench, bisect, explain, optimize, verify
-from ortfuse.cli.profiling import calibrate, profile
-from ortfuse.cli.quantization import quantize
-from ortfuse.cli.rules import passes, prove
-from ortfuse.cli.subgraphs import substitute
-from ortfuse.cli.tuning import tune
-from ortfuse.cli.usage import Command, OneLineErrors, WithVerify, show_version
+from ortfuse.cli.convert import convert
+from ortfuse.cli.diff import diff
+from ortfuse.cli.inspect import inspect
+from ortfuse.cli.model_commands import bench, bisect, explain, optimize, verify
+from ortfuse.cli.parsing import Command, OneLineErrors, WithVerify, show_version
+from ortfuse.cli.profile import calibrate, profile
+from ortfuse.cli.quantize import quantize
+from ortfuse.cli.rule_commands import passes, prove
+from ortfuse.cli.substitute import substitute
+from ortfuse.cli.sweep import sweep
+from ortfuse.cli.tune import tune
 
 app = typer.Typer(
     name="ortfuse",

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ortfuse.assumptions import ASSUMPTIONS
+from ortfuse.analysis.assumptions import ASSUMPTIONS
 from ortfuse.cli.declared_sizes import fixed, numbers, ranges, same
-from ortfuse.cli.usage import positive_number, purpose, seconds, size_in_bytes, verification, whole_number
+from ortfuse.cli.parsing import positive_number, purpose, seconds, size_in_bytes, verification, whole_number
 from ortfuse.errors import OptionError, OutputError
 from ortfuse.options import Options, Purpose, Verification
 
 if TYPE_CHECKING:
-    from ortfuse.models_file import Settings
+    from ortfuse.api.models_file import Settings
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Config = Annotated[
@@ -402,7 +402,7 @@ def settings_of(models: Path | None, model: Path) -> Settings | None:
     """
     if models is None:
         return None
-    from ortfuse.models_file import ModelsFile
+    from ortfuse.api.models_file import ModelsFile
 
     return ModelsFile.load(models).demand(model)
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from ortfuse.errors import OptionError
+from ortfuse.errors.printable import brief
 from ortfuse.options import LONGEST
-from ortfuse.printable import brief
 
 Same = Annotated[
     list[str] | None,

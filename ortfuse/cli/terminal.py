@@ -19,10 +19,10 @@ from rich.segment import Segment
 from rich.text import Text
 
 from ortfuse.cli.arguments import in_flags
-from ortfuse.cli.usage import INTERRUPTED, UNUSABLE
+from ortfuse.cli.parsing import INTERRUPTED, UNUSABLE
+from ortfuse.cli.streams import discard
 from ortfuse.errors import OptionError, OrtfuseError, OrtfuseWarning, OutputError
-from ortfuse.printable import visible, visible_lines
-from ortfuse.streams import discard
+from ortfuse.errors.printable import visible, visible_lines
 
 PIPED = 140
 """The width where the output is no terminal and `COLUMNS` does not say another."""

@@ -1,9 +1,9 @@
 """What is in a model: blocks found by patterns, costs and the limits of this machine."""
 
-from ortfuse.inspection.assembly import find_blocks
+from ortfuse.inspection.block_assembly import find_blocks
 from ortfuse.inspection.blocks import DETECTORS, PASSES, Detector
 from ortfuse.inspection.inspection import Detour, FoundBlock, Import, Inspection, Port, Region, Weights, inspection
-from ortfuse.inspection.ways import Block
+from ortfuse.inspection.paths import Block
 
 __all__ = [
     "DETECTORS",

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.graph import walk
-from ortfuse.graph.traits import DEQUANTISES, MICROSOFT, MOVES, has
-from ortfuse.inspection.joined import joined
-from ortfuse.inspection.states import hands_on_a_product
-from ortfuse.inspection.ways import ATTENTION, CONVOLUTIONS, MATRICES, Block, common, layers, path
-from ortfuse.pattern import (
+from ortfuse.analysis.facts import Facts
+from ortfuse.inspection.concat_blocks import joined
+from ortfuse.inspection.loop_states import hands_on_a_product
+from ortfuse.inspection.paths import ATTENTION, CONVOLUTIONS, MATRICES, Block, common, layers, path
+from ortfuse.ir import walk
+from ortfuse.ir.remark import Refusal
+from ortfuse.ir.traits import DEQUANTISES, MICROSOFT, MOVES, has
+from ortfuse.rewrite.pattern import (
     Guard,
     Match,
     Pattern,
@@ -37,7 +38,6 @@ from ortfuse.pattern import (
     rest,
     var,
 )
-from ortfuse.refusal import Refusal
 
 PASSES = (
     "canonicalize, "

@@ -10,17 +10,17 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.bench.peaks import Peaks
-from ortfuse.dims import Dim, DimLike, evaluate, symbols
-from ortfuse.facts.costs import Cost, cost_of
-from ortfuse.facts.facts import Facts
-from ortfuse.graph import walk
-from ortfuse.graph.schemas import needed_opset
-from ortfuse.graph.tensors import tensors
-from ortfuse.inspection.assembly import find_blocks
-from ortfuse.inspection.ways import Block
-from ortfuse.model.training_mode import training_note
+from ortfuse.analysis.costs import Cost, cost_of
+from ortfuse.analysis.facts import Facts
+from ortfuse.inspection.block_assembly import find_blocks
+from ortfuse.inspection.paths import Block
+from ortfuse.io.training_mode import training_note
+from ortfuse.ir import walk
+from ortfuse.ir.dims import Dim, DimLike, evaluate, symbols
+from ortfuse.ir.schemas import needed_opset
+from ortfuse.ir.tensors import tensors
 from ortfuse.rewrite import NODES_KEY
+from ortfuse.runtime.bench.machine_peaks import Peaks
 from ortfuse.targets import Target
 
 REST = "everything else"

@@ -1,8 +1,8 @@
 """Pipelines: their text, pass lists, the registry of passes, the catalogue of rules, and the manager that runs them."""
 
 from ortfuse.pipeline.catalogue import Catalogue, RuleFile, load_catalogue
-from ortfuse.pipeline.content import Content
 from ortfuse.pipeline.manager import PassManager
+from ortfuse.pipeline.model_signs import Content
 from ortfuse.pipeline.passlists import PassList, built_in_lists, lists_with, read_list, suitable_list
 from ortfuse.pipeline.registry import passes, register_pass
 from ortfuse.pipeline.report import Counts, PassReport, RunReport

@@ -13,34 +13,34 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.assumptions import ASSUMPTIONS
+from ortfuse.analysis.assumptions import ASSUMPTIONS
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, PipelineError, RewriteError, RuleError
-from ortfuse.facts.facts import Facts
-from ortfuse.graph import walk
-from ortfuse.graph.edit import Inspector
-from ortfuse.graph.kept import release, telling
-from ortfuse.model.check import check
-from ortfuse.model.intake import NOTES
-from ortfuse.model.io import uncollected
-from ortfuse.model.training_mode import training_note
+from ortfuse.io.check import check
+from ortfuse.io.files import uncollected
+from ortfuse.io.from_protobuf import NOTES
+from ortfuse.io.training_mode import training_note
+from ortfuse.ir import walk
+from ortfuse.ir.edit import Inspector
+from ortfuse.ir.preserved_nodes import release, telling
 from ortfuse.options import TABLE, Options, PipelineLike
-from ortfuse.passes import Choices, Context, Finalize, Meter, Pass
-from ortfuse.passes.foreign import ForeignPass, foreign_pass
-from ortfuse.passes.profitability import full_name, names_one
-from ortfuse.passes.recurrence.nonempty import declared_least_sizes
-from ortfuse.passes.user_passes import is_of_ortfuse, run_pass
-from ortfuse.pipeline.build import CANONICALIZE, Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
-from ortfuse.pipeline.content import Content
-from ortfuse.pipeline.opaque import opaque_functions, take_out
+from ortfuse.pipeline.forced_choices import checked, pinned_rules, pins_first, with_pinned_passes
+from ortfuse.pipeline.model_signs import Content
+from ortfuse.pipeline.opaque_functions import opaque_functions, take_out
 from ortfuse.pipeline.passlists import lists_with, read_list
-from ortfuse.pipeline.pins import checked, pinned_rules, pins_first, with_pinned_passes
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
+from ortfuse.pipeline.steps import CANONICALIZE, Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.text import Item, parse
 from ortfuse.rewrite import Debugging, Log, Rule
 from ortfuse.targets import DEFECTS, Target
 from ortfuse.targets.opset import AUTHOR as RAISE_OPSET
+from ortfuse.transforms import Choices, Context, Finalize, Meter, Pass
+from ortfuse.transforms.onnx_ir_adapter import ForeignPass, foreign_pass
+from ortfuse.transforms.profitability import full_name, names_one
+from ortfuse.transforms.recurrence.nonempty_sizes import declared_least_sizes
+from ortfuse.transforms.user_pass import is_of_ortfuse, run_pass
 
 NECESSARY = frozenset({Finalize.name, RAISE_OPSET})
 """The authors of changes without which there is no result."""

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from ortfuse.errors import PipelineError
-from ortfuse.model.small_files import from_toml, read_text
-from ortfuse.pipeline.content import SIGNS, Content
+from ortfuse.io.small_files import from_toml, read_text
+from ortfuse.pipeline.model_signs import SIGNS, Content
 from ortfuse.pipeline.text import Pipeline, parse
 
 FALLBACK = "all"

@@ -11,7 +11,8 @@ from types import UnionType
 from typing import Any, TypeVar, cast
 
 from ortfuse.errors import PipelineError
-from ortfuse.passes import (
+from ortfuse.pipeline.text import Call, OptionValue
+from ortfuse.transforms import (
     AddedParts,
     AsFunctions,
     CommonSubexpressions,
@@ -41,8 +42,7 @@ from ortfuse.passes import (
     Unroll,
     WidenAttention,
 )
-from ortfuse.passes.foreign import ForeignPass, foreign_pass
-from ortfuse.pipeline.text import Call, OptionValue
+from ortfuse.transforms.onnx_ir_adapter import ForeignPass, foreign_pass
 
 _P = TypeVar("_P")
 

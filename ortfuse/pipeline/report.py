@@ -9,9 +9,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.graph.walk import nodes
-from ortfuse.passes import Choice, Grown, constant_bytes
+from ortfuse.ir.walk import nodes
 from ortfuse.rewrite import Event, Log, NearMiss
+from ortfuse.transforms import Choice, Grown, constant_bytes
 
 
 @dataclass

@@ -9,14 +9,23 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import UnsettledError
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.fingerprint import fingerprint
-from ortfuse.passes import CommonSubexpressions, Constants, Context, DeadCode, Finalize, Pass, RulePass, constant_bytes
-from ortfuse.passes.user_passes import is_of_ortfuse
-from ortfuse.pipeline.build import Repeated, Single, Step
+from ortfuse.ir.fingerprint import fingerprint
 from ortfuse.pipeline.report import PassReport
+from ortfuse.pipeline.steps import Repeated, Single, Step
 from ortfuse.rewrite import Log
+from ortfuse.transforms import (
+    CommonSubexpressions,
+    Constants,
+    Context,
+    DeadCode,
+    Finalize,
+    Pass,
+    RulePass,
+    constant_bytes,
+)
+from ortfuse.transforms.user_pass import is_of_ortfuse
 
 
 @dataclass(frozen=True)

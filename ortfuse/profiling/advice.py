@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ortfuse.bench.digits import digits
-from ortfuse.explanation import Explanation
-from ortfuse.graph.traits import MOVES
+from ortfuse.ir.traits import MOVES
+from ortfuse.profiling.kernel_limits import of_others, of_products
 from ortfuse.profiling.kernels import Kernel, reached
-from ortfuse.profiling.reasons import of_others, of_products
 from ortfuse.profiling.result import Bottleneck, Denormals, Profile
-from ortfuse.sessions.recommended import DENORMALS
+from ortfuse.runtime.bench.number_format import digits
+from ortfuse.runtime.session_settings.recommendations import DENORMALS
+from ortfuse.verification.explanation import Explanation
 
 LEAST = 0.02
 """What takes a smaller part of the time is not named."""

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from ortfuse.execution.as_it_is import Runnable
-from ortfuse.execution.inputs import Inputs
-from ortfuse.execution.session import LARGEST, weight_bytes
-from ortfuse.execution.worker import WORKER, UnavailableError
-from ortfuse.facts.facts import Facts
+from ortfuse.analysis.facts import Facts
 from ortfuse.profiling.kernels import Kernel
 from ortfuse.profiling.result import Denormals
 from ortfuse.profiling.trace import trace
-from ortfuse.sessions.denormals import first_that_sees, sources
-from ortfuse.sessions.recommended import DENORMALS
+from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.session import LARGEST, weight_bytes
+from ortfuse.runtime.session_settings.denormals import first_that_sees, sources
+from ortfuse.runtime.session_settings.recommendations import DENORMALS
+from ortfuse.runtime.unrepresentable_models import Runnable
+from ortfuse.runtime.worker import WORKER, UnavailableError
 
 ROUNDS = 5
 """How often a model is run at most with zeros for such numbers."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ortfuse.profiling.origins import Made, Origin
-from ortfuse.profiling.roof import Work
+from ortfuse.profiling.node_origins import Made, Origin
+from ortfuse.profiling.roofline import Work
 from ortfuse.profiling.trace import Executed
 
 NETWORK = "the network itself"

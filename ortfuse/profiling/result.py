@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ortfuse.bench.peaks import Peaks
-from ortfuse.profiling.creation import Creation
 from ortfuse.profiling.kernels import VIEWS, Group, Kernel, by_kind_of_block, groups, reached
+from ortfuse.profiling.session_creation import Creation
 from ortfuse.profiling.timing import Timing
+from ortfuse.runtime.bench.machine_peaks import Peaks
 
 SCHEMA = "ortfuse.profile/1"
 """The name and version of the JSON data; the number changes when fields are renamed or go."""

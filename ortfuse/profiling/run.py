@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from ortfuse.bench.peaks import Peaks
-from ortfuse.execution.as_it_is import Runnable
-from ortfuse.execution.inputs import Inputs
-from ortfuse.execution.naming import name_all_nodes
-from ortfuse.profiling.creation import creation
 from ortfuse.profiling.kernels import VIEWS, Kernel, groups, kernel
-from ortfuse.profiling.origins import origins
+from ortfuse.profiling.node_origins import origins
 from ortfuse.profiling.result import Profile, SideBySide
-from ortfuse.profiling.roof import Work, works
+from ortfuse.profiling.roofline import Work, works
+from ortfuse.profiling.session_creation import creation
 from ortfuse.profiling.timing import Source, Timing, timing
 from ortfuse.profiling.trace import Trace, trace, traces
+from ortfuse.runtime.bench.machine_peaks import Peaks
+from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.node_naming import name_all_nodes
+from ortfuse.runtime.unrepresentable_models import Runnable
 
 PROFILED_MORE = 1.15
 """A model that is slower than this under the profiler has kernels so short that measuring them lengthens them."""

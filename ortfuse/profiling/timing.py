@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
-from ortfuse.bench.scatter import quartile_spread
-from ortfuse.execution.as_it_is import Runnable
-from ortfuse.execution.inputs import Inputs
-from ortfuse.execution.session import Session
-from ortfuse.execution.worker import WORKER
-from ortfuse.profiling.runs import AWAKE, WARMUP, settling_runs
+from ortfuse.profiling.profiled_runs import AWAKE, WARMUP, settling_runs
+from ortfuse.runtime.bench.confidence import quartile_spread
+from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.session import Session
+from ortfuse.runtime.unrepresentable_models import Runnable
+from ortfuse.runtime.worker import WORKER
 
 SESSIONS = 3
 """How many sessions are created; the shortest time counts."""

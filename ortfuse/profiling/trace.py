@@ -19,13 +19,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.bench.executed import KERNEL, is_execution
 from ortfuse.errors import CrashError, OrtfuseError, VerificationError
-from ortfuse.execution.as_it_is import Runnable
-from ortfuse.execution.inputs import Inputs
-from ortfuse.execution.session import Session, weight_bytes
-from ortfuse.model.io import load
-from ortfuse.profiling.runs import ASLEEP, AWAKE, WARMUP, run_settled
+from ortfuse.io.files import load
+from ortfuse.profiling.profiled_runs import ASLEEP, AWAKE, WARMUP, run_settled
+from ortfuse.runtime.bench.executed_operators import KERNEL, is_execution
+from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.session import Session, weight_bytes
+from ortfuse.runtime.unrepresentable_models import Runnable
 
 TURNS = 3
 """How often models take turns."""
@@ -112,7 +112,7 @@ def trace(
     """Run a model under the profiler.
 
     Args:
-        model: The model; its nodes have names, each its own (`ortfuse.execution.naming`).
+        model: The model; its nodes have names, each its own (`ortfuse.runtime.node_naming`).
         inputs: What it is run on.
         runs: How many runs count; fewer if so many events would not be kept.
         threads: Threads per operator; 0 leaves the choice to the runtime.

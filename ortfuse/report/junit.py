@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from xml.etree import ElementTree
 
-from ortfuse.fleet import Row, Sweep
-from ortfuse.printable import visible
-from ortfuse.report.fleet import done, speed
+from ortfuse.errors.printable import visible
+from ortfuse.report.terminal.sweep import done, speed
+from ortfuse.sweeping import Row, Sweep
 
 SUITE = "ortfuse.sweep"
 

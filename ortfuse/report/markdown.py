@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ortfuse.fleet import Row, Sweep
-from ortfuse.printable import visible
-from ortfuse.report.fleet import done, speed, summary
+from ortfuse.errors.printable import visible
+from ortfuse.report.terminal.sweep import done, speed, summary
+from ortfuse.sweeping import Row, Sweep
 
 _HEADINGS = ("model", "status", "nodes", "speedup (95 %)", "fused", "remark")
 

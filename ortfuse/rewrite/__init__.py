@@ -1,6 +1,6 @@
 """Rules as data, and the one rewriter that applies them."""
 
-from ortfuse.graph.editor import NODES_KEY, RULE_KEY
+from ortfuse.ir.editor import NODES_KEY, RULE_KEY
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics, Step
 from ortfuse.rewrite.profitability import Chooser, FirstLegal

@@ -8,18 +8,18 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-from ortfuse.dims import Dim, DimLike
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import OrtfuseError, PatternError, RuleError
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.editor import Editor
-from ortfuse.graph.schemas import accepts, schema_at
-from ortfuse.graph.walk import captured_values
-from ortfuse.pattern.language import Pattern
-from ortfuse.pattern.match import Match
-from ortfuse.refusal import Refusal, Subject, refuse
+from ortfuse.ir.dims import Dim, DimLike
+from ortfuse.ir.editor import Editor
+from ortfuse.ir.remark import Refusal, Subject, refuse
+from ortfuse.ir.schemas import accepts, schema_at
+from ortfuse.ir.walk import captured_values
 from ortfuse.rewrite.emit import Emitter
+from ortfuse.rewrite.pattern.language import Pattern
+from ortfuse.rewrite.pattern.match import Match
 from ortfuse.rewrite.rule import Exactness, Rule
-from ortfuse.targets.quirks import Quirk
+from ortfuse.targets.known_bugs import Quirk
 
 Outputs = list[tuple[ir.Value, ir.Value]]
 """Pairs of a value to replace and its replacement; the roots of the match come first."""

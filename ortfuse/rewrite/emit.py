@@ -10,8 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.graph.schemas import needed_opset
-from ortfuse.pattern.language import (
+from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.schemas import needed_opset
+from ortfuse.rewrite.emit_data_movement import part, rearranged
+from ortfuse.rewrite.pattern.language import (
     Alt,
     Attr,
     Built,
@@ -28,11 +30,9 @@ from ortfuse.pattern.language import (
     Sum,
     Var,
 )
-from ortfuse.pattern.match import Match
-from ortfuse.pattern.rearrangement import Rearrange
-from ortfuse.pattern.siblings import Siblings
-from ortfuse.refusal import Refusal, refuse
-from ortfuse.rewrite.moving import part, rearranged
+from ortfuse.rewrite.pattern.match import Match
+from ortfuse.rewrite.pattern.rearrangement import Rearrange
+from ortfuse.rewrite.pattern.siblings import Siblings
 
 
 class Emitter:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import Dim, DimLike
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RewriteError
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.walk import Scope, scopes
+from ortfuse.ir.dims import Dim, DimLike
+from ortfuse.ir.walk import Scope, scopes
 
 
 @dataclass(frozen=True)

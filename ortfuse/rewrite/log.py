@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
-from ortfuse.graph import walk
-from ortfuse.graph.editor import Change
-from ortfuse.graph.traits import PLAIN
-from ortfuse.refusal import Refusal
+from ortfuse.ir import walk
+from ortfuse.ir.editor import Change
+from ortfuse.ir.remark import Refusal
+from ortfuse.ir.traits import PLAIN
 
 Step = Literal["pattern", "guards", "replacement"]
 """The step at which a rule failed: "pattern" if only part of its pattern matched; "guards" if all of it did, but a guard or

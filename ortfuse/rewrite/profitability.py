@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ortfuse.graph.edit import Edit
-from ortfuse.pattern.language import Pattern
-from ortfuse.pattern.match import Match
-from ortfuse.refusal import Refusal
+from ortfuse.ir.edit import Edit
+from ortfuse.ir.remark import Refusal
+from ortfuse.rewrite.pattern.language import Pattern
+from ortfuse.rewrite.pattern.match import Match
 from ortfuse.rewrite.rule import Rule
 
 

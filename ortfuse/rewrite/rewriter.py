@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RewriteError
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.editor import RULE_KEY, Editor
-from ortfuse.graph.schemas import droppable_outputs, used_length
-from ortfuse.graph.traits import CONTROL_FLOW
-from ortfuse.graph.walk import nested_nodes, used_values
-from ortfuse.pattern.language import Pattern
-from ortfuse.pattern.match import Match, Miss
-from ortfuse.pattern.result import Ranges
-from ortfuse.refusal import Refusal, refuse
+from ortfuse.ir.editor import RULE_KEY, Editor
+from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.schemas import droppable_outputs, used_length
+from ortfuse.ir.traits import CONTROL_FLOW
+from ortfuse.ir.walk import nested_nodes, used_values
 from ortfuse.rewrite.candidate import Candidate, Legality, Outputs, author_of
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, Step
+from ortfuse.rewrite.pattern.language import Pattern
+from ortfuse.rewrite.pattern.match import Match, Miss
+from ortfuse.rewrite.pattern.match_result import Ranges
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
 from ortfuse.rewrite.rounding_sums import merged_with_others
 from ortfuse.rewrite.rule import Rule, demand_proof

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern.match import Match
-from ortfuse.refusal import Refusal, refuse
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.rewrite.pattern.match import Match
 from ortfuse.rewrite.rule import Exactness, Rule
 
 LEAST = {

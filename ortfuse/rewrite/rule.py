@@ -14,16 +14,16 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike
 from ortfuse.errors import RuleError
-from ortfuse.graph.traits import PLAIN
-from ortfuse.pattern.language import Attr, Built, Chain, Op, Opt, Part, Pattern, Scalar, Var, bare
-from ortfuse.pattern.least import least_nodes
-from ortfuse.pattern.match import Guard, Match, Matcher
-from ortfuse.pattern.outline import names_in_bodies
-from ortfuse.pattern.rearrangement import Rearrange
-from ortfuse.pattern.siblings import Siblings
-from ortfuse.targets.quirks import Quirk
+from ortfuse.ir.dims import DimLike
+from ortfuse.ir.traits import PLAIN
+from ortfuse.rewrite.pattern.language import Attr, Built, Chain, Op, Opt, Part, Pattern, Scalar, Var, bare
+from ortfuse.rewrite.pattern.match import Guard, Match, Matcher
+from ortfuse.rewrite.pattern.min_nodes import least_nodes
+from ortfuse.rewrite.pattern.rearrangement import Rearrange
+from ortfuse.rewrite.pattern.siblings import Siblings
+from ortfuse.rewrite.pattern.statistics import names_in_bodies
+from ortfuse.targets.known_bugs import Quirk
 
 SOME = 3
 """The fewest nodes of a partial match that is near."""
@@ -99,7 +99,7 @@ class Proof:
     instance can have (as the failure prints them), `never_empty` symbols that the rule takes to be greater than 0, and
     `assumes` the near misses (by their description, `*` for any) that break an assumption of the rule. `redundant` names
     conditions of the pattern without which the rule would still be right, as mutation tests print them; guards declare that
-    themselves (`ortfuse.pattern.redundant`). `followed_by` is a unary operator applied to the root, or a function of the
+    themselves (`ortfuse.rewrite.pattern.redundant`). `followed_by` is a unary operator applied to the root, or a function of the
     builder and the root, for rules whose guards look at the consumers of the root.
     """
 

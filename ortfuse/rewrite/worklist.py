@@ -10,8 +10,8 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from ortfuse.graph.walk import graphs
-from ortfuse.pattern.roots import MOST_TRIED
+from ortfuse.ir.walk import graphs
+from ortfuse.rewrite.pattern.sibling_roots import MOST_TRIED
 from ortfuse.rewrite.rule import Rule, results_of
 
 _MOST_BESIDE = MOST_TRIED + 1

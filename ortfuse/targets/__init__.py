@@ -2,10 +2,16 @@
 
 from ortfuse.targets.blocked_layout import unless_blocked
 from ortfuse.targets.costs import CostTable, Estimate, shipped_costs, shipped_tables
-from ortfuse.targets.custom import libraries, missing_functions, register_operators, use_library, with_functions
+from ortfuse.targets.custom_operators import (
+    libraries,
+    missing_functions,
+    register_operators,
+    use_library,
+    with_functions,
+)
 from ortfuse.targets.kernel_table import Kernel, KernelTable
+from ortfuse.targets.known_bugs import DEFECTS, Quirk
 from ortfuse.targets.opset import opset_needed, raise_opset, raise_to_newest
-from ortfuse.targets.quirks import DEFECTS, Quirk
 from ortfuse.targets.target import CPU, Target, installed
 
 __all__ = [

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import MICROSOFT
-from ortfuse.refusal import Refusal, refuse, words
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import DimLike
+from ortfuse.ir.remark import Refusal, refuse, words
+from ortfuse.ir.traits import MICROSOFT
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 8, 16
 """The sizes of a block of channels; a convolution of fewer channels than a block reads its input as it is."""

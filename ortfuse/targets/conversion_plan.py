@@ -14,8 +14,8 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.errors import TargetError
-from ortfuse.graph.editor import Editor
-from ortfuse.targets.skeleton import STUB_DOMAIN, Skeleton, graph_attributes
+from ortfuse.ir.editor import Editor
+from ortfuse.targets.opset_skeleton import STUB_DOMAIN, Skeleton, graph_attributes
 
 _ALLOWS_ZERO = 14
 """The opset from which on a Reshape can be told that a target of 0 is a size."""

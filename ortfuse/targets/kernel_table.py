@@ -7,8 +7,8 @@ from it.
 The JSON form is one object: ``format`` (1), ``runtime``, ``provider``, ``max_opset``, ``max_ir_version``, ``type_sets``
 (lists of ONNX type strings such as ``tensor(float)``, referred to by index) and ``operators``: one object for each
 operator with ``domain``, ``name``, ``schemas`` and ``kernels``. It may also contain empirical findings about the provider:
-``limits`` (:mod:`ortfuse.targets.stated_limits`), ``costs`` (in the form of a cost file) and ``quirks`` (names of
-:class:`ortfuse.targets.quirks.Quirk`). For each of these that is absent, ortfuse's own findings on the provider are used.
+``limits`` (:mod:`ortfuse.targets.stated_constraints`), ``costs`` (in the form of a cost file) and ``quirks`` (names of
+:class:`ortfuse.targets.known_bugs.Quirk`). For each of these that is absent, ortfuse's own findings on the provider are used.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 import onnx
 
 from ortfuse.errors import OutputError, TargetError
-from ortfuse.model.atomic_write import write_text
-from ortfuse.model.small_files import from_json, read_text
-from ortfuse.runtime_registry import Definition, definitions
+from ortfuse.io.atomic_write import write_text
+from ortfuse.io.runtime_registry import Definition, definitions
+from ortfuse.io.small_files import from_json, read_text
 from ortfuse.targets.costs import CostTable
-from ortfuse.targets.limits import Limit
-from ortfuse.targets.quirks import Quirk
-from ortfuse.targets.stated_limits import StatedLimit
+from ortfuse.targets.kernel_constraints import Limit
+from ortfuse.targets.known_bugs import Quirk
+from ortfuse.targets.stated_constraints import StatedLimit
 
 FORMAT = 1
 # The end of a kernel's version range if the runtime leaves it open.
@@ -206,7 +206,7 @@ class KernelTable:
 
         Args:
             path: The file.
-            follow: As for `ortfuse.model.atomic_write.write_bytes`.
+            follow: As for `ortfuse.io.atomic_write.write_bytes`.
 
         Raises:
             TargetError: the file cannot be written.

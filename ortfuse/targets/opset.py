@@ -1,6 +1,6 @@
 """Raises a model's ai.onnx opset with ONNX's own version converter, without copying the weights.
 
-The converter is given a skeleton (`ortfuse.targets.skeleton`) of the main graph, subgraphs included, and one of each model
+The converter is given a skeleton (`ortfuse.targets.opset_skeleton`) of the main graph, subgraphs included, and one of each model
 function, since it does not convert functions by itself. Conversions it is known to get wrong are refused. They were found by
 converting ONNX's own node tests, and old forms of their operators, and comparing the results in ONNX Runtime
 (`tests/targets/test_opset_forms.py`).
@@ -14,14 +14,14 @@ import onnx
 import onnx.version_converter
 import onnx_ir as ir
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import TargetError
-from ortfuse.facts.facts import Facts
-from ortfuse.graph import walk
-from ortfuse.graph.editor import Editor
-from ortfuse.graph.functions import read_otherwise
+from ortfuse.ir import walk
+from ortfuse.ir.editor import Editor
+from ortfuse.ir.functions import read_otherwise
 from ortfuse.targets.conversion_plan import Plan
-from ortfuse.targets.custom import opset_of_body
-from ortfuse.targets.skeleton import Skeleton
+from ortfuse.targets.custom_operators import opset_of_body
+from ortfuse.targets.opset_skeleton import Skeleton
 from ortfuse.targets.target import Target, installed
 
 _CONVERTED_WRONGLY = {

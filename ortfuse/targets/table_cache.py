@@ -19,7 +19,7 @@ import onnx
 import platformdirs
 
 from ortfuse.errors import OrtfuseWarning, TargetError
-from ortfuse.runtime_registry import RegistryError
+from ortfuse.io.runtime_registry import RegistryError
 from ortfuse.targets.kernel_table import FORMAT, KernelTable
 
 SHIPPED_PROVIDER = "CPUExecutionProvider"

@@ -4,7 +4,7 @@ The answers replicate the runtime's own kernel lookup. An operator that the runt
 body, or in float32 between Casts that it inserts, counts as having *no* kernel. Nothing is gained by emitting the former; the
 latter is worth emitting in place of at least as many that have none either (`Target.between_casts`).
 
-Some kernels refuse shapes although their registration states no such limit; see `ortfuse.targets.limits`.
+Some kernels refuse shapes although their registration states no such limit; see `ortfuse.targets.kernel_constraints`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import TargetError
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.schemas import changes, droppable_outputs, schema_at
-from ortfuse.refusal import Refusal, Subject, refuse
-from ortfuse.targets.calibrated import costs_here
+from ortfuse.ir.remark import Refusal, Subject, refuse
+from ortfuse.ir.schemas import changes, droppable_outputs, schema_at
 from ortfuse.targets.costs import CostTable, shipped_costs
-from ortfuse.targets.custom import custom_operator, opset_of_body
+from ortfuse.targets.custom_operators import custom_operator, opset_of_body
+from ortfuse.targets.kernel_constraints import BROADCASTS_FROM, DOCUMENTED, FOUND, Limit, unless_alike
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
-from ortfuse.targets.limits import BROADCASTS_FROM, DOCUMENTED, FOUND, Limit, unless_alike
-from ortfuse.targets.quirks import Quirk, quirks_of
+from ortfuse.targets.known_bugs import Quirk, quirks_of
+from ortfuse.targets.measured_costs import costs_here
 from ortfuse.targets.table_cache import installed_table
 
 CPU = "CPUExecutionProvider"

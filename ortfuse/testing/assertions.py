@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ortfuse.explanation import Missed
-    from ortfuse.model.interop import AnyModel
+    from ortfuse.api.result import Result
+    from ortfuse.io.interop import AnyModel
     from ortfuse.options import ComparisonOptions, Options
-    from ortfuse.result import Result
+    from ortfuse.verification.explanation import Missed
 
 MOST_MISSES = 8
 """The most near misses that a failure quotes."""
@@ -37,7 +37,7 @@ def assert_fused(model: AnyModel | Result, options: Options | None = None, /, **
         OrtfuseError: The model or an option cannot be used.
     """
     __tracebackhide__ = True
-    from ortfuse.result import Result
+    from ortfuse.api.result import Result
 
     if not sites:
         raise TypeError("assert_fused takes the number of sites by family, such as attention=12")
@@ -68,7 +68,7 @@ def assert_equal(
         OrtfuseError: One of the models or options cannot be used.
     """
     __tracebackhide__ = True
-    from ortfuse.api import verify
+    from ortfuse.api.optimize import verify
 
     verdict = verify(original, other, options, **changes)
     if not verdict.ok:
@@ -86,11 +86,11 @@ def on_any_machine(options: Options | None) -> Options:
 
 def _sites(model: AnyModel | Result, options: Options, families: tuple[str, ...]) -> Mapping[str, int]:
     """The sites of each family that a result has, or that optimising a model makes."""
-    from ortfuse.api import optimize
-    from ortfuse.explanation import chosen_rules, fused_sites
-    from ortfuse.model.interop import enter
+    from ortfuse.api.optimize import optimize
+    from ortfuse.api.result import Result
+    from ortfuse.io.interop import enter
     from ortfuse.pipeline import load_catalogue
-    from ortfuse.result import Result
+    from ortfuse.verification.explanation import chosen_rules, fused_sites
 
     chosen = chosen_rules(load_catalogue(options.rules), families)
     if isinstance(model, Result):
@@ -102,7 +102,7 @@ def _sites(model: AnyModel | Result, options: Options, families: tuple[str, ...]
 
 def _reasons(model: AnyModel, options: Options, families: list[str]) -> list[str]:
     """What came near to a site of these families, and what stopped it."""
-    from ortfuse.api import explain
+    from ortfuse.api.optimize import explain
 
     found = explain(model, families, options)
     lines = [_reason(miss) for miss in found.missed[:MOST_MISSES]]

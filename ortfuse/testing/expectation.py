@@ -12,8 +12,8 @@ from ortfuse.naming import number_by_name
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ortfuse.api.result import Result
     from ortfuse.options import Options
-    from ortfuse.result import Result
 
 COUNTS = ("families", "improved", "executed")
 
@@ -41,9 +41,9 @@ class Expectation:
     @classmethod
     def of(cls, model: Path, options: Options) -> Expectation:
         """Optimise and verify a model, and run the result."""
-        from ortfuse.api import optimize
+        from ortfuse.api.optimize import optimize
+        from ortfuse.api.result import WrongResultError
         from ortfuse.errors import CrashError, OrtfuseError
-        from ortfuse.result import WrongResultError
 
         found = cls(versions=_versions())
         try:
@@ -111,9 +111,9 @@ def _of_report(found: Expectation, result: Result) -> Expectation:
 
 
 def _of_result(found: Expectation, result: Result) -> Expectation:
-    from ortfuse.assessment import inputs_to_measure
-    from ortfuse.attempts import runnable
-    from ortfuse.bench import executed_ops
+    from ortfuse.api.fallback import runnable
+    from ortfuse.api.instrumentation import inputs_to_measure
+    from ortfuse.runtime.bench import executed_ops
 
     if result.left_alone or result.verdict is None:
         return replace(found, verdict="left as it is")
@@ -129,6 +129,6 @@ def _sorted(counts: Mapping[str, int]) -> dict[str, int]:
 def _versions() -> dict[str, str]:
     from importlib.metadata import version
 
-    from ortfuse.version import __version__
+    from ortfuse.io.version import __version__
 
     return {"ortfuse": __version__, **{name: version(name) for name in ("onnx", "onnxruntime")}}

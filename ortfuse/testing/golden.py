@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ortfuse.models_file import ModelsFile, Settings
+    from ortfuse.api.models_file import ModelsFile, Settings
     from ortfuse.options import Options
     from ortfuse.testing.expectation import Expectation
 
@@ -54,7 +54,7 @@ def golden(
     Paths start from the folder of the file that calls this. The function that comes back is to be named `test_...` there.
 
     Args:
-        models: A folder of models, a TOML file that names them with their options and known failures (`ortfuse.models_file`),
+        models: A folder of models, a TOML file that names them with their options and known failures (`ortfuse.api.models_file`),
             a text file with a path a line, or a model.
         expected: The folder of the expectations, a JSON file a model. A model without one fails until `pytest --ortfuse-refresh`
             has stored it.
@@ -135,8 +135,8 @@ def refreshed(case: Case, options: Options | None = None) -> list[str]:
 
 
 def _cases(models: Path, expected: Path) -> list[Case]:
-    from ortfuse.fleet.models import TABLE, find_models
-    from ortfuse.models_file import ENDING, ModelsFile
+    from ortfuse.api.models_file import ENDING, ModelsFile
+    from ortfuse.sweeping.models import TABLE, find_models
 
     table = ModelsFile.load(models) if models.suffix == TABLE else None
     found = find_models([models]) if table is None else table.models()
@@ -152,7 +152,7 @@ def _name(path: Path, ending: str) -> str:
 
 def _found(case: Case, options: Options | None) -> tuple[Settings, Expectation]:
     """What is said about a model, and what it comes to."""
-    from ortfuse.models_file import Settings
+    from ortfuse.api.models_file import Settings
     from ortfuse.options import Options
     from ortfuse.testing.assertions import on_any_machine
     from ortfuse.testing.expectation import Expectation

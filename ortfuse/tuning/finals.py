@@ -11,14 +11,14 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ortfuse.bench import Candidate, SessionLatency
-from ortfuse.bench.sessions import Enough, Meter
 from ortfuse.errors import ConstraintError
+from ortfuse.runtime.bench import Candidate, SessionLatency
+from ortfuse.runtime.bench.session_timing import Enough, Meter
+from ortfuse.tuning.model_variants import Variants
 from ortfuse.tuning.outcome import Point, TuningOutcome
-from ortfuse.tuning.pace import Pace
 from ortfuse.tuning.space import MODEL, ORIGINAL, QUANTIZED, Space
 from ortfuse.tuning.study import Study
-from ortfuse.tuning.variants import Variants
+from ortfuse.tuning.time_estimates import Pace
 
 FINALISTS = 4
 """How many of the fastest choices are measured again, side by side."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ortfuse.model.records import record
+from ortfuse.io.json_records import record
 
 Value = bool | int | str
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ortfuse.sessions.recommended import DENORMALS
+from ortfuse.runtime.session_settings.recommendations import DENORMALS
 from ortfuse.targets.processor import granted_processors
 from ortfuse.tuning.outcome import Value
 

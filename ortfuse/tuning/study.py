@@ -1,6 +1,6 @@
 """Drives the search and keeps every trial in SQLite, so that a search that was stopped goes on where it was.
 
-First come single changes (`ortfuse.tuning.ascent`); from then on Optuna proposes settings for the best model. What is
+First come single changes (`ortfuse.tuning.coordinate_ascent`); from then on Optuna proposes settings for the best model. What is
 proposed follows from the finished trials, the seed and the time that is left, so that a search that was stopped goes on as it
 would have.
 """
@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortfuse.errors import OrtfuseError, OutputError
-from ortfuse.execution.machine_lock import alone, locks
-from ortfuse.model.database import opened
-from ortfuse.model.records import of_type
-from ortfuse.tuning.ascent import Ascent
+from ortfuse.io.database import opened
+from ortfuse.io.json_records import of_type
+from ortfuse.runtime.machine_lock import alone, locks
 from ortfuse.tuning.constraints import Constraints
+from ortfuse.tuning.coordinate_ascent import Ascent
 from ortfuse.tuning.outcome import Point
 from ortfuse.tuning.space import Choice, Space
 

@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.bench import Candidate
-from ortfuse.bench.sessions import Enough, Meter
 from ortfuse.errors import OrtfuseError
-from ortfuse.execution.inputs import Inputs
-from ortfuse.execution.session import Session
-from ortfuse.precision.metrics import relative_l2
+from ortfuse.quantization.metrics import relative_l2
+from ortfuse.runtime.bench import Candidate
+from ortfuse.runtime.bench.session_timing import Enough, Meter
+from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.session import Session
 from ortfuse.tuning.finals import row_as_point
+from ortfuse.tuning.model_variants import Variants
 from ortfuse.tuning.outcome import Point
-from ortfuse.tuning.pace import Pace
 from ortfuse.tuning.space import Choice, Space
 from ortfuse.tuning.study import Study
-from ortfuse.tuning.variants import Variants
+from ortfuse.tuning.time_estimates import Pace
 
 FEW, MANY = 3, 9
 """The rounds of a trial: at least, and at most."""

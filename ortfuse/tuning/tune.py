@@ -15,30 +15,30 @@ from typing import Any, Unpack
 import numpy as np
 import onnxruntime
 
-from ortfuse.assessment import Progress, given_inputs, inputs_to_measure, silent
-from ortfuse.bench import Candidate, SessionMeter
-from ortfuse.bench.sessions import Meter
+from ortfuse.api.instrumentation import Progress, given_inputs, inputs_to_measure, silent
+from ortfuse.api.quantize import OVER, QuantizeOptions
 from ortfuse.errors import OptionError
-from ortfuse.execution.inputs import Inputs
-from ortfuse.model.atomic_write import demand_no_link, writable_target, write_text
-from ortfuse.model.interop import AnyModel, enter
-from ortfuse.model.io import load, save
-from ortfuse.model.training_mode import training_note
+from ortfuse.io.atomic_write import demand_no_link, writable_target, write_text
+from ortfuse.io.files import load, save
+from ortfuse.io.interop import AnyModel, enter
+from ortfuse.io.training_mode import training_note
+from ortfuse.io.version import __version__
 from ortfuse.options import Options, PathLike
-from ortfuse.quantized import OVER, QuantizeOptions
-from ortfuse.sessions import SessionConfig, Setting, write_beside
-from ortfuse.sessions.denormals import first_that_sees
-from ortfuse.sessions.stored import KEY
+from ortfuse.runtime.bench import Candidate, SessionMeter
+from ortfuse.runtime.bench.session_timing import Meter
+from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.session_settings import SessionConfig, Setting, write_beside
+from ortfuse.runtime.session_settings.denormals import first_that_sees
+from ortfuse.runtime.session_settings.storage import KEY
 from ortfuse.targets.processor import processor_name
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.finals import Finals
+from ortfuse.tuning.model_variants import USUAL, Variant, Variants, write
 from ortfuse.tuning.outcome import TuningOutcome
-from ortfuse.tuning.pace import Pace
 from ortfuse.tuning.space import Space
 from ortfuse.tuning.study import MOST, Sampler, Study, demand_optuna, no_other_search
+from ortfuse.tuning.time_estimates import Pace
 from ortfuse.tuning.trials import Trials
-from ortfuse.tuning.variants import USUAL, Variant, Variants, write
-from ortfuse.version import __version__
 
 ERROR = 1e-3
 """The relative Euclidean error that a session may make where none is stated: providers compute in their own precision."""
@@ -220,7 +220,7 @@ def _as_file(model: AnyModel, folder: Path) -> Path:
 
 
 def _space(variants: Variants, threads: int) -> Space:
-    from ortfuse.facts.facts import Facts
+    from ortfuse.analysis.facts import Facts
 
     names = variants.names()
     model = load(variants.get(names[0]).path)

@@ -1,15 +1,15 @@
 """Checks that models are numerically equivalent: inputs, execution, comparison, verdict."""
 
-from ortfuse.execution.compare import Difference
-from ortfuse.execution.experiments import Experiment, experiments
-from ortfuse.execution.input_files import read_inputs
-from ortfuse.execution.inputs import Inputs
-from ortfuse.execution.reference import Reference
-from ortfuse.execution.session import Session
-from ortfuse.verification.sites import SiteCheck, SiteChecks
+from ortfuse.runtime.comparison import Difference
+from ortfuse.runtime.float64.reference import Reference
+from ortfuse.runtime.inputs.files import read_inputs
+from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.reference_runs import Experiment, experiments
+from ortfuse.runtime.session import Session
+from ortfuse.verification.equivalence import verify
+from ortfuse.verification.translation_validation import SiteCheck, SiteChecks
 from ortfuse.verification.verdict import Trial, Verdict, judge
-from ortfuse.verification.verify import verify
-from ortfuse.verification.weigh import weigh
+from ortfuse.verification.weigh_differences import weigh
 
 __all__ = [
     "Difference",

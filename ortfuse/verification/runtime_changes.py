@@ -15,13 +15,13 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
-from ortfuse.execution.budget import Budget
-from ortfuse.execution.compare import compare_all
-from ortfuse.execution.experiments import Experiment
-from ortfuse.execution.sensitivity import FACTOR, OPTIMISED, Sensitivity
-from ortfuse.execution.session import Session
-from ortfuse.graph import walk
-from ortfuse.graph.traits import DEQUANTISES, MICROSOFT, QUANTISES, has
+from ortfuse.ir import walk
+from ortfuse.ir.traits import DEQUANTISES, MICROSOFT, QUANTISES, has
+from ortfuse.runtime.comparison import compare_all
+from ortfuse.runtime.reference_runs import Experiment
+from ortfuse.runtime.sensitivity import FACTOR, OPTIMISED, Sensitivity
+from ortfuse.runtime.session import Session
+from ortfuse.runtime.time_budget import Budget
 
 QUANTISED = 0.3
 """The change, relative to the scale of an output, above which it is not due to integer kernels alone."""

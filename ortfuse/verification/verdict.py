@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ortfuse.errors import CrashError, VerificationError
-from ortfuse.execution.as_it_is import Runnable
-from ortfuse.execution.budget import Budget
-from ortfuse.execution.compare import Difference, compare_all, failed
-from ortfuse.execution.experiments import Experiment
-from ortfuse.execution.exploration import Exercise
-from ortfuse.execution.session import Session
+from ortfuse.runtime.comparison import Difference, compare_all, failed
+from ortfuse.runtime.inputs.exploration import Exercise
+from ortfuse.runtime.reference_runs import Experiment
+from ortfuse.runtime.session import Session
+from ortfuse.runtime.time_budget import Budget
+from ortfuse.runtime.unrepresentable_models import Runnable
 from ortfuse.verification.runtime_changes import RuntimeChange
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, attr, computed, op, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, attr, computed, op, redundant, scalar, var
 
 from .._common import array_like, same_shape
 from .._proofs import ADDS_NO_AXES

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, attr, built, const, ms, op, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, const, ms, op, redundant, scalar, var
 
 from .._proofs import COST, KERNEL
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-from ortfuse.pattern import Match, attr, op, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, attr, op, scalar, var
 
 from .._common import nearly
 from .clip import SHAPES, TYPICAL

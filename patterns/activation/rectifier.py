@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, attr, computed, const, op, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, redundant, scalar, var
 
 from .._common import array_like, nearly, same_shape
 from .._proofs import ADDS_NO_AXES

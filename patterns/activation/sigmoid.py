@@ -16,10 +16,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.graph.traits import JOINS, MOVES, has
-from ortfuse.pattern import Guard, Match, Pattern, op, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
+from ortfuse.ir.traits import JOINS, MOVES, has
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, op, redundant, scalar, var
 
 from .clip import SHAPES, TYPICAL
 

@@ -14,9 +14,9 @@ import math
 
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, op, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, op, redundant, scalar, var
 
 from .._common import nearly, same_shape
 from .._proofs import ADDS_NO_AXES

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, scalar, var
 
 from .._common import array_like, floating, same_shape
 from .._proofs import ADDS_NO_AXES, SHAPES, signed_zeros

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import BROADCASTS, COMPARES, ELEMENTWISE, MOVES
-from ortfuse.pattern import Guard, Match, Pattern, computed, const, op, redundant, var
-from ortfuse.pattern.constants import EPSILON
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal
+from ortfuse.ir.traits import BROADCASTS, COMPARES, ELEMENTWISE, MOVES
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, const, op, redundant, var
+from ortfuse.rewrite.pattern.constants import EPSILON
 
 from .._common import array_like
 from .._proofs import COST

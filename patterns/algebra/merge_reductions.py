@@ -8,9 +8,9 @@ over the axes of both, which must be neighbours: over axes that others part, the
 
 from __future__ import annotations
 
-from ortfuse.pattern import Match, Pattern, attr, computed, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, redundant, var
 
 from .._common import floating, ints
 from .._proofs import COST

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, attr, computed, op, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, scalar, var
 
 from .algebraic_simplify import TRUTHS, keeps_shape, simplification
 

@@ -11,10 +11,10 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts, Range
-from ortfuse.facts.transfer.op import UnknownError
-from ortfuse.facts.values.ask import Asking
-from ortfuse.facts.values.range import between
+from ortfuse.analysis.facts import Facts, Range
+from ortfuse.analysis.ranges.queries import Asking
+from ortfuse.analysis.ranges.range import between
+from ortfuse.analysis.transfer.op import UnknownError
 
 _SLACK = 1.001
 """What rounding may add."""

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
 from ortfuse.targets import Quirk
 
 from .._common import array_like, ints

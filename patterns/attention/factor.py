@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.pattern import Match, attr, opt, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, attr, opt, redundant, scalar, var
 
 from .._proofs import COST, FINITE_SCORES, NEVER_EMPTY
 from .dot_product import PAPER

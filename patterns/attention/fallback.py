@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Op, Pattern, computed, ms, op, opt, rearrange, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Op, Pattern, computed, ms, op, opt, rearrange, redundant, scalar, var
 
 from .._common import ints
 from .._proofs import FINITE_SCORES, masked

@@ -13,11 +13,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import RESHAPES, has
-from ortfuse.pattern import Match, Pattern, built, op, opt, rearrange, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal
+from ortfuse.ir.traits import RESHAPES, has
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, built, op, opt, rearrange, redundant, var
 
 from .._common import constant
 from .._proofs import COST, NEVER_EMPTY, masked

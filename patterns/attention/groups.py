@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ortfuse.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, redundant, scalar, var
 
 from .._common import ints
 from .._proofs import NEVER_EMPTY, masked

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Op, Pattern, attr, computed, op, opt, rearrange, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, op, opt, rearrange, redundant, var
 
 from .._common import ints
 from .._proofs import NEVER_EMPTY, masked

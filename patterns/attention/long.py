@@ -8,8 +8,8 @@ whole matrix of scores, which pays off as soon as that exceeds the processor's c
 
 from __future__ import annotations
 
-from ortfuse.pattern import attr, ms, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import attr, ms, op, var
 
 from .._proofs import KERNEL, NEVER_EMPTY
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.assumptions import FILLS_HIDE
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Pattern, attr, built, computed, op, opt, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.assumptions import FILLS_HIDE
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, opt, redundant, scalar, var
 
 from .._common import array_like
 from .._proofs import FINITE_SCORES

@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import (
+from ortfuse.ir.remark import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import (
     Guard,
     Match,
     Pattern,
@@ -35,8 +37,6 @@ from ortfuse.pattern import (
     scalar,
     var,
 )
-from ortfuse.refusal import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import array_like, ints
 from .._proofs import COST, FINITE_SCORES

@@ -11,9 +11,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Op, Pattern, attr, ms, op, opt, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, ms, op, opt, var
 
 from .._proofs import NEVER_EMPTY
 from .dot_product import PAPER

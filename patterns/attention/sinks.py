@@ -8,8 +8,8 @@ mask, and a value of zeros. They stand first, so that no row hides its first key
 
 from __future__ import annotations
 
-from ortfuse.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
 
 from .._common import array_like, ints
 from .._proofs import FINITE_SCORES

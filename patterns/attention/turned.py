@@ -17,10 +17,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Op, Pattern, attr, built, op, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, op, redundant, scalar, var
 
 from .._proofs import COST, FINITE_SCORES, NEVER_EMPTY
 from .dot_product import PAPER, heads_are_shared_alike, scale

@@ -11,9 +11,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Pattern, op, var
+from ortfuse.analysis.facts import Facts
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Pattern, op, var
 
 from .._proofs import COST
 

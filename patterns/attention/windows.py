@@ -9,8 +9,8 @@ that is merged: heads stay an axis of their own.
 
 from __future__ import annotations
 
-from ortfuse.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
 
 from .._common import ints
 from .dot_product import PAPER

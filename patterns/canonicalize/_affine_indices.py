@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import RESHAPES
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import DimLike
+from ortfuse.ir.traits import RESHAPES
 
 MOST_NODES = 32
 """The most nodes that compute places."""

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, op, redundant, var
 
 from .._common import array_like, same_shape
 from .._proofs import SHAPES, signed_zeros

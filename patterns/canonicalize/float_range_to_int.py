@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Op, Pattern, attr, built, computed, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, computed, op, var
 
 from .._common import ints
 

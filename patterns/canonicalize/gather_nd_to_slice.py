@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, is_nonnegative, is_positive, product
-from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import DimLike, is_nonnegative, is_positive, product
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, var
 
 from .._common import ints, is_filled_with
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import product, reshape_target
-from ortfuse.pattern import Match, computed, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import product, reshape_target
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, computed, op, var
 
 from .._common import ints
 from ._affine_indices import rising

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, attr, computed, const, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, attr, computed, const, op, var
 
 from .._common import same_shape
 from .._proofs import computed_shape

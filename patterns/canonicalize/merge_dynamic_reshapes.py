@@ -15,10 +15,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.dims import is_nonzero
-from ortfuse.pattern import Match, Pattern, attr, built, computed, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import is_nonzero
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, var
 
 from .._common import ints
 from .._proofs import computed_shape

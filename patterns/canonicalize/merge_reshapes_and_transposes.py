@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, product, reshape_target
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Pattern, all_attributes, attr, computed, op, opt, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import DimLike, product, reshape_target
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, attr, computed, op, opt, redundant, var
 
 from .._common import ints, is_filled_with, text
 from .._proofs import COST, SHAPES, computed_shape, signed_zeros

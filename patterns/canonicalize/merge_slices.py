@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ortfuse.dims import DimLike
-from ortfuse.pattern import Match, Op, Pattern, attr, computed, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import DimLike
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Proof, Variation
+from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, op, var
 
 from .._common import ints
 from .slice_of_concat import TO_THE_END, exact_rule

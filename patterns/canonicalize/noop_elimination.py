@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Pattern, all_attributes, attr, computed, op, opt, redundant, rest, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, computed, op, opt, redundant, rest, var
 
 from .._common import floating, ints, is_filled_with
 from .._proofs import ADDS_NO_AXES

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, attr, computed, op, opt, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, opt, scalar, var
 
 from .._common import array_like, floating, ints
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import product as volume
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Pattern, attr, computed, const, fixed, op, var
-from ortfuse.pattern.operators import attribute_value
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import product as volume
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, fixed, op, var
+from ortfuse.rewrite.pattern.parameters import attribute_value
 
 from .._common import is_filled_with, same_shape
 from .._proofs import NUMBERS, computed_shape

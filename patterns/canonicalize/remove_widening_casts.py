@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, attr, op, opt, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, op, opt, var
 
 from .algebraic_identities import holds_all
 

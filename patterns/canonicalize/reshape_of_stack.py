@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.dims import reshape_target
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Pattern, attr, built, computed, op, opt, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import reshape_target
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, opt, var
 
 from .._common import ints
 from .merge_reshapes_and_transposes import Shape, unless_constant_target

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.facts.filled import holds_size
-from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.uniform_values import holds_size
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, op, var
 
 from .._common import ints
 

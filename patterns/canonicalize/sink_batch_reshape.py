@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ortfuse.dims import DimLike, reshape_target
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, built, computed, op, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import DimLike, reshape_target
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, built, computed, op, redundant, scalar, var
 
 from .._common import ints
 from .._proofs import COST, SHAPES

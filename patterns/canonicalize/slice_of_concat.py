@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, at_most, is_nonnegative, total
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, rest, var
-from ortfuse.pattern.operators import UNKNOWN, parameter
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import DimLike, at_most, is_nonnegative, total
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, rest, var
+from ortfuse.rewrite.pattern.parameters import UNKNOWN, parameter
 
 from .._common import array_like, ints
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, attr, op, redundant, rest
-from ortfuse.pattern.operators import parameter
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import RULE_KEY, Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, op, redundant, rest
+from ortfuse.rewrite.pattern.parameters import parameter
 
 from .._proofs import COST
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, body, computed, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, body, computed, op, var
 
 from .._common import floating, ints
 

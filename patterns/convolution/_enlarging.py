@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, at_most
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Pattern, computed, op
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import DimLike, at_most
+from ortfuse.rewrite.pattern import Match, Pattern, computed, op
 
 from .._common import ints
 

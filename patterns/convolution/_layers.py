@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Op, Pattern, all_attributes, attr, const, ms, op, opt, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
+from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, attr, const, ms, op, opt, redundant, var
 
 from .._proofs import COST
 

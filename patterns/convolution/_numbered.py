@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Op, Pattern, all_attributes, const, op, opt
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
+from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, const, op, opt
 
 from ._layers import MOST_COPIED
 from ._windows import Window, window

@@ -12,9 +12,9 @@ from math import prod
 
 import numpy as np
 
-from ortfuse.pattern import Guard, Match, computed, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, computed, op, redundant, var
 
 from .._proofs import COST
 from ._instances import PADDED

@@ -11,9 +11,9 @@ more (0.4 to 0.9 times as fast for 64 to 2048), where Conv stays.
 
 from __future__ import annotations
 
-from ortfuse.pattern import Match, attr, computed, const, ms, op, opt, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, attr, computed, const, ms, op, opt, redundant, var
 
 from .._common import ints
 from .._proofs import COST

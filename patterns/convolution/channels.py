@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Guard, Match, Pattern, all_attributes, attr, computed, const, op, opt, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, computed, const, op, opt, var
 
 from . import _layers as layers
 from ._instances import BARE, PADDED

@@ -16,9 +16,22 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, all_attributes, attr, computed, const, ms, op, opt, redundant, rest, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import (
+    Match,
+    Pattern,
+    all_attributes,
+    attr,
+    computed,
+    const,
+    ms,
+    op,
+    opt,
+    redundant,
+    rest,
+    var,
+)
 
 from .._proofs import COST
 from ._enlarging import becomes_larger, enlarged, leaves_channels

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.pattern import Match, Op, Pattern, all_attributes, computed, op
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, computed, op
 
 from . import _layers as layers
 from ._instances import BARE, NORMALISATION, PADDED, POSITIVE, attributes, images, typical

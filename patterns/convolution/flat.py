@@ -15,9 +15,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, all_attributes, attr, built, computed, op, opt, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, attr, built, computed, op, opt, redundant, var
 
 from .._common import ints, is_not_quantised
 from .._proofs import COST

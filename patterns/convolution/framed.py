@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Pattern, attr, computed, op, opt, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, opt, var
 
 from .._common import ints
 from . import _layers as layers

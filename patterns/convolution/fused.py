@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, computed, ms, op, opt, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, computed, ms, op, opt, redundant, var
 from ortfuse.targets import Quirk, unless_blocked
 
 from .._common import is_not_quantised, same_shape

@@ -16,9 +16,21 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Pattern, all_attributes, attr, built, computed, op, opt, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import (
+    Guard,
+    Match,
+    Pattern,
+    all_attributes,
+    attr,
+    built,
+    computed,
+    op,
+    opt,
+    redundant,
+    var,
+)
 
 from .._common import ints
 from .._proofs import COST

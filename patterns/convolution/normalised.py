@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Op, Pattern, attr, computed, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, op, var
 
 from . import _layers as layers
 from ._instances import NORMALISATION, POSITIVE, STATISTICS

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import is_nonzero
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Guard, Match, Op, all_attributes, attr, ms, op, opt, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import is_nonzero
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Op, all_attributes, attr, ms, op, opt, redundant, var
 
 from .._proofs import KERNEL
 from ._instances import BARE, PADDED

@@ -12,10 +12,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, reshape_target
-from ortfuse.pattern import Match, Pattern, attr, computed, const, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import DimLike, reshape_target
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, var
 
 from .._common import floating, ints
 

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import is_nonzero
-from ortfuse.pattern import Guard, Match, Op, Pattern, all_attributes, attr, computed, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import is_nonzero
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, all_attributes, attr, computed, op, redundant, var
 from ortfuse.targets.blocked_layout import leaves_blocks, may_be_blocked, reads_blocks, unless_blocked
 
 from .._common import ints, is_not_quantised

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, opt, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, opt, var
 
 from . import _layers as layers
 from ._instances import NORMALISATION, POSITIVE, STATISTICS

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import (
+from ortfuse.ir.remark import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import (
     Guard,
     Match,
     Op,
@@ -28,8 +30,6 @@ from ortfuse.pattern import (
     redundant,
     var,
 )
-from ortfuse.refusal import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._proofs import COST
 from ._windows import window

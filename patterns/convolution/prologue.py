@@ -16,9 +16,22 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Op, Pattern, all_attributes, computed, const, ms, op, opt, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import (
+    Guard,
+    Match,
+    Op,
+    Pattern,
+    all_attributes,
+    computed,
+    const,
+    ms,
+    op,
+    opt,
+    redundant,
+    var,
+)
 
 from .._proofs import COST
 from . import _layers as layers

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, computed, op, rearrange, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, computed, op, rearrange, var
 
 SHUFFLED, BLOCKED, SPREAD = "b (c r s) h w", "b (r s c) h w", "b c (h r) (w s)"
 

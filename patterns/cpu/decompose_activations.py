@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Pattern, op, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, op, redundant, scalar, var
 
 from .._common import is_not_quantised, same_shape
 from .._proofs import ADDS_NO_AXES

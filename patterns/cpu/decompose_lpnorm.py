@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, attr, computed, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, redundant, var
 
 from .._common import floating, ints
 from .._proofs import COST

@@ -8,8 +8,8 @@ Models come with them from tools that fuse whatever they find. The sum is a Sum,
 
 from __future__ import annotations
 
-from ortfuse.pattern import attr, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import attr, op, opt, var
 from ortfuse.targets import Quirk
 
 from .._common import same_shape

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, product, reshape_target
-from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import DimLike, product, reshape_target
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
 
 from .._common import floating, ints, is_not_quantised
 from .._proofs import COST, SHAPES

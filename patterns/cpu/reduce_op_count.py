@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, attr, built, computed, fixed, op, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, fixed, op, redundant, scalar, var
 
 from .._common import array_like
 from .._proofs import COST

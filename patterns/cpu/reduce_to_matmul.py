@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, is_nonzero, product, reshape_target
-from ortfuse.pattern import Match, Pattern, attr, computed, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import DimLike, is_nonzero, product, reshape_target
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, var
 
 from .._common import array_like, ints, is_not_quantised
 from ..canonicalize.reduction_keepdims import axes

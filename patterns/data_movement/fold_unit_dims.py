@@ -14,10 +14,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ortfuse.dims import reshape_target
-from ortfuse.pattern import Guard, Match, Pattern, attr, built, computed, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import reshape_target
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, built, computed, op, redundant, var
 
 from .._common import ints
 from .._proofs import COST

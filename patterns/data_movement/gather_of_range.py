@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import is_nonnegative
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Pattern, attr, built, computed, const, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import is_nonnegative
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, op, redundant, var
 
 from .._common import ints, is_filled_with, same_shape
 from .._proofs import COST

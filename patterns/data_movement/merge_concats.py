@@ -9,9 +9,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, attr, op, rest
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, attr, op, rest
 
 PASS = "cpu_decompositions"
 

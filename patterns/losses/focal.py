@@ -20,9 +20,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Op, OpBuilder, Pattern, attr, computed, op, opt, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Op, OpBuilder, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.targets import register_operators
 
 from .recognised import a_label_for_each, logs, normalises_classes_alone, of_kept, picked, safe

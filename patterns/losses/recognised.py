@@ -18,10 +18,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, opt, redundant, scalar
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, opt, redundant, scalar
 
 from .._common import array_like
 from .._proofs import SHAPES

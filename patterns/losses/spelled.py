@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Op, Pattern, attr, built, computed, op, opt, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, computed, op, opt, var
 
 from .._common import ints
 

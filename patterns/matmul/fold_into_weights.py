@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, opt, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, opt, redundant, scalar, var
 
 from .._common import array_like
 from .._proofs import COST

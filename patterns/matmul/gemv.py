@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortfuse.dims import Dim, is_nonzero
-from ortfuse.pattern import Match, Pattern, computed, const, ms, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import Dim, is_nonzero
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, computed, const, ms, op, redundant, var
 
 from .._common import ints
 from .._proofs import COST

@@ -13,10 +13,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, at_most
-from ortfuse.pattern import Guard, Match, Pattern, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import DimLike, at_most
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, op, redundant, var
 
 from .._proofs import COST, SHAPES, computed_shape
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, is_nonzero, product
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Guard, Match, redundant
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import DimLike, is_nonzero, product
+from ortfuse.ir.remark import Refusal
+from ortfuse.rewrite.pattern import Guard, Match, redundant
 
 LEAST_EPSILON = 1e-6
 """The least epsilon: of numbers about 1 that are all equal, the bias is off by up to 6e-5 then."""

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import MICROSOFT, has
-from ortfuse.pattern import Guard, Match, Pattern, computed, const, op, opt, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import DimLike
+from ortfuse.ir.remark import Refusal
+from ortfuse.ir.traits import MICROSOFT, has
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, const, op, opt, redundant, scalar, var
 
 from .._common import array_like
 from .._proofs import COST, NUMBERS

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, redundant, var
 
 from .._common import array_like
 from .._proofs import KERNEL

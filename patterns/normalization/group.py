@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import DimLike
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
 
 from .._common import array_like, ints
 from ._pixels import convolved, has_pixels, keeps_digits

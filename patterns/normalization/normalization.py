@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.dims import DimLike
-from ortfuse.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import DimLike
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, redundant, scalar, var
 
 from .._common import (
     array_like,

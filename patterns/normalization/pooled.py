@@ -7,9 +7,9 @@ In a pass of their own, which runs behind the normalisations: these are looked f
 
 from __future__ import annotations
 
-from ortfuse.pattern import Match, computed, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, computed, op, redundant, var
 
 from .._common import ints, is_not_quantised
 from .._proofs import COST

@@ -18,9 +18,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, attr, computed, op, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, scalar, var
 
 from .._common import array_like
 from ..canonicalize.reduction_keepdims import axes, given_axes

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ortfuse.pattern import Match, computed
-from ortfuse.pattern.language import Computed
-from ortfuse.precision.grids import SMALLEST_SCALE, unsigned_grid
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
+from ortfuse.quantization.qparams import SMALLEST_SCALE, unsigned_grid
+from ortfuse.rewrite.pattern import Match, computed
+from ortfuse.rewrite.pattern.language import Computed
 
 
 def was_observed(method: str, *names: str) -> Callable[[Match], Refusal | None]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortfuse.pattern import Match
-from ortfuse.precision.compensation import compensated
-from ortfuse.precision.grids import SMALLEST_SCALE
-from ortfuse.precision.moments import Factor
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
+from ortfuse.quantization.gptq import compensated
+from ortfuse.quantization.hessian import Factor
+from ortfuse.quantization.qparams import SMALLEST_SCALE
+from ortfuse.rewrite.pattern import Match
 
 from ._linear import size
 from ._weights import Array

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.execution.integer_products import saturates
-from ortfuse.pattern import Match, const, op, opt, var
-from ortfuse.pattern.language import Computed
-from ortfuse.precision.compensation import compensated
-from ortfuse.precision.moments import Factor
-from ortfuse.precision.rounded import Rounding
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
+from ortfuse.quantization.gptq import compensated
+from ortfuse.quantization.hessian import Factor
+from ortfuse.quantization.rounded_weights import Rounding
+from ortfuse.rewrite.pattern import Match, const, op, opt, var
+from ortfuse.rewrite.pattern.language import Computed
+from ortfuse.runtime.integer_matmul import saturates
 
 from ._weights import Array, Compensated, asymmetric, is_weight, part_of, symmetric, tensor_of
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, computed, op
+from ortfuse.rewrite.pattern import Match, Pattern, computed, op
 
 from ._linear import size, x
 from ._weights import Array
@@ -18,7 +18,7 @@ from ._weights import Array
 SOURCE = "arXiv:2211.10438 (SmoothQuant)"
 
 COLUMNS = "columns"
-"""How the sizes of columns are asked for (`ortfuse.precision.calibration`)."""
+"""How the sizes of columns are asked for (`ortfuse.quantization.calibration`)."""
 
 MOST = 8
 """The largest exponent of a factor, and the negative of the smallest."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.passes.lazy_transpose import MovedTensor
-from ortfuse.pattern import Match, Pattern, built, computed, const, ms, op, var
-from ortfuse.pattern.language import Computed
-from ortfuse.precision.grids import SMALLEST_SCALE
-from ortfuse.precision.rounded import RoundedTensor
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
+from ortfuse.quantization.qparams import SMALLEST_SCALE
+from ortfuse.quantization.rounded_weights import RoundedTensor
+from ortfuse.rewrite.pattern import Match, Pattern, built, computed, const, ms, op, var
+from ortfuse.rewrite.pattern.language import Computed
+from ortfuse.transforms.cleanup.lazy_transpose import MovedTensor
 
 from ._blocks import Blocks, blocks_of
 from ._linear import LONGEST, in_float32, signed_limit

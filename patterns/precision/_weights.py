@@ -10,13 +10,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.passes.lazy_transpose import KeyedTensor, MovedTensor, key_of
-from ortfuse.pattern import Match, computed
-from ortfuse.pattern.language import Computed
-from ortfuse.precision.grids import SMALLEST_SCALE
-from ortfuse.precision.moments import Factor, Moments
-from ortfuse.precision.rounded import RoundedTensor, Rounding
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
+from ortfuse.quantization.hessian import Factor, Moments
+from ortfuse.quantization.qparams import SMALLEST_SCALE
+from ortfuse.quantization.rounded_weights import RoundedTensor, Rounding
+from ortfuse.rewrite.pattern import Match, computed
+from ortfuse.rewrite.pattern.language import Computed
+from ortfuse.transforms.cleanup.lazy_transpose import KeyedTensor, MovedTensor, key_of
 
 Array = np.ndarray[Any, Any]
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Op, Pattern, attr, computed, ms, op, var
-from ortfuse.precision.grids import SMALLEST_SCALE
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
+from ortfuse.quantization.qparams import SMALLEST_SCALE
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, ms, op, var
 
 from ._activations import was_observed
 from ._smooth import COLUMNS

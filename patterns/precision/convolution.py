@@ -17,10 +17,23 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, all_attributes, attr, built, const, ms, op, opt, redundant, scalar, var
-from ortfuse.precision.grids import SMALLEST_SCALE
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
+from ortfuse.quantization.qparams import SMALLEST_SCALE
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import (
+    Match,
+    Pattern,
+    all_attributes,
+    attr,
+    built,
+    const,
+    ms,
+    op,
+    opt,
+    redundant,
+    scalar,
+    var,
+)
 
 from .._proofs import COST
 from ._activations import grid, grid_of, was_observed

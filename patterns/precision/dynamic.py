@@ -10,8 +10,8 @@ weight first (`_smooth`).
 
 from __future__ import annotations
 
-from ortfuse.pattern import ms, op
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import ms, op
 
 from ._activations import was_observed
 from ._linear import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, weight8, x

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, built, computed, const, ms, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, built, computed, const, ms, op, var
 
 from ._blocks import BLOCKS, blocks_of, fills_a_block
 from ._linear import size

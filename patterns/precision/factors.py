@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortfuse.pattern import Match, Op, Pattern, all_attributes, computed, const, ms, op, opt, var
-from ortfuse.pattern.language import Computed
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, computed, const, ms, op, opt, var
+from ortfuse.rewrite.pattern.language import Computed
 
 PASS = "precision.tidy"
 

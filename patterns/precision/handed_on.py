@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, attr, computed, const, ms, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, ms, op, var
 
 from ._weights import Array
 

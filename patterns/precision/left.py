@@ -8,8 +8,8 @@ W8 are unsigned integers with one scale for all: the runtime's kernels take no m
 
 from __future__ import annotations
 
-from ortfuse.pattern import ms, op
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import ms, op
 
 from ._activations import grid_of, was_observed
 from ._blocks import blocks_of, fills_a_block

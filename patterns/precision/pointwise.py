@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortfuse.pattern import Guard, Match, Pattern, built, ms, op, opt, scalar
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, built, ms, op, opt, scalar
 
 from ._linear import in_float32, signed_limit
 from ._weights import Array, is_weight, read_later, symmetric

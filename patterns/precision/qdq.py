@@ -16,10 +16,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, all_attributes, const, op, opt, var
-from ortfuse.precision.families import QDQ
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
+from ortfuse.quantization.scheme_families import QDQ
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, const, op, opt, var
 
 from ._activations import grid_of, was_observed
 from ._linear import GUARDS, GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, in_float32, weight8, x

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, all_attributes, const, ms, op, opt, var
-from ortfuse.pattern.language import Computed
-from ortfuse.precision.grids import SMALLEST_SCALE
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
+from ortfuse.quantization.qparams import SMALLEST_SCALE
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, const, ms, op, opt, var
+from ortfuse.rewrite.pattern.language import Computed
 
 from ._linear import in_float32, signed_limit
 from ._weights import Array, is_weight, read_later, tensor_of

@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.passes.lazy_transpose import MovedTensor
-from ortfuse.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
+from ortfuse.transforms.cleanup.lazy_transpose import MovedTensor
 
 from ._weights import is_weight, tensor_of, turned
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortfuse.pattern import Pattern, computed, ms, op
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Pattern, computed, ms, op
 
 from ._linear import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, per_column, signed_limit, size, weight8, x
 from ._weights import Array, part_of, symmetric

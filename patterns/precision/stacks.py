@@ -9,8 +9,8 @@ alone in few bits there is a product for each matrix, as MatMulNBits takes one: 
 
 from __future__ import annotations
 
-from ortfuse.pattern import ms, op
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import ms, op
 
 from ._activations import grid_of, was_observed
 from ._blocks import blocks_of, fills_a_block

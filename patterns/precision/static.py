@@ -3,10 +3,10 @@
 x W + b  ~  dq(q(x)) dq(W8) + b
 
 q(x) = clip(round(x / s) + z, ...), with s and z constants by which the range becomes all 8-bit numbers; numbers outside of the
-range are cut off. The name says how the range is told (`ortfuse.precision.calibration`), and whether the numbers are signed.
+range are cut off. The name says how the range is told (`ortfuse.quantization.calibration`), and whether the numbers are signed.
 W8 is signed, with one scale for each column. The result is in float32: it is rounded no further. The rung `smooth` moves
 outliers into the weight first (`_smooth`); W8 of the others is chosen so that the errors of its rows make up for each other
-(`ortfuse.precision.compensation`).
+(`ortfuse.quantization.gptq`).
 
 x W + b  ~  dq(q(dq(q(x)) dq(W8) + b))       `static_int8_through`
 
@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, computed, ms, op
-from ortfuse.pattern.language import Computed
-from ortfuse.precision.grids import SMALLEST_SCALE
+from ortfuse.quantization.qparams import SMALLEST_SCALE
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, computed, ms, op
+from ortfuse.rewrite.pattern.language import Computed
 
 from ._activations import grid_of, was_observed
 from ._linear import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, weight8, x

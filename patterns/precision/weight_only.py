@@ -9,7 +9,7 @@ At accuracy level 4 the activation is rounded, too: x' is round(127 x / m) m / 1
 neighbouring elements of a row. The levels are those of MatMulNBits; the others are computed as level 1.
 
 Where the mean m of each column of x was observed, m (W - (Q - Z) S) is added to b, so that the result is not off on average, and
-Q are chosen so that the errors of rows make up for each other on what was seen besides (`ortfuse.precision.compensation`).
+Q are chosen so that the errors of rows make up for each other on what was seen besides (`ortfuse.quantization.gptq`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, built, computed, ms, op
-from ortfuse.precision.rounded import ROUNDED, Rounding
+from ortfuse.quantization.rounded_weights import ROUNDED, Rounding
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, built, computed, ms, op
 
 from ._blocks import BLOCKS, blocks_of, fills_a_block
 from ._linear import GUARDS, LINEAR, bias, per_column, size, x

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.dims import broadcast
-from ortfuse.pattern import Guard, Match, Op, Pattern, op, rearrange, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import broadcast
+from ortfuse.ir.remark import Refusal
+from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, op, rearrange, var
 
 from .._common import constant, text
 

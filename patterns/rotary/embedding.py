@@ -14,9 +14,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Pattern, attr, built, op, rearrange, redundant, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, built, op, rearrange, redundant, scalar, var
 
 from .._common import constant
 from .._proofs import COST, FINITE_SCORES, angles

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.pattern import Guard, Match, Pattern, built, op, rearrange, var
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, built, op, rearrange, var
 
 from .._common import constant
 from ._parts import (

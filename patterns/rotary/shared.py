@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Pattern, attr, built, computed, const, ms, op, redundant, var
-from ortfuse.pattern.operators import parameter
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import DimLike
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, redundant, var
+from ortfuse.rewrite.pattern.parameters import parameter
 
 from .._common import ints
 from .._proofs import COST

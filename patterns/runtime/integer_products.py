@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.execution.integer_products import saturates
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import DEQUANTISES, QUANTISES, has
-from ortfuse.pattern import Match, attr, computed, const, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal
+from ortfuse.ir.traits import DEQUANTISES, QUANTISES, has
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, attr, computed, const, op, redundant, var
+from ortfuse.runtime.integer_matmul import saturates
 
 from .._common import ints
 

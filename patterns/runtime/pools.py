@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, attr, op, redundant, var
-from ortfuse.pattern.operators import attribute_value, parameter
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, attr, op, redundant, var
+from ortfuse.rewrite.pattern.parameters import attribute_value, parameter
 from ortfuse.targets import Quirk
 
 x = var("x")

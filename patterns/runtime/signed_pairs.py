@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.execution.integer_products import saturates
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import MOVES, has
-from ortfuse.passes.pairs_apart import UNSEEN, has_scales
-from ortfuse.pattern import Match, attr, computed, const, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal
+from ortfuse.ir.traits import MOVES, has
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, attr, computed, const, op, redundant, var
+from ortfuse.runtime.integer_matmul import saturates
 from ortfuse.targets import Quirk
+from ortfuse.transforms.qdq_guard import UNSEEN, has_scales
 
 x = var("x")
 

@@ -9,9 +9,9 @@ else uses, and the normalisation behind it into SkipLayerNormalization, which on
 
 from __future__ import annotations
 
-from ortfuse.pattern import Match, all_attributes, op, opt, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, all_attributes, op, opt, redundant, var
 from ortfuse.targets import Quirk
 
 SOURCE = "ONNX Runtime graph transformer SkipLayerNormFusion"

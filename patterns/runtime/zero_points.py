@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, attr, computed, const, op, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, attr, computed, const, op, redundant, var
 from ortfuse.targets import Quirk
 
 x, step = var("x"), const("step")

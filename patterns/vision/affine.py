@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.pattern import Match, Pattern, computed, const, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Match, Pattern, computed, const, op, var
 
 from .._common import floating
 

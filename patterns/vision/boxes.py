@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import FILLS, JOINS, MOVES
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, built, computed, op, opt, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal
+from ortfuse.ir.traits import FILLS, JOINS, MOVES
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, built, computed, op, opt, scalar, var
 
 from .._common import ints
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Op, Pattern, computed, const, op, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Op, Pattern, computed, const, op, var
 
 from .._common import floating
 from ._places import MODES, Array, places, scale

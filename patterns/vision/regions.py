@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Guard, Match, Pattern, all_attributes, attr, computed, const, op, opt, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, computed, const, op, opt, var
 
 from ..convolution.pooled import is_above_minus_infinity
 

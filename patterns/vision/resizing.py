@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike
-from ortfuse.pattern import Match, Op, Pattern, all_attributes, computed, const, op, opt, rearrange, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.dims import DimLike
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, computed, const, op, opt, rearrange, var
 
 from ._places import NEAREST, Array, nearest, scale
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Guard, Match, Pattern, attr, const, op, rearrange, scalar, var
-from ortfuse.refusal import Refusal
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, const, op, rearrange, scalar, var
 
 BORDER = (0, 0, 1, 1, 0, 0, 1, 1)
 

@@ -14,11 +14,11 @@ from crashing import runtime_that
 from small_graphs import model
 
 import ortfuse
-from ortfuse.bisection.bisect import bisect
 from ortfuse.options import Options
-from ortfuse.passes import Context
-from ortfuse.passes import cse as cse_module
 from ortfuse.pipeline import PassManager
+from ortfuse.transforms import Context
+from ortfuse.transforms.cleanup import cse as cse_module
+from ortfuse.verification.bisection.bisect_pipeline import bisect
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 BERT = GOLDEN / "bert.sdpa.ts.onnx"
@@ -29,7 +29,7 @@ Write = Callable[..., Path]
 """Writes a rule file from the arguments of its rules."""
 
 HEADER = """
-from ortfuse.pattern import attr, ms, op, var
+from ortfuse.rewrite.pattern import attr, ms, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 x = var("x")

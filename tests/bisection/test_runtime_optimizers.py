@@ -10,10 +10,10 @@ import onnx_ir as ir
 from crashing import CRASHES
 from small_graphs import model
 
-from ortfuse.bisection.runtime_optimizers import bisect_runtime
 from ortfuse.errors import VerificationError
-from ortfuse.model.io import load
+from ortfuse.io.files import load
 from ortfuse.verification import Session
+from ortfuse.verification.bisection.runtime_optimizers import bisect_runtime
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 GELU = "a = Div(x, r) e = Erf(a) p = Add(e, one) m = Mul(x, p) y = Mul(m, half)"

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 import ortfuse
-from ortfuse.bench import Latency
-from ortfuse.bisection.slowdown import is_slower
 from ortfuse.cli.app import app
+from ortfuse.runtime.bench import Latency
+from ortfuse.verification.bisection.slowdown import is_slower
 
-RULES = """from ortfuse.pattern import op, var
+RULES = """from ortfuse.rewrite.pattern import op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 x, PASS = var("x"), "fuse.mine"
 def rule(name, pattern, made):
@@ -48,7 +48,7 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         first = next(iter(times.values()))
         return [latency(name, ms, first, noise) for name, ms in times.items()]
 
-    monkeypatch.setattr("ortfuse.bench.measure", measured)
+    monkeypatch.setattr("ortfuse.runtime.bench.measure", measured)
     (tmp_path / "mine.py").write_text(RULES)
     return {"patterns": tmp_path / "mine.py", "passes": "canonicalize, user", "check_user": False, "bench": True}
 
@@ -82,7 +82,7 @@ def test_the_faster_model_is_taken_if_that_is_asked_for(options: dict[str, Any],
 
 
 def test_a_faster_model_that_is_wrong_is_not_taken(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortfuse.assessment import Assessment
+    from ortfuse.api.instrumentation import Assessment
 
     class Verdict:
         def __init__(self, ok: bool) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ortfuse import dims
-from ortfuse.dims import (
+from ortfuse.ir import dims
+from ortfuse.ir.dims import (
     Dim,
     DimLike,
     at_most,

@@ -12,13 +12,13 @@ import pytest
 
 import ortfuse
 from ortfuse.errors import RuleError
-from ortfuse.explanation import Explanation
-from ortfuse.explanation.explain import fused_sites
-from ortfuse.model.io import load, save
-from ortfuse.pattern import op, opt, scalar, variables
-from ortfuse.pattern.least import least_nodes
+from ortfuse.io.files import load, save
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import NODES_KEY, RULE_KEY
+from ortfuse.rewrite.pattern import op, opt, scalar, variables
+from ortfuse.rewrite.pattern.min_nodes import least_nodes
+from ortfuse.verification.explanation import Explanation
+from ortfuse.verification.explanation.explain import fused_sites
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "golden" / "models"

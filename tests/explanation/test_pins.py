@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.explanation import PinOutcome
+from ortfuse.verification.explanation import PinOutcome
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 MULTI_HEAD = "com.microsoft.MultiHeadAttention"
@@ -78,7 +78,7 @@ def test_a_pin_without_a_site_says_so(operator: str) -> None:
 
 def test_a_pin_on_an_approximation_says_what_would_allow_it(tmp_path: Path) -> None:
     rules = tmp_path / "near.py"
-    rules.write_text("""from ortfuse.pattern import op, var
+    rules.write_text("""from ortfuse.rewrite.pattern import op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 x = var("x")
 RULES = [Rule(name="near.tanh", pattern=op.Erf(x), replace=op.Tanh(x), exactness=Exactness.APPROXIMATE, source="test",
@@ -90,7 +90,7 @@ RULES = [Rule(name="near.tanh", pattern=op.Erf(x), replace=op.Tanh(x), exactness
 
 
 def test_a_rewrite_that_was_undone_is_no_followed_pin(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortfuse.refusal import refuse
+    from ortfuse.ir.remark import refuse
     from ortfuse.verification import SiteChecks
 
     monkeypatch.setattr(SiteChecks, "objection", lambda self, edit: refuse("not_equal", None, found="it was wrong"))

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.pattern import op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import op, var
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 HEAD = '<ir_version: 8, opset_import: ["": 18]>'

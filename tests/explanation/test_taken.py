@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.pattern import op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import op, var
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 x = var("x")

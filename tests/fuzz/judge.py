@@ -15,14 +15,14 @@ import onnx_ir as ir
 
 import ortfuse
 from ortfuse.errors import VerificationError
-from ortfuse.execution.compare import compare_all
-from ortfuse.execution.reference import Reference
-from ortfuse.execution.session import Session
-from ortfuse.graph.traits import REDUCES
-from ortfuse.graph.walk import graphs, own_values, scopes
+from ortfuse.ir.traits import REDUCES
+from ortfuse.ir.walk import graphs, own_values, scopes
 from ortfuse.pipeline.catalogue import load_catalogue
 from ortfuse.pipeline.report import PassReport
 from ortfuse.rewrite import Exactness
+from ortfuse.runtime.comparison import compare_all
+from ortfuse.runtime.float64.reference import Reference
+from ortfuse.runtime.session import Session
 
 from .builder import Array, session
 

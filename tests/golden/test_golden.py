@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ortfuse.bench import executed_ops, typical_inputs
-from ortfuse.model.io import load
+from ortfuse.io.files import load
+from ortfuse.runtime.bench import executed_ops, typical_inputs
 from ortfuse.verification import verify
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
-from ortfuse.graph.walk import scopes
+from ortfuse.ir.walk import scopes
 from ortfuse.verification import verify
 
 GELU = "d = Div(x, root) e = Erf(d) p = Add(e, one) m = Mul(x, p) {out} = Mul(m, half)"

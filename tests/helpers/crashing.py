@@ -31,7 +31,7 @@ CRASHES = """
 @contextmanager
 def runtime_that(when: str, operator: str) -> Iterator[None]:
     """Have the worker die when it loads or runs (`load`, `run`), or `hang` when it runs, a model with this operator."""
-    from ortfuse.execution import worker
+    from ortfuse.runtime import worker
 
     before = worker.PROGRAM
     worker.WORKER.stop()
@@ -47,7 +47,7 @@ def runtime_that(when: str, operator: str) -> Iterator[None]:
 
 
 def _serve() -> None:
-    path = Path(__file__).parents[2] / "ortfuse" / "execution" / "runtime.py"
+    path = Path(__file__).parents[2] / "ortfuse" / "runtime" / "session_program.py"
     spec = importlib.util.spec_from_file_location("runtime", path)
     assert spec is not None
     assert spec.loader is not None

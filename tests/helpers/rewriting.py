@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.editor import Editor
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.editor import Editor
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import Exactness, Rewriter
 from ortfuse.targets import Target, raise_opset

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.execution.inputs import Inputs
-from ortfuse.refusal import Refusal
+from ortfuse.ir.remark import Refusal
+from ortfuse.runtime.inputs.random_inputs import Inputs
 
 BITS = {"fine": 11, "middle": 9, "coarse": 7}
 

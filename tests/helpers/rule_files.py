@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 HEAD = """
-from ortfuse.pattern import op, var
+from ortfuse.rewrite.pattern import op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 x = var("x")
 def rule(name, pattern, replace):

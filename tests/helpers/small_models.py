@@ -10,12 +10,12 @@ import onnx.parser
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.walk import scopes
-from ortfuse.model.check import check
-from ortfuse.model.interop import enter
-from ortfuse.passes import Context, Pass
+from ortfuse.analysis.facts import Facts
+from ortfuse.io.check import check
+from ortfuse.io.interop import enter
+from ortfuse.ir.walk import scopes
 from ortfuse.targets import Target
+from ortfuse.transforms import Context, Pass
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1, "local" : 1]>\n'
 

@@ -11,10 +11,10 @@ import onnxruntime as ort
 import pytest
 
 from benchmarks.trust.grid.judge import Judge
-from ortfuse.facts import analysis
-from ortfuse.facts.facts import Facts
-from ortfuse.facts.transfer.op import UnknownError
-from ortfuse.facts.values import ask
+from ortfuse.analysis import propagation
+from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.ranges import queries
+from ortfuse.analysis.transfer.op import UnknownError
 
 ort.set_default_logger_severity(3)
 
@@ -22,8 +22,8 @@ ort.set_default_logger_severity(3)
 @pytest.fixture
 def strict_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let errors in transfer functions through, which on valid models are mistakes of ours."""
-    monkeypatch.setattr(analysis, "_NOT_KNOWN", (UnknownError,))
-    monkeypatch.setattr(ask, "NOT_KNOWN", (UnknownError,))
+    monkeypatch.setattr(propagation, "_NOT_KNOWN", (UnknownError,))
+    monkeypatch.setattr(queries, "NOT_KNOWN", (UnknownError,))
 
 
 def run_exposed(proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

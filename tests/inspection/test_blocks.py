@@ -10,10 +10,10 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
-from ortfuse.facts.facts import Facts
+from ortfuse.analysis.facts import Facts
 from ortfuse.inspection import DETECTORS, PASSES, Block, find_blocks
-from ortfuse.pattern import op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import op, var
 
 
 def normal(text: str) -> ir.Model:

@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 import ortfuse
-from ortfuse.bench import peaks as peaks_module
-from ortfuse.bench.peaks import Peaks, peaks
 from ortfuse.cli.app import app
 from ortfuse.errors import VerificationError
+from ortfuse.runtime.bench import machine_peaks as peaks_module
+from ortfuse.runtime.bench.machine_peaks import Peaks, peaks
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 

@@ -11,23 +11,23 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from ortfuse.calibration.candidates import candidates
-from ortfuse.cli.regression import _fewer_sites, _sites
+from ortfuse.cli.check import _fewer_sites, _sites
 from ortfuse.errors import OrtfuseError
-from ortfuse.explanation import chosen_rules
 from ortfuse.naming import RenamedWarning, former_names, name_today, names_today, number_by_name
 from ortfuse.naming import former as module
 from ortfuse.options import Options
 from ortfuse.pipeline import PassManager, load_catalogue, passes
-from ortfuse.pipeline.build import AUTO, CANONICALIZE, FUSIONS, USER
-from ortfuse.pipeline.described import described
+from ortfuse.pipeline.descriptions import described
+from ortfuse.pipeline.forced_choices import checked
 from ortfuse.pipeline.passlists import built_in_lists
-from ortfuse.pipeline.pins import checked
-from ortfuse.precision.families import family_of
-from ortfuse.precision.rungs import rung_rules
-from ortfuse.precision.uniform import named
+from ortfuse.pipeline.steps import AUTO, CANONICALIZE, FUSIONS, USER
+from ortfuse.quantization.scheme_families import family_of
+from ortfuse.quantization.schemes import rung_rules
+from ortfuse.quantization.uniform_scheme import named
 from ortfuse.targets import CostTable
 from ortfuse.testing.expectation import Expectation
+from ortfuse.tuning.rule_costs.candidates import candidates
+from ortfuse.verification.explanation import chosen_rules
 
 RULE, FAMILY = "gelu.tanh", "gelu"
 

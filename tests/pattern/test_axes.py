@@ -5,13 +5,13 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from ortfuse.dims import parse
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import PatternError
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Matcher, Miss, Pattern, built, op, opt, rearrange, redundant, var
-from ortfuse.pattern.axes import axes_of
-from ortfuse.pattern.redundancy import redundant_because
+from ortfuse.ir.dims import parse
 from ortfuse.rewrite.emit import Emitter
+from ortfuse.rewrite.pattern import Match, Matcher, Miss, Pattern, built, op, opt, rearrange, redundant, var
+from ortfuse.rewrite.pattern.axes import axes_of
+from ortfuse.rewrite.pattern.redundant_guards import redundant_because
 
 
 def graph(inputs: str, body: str, initializers: str = "") -> ir.Model:

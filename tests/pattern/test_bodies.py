@@ -9,8 +9,8 @@ from recurrent_models import model
 import ortfuse
 from ortfuse import Exactness, Proof, Rule
 from ortfuse.errors import PatternError, RuleError
-from ortfuse.pattern import Pattern, body, computed, op, rearrange, var
-from ortfuse.proof import prove
+from ortfuse.rewrite.pattern import Pattern, body, computed, op, rearrange, var
+from ortfuse.verification.rule_tests import prove
 
 CONSTANTS = {"w": np.ones(3, np.float32), "two": np.float32(2), "yes": np.bool_(True), "n": np.int64(3)}
 h, x, w, s, e = (var(name) for name in ("h", "x", "w", "s", "e"))

@@ -5,10 +5,24 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import PatternError
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Matcher, Miss, Pattern, attr, const, maybe, ms, op, opt, rest, scalar, variables
-from ortfuse.pattern.language import bare
+from ortfuse.rewrite.pattern import (
+    Match,
+    Matcher,
+    Miss,
+    Pattern,
+    attr,
+    const,
+    maybe,
+    ms,
+    op,
+    opt,
+    rest,
+    scalar,
+    variables,
+)
+from ortfuse.rewrite.pattern.language import bare
 
 x, y, z = variables("x y z")
 

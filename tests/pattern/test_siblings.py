@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import pytest
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import PatternError
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Matcher, Miss, Pattern, attr, op, opt, siblings, var, variables
-from ortfuse.pattern.find import matches
-from ortfuse.pattern.language import Const
-from ortfuse.pattern.roots import MOST_TRIED
+from ortfuse.rewrite.pattern import Match, Matcher, Miss, Pattern, attr, op, opt, siblings, var, variables
+from ortfuse.rewrite.pattern.find import matches
+from ortfuse.rewrite.pattern.language import Const
+from ortfuse.rewrite.pattern.sibling_roots import MOST_TRIED
 
 x, y, a, b, c = variables("x y a b c")
 PAIR = siblings(x @ a, x @ b)

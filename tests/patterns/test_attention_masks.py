@@ -11,7 +11,7 @@ import pytest
 from attention_models import BOOLEAN, INPUTS, LOWEST, model, optimized, scores_to_result
 from rewriting import rewritten
 
-from ortfuse.facts.facts import Facts
+from ortfuse.analysis.facts import Facts
 from ortfuse.verification import verify
 
 

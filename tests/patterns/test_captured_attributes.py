@@ -11,10 +11,10 @@ import onnx.parser
 import pytest
 
 import ortfuse
-from ortfuse.pattern.language import Attr, Op
-from ortfuse.pattern.outline import captured_attributes
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import Rule
+from ortfuse.rewrite.pattern.language import Attr, Op
+from ortfuse.rewrite.pattern.statistics import captured_attributes
 
 RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rules]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ortfuse.pipeline import load_catalogue
-from ortfuse.proof import prove
 from ortfuse.rewrite import Exactness, Rule
+from ortfuse.verification.rule_tests import prove
 
 MOST_NODES = 5000
 """Of all near misses of a rule together; `ortfuse prove` and `python -m benchmarks.trust.rule_tests` try all."""

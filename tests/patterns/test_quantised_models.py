@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
-from ortfuse.bench.executed import executed_ops
+from ortfuse.runtime.bench.executed_operators import executed_ops
 
 RNG = np.random.default_rng(0)
 

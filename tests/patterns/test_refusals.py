@@ -17,15 +17,15 @@ import onnx_ir as ir
 import pytest
 from ortfuse.patterns.runtime import integer_products
 
-from ortfuse.dims import symbol
-from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Matcher
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import symbol
+from ortfuse.ir.remark import Code, Refusal
 from ortfuse.pipeline import load_catalogue
-from ortfuse.proof.build import Builder, element_type, opsets_for
-from ortfuse.proof.choice import Chooser, Coverage, spellings
-from ortfuse.refusal import Code, Refusal
 from ortfuse.rewrite import RULE_KEY, Rule
+from ortfuse.rewrite.pattern import Match, Matcher
 from ortfuse.targets import Quirk
+from ortfuse.verification.rule_tests.build_instances import Builder, element_type, opsets_for
+from ortfuse.verification.rule_tests.choices import Chooser, Coverage, spellings
 
 RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rules if rule.guards]
 SPELLINGS = 6

@@ -8,12 +8,12 @@ import pytest
 from rewriting import ops, parse, rewritten
 
 import ortfuse
-from ortfuse.bench import executed_ops, typical_inputs
-from ortfuse.execution.integer_products import saturates
+from ortfuse.runtime.bench import executed_ops, typical_inputs
+from ortfuse.runtime.integer_matmul import saturates
 from ortfuse.targets import Quirk, installed
-from ortfuse.targets.quirks import quirks_of
+from ortfuse.targets.known_bugs import quirks_of
 from ortfuse.verification import Session, verify
-from ortfuse.verification.weigh import with_unsigned_pairs
+from ortfuse.verification.weigh_differences import with_unsigned_pairs
 
 
 def product(

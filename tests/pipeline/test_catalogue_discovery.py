@@ -16,14 +16,14 @@ import pytest
 from rule_files import HEAD, rules
 
 import ortfuse
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RuleError
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.editor import Editor
-from ortfuse.passes import RulePass
+from ortfuse.ir.editor import Editor
 from ortfuse.pipeline import PassManager, load_catalogue
 from ortfuse.pipeline import catalogue as catalogue_module
 from ortfuse.rewrite import Rewriter, Rule
 from ortfuse.targets import Target
+from ortfuse.transforms import RulePass
 
 ROOT = Path(__file__).parents[2]
 

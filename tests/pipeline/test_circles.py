@@ -12,14 +12,14 @@ import pytest
 from onnx import numpy_helper, parser
 
 import ortfuse
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.fingerprint import fingerprint
-from ortfuse.passes import Context, DeadCode, RulePass
-from ortfuse.pattern import op, var
-from ortfuse.pipeline.build import Repeated, Single
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.fingerprint import fingerprint
 from ortfuse.pipeline.schedule import Schedule
+from ortfuse.pipeline.steps import Repeated, Single
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import op, var
 from ortfuse.targets import Target
+from ortfuse.transforms import Context, DeadCode, RulePass
 
 x = var("x")
 THERE, BACK = (

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from ortfuse.cli.app import app
 from ortfuse.errors import PipelineError
 from ortfuse.pipeline import built_in_lists, load_catalogue, parse, read_list, registry
-from ortfuse.pipeline.build import Builder
-from ortfuse.pipeline.described import Described, described
+from ortfuse.pipeline.descriptions import Described, described
+from ortfuse.pipeline.steps import Builder
 
 DOCS = Path(__file__).parents[2] / "docs"
 LISTS = re.findall(r"```toml\n(.*?)```", (DOCS / "pass-lists.md").read_text(), re.DOTALL)

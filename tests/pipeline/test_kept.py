@@ -9,9 +9,9 @@ from onnxscript.rewriter import pattern
 from small_models import model_of
 
 import ortfuse
-from ortfuse.passes import Context
-from ortfuse.pattern import ms, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import ms, op, var
+from ortfuse.transforms import Context
 
 x, skip, gamma = var("x"), var("skip"), var("gamma")
 NORM = """agraph (float[n, 4, 8] x, float[n, 4, 8] s) => (float[n, 4, 8] y) <float[8] g = {1, 2, 3, 4, 5, 6, 7, 8}> {

@@ -16,15 +16,16 @@ import pytest
 from rule_files import HEAD, rules
 
 import ortfuse
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import PassError, PipelineError, TargetError
-from ortfuse.facts.facts import Facts
 from ortfuse.options import Options, PipelineLike
-from ortfuse.passes import Context, Fold, finalize
 from ortfuse.pipeline import PassEvent, PassManager, RunReport, registry
-from ortfuse.pipeline.build import Repeated, Single
 from ortfuse.pipeline.registry import register_pass
 from ortfuse.pipeline.schedule import Schedule
+from ortfuse.pipeline.steps import Repeated, Single
 from ortfuse.targets import Target
+from ortfuse.transforms import Context, Fold
+from ortfuse.transforms.cleanup import finalize
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.errors import PipelineError
-from ortfuse.model.io import load
+from ortfuse.io.files import load
 from ortfuse.options import Options
 from ortfuse.pipeline import (
     Content,
@@ -19,7 +19,7 @@ from ortfuse.pipeline import (
     read_list,
     suitable_list,
 )  # fmt: skip
-from ortfuse.pipeline.build import Builder, Repeated, Single
+from ortfuse.pipeline.steps import Builder, Repeated, Single
 from ortfuse.pipeline.text import parse
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))

@@ -17,16 +17,16 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import ortfuse
-from ortfuse.bench import peaks as peaks_module
-from ortfuse.bench.peaks import Peaks
 from ortfuse.cli.app import app
-from ortfuse.explanation import Explanation
 from ortfuse.profiling import VIEWS, Profile, Timing, at_peaks, beyond, bottlenecks, cost_of_denormals, run
 from ortfuse.profiling.denormals import slowed
-from ortfuse.profiling.roof import Work
+from ortfuse.profiling.roofline import Work
 from ortfuse.profiling.timing import percentile, timing
 from ortfuse.profiling.trace import Trace, trace
-from ortfuse.report.profile import show_profile
+from ortfuse.report.terminal.profile import show_profile
+from ortfuse.runtime.bench import machine_peaks as peaks_module
+from ortfuse.runtime.bench.machine_peaks import Peaks
+from ortfuse.verification.explanation import Explanation
 
 BERT = str(Path(__file__).parents[2] / "golden" / "models" / "bert.sdpa.ts.onnx")
 
@@ -323,7 +323,7 @@ def test_the_command_writes_what_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from ortfuse.report.profile import write_png
+    from ortfuse.report.terminal.profile import write_png
 
     path = tmp_path / "profile.png"
     write_png(path, ortfuse.profile(_model(), rounds=2, remedies=False))

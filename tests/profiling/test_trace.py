@@ -9,10 +9,10 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 
-from ortfuse.execution.naming import name_all_nodes
-from ortfuse.profiling.origins import origins
-from ortfuse.profiling.roof import Work, works
+from ortfuse.profiling.node_origins import origins
+from ortfuse.profiling.roofline import Work, works
 from ortfuse.profiling.trace import WARMUP, Calls, executed, traces
+from ortfuse.runtime.node_naming import name_all_nodes
 
 
 def _kernel(name: str, start: int, took: int, operator: str = "Relu") -> dict[str, Any]:

@@ -10,13 +10,13 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RewriteError
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.editor import Editor
-from ortfuse.pattern import op, opt, var
+from ortfuse.ir.editor import Editor
 from ortfuse.rewrite import Debugging, Exactness, Proof, Rewriter, Rule
 from ortfuse.rewrite.invariants import problems
-from ortfuse.targets.quirks import Quirk
+from ortfuse.rewrite.pattern import op, opt, var
+from ortfuse.targets.known_bugs import Quirk
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
 import suite

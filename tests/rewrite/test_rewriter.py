@@ -10,14 +10,14 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RewriteError, RuleError
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.edit import Edit
-from ortfuse.graph.editor import Editor
-from ortfuse.pattern import Match, attr, computed, const, ms, op, scalar, var, variables
-from ortfuse.refusal import Refusal, Subject, refuse
+from ortfuse.ir.edit import Edit
+from ortfuse.ir.editor import Editor
+from ortfuse.ir.remark import Refusal, Subject, refuse
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule
-from ortfuse.targets.quirks import Quirk
+from ortfuse.rewrite.pattern import Match, attr, computed, const, ms, op, scalar, var, variables
+from ortfuse.targets.known_bugs import Quirk
 
 x, y = variables("x y")
 PROOF = Proof(shapes={"x": "b 3"})

@@ -8,10 +8,10 @@ import pytest
 from small_models import execute, proto_of
 
 import ortfuse
-from ortfuse.facts.facts import Facts
-from ortfuse.model.interop import enter
-from ortfuse.pattern import op, scalar, var
+from ortfuse.analysis.facts import Facts
+from ortfuse.io.interop import enter
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import op, scalar, var
 from ortfuse.rewrite.rounding_sums import rounding_number
 
 X = np.random.default_rng(0).uniform(-9, 9, (2, 3, 3)).astype(np.float32)

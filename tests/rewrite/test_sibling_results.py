@@ -10,13 +10,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RuleError
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.editor import Editor
-from ortfuse.pattern import Match, Pattern, built, computed, const, op, siblings, var
-from ortfuse.refusal import Refusal
+from ortfuse.ir.editor import Editor
+from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Log, Proof, Rewriter, Rule
 from ortfuse.rewrite.invariants import Debugging
+from ortfuse.rewrite.pattern import Match, Pattern, built, computed, const, op, siblings, var
 from ortfuse.targets import Target
 from ortfuse.verification import Session, SiteChecks
 

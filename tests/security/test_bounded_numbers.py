@@ -12,13 +12,13 @@ import onnxruntime
 import pytest
 
 import ortfuse
+from ortfuse.api.models_file import ModelsFile
 from ortfuse.cli.app import main
 from ortfuse.errors import OptionError, OrtfuseError
-from ortfuse.execution.footprint import footprint
-from ortfuse.execution.session import Session
-from ortfuse.model.io import load
-from ortfuse.models_file import ModelsFile
-from ortfuse.sessions import SessionConfig, Setting
+from ortfuse.io.files import load
+from ortfuse.runtime.memory_footprint import footprint
+from ortfuse.runtime.session import Session
+from ortfuse.runtime.session_settings import SessionConfig, Setting
 from ortfuse.targets.processor import MOST_THREADS, demand_threads
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[n,4] x) => (float[n,4] y) { y = Relu(x) }'

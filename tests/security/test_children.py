@@ -14,13 +14,13 @@ import numpy as np
 import onnx
 import pytest
 
-from ortfuse import children
 from ortfuse.errors import CrashError
-from ortfuse.execution import runtime, worker
-from ortfuse.execution.footprint import footprint
-from ortfuse.execution.plain_data import of_plain_data
-from ortfuse.execution.worker import Worker
-from ortfuse.model.io import load
+from ortfuse.io import child_process
+from ortfuse.io.files import load
+from ortfuse.runtime import session_program, worker
+from ortfuse.runtime.memory_footprint import footprint
+from ortfuse.runtime.plain_data import of_plain_data
+from ortfuse.runtime.worker import Worker
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[n,600] x) => (float[n,600] y) { y = MatMul(x, w) }'
 MODULES = (
@@ -80,8 +80,8 @@ def test_what_measures_memory_imports_nothing_from_the_current_folder(planted: P
 
 def test_places_are_absolute_and_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", ".", "here", "/a", "/b:c", "/d"])
-    assert children.places() == ["/a", "/d"]
-    assert children.environment()["PYTHONPATH"] == f"/a{os.pathsep}/d"
+    assert child_process.places() == ["/a", "/d"]
+    assert child_process.environment()["PYTHONPATH"] == f"/a{os.pathsep}/d"
 
 
 def test_a_place_that_the_user_names_is_one_for_children_too(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_a_place_that_the_user_names_is_one_for_children_too(planted: Path, monk
     (planted / "own" / "helper.py").write_text("print('found')\n")
     monkeypatch.syspath_prepend(planted / "own")
     (planted / "p.py").write_text("import helper, json\n")
-    with children.start([str(planted / "p.py")], stdout=subprocess.PIPE) as process:
+    with child_process.start([str(planted / "p.py")], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read() == b"found\n"
 
@@ -143,8 +143,8 @@ def test_arrays_of_every_kind_are_plain_data() -> None:
 def test_a_process_that_answers_nonsense_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        f"import sys\nsys.path.append({str(Path(runtime.__file__).parent)!r})\nimport runtime\nout = sys.stdout.buffer\n"
-        "runtime.send(out, None)\nruntime.receive(sys.stdin.buffer)\nimport pathlib\nruntime.send(out, pathlib.Path('x'))\n"
+        f"import sys\nsys.path.append({str(Path(session_program.__file__).parent)!r})\nimport session_program\nout = sys.stdout.buffer\n"
+        "session_program.send(out, None)\nsession_program.receive(sys.stdin.buffer)\nimport pathlib\nsession_program.send(out, pathlib.Path('x'))\n"
         "import time\ntime.sleep(600)\n"
     )
     monkeypatch.setattr(worker, "PROGRAM", program)

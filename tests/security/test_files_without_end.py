@@ -24,16 +24,17 @@ from limits import limited
 import ortfuse
 from ortfuse.cli.app import main
 from ortfuse.errors import OrtfuseError, OutputError, VerificationError
-from ortfuse.execution import input_files, machine_lock
-from ortfuse.execution.input_files import read_inputs
-from ortfuse.fleet import run
-from ortfuse.fleet.row import Row
-from ortfuse.model import room, small_files
-from ortfuse.model.database import opened
-from ortfuse.model.records import of_type, record
-from ortfuse.precision.store import Store
-from ortfuse.targets import custom
-from ortfuse.targets.kept import keep, kept
+from ortfuse.io import size_limits, small_files
+from ortfuse.io.database import opened
+from ortfuse.io.json_records import of_type, record
+from ortfuse.quantization.measurement_store import Store
+from ortfuse.runtime import machine_lock
+from ortfuse.runtime.inputs import files
+from ortfuse.runtime.inputs.files import read_inputs
+from ortfuse.sweeping import run
+from ortfuse.sweeping.row import Row
+from ortfuse.targets import custom_operators
+from ortfuse.targets.measurement_file import keep, kept
 from ortfuse.tuning.outcome import Point
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[n,4] x) => (float[n,4] y) { y = Relu(x) }'
@@ -51,7 +52,7 @@ def limits() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(custom, "_libraries", {})
+    monkeypatch.setattr(custom_operators, "_libraries", {})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("in", "rules", "lists", "models"):
         Path(name).mkdir()
@@ -260,14 +261,14 @@ def test_an_array_that_claims_what_it_does_not_hold_is_an_error(content: bytes) 
 def test_an_archive_that_unpacks_to_more_than_there_is_room_for_is_not_unpacked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "room", lambda: 1 << 20)
+    monkeypatch.setattr(size_limits, "room", lambda: 1 << 20)
     value = ir.val("x", ir.DataType.FLOAT, ["n", 4])
     with pytest.raises(VerificationError, match="there is room for"):
         read_inputs(npz({"x.npy": npy("(1000000, 4)", data=bytes(16_000_000))}), [value])
 
 
 def test_an_archive_of_very_many_arrays_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_files, "MOST_ARRAYS", 3)
+    monkeypatch.setattr(files, "MOST_ARRAYS", 3)
     value = ir.val("x", ir.DataType.FLOAT, ["n", 4])
     with pytest.raises(VerificationError, match="may hold 3"):
         read_inputs(npz({str(number): b"" for number in range(4)}), [value])
@@ -374,7 +375,7 @@ def test_a_database_that_computes_is_not_used(schema: str) -> None:
     ],
 )
 def test_a_store_that_holds_something_else_is_measured_again(value: Any) -> None:
-    from ortfuse.precision.metrics import Measured
+    from ortfuse.quantization.metrics import Measured
 
     store = Store(Path("s.sqlite"))
     store.put({"error": 1, "likely": 2.5}, "good")

@@ -10,10 +10,10 @@ from onnx import parser
 
 import ortfuse
 from ortfuse.errors import OrtfuseError, VerificationError
-from ortfuse.execution.session import Session
-from ortfuse.graph.expansion import expanded_nodes, total
-from ortfuse.graph.functions import looked_into, without_functions
-from ortfuse.model.interop import enter
+from ortfuse.io.interop import enter
+from ortfuse.ir.function_expansion import expanded_nodes, total
+from ortfuse.ir.functions import looked_into, without_functions
+from ortfuse.runtime.session import Session
 
 FUNCTION = '<domain: "local", opset_import: ["": 20, "local": 1]> '
 LIMIT = "calls of functions stand for"

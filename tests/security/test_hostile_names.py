@@ -26,11 +26,11 @@ import ortfuse
 from ortfuse.cli.app import main
 from ortfuse.cli.terminal import Terminal, shown
 from ortfuse.errors import InvalidModelError, OrtfuseError, OrtfuseWarning
-from ortfuse.page import Notes, Page, Rows
-from ortfuse.page.write import html
-from ortfuse.printable import cell, visible, visible_lines
-from ortfuse.report.names import Names
-from ortfuse.sessions import Setting
+from ortfuse.errors.printable import cell, visible, visible_lines
+from ortfuse.report.html import Notes, Page, Rows
+from ortfuse.report.html.write_page import html
+from ortfuse.report.terminal.long_names import Names
+from ortfuse.runtime.session_settings import Setting
 
 UNSEEN = ["\x00", "\x07", "\x08", "\x0b", "\x0c", "\x1b", "\x7f", "\x80", "\x85", "\x9b", "\x9d", "\u00ad", "\u061c", "\u115f", "\u180e", "\u200b",
           "\u200c", "\u200d", "\u200e", "\u200f", "\u2028", "\u2029", "\u202a", "\u202e", "\u2060", "\u2064", "\u2066", "\u2069", "\u206f", "\u3164",

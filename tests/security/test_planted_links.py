@@ -14,8 +14,8 @@ from rule_files import HEAD
 import ortfuse
 from ortfuse.cli.app import main
 from ortfuse.errors import OutputError
-from ortfuse.model.atomic_write import write_bytes, write_text
-from ortfuse.sessions import SessionConfig, Setting, write_beside
+from ortfuse.io.atomic_write import write_bytes, write_text
+from ortfuse.runtime.session_settings import SessionConfig, Setting, write_beside
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[n,4] x) => (float[n,4] y) { y = Add(x, w) }'
 

@@ -19,7 +19,7 @@ TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[n,4] x) => (float[n,
 { a = MatMul(x, w) b = Sigmoid(a) y = OP(a, b) }"""
 PART = '<ir_version: 10, opset_import: ["": 21]> g (float[n,4] a) => (float[n,4] y) { b = Sigmoid(a) y = Mul(a, b) }'
 RULE = """
-from ortfuse.pattern import op, var
+from ortfuse.rewrite.pattern import op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 x = var("x")
 RULES = [Rule(name="mine.neg", pattern=op.Neg(op.Neg(x)), replace=x, exactness=Exactness.EXACT, source="test",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ortfuse.dims import symbol
 from ortfuse.errors import TargetError
+from ortfuse.ir.dims import symbol
 from ortfuse.targets import CPU, CostTable, Target, processor, shipped_costs, shipped_tables
 from ortfuse.targets.costs import Measured, sizes_text
 

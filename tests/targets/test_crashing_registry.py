@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ortfuse import runtime_registry
 from ortfuse.errors import OrtfuseWarning, TargetError
-from ortfuse.model import operator_check
-from ortfuse.runtime_registry import RegistryError, definitions
+from ortfuse.io import operator_check, runtime_registry
+from ortfuse.io.runtime_registry import RegistryError, definitions
 from ortfuse.targets import table_cache
 from ortfuse.targets.kernel_table import KernelTable
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.kernels.case import Case
 from benchmarks.kernels.cases import cases
 from benchmarks.kernels.measure import model_of, try_case
-from ortfuse.facts.facts import Facts
+from ortfuse.analysis.facts import Facts
 from ortfuse.targets import Target
 
 TARGET = Target()

@@ -12,7 +12,7 @@ from raising import inputs_of, model_text, raised_is_the_same, read, run
 
 from ortfuse.errors import TargetError
 from ortfuse.targets import raise_opset
-from ortfuse.targets.skeleton import SMALL
+from ortfuse.targets.opset_skeleton import SMALL
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "models").glob("[br]e[rs]*.onnx"))
 

@@ -12,12 +12,12 @@ import pytest
 from small_models import operators
 
 import ortfuse
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import TargetError
-from ortfuse.facts.facts import Facts
-from ortfuse.passes import Choices, RulePass
-from ortfuse.passes.context import Context
 from ortfuse.pipeline import load_catalogue
 from ortfuse.targets import Quirk, Target
+from ortfuse.transforms import Choices, RulePass
+from ortfuse.transforms.context import Context
 
 ROOT = Path(__file__).parents[2]
 BERT = ROOT / "golden" / "models" / "bert.eager.ts.onnx"

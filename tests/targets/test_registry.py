@@ -8,8 +8,8 @@ import onnxruntime
 import pytest
 from onnx import helper
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import TargetError
-from ortfuse.facts.facts import Facts
 from ortfuse.targets import Target
 
 

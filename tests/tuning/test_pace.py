@@ -11,11 +11,11 @@ import pytest
 from test_tune import TEXT
 
 import ortfuse
-from ortfuse.bench import Candidate, SessionLatency
-from ortfuse.bench.sessions import turn_seconds
 from ortfuse.errors import OrtfuseError
+from ortfuse.runtime.bench import Candidate, SessionLatency
+from ortfuse.runtime.bench.session_timing import turn_seconds
 from ortfuse.tuning import Point
-from ortfuse.tuning.pace import Pace
+from ortfuse.tuning.time_estimates import Pace
 
 
 class Clock:
@@ -120,7 +120,7 @@ def test_lower_precision_is_not_looked_for_where_there_is_no_time_for_the_least(
         asked.append(more["budget"])
         raise OrtfuseError("nothing is faster")
 
-    monkeypatch.setattr("ortfuse.tuning.variants.quantize", quantized)
+    monkeypatch.setattr("ortfuse.tuning.model_variants.quantize", quantized)
     limits = ortfuse.Constraints(max_error=0.1)
 
     def notes(budget: float) -> str:

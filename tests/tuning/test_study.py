@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ortfuse.errors import OutputError
-from ortfuse.execution import machine_lock
+from ortfuse.runtime import machine_lock
 from ortfuse.tuning import Choice, Constraints, Point, Space, Study
 from ortfuse.tuning.study import no_other_search
 

@@ -16,9 +16,9 @@ import onnx
 import pytest
 
 import ortfuse
-from ortfuse.bench import Candidate, SessionLatency
 from ortfuse.errors import ConstraintError, OptionError, OrtfuseError
-from ortfuse.sessions import stored_config
+from ortfuse.runtime.bench import Candidate, SessionLatency
+from ortfuse.runtime.session_settings import stored_config
 from ortfuse.tuning import Space, Variants
 from ortfuse.tuning.trials import Trials
 
@@ -182,7 +182,7 @@ def test_a_model_that_is_not_verified_is_not_taken(path: Path, monkeypatch: pyte
     class Wrong:
         ok = False
 
-    monkeypatch.setattr("ortfuse.tuning.variants.verify", lambda *models, **more: Wrong())
+    monkeypatch.setattr("ortfuse.tuning.model_variants.verify", lambda *models, **more: Wrong())
     tuned = ortfuse.tune(path, trials=8, meter=Meter)
     assert tuned.outcome.best.choice["model"] == "original"
     assert any("differ from the original's" in point.failure for point in tuned.outcome.points)
@@ -218,7 +218,7 @@ def test_a_stored_trial_of_what_is_refused_now_does_not_hold_up_the_search(
 
     measured = Trials.measured
     monkeypatch.setattr(Trials, "measured", of_before)
-    monkeypatch.setattr("ortfuse.tuning.variants.verify", lambda *models, **more: Wrong())
+    monkeypatch.setattr("ortfuse.tuning.model_variants.verify", lambda *models, **more: Wrong())
     tuned = ortfuse.tune(path, trials=3, meter=Meter)
     assert tuned.outcome.best.choice["model"] == "original"
 
@@ -229,7 +229,9 @@ def test_only_the_model_that_is_taken_is_verified(path: Path, monkeypatch: pytes
     class Right:
         ok = True
 
-    monkeypatch.setattr("ortfuse.tuning.variants.verify", lambda *models, **more: verified.append(models) or Right())
+    monkeypatch.setattr(
+        "ortfuse.tuning.model_variants.verify", lambda *models, **more: verified.append(models) or Right()
+    )
     ortfuse.tune(path, trials=8, meter=Meter)
     assert len(verified) == 1
 
@@ -306,7 +308,7 @@ def test_the_search_for_lower_precision_has_most_of_the_budget(path: Path, monke
         given.append(more["budget"])
         raise OrtfuseError("nothing is faster")
 
-    monkeypatch.setattr("ortfuse.tuning.variants.quantize", quantized)
+    monkeypatch.setattr("ortfuse.tuning.model_variants.quantize", quantized)
     tuned = ortfuse.tune(path, budget=90, trials=3, meter=Meter, constraints=ortfuse.Constraints(max_error=0.1))
     assert given == [pytest.approx(54, abs=1)]
     assert tuned.outcome.points[1].failure == "nothing is faster"
@@ -321,7 +323,7 @@ def test_lower_precision_is_looked_for_at_the_sizes_that_were_given(
         asked.append(dict(options.sizes))
         raise OrtfuseError("nothing is faster")
 
-    monkeypatch.setattr("ortfuse.tuning.variants.quantize", quantized)
+    monkeypatch.setattr("ortfuse.tuning.model_variants.quantize", quantized)
     limits = ortfuse.Constraints(max_error=0.1)
     tuned = ortfuse.tune(path, budget=90, trials=2, meter=Meter, constraints=limits, sizes={"n": 5})
     assert asked == [{"n": 5}]
@@ -349,7 +351,7 @@ def test_a_process_that_was_killed_loses_nothing(
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    monkeypatch.setattr("ortfuse.execution.machine_lock.FOLDER", temporary)
+    monkeypatch.setattr("ortfuse.runtime.machine_lock.FOLDER", temporary)
     output, other = tmp_path / "b.onnx", tmp_path / "c.onnx"
     code = KILLED.format(
         paths=[str(Path(__file__).parent), *sys.path], moment=moment, model=str(path), output=str(output)

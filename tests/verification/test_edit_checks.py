@@ -11,12 +11,12 @@ import pytest
 from crashing import runtime_that
 from small_graphs import model
 
-import ortfuse.passes.cse as cse_module
-import ortfuse.passes.dce as dce_module
-import ortfuse.passes.fold as fold_module
-from ortfuse.execution.constants import Region, Results, evaluate
-from ortfuse.facts.facts import Facts
+import ortfuse.transforms.cleanup.constant_folding as fold_module
+import ortfuse.transforms.cleanup.cse as cse_module
+import ortfuse.transforms.cleanup.dce as dce_module
+from ortfuse.analysis.facts import Facts
 from ortfuse.pipeline import PassManager
+from ortfuse.runtime.evaluate_constants import Region, Results, evaluate
 from ortfuse.verification import SiteCheck, SiteChecks, verify
 
 WEIGHTS = "<float[3] w = {1, 2, 3}, float[3] v = {1, 2, 4}>"
@@ -133,7 +133,7 @@ def test_what_cannot_be_cut_out_is_let_through_and_listed(monkeypatch: pytest.Mo
     def refuse(edit: Any, **options: Any) -> Iterator[SiteCheck]:
         raise ValueError("no cut")
 
-    monkeypatch.setattr("ortfuse.verification.sites.sides", refuse)
+    monkeypatch.setattr("ortfuse.verification.translation_validation.sides", refuse)
     operators, checks = run(model("t = Tanh(w) y = Mul(x, t)", initializers=WEIGHTS), "fold")
     assert operators == ["Mul"]
     assert "no cut" in checks.of_state("unchecked")[0].reason

@@ -9,7 +9,7 @@ from small_graphs import model
 from typer.testing import CliRunner
 
 from ortfuse.cli.app import app
-from ortfuse.execution.compare import compare
+from ortfuse.runtime.comparison import compare
 from ortfuse.verification import Trial, Verdict, verify
 
 HEAD = '<ir_version: 10, opset_import: ["": 19]>'

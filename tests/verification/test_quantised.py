@@ -11,14 +11,14 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
-from ortfuse.execution.integer_products import saturates
-from ortfuse.execution.integer_ties import before_rounding
-from ortfuse.execution.part import computing
-from ortfuse.execution.session import Session
-from ortfuse.execution.ties import explained as ties_explained
+from ortfuse.runtime.integer_matmul import saturates
+from ortfuse.runtime.integer_ties import before_rounding
+from ortfuse.runtime.near_ties import explained as ties_explained
+from ortfuse.runtime.session import Session
+from ortfuse.runtime.submodel import computing
 from ortfuse.verification import Verdict, experiments, verify
-from ortfuse.verification.decisions import compare_decided
-from ortfuse.verification.weigh import with_unsigned_pairs
+from ortfuse.verification.impose_decisions import compare_decided
+from ortfuse.verification.weigh_differences import with_unsigned_pairs
 
 X = np.random.default_rng(1).normal(size=(1, 3, 12, 12)).astype(np.float32)
 

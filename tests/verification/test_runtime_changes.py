@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.execution.session import Session
+from ortfuse.runtime.session import Session
 
 VECTOR = """<ir_version: 8, opset_import: ["": 17]> g (float[n,m] x, float[n] v) => (float[m] y)
     { t = Transpose<perm = [1,0]>(x)  y = MatMul(t, v) }"""

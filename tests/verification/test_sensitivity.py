@@ -11,10 +11,10 @@ import pytest
 from small_graphs import model, ones
 
 import ortfuse
-from ortfuse.execution.compare import compare
-from ortfuse.execution.sensitivity import Sensitivity, shaken
+from ortfuse.runtime.comparison import compare
+from ortfuse.runtime.sensitivity import Sensitivity, shaken
 from ortfuse.verification import experiments, verify
-from ortfuse.verification.places import compare_places
+from ortfuse.verification.compare_regions import compare_places
 
 CONSTANTS = "<float r = {3.99}, float wrong = {3.9902}, float one = {1.0}>"
 

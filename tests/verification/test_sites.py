@@ -11,15 +11,15 @@ from crashing import runtime_that
 from small_graphs import model
 
 import ortfuse
-from ortfuse.execution.extract import Sides, sides
-from ortfuse.execution.observed import observe
-from ortfuse.facts.facts import Facts
-from ortfuse.graph.edit import Edit
-from ortfuse.graph.editor import Editor
-from ortfuse.passes.rules import RulePass
-from ortfuse.pattern import computed, const, ms, op, var, variables
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.edit import Edit
+from ortfuse.ir.editor import Editor
 from ortfuse.rewrite import Exactness, Proof, Rewriter, Rule
+from ortfuse.rewrite.pattern import computed, const, ms, op, var, variables
+from ortfuse.runtime.observed_values import observe
+from ortfuse.runtime.rewrite_sides import Sides, sides
 from ortfuse.targets import Target
+from ortfuse.transforms.rule_pass import RulePass
 from ortfuse.verification import SiteChecks
 
 x, y = variables("x y")
@@ -209,7 +209,7 @@ def test_the_values_of_a_model_are_observed_unless_it_is_large_or_does_not_run(m
     assert set(observed) == {"x", "h", "y"}
     assert (observed["h"] == -observed["x"]).all()
     assert observe(model("y = Unheard(x)")) == {}
-    monkeypatch.setattr("ortfuse.execution.observed.LARGEST", -1)
+    monkeypatch.setattr("ortfuse.runtime.observed_values.LARGEST", -1)
     assert observe(model("y = Relu(x)")) == {}
 
 

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.passes import Context, RulePass
-from ortfuse.pattern import ms, op, var
 from ortfuse.pipeline import catalogue
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import ms, op, var
+from ortfuse.transforms import Context, RulePass
 
 TEXT = """agraph (float[b, 4] x) => (float[b, 4] y, float[b, 4] z)
     { s = Sigmoid(x) h = Mul(x, s) t = Tanh(h) y = Abs(t) z = Gelu(t) }"""
@@ -32,7 +32,7 @@ RIGHT = Rule(
 )  # fmt: skip
 WRONG = replace(RIGHT, replace=ms.QuickGelu(x, alpha=1.702))
 FILE = """
-from ortfuse.pattern import ms, op, var
+from ortfuse.rewrite.pattern import ms, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 x = var("x")

@@ -12,9 +12,9 @@ from small_models import execute, floats, model_of
 
 import ortfuse
 from ortfuse.errors import PipelineError
-from ortfuse.graph.edit import Edit
-from ortfuse.passes import Context
+from ortfuse.ir.edit import Edit
 from ortfuse.pipeline import PassManager
+from ortfuse.transforms import Context
 from ortfuse.verification import SiteChecks
 
 TEXT = """agraph (float[b, 4] x) => (float[b, 4] y, float[b, 4] z)

@@ -11,8 +11,8 @@ import pytest
 from small_graphs import model
 
 from ortfuse.errors import VerificationError
-from ortfuse.execution.compare import failed
-from ortfuse.model.io import load
+from ortfuse.io.files import load
+from ortfuse.runtime.comparison import failed
 from ortfuse.verification import Trial, Verdict, experiments, judge, verify
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import Dim, DimLike, evaluate, symbols
-from ortfuse.facts.facts import Facts
-from ortfuse.facts.values.range import Range
+from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.ranges.range import Range
+from ortfuse.ir.dims import Dim, DimLike, evaluate, symbols
 
 
 class Judge:

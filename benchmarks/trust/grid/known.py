@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.trust.grid.building import Cell
 from benchmarks.trust.grid.seeds import Seed
 from benchmarks.trust.grid.trying import FACTS, FOLDED, OPTIMISED, Failure
-from ortfuse.graph.traits import REDUCES
+from ortfuse.ir.traits import REDUCES
 
 
 def is_known(cell: Cell, failure: Failure) -> bool:
@@ -18,7 +18,7 @@ def is_known(cell: Cell, failure: Failure) -> bool:
 
 
 def _reduces_nothing(seed: Seed) -> bool:
-    """Reductions over axes of size 0 keep the axis, or drop others (see `ortfuse.facts.facts`)."""
+    """Reductions over axes of size 0 keep the axis, or drop others (see `ortfuse.analysis.facts`)."""
     data = seed.inputs[0] if seed.inputs else None
     return seed.op_type in REDUCES | {"ArgMax", "ArgMin"} and isinstance(data, np.ndarray) and not data.size
 

@@ -22,7 +22,7 @@ from benchmarks.trust.grid.cells import varied
 from benchmarks.trust.grid.known import DEPARTING, UNCHECKED
 from benchmarks.trust.grid.seeds import Seed, at, seeds
 from ortfuse.errors import OrtfuseError
-from ortfuse.execution.session import Session
+from ortfuse.runtime.session import Session
 
 LABEL = "pair"
 _OPSETS = (11, 13, 17, 18, 21, 23, 24, 26)

@@ -15,13 +15,13 @@ from benchmarks.trust.grid.cells import Cell
 from benchmarks.trust.grid.judge import Judge, identical
 from benchmarks.trust.standard import same
 from ortfuse import optimize
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import OrtfuseError
-from ortfuse.execution.session import Session
-from ortfuse.facts.facts import Facts
-from ortfuse.model.interop import enter
-from ortfuse.passes import Context
-from ortfuse.passes.fold import Fold
+from ortfuse.io.interop import enter
+from ortfuse.runtime.session import Session
 from ortfuse.targets import Target
+from ortfuse.transforms import Context
+from ortfuse.transforms.cleanup.constant_folding import Fold
 
 FACTS, FOLDED, OPTIMISED, RAISED, REFUSED = "facts", "folding", "optimising", "raised", "refused"
 

@@ -11,8 +11,8 @@ import numpy as np
 
 import ortfuse
 from ortfuse.errors import OrtfuseError, VerificationError
-from ortfuse.execution.compare import compare_all
-from ortfuse.execution.session import Session
+from ortfuse.runtime.comparison import compare_all
+from ortfuse.runtime.session import Session
 
 from .variants import Variant
 

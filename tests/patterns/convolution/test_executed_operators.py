@@ -8,8 +8,8 @@ import pytest
 from onnx import numpy_helper
 
 import ortfuse
-from ortfuse.bench import executed_ops
-from ortfuse.model.interop import enter
+from ortfuse.io.interop import enter
+from ortfuse.runtime.bench import executed_ops
 
 SIZE = 8
 RNG = np.random.default_rng(0)

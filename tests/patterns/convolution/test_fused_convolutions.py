@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 import ortfuse
-from ortfuse.facts.facts import Facts
+from ortfuse.analysis.facts import Facts
 from ortfuse.targets import Target, unless_blocked
 from ortfuse.verification import verify
 

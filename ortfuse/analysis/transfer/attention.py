@@ -1,0 +1,123 @@
+"""Attention and rotary embedding, in ai.onnx (opset 23) and in the runtime's own domain."""
+
+from __future__ import annotations
+
+from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
+from ortfuse.analysis.transfer.op import Op, UnknownError, transfer
+from ortfuse.ir.dims import DimLike, exact_div
+from ortfuse.ir.traits import MICROSOFT
+
+
+@transfer("Attention")
+def attention(op: Op) -> tuple[Fact, ...]:
+    """[batch, heads, sequence, size] or [batch, sequence, heads*size], present key and value, and the scores."""
+    query, key, value = op.known_shape(0), op.known_shape(1), op.known_shape(2)
+    if len(query) == 3:
+        query = _heads_apart(query, op.attr_int("q_num_heads", 0))
+        key = _heads_apart(key, op.attr_int("kv_num_heads", 0))
+        value = _heads_apart(value, op.attr_int("kv_num_heads", 0))
+    batch, heads, sequence, _ = query
+    past = op.shape(4)
+    total: DimLike = key[2] if past is None else key[2] + past[2]
+    if op.has(4) and past is None:
+        total = UNKNOWN
+    output: Shape = (batch, heads, sequence, value[3])
+    if len(op.known_shape(0)) == 3:
+        output = (batch, sequence, heads * value[3])
+    dtype = op.dtype(0)
+    return (
+        Fact(dtype, output),
+        Fact(op.dtype(1), (key[0], key[1], total, key[3])),
+        Fact(op.dtype(2), (value[0], value[1], total, value[3])),
+        Fact(dtype, (batch, heads, sequence, total)),
+    )
+
+
+def _heads_apart(shape: Shape, heads: int) -> tuple[DimLike, int, DimLike, DimLike]:
+    size = exact_div(shape[2], heads)
+    if size is None:
+        raise UnknownError
+    return shape[0], heads, shape[1], size
+
+
+@transfer("RotaryEmbedding")
+def rotary_embedding(op: Op) -> Fact:
+    """The rotated input."""
+    return Fact(op.dtype(), op.shape())
+
+
+transfer("RotaryEmbedding", domain=MICROSOFT)(rotary_embedding)
+
+
+@transfer("MultiHeadAttention", domain=MICROSOFT)
+def multi_head_attention(op: Op) -> tuple[Fact, ...]:
+    """[batch, sequence, value hidden size], then present key and value [batch, heads, total, size]."""
+    query, dtype = op.known_shape(0), op.dtype()
+    heads = op.attr_int("num_heads", 0)
+    if len(query) == 5:  # packed [batch, sequence, heads, 3, size]
+        return (Fact(dtype, (query[0], query[1], query[2] * query[4])),)
+    if not op.has(2):  # packed key and value: [batch, sequence, heads, 2, size]
+        return (Fact(dtype, query),)
+    key, value = op.known_shape(1), op.known_shape(2)
+    hidden = value[2] if len(value) == 3 else value[1] * value[3]
+    present = [_present(op, shape, heads, past) for shape, past in ((key, 6), (value, 7))]
+    return Fact(dtype, (query[0], query[1], hidden)), Fact(dtype, present[0]), Fact(dtype, present[1])
+
+
+@transfer("LinearAttention", domain=MICROSOFT)
+def linear_attention(op: Op) -> tuple[Fact, ...]:
+    """[batch, sequence, heads*size of values] if queries have no more heads than values; the state, of the shape that it had."""
+    query, value = op.known_shape(0), op.known_shape(2)
+    if op.attr_int("q_num_heads", 0) > op.attr_int("kv_num_heads", 0) or op.attr_int("state_window", 0):
+        raise UnknownError
+    return Fact(op.dtype(), (query[0], query[1], value[2])), Fact(op.dtype(), op.shape(3) if op.has(3) else None)
+
+
+@transfer("CausalConvWithState", domain=MICROSOFT)
+def causal_convolution(op: Op) -> tuple[Fact, ...]:
+    """The shape of the input, [batch, channels, length], and the last positions that the next call needs."""
+    shape, weight = op.known_shape(0), op.known_shape(1)
+    dilation = op.attr_int("dilation", 1)
+    if len(shape) != 3 or op.attr_int("channels_last", 0) or op.attr_int("state_window", 0) or dilation != 1:
+        raise UnknownError
+    return Fact(op.dtype(), shape), Fact(op.dtype(), (shape[0], shape[1], weight[2] - 1))
+
+
+def _present(op: Op, shape: Shape, heads: int, past: int) -> Shape:
+    """The shape of the new keys (or values) appended to those of input `past`."""
+    if len(shape) == 4:  # [batch, heads, sequence, size], of cross attention
+        return shape
+    batch, heads, total, size = _heads_apart(shape, heads)
+    if op.has(past):
+        before = op.shape(past)
+        total = UNKNOWN if before is None else total + before[2]
+    return batch, heads, total, size
+
+
+@transfer("Attention", domain=MICROSOFT)
+def packed_attention(op: Op) -> tuple[Fact, ...]:
+    """Attention that includes the input projection: [batch, sequence, value hidden size]."""
+    data, weight = op.known_shape(0), op.known_shape(1)
+    sizes = op.attr_ints("qkv_hidden_sizes")
+    hidden = sizes[2] if sizes else exact_div(weight[1], 3)
+    output = Fact(op.dtype(), (data[0], data[1], UNKNOWN if hidden is None else hidden))
+    heads = op.attr_int("num_heads", 0)
+    return output, Fact(op.dtype(), (2, data[0], heads, UNKNOWN, UNKNOWN))
+
+
+@transfer("GroupQueryAttention", domain=MICROSOFT)
+def group_query_attention(op: Op) -> tuple[Fact, ...]:
+    """[batch, sequence, heads*size]; packed inputs contain query, key and value side by side."""
+    query = op.known_shape(0)
+    heads, groups = op.attr_int("num_heads", 0), op.attr_int("kv_num_heads", 0)
+    size = exact_div(query[2], heads if op.has(1) else heads + 2 * groups)
+    if size is None:
+        raise UnknownError
+    present = Fact(op.dtype(3 if op.has(3) else 0), (query[0], groups, UNKNOWN, size))
+    return Fact(op.dtype(), (query[0], query[1], size * heads)), present, present
+
+
+@transfer("Gelu", "FastGelu", "BiasGelu", "QuickGelu", domain=MICROSOFT)
+def contrib_gelu(op: Op) -> Fact:
+    """The activated input; a bias has the size of its last axis."""
+    return Fact(op.dtype(), op.shape())

@@ -1,0 +1,139 @@
+"""Operators that create tensors: Constant, Range, ConstantOfShape, random numbers, ..."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.analysis.transfer.fact import INTEGERS, MAX_ELEMENTS, UNKNOWN, Elements, Fact, Quotient, Shape, static_size
+from ortfuse.analysis.transfer.op import Op, UnknownError, transfer
+from ortfuse.analysis.transfer.shaping import rank_of_target
+from ortfuse.ir.dims import Dim, DimLike, ceil_div, floor_div, maximum
+
+
+@transfer("Constant")
+def constant(op: Op) -> Fact:
+    """The tensor in one of the node's attributes."""
+    for name, attribute in op.node.attributes.data.items():
+        if attribute.is_ref():  # given where the function is called
+            return Fact(_CONSTANT_TYPES.get(name), () if name in _NUMBERS else None)
+        if name == "value":
+            return fact_of_tensor(attribute.value)
+        if name in _CONSTANT_TYPES:
+            return _fact_of_python(attribute.value, _CONSTANT_TYPES[name])
+    raise UnknownError
+
+
+_CONSTANT_TYPES = {
+    "value_int": ir.DataType.INT64,
+    "value_ints": ir.DataType.INT64,
+    "value_float": ir.DataType.FLOAT,
+    "value_floats": ir.DataType.FLOAT,
+    "value_string": ir.DataType.STRING,
+    "value_strings": ir.DataType.STRING,
+}
+_NUMBERS = ("value_int", "value_float", "value_string")
+
+
+def fact_of_tensor(tensor: ir.TensorProtocol) -> Fact:
+    """The fact of a constant; its data are not read."""
+    shape = tuple([int(dim) for dim in tensor.shape])  # type: ignore[arg-type]
+    return Fact(tensor.dtype, shape, tensor=tensor)
+
+
+def _fact_of_python(value: Any, dtype: ir.DataType) -> Fact:
+    array = np.array(value, dtype=object if dtype == ir.DataType.STRING else dtype.numpy())
+    return Fact(dtype, array.shape, array=array)
+
+
+@transfer("ConstantOfShape")
+def constant_of_shape(op: Op) -> Fact:
+    """A tensor of the shape in input 0 in which all elements are equal (float 0 without `value`)."""
+    dims = op.integers(0)
+    fill = op.attribute("value")
+    dtype = ir.DataType.FLOAT if fill is None else fill.dtype
+    if dims is None:
+        return Fact(dtype, rank_of_target(op.shape(0)))
+    shape = tuple([UNKNOWN if dim is None else dim for dim in dims])
+    return Fact(dtype, shape, _filled(fill, dtype, shape))
+
+
+def _filled(fill: ir.TensorProtocol | None, dtype: ir.DataType, shape: Shape) -> Elements | None:
+    size = static_size(shape)
+    if size is None or size > MAX_ELEMENTS or dtype not in INTEGERS:
+        return None
+    return (0 if fill is None else int(fill.numpy().reshape(-1)[0]),) * size
+
+
+@transfer("Range")
+def range_(op: Op) -> Fact:
+    """``start, start + delta, ...`` up to but excluding the limit."""
+    dtype = op.dtype(0) or op.dtype(1) or op.dtype(2)
+    if dtype in _FLOATS:
+        return Fact(dtype, (_float_steps(op),))
+    start, limit, delta = [_single(op, index) for index in range(3)]
+    if start is None or limit is None or not isinstance(delta, int) or delta == 0:
+        return Fact(dtype, (UNKNOWN,))
+    length = maximum(0, ceil_div(limit - start, delta) if delta > 0 else floor_div(start - limit - delta - 1, -delta))
+    elements: Elements | None = None
+    if isinstance(length, int) and length <= MAX_ELEMENTS:
+        elements = tuple([start + index * delta for index in range(length)])
+    return Fact(dtype, (length,), elements)
+
+
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
+
+
+def _float_steps(op: Op) -> DimLike:
+    """The number of steps between constants, as the runtime rounds it: the difference in the type, the rest in float64."""
+    start, limit, delta = numbers = [_float(op, index) for index in range(3)]
+    if limit is None and start == 0 and delta == 1:
+        return _counted(op)
+    if any(number is None or not np.isfinite(number) for number in numbers) or not delta:
+        return UNKNOWN
+    with np.errstate(over="ignore"):
+        steps = np.ceil(np.float64(limit - start) / np.float64(delta))
+    return int(max(steps, 0)) if steps < _MOST_STEPS else UNKNOWN
+
+
+_MOST_STEPS = 2**31
+
+
+def _counted(op: Op) -> DimLike:
+    """A size as a float (see `Quotient`), up to which is counted."""
+    elements = op.fact(1).elements()
+    element = elements[0] if elements and len(elements) == 1 else None
+    if isinstance(element, Quotient) and element.denominator == 1:
+        element = element.numerator
+    return maximum(0, element) if isinstance(element, int | Dim) else UNKNOWN
+
+
+def _float(op: Op, index: int) -> Any:
+    array = op.fact(index).array()
+    return None if array is None or array.size != 1 else array.reshape(-1)[0]
+
+
+def _single(op: Op, index: int) -> DimLike | None:
+    elements = op.elements(index)
+    element = elements[0] if elements else None
+    return element if isinstance(element, int | Dim) else None
+
+
+@transfer("EyeLike")
+def eye_like(op: Op) -> Fact:
+    """A matrix of the input's shape, zero except for ones on a diagonal."""
+    return Fact(op.attr_dtype("dtype", op.dtype()), op.shape())
+
+
+@transfer("RandomNormalLike", "RandomUniformLike", "Bernoulli")
+def random_like(op: Op) -> Fact:
+    """Random numbers in the input's shape."""
+    return Fact(op.attr_dtype("dtype", op.dtype()), op.shape())
+
+
+@transfer("RandomNormal", "RandomUniform")
+def random(op: Op) -> Fact:
+    """Random numbers in a given shape."""
+    return Fact(op.attr_dtype("dtype", ir.DataType.FLOAT), op.attr_ints("shape"))

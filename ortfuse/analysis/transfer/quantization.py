@@ -1,0 +1,108 @@
+"""Quantised tensors: conversions to and from small integers, and products of them."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortfuse.analysis.transfer.broadcasting import broadcast_shapes
+from ortfuse.analysis.transfer.convolution import conv_shape
+from ortfuse.analysis.transfer.fact import Fact
+from ortfuse.analysis.transfer.linear import gemm_shape, product_shape
+from ortfuse.analysis.transfer.op import Op, transfer
+from ortfuse.analysis.transfer.shaping import concatenated
+from ortfuse.ir.traits import MICROSOFT
+
+
+@transfer("QuantizeLinear")
+def quantize_linear(op: Op) -> Fact:
+    """The input as integers of the zero point's type, of ``output_dtype``, or uint8."""
+    named = op.attr_dtype("output_dtype")
+    dtype = op.dtype(2) if op.has(2) else named or ir.DataType.UINT8
+    return Fact(dtype, op.shape())
+
+
+@transfer("DequantizeLinear")
+def dequantize_linear(op: Op) -> Fact:
+    """The dequantised numbers, in the type of the scale (or ``output_dtype``)."""
+    return Fact(op.attr_dtype("output_dtype") or op.dtype(1), op.shape())
+
+
+transfer("QuantizeLinear", domain=MICROSOFT)(quantize_linear)
+transfer("DequantizeLinear", domain=MICROSOFT)(dequantize_linear)
+
+
+@transfer("DynamicQuantizeLinear")
+def dynamic_quantize_linear(op: Op) -> tuple[Fact, ...]:
+    """The input as uint8, with a scale and zero point computed from it."""
+    return (
+        Fact(ir.DataType.UINT8, op.shape()),
+        Fact(ir.DataType.FLOAT, ()),
+        Fact(ir.DataType.UINT8, ()),
+    )
+
+
+@transfer("QLinearMatMul")
+def qlinear_matmul(op: Op) -> Fact:
+    """Product of two quantised matrices (inputs 0 and 3), in the type of the result's zero point."""
+    return Fact(op.dtype(7), product_shape(op.shape(0), op.shape(3)))
+
+
+@transfer("QGemm", domain=MICROSOFT)
+def qgemm(op: Op) -> Fact:
+    """Product of two quantised matrices (inputs 0 and 3) and a bias, quantised again if there is a scale to do so."""
+    return Fact(op.dtype(8) if op.has(8) else op.dtype(1), gemm_shape(op, op.known_shape(0), op.known_shape(3)))
+
+
+@transfer("QLinearConv")
+def qlinear_conv(op: Op) -> Fact:
+    """Convolution of quantised data (input 0) with quantised weights (input 3)."""
+    return Fact(op.dtype(7), conv_shape(op, op.known_shape(0), op.known_shape(3)))
+
+
+@transfer("QLinearAdd", "QLinearMul", domain=MICROSOFT)
+def qlinear_binary(op: Op) -> Fact:
+    """Sum or product of two quantised tensors (inputs 0 and 3)."""
+    return Fact(op.dtype(0), broadcast_shapes(op.shape(0), op.shape(3)))
+
+
+@transfer("QLinearLeakyRelu", "QLinearSigmoid", domain=MICROSOFT)
+def qlinear_elementwise(op: Op) -> Fact:
+    """A function of each element of a quantised tensor."""
+    return Fact(op.dtype(0), op.shape(0))
+
+
+@transfer("QLinearConcat", domain=MICROSOFT)
+def qlinear_concat(op: Op) -> Fact:
+    """Quantised tensors, every third input from the third on, joined along an axis."""
+    return concatenated([op.fact(index) for index in range(2, len(op.inputs), 3)], op.attr_int("axis", 0))
+
+
+@transfer("DynamicQuantizeMatMul", "MatMulIntegerToFloat", domain=MICROSOFT)
+def matmul_to_float(op: Op) -> Fact:
+    """Product of matrices, of which at least the second is quantised, as floats of the scale's type."""
+    return Fact(op.dtype(2), product_shape(op.shape(0), op.shape(1)))
+
+
+@transfer("MatMulNBits", domain=MICROSOFT)
+def matmul_nbits(op: Op) -> Fact:
+    """Product with a matrix of N columns stored with a few bits per number."""
+    return Fact(op.dtype(), (*op.known_shape()[:-1], op.attr_int("N", 0)))
+
+
+@transfer("GatherBlockQuantized", domain=MICROSOFT)
+def gather_block_quantized(op: Op) -> Fact:
+    """Rows of a table of small integers, several in each byte along the last axis, as floats of the scale's type."""
+    shape, indices = list(op.known_shape(0)), op.known_shape(1)
+    axis = op.axis("gather_axis", 0, len(shape))
+    if op.dtype(0) == ir.DataType.UINT8:
+        shape[-1] *= 8 // op.attr_int("bits", 4)
+    return Fact(op.dtype(2), (*shape[:axis], *indices, *shape[axis + 1 :]))
+
+
+@transfer("QLinearGlobalAveragePool", domain=MICROSOFT)
+def qlinear_global_average_pool(op: Op) -> Fact:
+    """The mean over all positions of an image, with axes of size 1 in their place."""
+    shape = op.known_shape(0)
+    ones = (1,) * (len(shape) - 2)
+    last = op.attr_int("channels_last", 0)
+    return Fact(op.dtype(0), (shape[0], *ones, shape[-1]) if last else (*shape[:2], *ones))

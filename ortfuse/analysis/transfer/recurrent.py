@@ -1,0 +1,31 @@
+"""Recurrent layers: RNN, GRU, LSTM."""
+
+from __future__ import annotations
+
+from ortfuse.analysis.transfer.fact import Fact
+from ortfuse.analysis.transfer.op import Op, transfer
+from ortfuse.ir.traits import MICROSOFT
+
+
+@transfer("DynamicQuantizeLSTM", domain=MICROSOFT)
+def dynamic_quantize_lstm(op: Op) -> tuple[Fact, ...]:
+    """As LSTM, with weights whose last two axes are exchanged."""
+    data, weight = op.known_shape(0), op.known_shape(2)
+    last = Fact(op.dtype(), (weight[0], data[1], weight[1]))
+    return Fact(op.dtype(), (data[0], weight[0], data[1], weight[1])), last, last
+
+
+@transfer("RNN", "GRU", "LSTM")
+def recurrent(op: Op) -> tuple[Fact, ...]:
+    """All hidden states [sequence, directions, batch, hidden], then the last hidden (and cell) state."""
+    data, weight = op.known_shape(0), op.known_shape(2)
+    directions, hidden = weight[0], weight[2]
+    if op.attr_int("layout", 0):
+        batch, sequence = data[0], data[1]
+        states = Fact(op.dtype(), (batch, sequence, directions, hidden))
+        last = Fact(op.dtype(), (batch, directions, hidden))
+    else:
+        sequence, batch = data[0], data[1]
+        states = Fact(op.dtype(), (sequence, directions, batch, hidden))
+        last = Fact(op.dtype(), (directions, batch, hidden))
+    return states, last, last

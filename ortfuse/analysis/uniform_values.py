@@ -1,0 +1,27 @@
+"""Whether a tensor holds one size throughout, as lengths of sequences do that are all whole."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import DimLike
+
+_REPEATS = ("Expand", "Tile", "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators whose results have no other elements than their first operands."""
+
+_TYPES = (ir.DataType.INT32, ir.DataType.INT64)
+"""The types of which all sizes are numbers."""
+
+
+def holds_size(value: ir.Value | None, size: DimLike, facts: Facts) -> bool:
+    """Whether all elements of a tensor of integers are provably this size."""
+    while value is not None and facts.dtype(value) in _TYPES:
+        known = facts.ints(value)
+        if known is not None and None not in known.elements:
+            return all(one == size for one in known.elements)
+        if isinstance(size, int) and facts.fill(value) == size:
+            return True
+        node = value.producer()
+        value = node.inputs[0] if node is not None and not node.domain and node.op_type in _REPEATS else None
+    return False

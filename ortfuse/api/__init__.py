@@ -1,0 +1,1 @@
+"""The functions of `ortfuse.*`: optimize, verify, quantize, profile, and what they share."""

@@ -1,0 +1,199 @@
+"""The result of optimising a model."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from ortfuse.errors import VerificationError
+from ortfuse.options import Options
+from ortfuse.pipeline.report import RunReport
+from ortfuse.runtime.session_settings import SessionConfig, hand_on
+
+if TYPE_CHECKING:
+    from ortfuse.runtime.bench import Latencies
+    from ortfuse.verification import SiteCheck, Verdict
+    from ortfuse.verification.bisection.slowdown import Slowdown
+    from ortfuse.verification.explanation import Explanation, PinOutcome
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds spent in each part of an optimisation, 0 for those that were not asked for.
+
+    Attributes:
+        load: Reading the model, and checking it.
+        optimize: The pipeline, with the checks of its sites if those were asked for.
+        verify: Running and comparing the original and the result.
+        bench: Measuring.
+        write: Writing the result.
+    """
+
+    load: float = 0.0
+    optimize: float = 0.0
+    verify: float = 0.0
+    bench: float = 0.0
+    write: float = 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """An optimised model, with the report of what was done and what was checked and measured.
+
+    Attributes:
+        model: The model, of the same kind as the input (an `onnx_ir.Model` for a path).
+        report: What each pass did, where rules were applied, and which choices were made by cost.
+        options: What was asked for.
+        verdict: How the result compares with the original, if it was verified as a whole.
+        blame: If it is wrong: which pass broke it, in words.
+        sites: The check of each change, if changes were verified, or else of each change by the user's own rules and passes;
+            `None` if there was none to check.
+        explanation: Which rule fused each site or came nearest, if that was asked for.
+        pins: What became of each pin: the sites where it was followed, and what stood in the way at the others.
+        latencies: The latency after each pass, if that was asked for.
+        slowdown: What makes the result slower than the original, if it is, and the model that is offered instead.
+        session: The settings that are recommended for sessions of the result; they are also in its metadata.
+        written: The file that the result was written to.
+        session_file: The file beside it with the settings; `None` if there are none.
+        file_bytes: The bytes of the file that was read and of the one that was written, each with its external data; `None` where
+            there is none.
+        timings: Seconds spent in each part.
+        left_alone: Why the model was left as it is, if it was. What a graph cannot represent is then in `model` as it was
+            handed in.
+        original: The model as it was handed in: a path, or the object, which was not changed.
+    """
+
+    model: Any = field(repr=False)
+    report: RunReport = field(repr=False)
+    options: Options = field(default_factory=Options)
+    verdict: Verdict | None = None
+    blame: str = ""
+    sites: Sequence[SiteCheck] | None = None
+    explanation: Explanation | None = field(default=None, repr=False)
+    pins: Sequence[PinOutcome] = ()
+    latencies: Latencies | None = None
+    slowdown: Slowdown | None = None
+    session: SessionConfig = field(default_factory=SessionConfig)
+    written: Path | None = None
+    session_file: Path | None = None
+    file_bytes: tuple[int | None, int | None] = (None, None)
+    timings: Timings = field(default_factory=Timings)
+    left_alone: str = ""
+    original: Any = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'; '.join(self._findings())}>"
+
+    @property
+    def ok(self) -> bool:
+        """Whether the result passed every check that was asked for."""
+        return self.verdict is None or self.verdict.ok
+
+    def save(self, path: str | os.PathLike[str], *, link: bool = False) -> None:
+        """Write the model to a file; `link` says whether external data may be hard links (see `ortfuse.save`).
+
+        Raises:
+            OutputError: It cannot be written; what was there before is unchanged.
+        """
+        from ortfuse.io.copy_model import copy_model
+        from ortfuse.io.files import save
+        from ortfuse.io.interop import enter
+
+        if self.left_alone and isinstance(self.model, str | os.PathLike | onnx.ModelProto):
+            copy_model(self.model, path, hand_on)
+            return
+        save(enter(self.model, copy=False)[0], path, link=link)
+
+    def summary(self) -> str:
+        """The result in a few lines: nodes, fusions, checks, speed, remarks, and the file that was written."""
+        if self.left_alone:
+            return f"the model was left as it is: {self.left_alone}"
+        lines = [self.report.summary()]
+        if self.verdict is not None:
+            lines.append(f"verified: {self.verdict.summary()}")
+        if self.blame:
+            lines.append(f"{self.blame}; nothing was written")
+        if self.sites is not None:
+            from ortfuse.verification.translation_validation import summary
+
+            lines.append(f"checked at the sites: {summary(self.sites)}")
+        if self.latencies is not None:
+            lines += [speed for speed in [self._speed()] if speed]
+        lines += [f"note: {note}" for note in (*self.report.notes, *self.report.failures)]
+        lines += [f"session: {setting} ({setting.reason})" for setting in self.session]
+        if self.written is not None:
+            lines.append(f"written: {self.written}")
+        return "\n".join(lines)
+
+    def page(self, path: str | os.PathLike[str], name: str = "") -> None:
+        """Write the page of `ortfuse optimize --report FILE.html`: what was done where, what it bought, what was left.
+
+        What stopped other fusions is on it if `explain` was asked for.
+
+        Args:
+            path: The HTML file.
+            name: What the model is called; by default its file name, or the name of its graph.
+
+        Raises:
+            OptionError: Jinja is not installed, or the model was left as it is, or the original is no longer there.
+            OutputError: The file cannot be written.
+        """
+        # By name, as the public names of the package are imported: what people read stands above all results.
+        importlib.import_module("ortfuse.report.html.pages").write_result_page(self, path, name)
+
+    def _findings(self) -> list[str]:
+        if self.left_alone:
+            return ["left as it is"]
+        found = [self.report.headline()]
+        if self.verdict is not None:
+            found.append(self.verdict.headline())
+        if self.latencies is not None:
+            found += [speed for speed in [self._speed()] if speed]
+        return [*found, *([f"written to {self.written}"] if self.written else [])]
+
+    def _speed(self) -> str:
+        rows = () if self.latencies is None else self.latencies.rows
+        if len(rows) < 2:
+            return ""
+        return f"{rows[-1].speedup:.2f} times as fast as the original"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the model as data for JSON."""
+        return {
+            **self.report.to_dict(),
+            "ok": self.ok,
+            "options": self.options.to_dict(),
+            "verdict": None if self.verdict is None else self.verdict.to_dict(),
+            "blame": self.blame,
+            "sites": None if self.sites is None else [check.to_dict() for check in self.sites],
+            "explanation": self.explanation.to_dict() if self.explanation else None,
+            "pins": [pin.to_dict() for pin in self.pins],
+            "latency_sizes": self.latencies.sizes if self.latencies else "",
+            "latency": [row.to_dict() for row in self.latencies.rows] if self.latencies else [],
+            "left_alone": self.left_alone,
+            "slowdown": self.slowdown.to_dict() if self.slowdown else None,
+            "session": [setting.to_dict() for setting in self.session],
+            "written": str(self.written) if self.written else None,
+            "file_bytes": dict(zip(("before", "after"), self.file_bytes, strict=True)),
+            "session_file": str(self.session_file) if self.session_file else None,
+            "timings": asdict(self.timings),
+        }
+
+
+class WrongResultError(VerificationError):
+    """The optimised model does not compute what the original computes; nothing was written.
+
+    Attributes:
+        result: The result with its verdict, and the pass to blame.
+    """
+
+    def __init__(self, result: Result) -> None:
+        assert result.verdict is not None
+        super().__init__(f"{result.verdict.summary()}; {result.blame}; nothing was written")
+        self.result = result

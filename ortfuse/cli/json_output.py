@@ -1,0 +1,65 @@
+"""What commands write as JSON: each with the name and version of its form, and what made it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import ortfuse
+
+VERSION = 1
+"""The version of the forms: a new one when a name goes or changes its meaning. Names that are added change nothing."""
+
+COMMANDS = (
+    "optimize", "substitute", "quantize", "convert", "tune", "sweep", "verify", "diff", "bisect", "explain", "inspect", "bench",
+    "profile", "calibrate", "passes", "prove",
+)  # fmt: skip
+"""The commands that write JSON; `ortfuse/schemas/` has the schema of each."""
+
+
+def name_of(command: str) -> str:
+    """The name of the form of a command's data, with its version."""
+    return f"ortfuse.{command}/{VERSION}"
+
+
+def check_json(path: Path | None) -> None:
+    """Check that a report can be written, before minutes of work are spent on its contents.
+
+    Arguments that name one file are refused while they are parsed (`ortfuse.cli.output_paths`).
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    from ortfuse.io.atomic_write import writable_target
+
+    if path is not None:
+        writable_target(path)
+
+
+def as_data(command: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """What is written: the content with the name of its form and the versions of what it depends on, as JSON has it.
+
+    JSON has no NaN and no infinity: they are null.
+    """
+    versions = {"ortfuse": ortfuse.__version__, **{name: version(name) for name in ("onnx", "onnxruntime")}}
+    whole = {**content, "schema": name_of(command), "versions": versions}
+    text = json.dumps({"schema": "", "versions": {}, **whole}, default=str)
+    data: dict[str, Any] = json.loads(text, parse_constant=lambda name: None)
+    return data
+
+
+def refused(model: Path, why: Exception) -> dict[str, Any]:
+    """What is written where nothing can keep what was asked of the result."""
+    return {"model": str(model), "ok": False, "reason": str(why)}
+
+
+def write_json(path: Path | None, command: str, content: Mapping[str, Any]) -> None:
+    """Write a report to a temporary file and move it into place."""
+    if path is None:
+        return
+    from ortfuse.io.atomic_write import write_text
+
+    write_text(path, json.dumps(as_data(command, content), indent=1) + "\n")

@@ -1,0 +1,258 @@
+"""The command `quantize`: the fastest model under a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import ortfuse
+from ortfuse.cli import arguments
+from ortfuse.cli.arguments import (
+    CheckUser,
+    Config,
+    CustomOps,
+    Debug,
+    Exclude,
+    InputFiles,
+    Json,
+    Link,
+    Load,
+    MaxOpset,
+    Model,
+    Models,
+    Only,
+    Output,
+    Passes,
+    Patterns,
+    Preprocess,
+    Report,
+    Rounds,
+    Seed,
+    Sizes,
+    Threads,
+)
+from ortfuse.cli.json_output import check_json, refused, write_json
+from ortfuse.cli.parsing import NO, positive_number, seconds
+from ortfuse.cli.report_option import check_report, profiled, write_report
+from ortfuse.cli.terminal import err, guarded, out, progress_line
+from ortfuse.errors import BoundError, NoSiteError, OptionError
+from ortfuse.options import Options
+
+
+def quantize(
+    model: Model,
+    max_error: Annotated[
+        float | None,
+        typer.Option(
+            "--max-error",
+            parser=positive_number,
+            metavar="NUMBER",
+            help="The largest error of the outputs, such as 0.01; see --metric.",
+            show_default=False,
+        ),
+    ] = None,
+    rung: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scheme",
+            "--rung",
+            metavar="NAME",
+            help="A quantisation scheme or family of schemes (weight_int4, dynamic_int8.channel) to choose from; may be given "
+            "several times. "
+            "Without --max-error, all sites get the first that is legal there, without any search: also for models larger than "
+            "memory.",
+            show_default=False,
+        ),
+    ] = None,
+    only: Only = None,
+    exclude: Exclude = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="onnxruntime: operators of the runtime's own (the default); qdq: operators of the standard with QuantizeLinear "
+            "and DequantizeLinear, for TensorRT, OpenVINO and others. These run the result, so its weights are made small "
+            "and nothing is timed.",
+            show_default=False,
+        ),
+    ] = "onnxruntime",
+    output: Output = None,
+    inputs: InputFiles = None,
+    preprocess: Preprocess = None,
+    metric: Annotated[
+        str,
+        typer.Option(
+            "--metric",
+            help="l2: relative Euclidean error of each output (the default); max: the largest difference relative to the largest "
+            "magnitude; cosine; top1 or tokens: the share of decisions that differ; or file.py:function, which takes the "
+            "original's outputs, the result's and the inputs, a list of arrays by name each, and returns the error.",
+            show_default=False,
+        ),
+    ] = "l2",
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels",
+            metavar="FILE",
+            help="What the function of --metric finds as 'labels' among the inputs, one for each set: a .npy or .csv file, or "
+            "file.py:function, which takes all sets of inputs.",
+            show_default=False,
+        ),
+    ] = None,
+    goal: Annotated[
+        str | None,
+        typer.Option("--goal", help="What is to be small: latency (the default), size or memory.", show_default=False),
+    ] = None,
+    judged: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--judge", help="An output that counts; may be given several times; by default all do.", show_default=False
+        ),
+    ] = None,
+    curve: Annotated[
+        Path | None,
+        typer.Option(
+            "--curve",
+            metavar="FILE",
+            help="Run the choices under other bounds too, and write their errors and times: .json, .csv or .png.",
+            show_default=False,
+        ),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            "--budget",
+            parser=seconds,
+            metavar="TIME",
+            help="The time that it may take, such as 60s or 10min; by default as long as it needs. What is best by then is the "
+            "result, and the same command goes on where it stopped.",
+            show_default=False,
+        ),
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            "--store",
+            metavar="FILE",
+            help="Where measurements are kept, so that a search that was stopped goes on; by default in the cache folder.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Config = None,
+    models: Models = None,
+    passes: Passes = None,
+    patterns: Patterns = None,
+    check_user: CheckUser = None,
+    max_opset: MaxOpset = None,
+    size: Sizes = None,
+    seed: Seed = None,
+    threads: Threads = None,
+    rounds: Rounds = None,
+    link: Link = None,
+    load: Load = None,
+    custom_ops: CustomOps = None,
+    json_file: Json = None,
+    report: Report = None,
+    debug: Debug = False,
+) -> None:
+    """Find the fastest model under an error bound: ortfuse quantize bert.onnx -o bert.q.onnx --inputs DIR --max-error 0.01
+
+    The model is optimised, then every quantisation scheme at every site is measured on this machine: the time that it wins,
+    and what it alone does to the outputs. The best choice is run on inputs that the search never saw until the bound holds
+    there. The exit code is 1 if nothing is lowered, and then nothing is written.
+    """
+    with guarded(debug):
+        from ortfuse.report.terminal.quantization import check_curve, show_quantized, write_curve
+
+        settings = arguments.settings_of(models, model)
+        if settings is not None and max_error is None and not rung:
+            max_error = settings.max_error
+        options = arguments.options(
+            config, settings, output=output, inputs=inputs, preprocess=preprocess, passes=passes, patterns=patterns,
+            check_user=check_user, max_opset=max_opset, sizes=size, seed=seed, threads=threads, rounds=rounds, link=link,
+            loaded=load, custom_ops=custom_ops, bench=True,
+        )  # fmt: skip
+        check_json(json_file)
+        check_report(report)
+        if max_error is None:
+            _refuse_a_search(curve=curve, budget=budget, store=store, report=report, judge=judged, labels=labels)
+            _lower(model, rung or (), options, json_file, only or (), exclude or (), form)
+            return
+        if curve is not None:
+            check_curve(curve)
+            check_json(curve)
+        try:
+            with progress_line(printed=True) as progress:
+                found = ortfuse.quantize(
+                    model, options, max_error=max_error, metric=metric, labels=labels,
+                    goal=goal, outputs=judged or (), rungs=rung or (), only=only or (), exclude=exclude or (),  # type: ignore[arg-type]
+                    form=form,  # type: ignore[arg-type]
+                    curve=curve is not None, budget=budget, store="" if store is None else store, progress=progress,
+                )  # fmt: skip
+        except BoundError as error:
+            _say_no(str(error))
+            write_json(json_file, "quantize", refused(model, error))
+            if report is not None:
+                from ortfuse.report.html.pages import unmet_page
+
+                write_report(report, unmet_page(str(model), str(error), ()))
+            raise typer.Exit(NO) from None
+        show_quantized(out, found)
+        if found.outcome.reason:
+            _say_no(found.outcome.reason)
+        if curve is not None:
+            write_curve(curve, found.outcome)
+        write_json(json_file, "quantize", {"model": str(model), **found.to_dict()})
+        if report is not None:
+            from ortfuse.report.html.pages import quantisation_page
+
+            profiles = None if found.outcome.reason else profiled(model, found.written or found.model, options)
+            write_report(report, quantisation_page(str(model), found, profiles))
+        if found.outcome.reason:
+            raise typer.Exit(NO)
+
+
+def _say_no(reason: str) -> None:
+    """Say why nothing is in lower precision: no scheme is legal, none keeps the bound, or none pays."""
+    text = f"nothing is lowered: {reason}; nothing was written"
+    err.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def _refuse_a_search(**given: object) -> None:
+    """Refuse options of a search where there is none.
+
+    Raises:
+        OptionError: One is given.
+    """
+    for name, value in given.items():
+        if value is not None and value != []:
+            raise OptionError(name, "is about the search under a bound; add `max_error`, or leave it out")
+
+
+def _lower(
+    model: Path,
+    rungs: Sequence[str],
+    options: Options,
+    json_file: Path | None,
+    only: Sequence[str],
+    exclude: Sequence[str],
+    form: str,
+) -> None:
+    """Lower a model without a search."""
+    from ortfuse.report.terminal.quantization import show_lowered
+
+    if not rungs:
+        raise OptionError("max_error", "say how large the error may be, such as 0.01, or name schemes with --scheme")
+    try:
+        with progress_line() as progress:
+            found = ortfuse.lower(model, rungs, options, only=only, exclude=exclude, form=form, progress=progress)  # type: ignore[arg-type]
+    except NoSiteError as error:
+        _say_no(str(error))
+        write_json(json_file, "quantize", refused(model, error))
+        raise typer.Exit(NO) from None
+    show_lowered(out, found)
+    write_json(json_file, "quantize", {"model": str(model), **found.to_dict()})

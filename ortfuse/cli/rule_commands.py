@@ -1,0 +1,108 @@
+"""The commands about rules: `passes` and `prove`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ortfuse.cli.arguments import Debug, Json, Lists, Patterns, check_folder
+from ortfuse.cli.json_output import check_json, write_json
+from ortfuse.cli.parsing import NO, whole_number
+from ortfuse.cli.terminal import guarded, out, progress_line
+
+
+def passes(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="A pass, rule, family of rules or pass list to tell more of.", show_default=False
+        ),
+    ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(
+            "--family", metavar="FAMILY", help="Only the rules of a family, such as attention.", show_default=False
+        ),
+    ] = None,
+    patterns: Patterns = None,
+    lists: Lists = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """List every pass, rule (with formula, exactness and what it makes) and pass list: ortfuse passes fold
+
+    With a name, tells what it stands for: what a pass does, its options and an example; the formula of a rule, and where it comes
+    from; the rules of a family; the passes of a list, and the models that auto takes it for.
+    """
+    with guarded(debug):
+        from ortfuse.pipeline import lists_with, load_catalogue
+        from ortfuse.pipeline.descriptions import described
+        from ortfuse.report.terminal.catalogue import show_named, show_passes
+
+        check_json(json_file)
+        known = lists_with(lists or [])
+        found = described(load_catalogue(patterns or []), known)
+        chosen = found.of(name or "", family or "")
+        if name is None:
+            show_passes(out, chosen, () if family else known.values())
+        else:
+            show_named(out, chosen)
+        write_json(json_file, "passes", chosen.to_dict())
+
+
+def prove(
+    rules: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Files or folders with rules.", show_default=False)
+    ],
+    spellings: Annotated[
+        int,
+        typer.Option(
+            "--spellings",
+            parser=whole_number(0),
+            metavar="NUMBER",
+            help="Spellings tried for pairs of options, beyond one for each option.",
+        ),
+    ] = 24,
+    counterexamples: Annotated[
+        Path, typer.Option("--counterexamples", help="Folder for models on which a rule is wrong.")
+    ] = Path("counterexamples"),
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Prove rules of your own from their declarations: ortfuse prove my_rules.py
+
+    Builds instances of each pattern, runs both sides in ONNX Runtime and compares each with float64; then near misses, on
+    which the rule must stay silent or right. The exit code is 1 if a rule fails; a small model that shows it is written.
+    """
+    with guarded(debug):
+        from ortfuse.io.atomic_write import demand_no_link
+        from ortfuse.io.files import save
+        from ortfuse.pipeline import load_catalogue
+        from ortfuse.report.terminal.console import show_proof
+        from ortfuse.verification.rule_tests import prove as try_rule
+
+        check_json(json_file)
+        check_folder(counterexamples)
+        own = [rule for file in load_catalogue(rules).files if file.source == "user" for rule in file.rules]
+        if not own:
+            out.print(
+                "there is nothing to prove: RULES is empty (passes are not proved)", markup=False, highlight=False
+            )
+        reports = []
+        for rule in own:
+            with progress_line() as progress:
+                progress(f"proving {rule.name}")
+                report = try_rule(rule, pairs=spellings)
+            reports.append(report)
+            show_proof(out, report)
+            if report.smallest is not None:
+                counterexamples.mkdir(parents=True, exist_ok=True)
+                path = counterexamples / f"{rule.name}.onnx"
+                demand_no_link(path, "remove it, or give another folder with --counterexamples")
+                save(report.smallest[1], path)
+                out.print(f"  written: {path}", markup=False, highlight=False)
+        write_json(json_file, "prove", {"rules": [report.to_dict() for report in reports]})
+    if not all(report.proved for report in reports):
+        raise typer.Exit(NO)

@@ -1,5 +1,0 @@
-"""What is known about the values of a model: element types, symbolic shapes, integers inside tensors, constants."""
-
-from ortfuse.facts.facts import Assumption, Facts, IntTensor, Range
-
-__all__ = ["Assumption", "Facts", "IntTensor", "Range"]

@@ -1,6 +1,0 @@
-"""Reports that people can look at: one self-contained page, which opens from the disk and needs no network."""
-
-from ortfuse.page.blocks import Bars, Cards, Notes, Page, Rows, Scatter, Sites, Timeline
-from ortfuse.page.write import demand_libraries, write_page
-
-__all__ = ["Bars", "Cards", "Notes", "Page", "Rows", "Scatter", "Sites", "Timeline", "demand_libraries", "write_page"]

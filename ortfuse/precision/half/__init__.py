@@ -1,5 +1,0 @@
-"""Conversion to float16 and bfloat16 with the smallest float32 islands."""
-
-from ortfuse.precision.half.convert import Conversion, convert
-
-__all__ = ["Conversion", "convert"]

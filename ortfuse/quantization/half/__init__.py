@@ -1,0 +1,5 @@
+"""Conversion to float16 and bfloat16 with the smallest float32 islands."""
+
+from ortfuse.quantization.half.convert import Conversion, convert
+
+__all__ = ["Conversion", "convert"]

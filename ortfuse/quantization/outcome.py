@@ -1,0 +1,206 @@
+"""The result of a search for the fastest model under a bound: the model, and what was found out about every site."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+import onnx_ir as ir
+
+from ortfuse.ir.modules import labels_of
+from ortfuse.quantization.output_effects import Spread
+from ortfuse.quantization.phases import Phase
+from ortfuse.runtime.bench import Latency
+
+Goal = Literal["latency", "size", "memory"]
+"""What is to be small."""
+
+GOALS: tuple[Goal, ...] = get_args(Goal)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One rung at one site.
+
+    Attributes:
+        rung: Its name.
+        seconds: The time of the site on it.
+        saved: The time that is won against float32, in seconds.
+        size: The bytes of the site's weights.
+        local: The relative error of the site's own output; `None` if that was not measured.
+        propagated: The error of the model's outputs that it alone makes; `None` if that was not measured.
+        dropped: Why it was not considered further; empty if it was.
+    """
+
+    rung: str
+    seconds: float
+    saved: float
+    size: int
+    local: float | None = None
+    propagated: float | None = None
+    dropped: str = ""
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """One site.
+
+    Attributes:
+        name: The name of its output in the float32 model.
+        operator: What computes it in float32.
+        shapes: The shapes of what it takes, as text.
+        rung: The rung that it is on in the result; empty for float32.
+        seconds: Its time in float32.
+        spread: The values that it takes.
+        tried: The rungs that were measured there, best first.
+        refused: Why others are not legal there, by rung.
+        left: Why nothing was measured there, and whose numbers stand for its own; empty if something was.
+        module: The path of the module of the original network that it belongs to; empty if that is not known.
+    """
+
+    name: str
+    operator: str
+    shapes: str
+    rung: str = ""
+    seconds: float = 0.0
+    spread: Spread | None = None
+    tried: tuple[Tried, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    left: str = ""
+    module: str = ""
+
+    @property
+    def chosen(self) -> Tried | None:
+        """What was measured of the rung that it is on."""
+        return next((one for one in self.tried if one.rung == self.rung), None)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One choice, as a point of the curve of error against time.
+
+    Attributes:
+        label: How it came about.
+        choice: The rung of each site that is lowered.
+        predicted_error: The root of the sum of squares of its sites' errors; `None` if it is not known.
+        linear_error: Their sum.
+        predicted_speedup: The time of the float32 model divided by the time that the sites' times leave of it.
+        error: The error that was measured, the worst over all inputs; `None` if it was not run.
+        likely: What is expected at most on other inputs.
+        speedup: The speedup that was measured; `None` if it was not.
+        size: The bytes of the model's weights; `None` if it was not built.
+    """
+
+    label: str
+    choice: Mapping[str, str]
+    predicted_error: float | None
+    linear_error: float | None
+    predicted_speedup: float
+    error: float | None = None
+    likely: float | None = None
+    speedup: float | None = None
+    size: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as data for JSON."""
+        return {key: _finite(value) for key, value in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The fastest model that was found under a bound.
+
+    Attributes:
+        model: The model; the float32 model where nothing is gained.
+        metric: The name of the metric.
+        bound: The largest error that was allowed.
+        goal: What was to be small.
+        inputs: What it was run on, in words.
+        taken: The choice that the model is made by.
+        error: Its error on the inputs that the search saw.
+        held_out: Its error on those that it never saw; `None` if there were none.
+        latencies: The float32 model and the result, measured side by side; empty if the float32 model is the result.
+        float_size: The bytes of weights of the float32 model.
+        phases: What each phase of the search took.
+        memory: The bytes that a process takes at most that loads and runs the float32 model, and the result, where that was the
+            goal.
+        sites: The sites, in the order of the graph.
+        curve: All choices that were considered, fastest last.
+        notes: Remarks for the user.
+        reason: Why the float32 model is the result; empty if it is not.
+        left: Why weights have no site, by the name of what is computed with them.
+        timed: Whether times counted; not where another tool runs the result.
+    """
+
+    model: ir.Model = field(repr=False)
+    metric: str
+    bound: float
+    goal: Goal
+    inputs: str
+    taken: Point
+    error: float
+    held_out: float | None
+    latencies: Sequence[Latency]
+    float_size: int
+    sites: Sequence[SiteReport] = field(repr=False)
+    curve: Sequence[Point] = field(repr=False)
+    notes: Sequence[str] = ()
+    reason: str = ""
+    memory: tuple[int, int] | None = None
+    phases: Sequence[Phase] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+    timed: bool = True
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster than the float32 model it was measured to be; 1 for that itself."""
+        return self.latencies[-1].speedup if self.latencies else 1.0
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """How people know the sites, by name: after their modules."""
+        return labels_of({site.name: site.module for site in self.sites})
+
+    @property
+    def lowered(self) -> dict[str, int]:
+        """The number of sites on each rung."""
+        rungs = list(self.taken.choice.values())
+        return {rung: rungs.count(rung) for rung in dict.fromkeys(rungs)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the model as data for JSON."""
+        return {
+            "metric": self.metric,
+            "bound": self.bound,
+            "goal": self.goal,
+            "inputs": self.inputs,
+            "error": _number(self.error),
+            "held_out_error": _number(self.held_out),
+            "speedup": self.speedup if self.timed else None,
+            "reason": self.reason,
+            "notes": list(self.notes),
+            "taken": self.taken.to_dict(),
+            "latency": [row.to_dict() for row in self.latencies],
+            "float_size": self.float_size,
+            "memory": self.memory,
+            "sites": [_finite(asdict(site)) for site in self.sites],
+            "curve": [point.to_dict() for point in self.curve],
+            "left": dict(self.left),
+            "ok": not self.reason,
+            "phases": [phase.to_dict() for phase in self.phases],
+        }
+
+
+def _finite(content: Any) -> Any:
+    """JSON has no infinity: such a number is `None`."""
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return _number(content) if isinstance(content, float) else content
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,76 @@
+"""How long each phase of a search takes, and how many sessions it creates and runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ortfuse.runtime.session import USED
+
+
+@dataclass
+class Phase:
+    """One phase.
+
+    Attributes:
+        name: What is done.
+        seconds: How long that takes.
+        sessions: How many sessions it creates.
+        runs: How many runs it makes.
+    """
+
+    name: str
+    seconds: float = 0.0
+    sessions: int = 0
+    runs: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as data for JSON."""
+        return {**asdict(self), "seconds": round(self.seconds, 3)}
+
+
+class Phases:
+    """The phases so far, each under its name; what is done within another phase counts there alone.
+
+    Args:
+        progress: Called with the name of each phase that begins.
+    """
+
+    def __init__(self, progress: Callable[[str], None] = lambda text: None) -> None:
+        self.progress = progress
+        self._found: dict[str, Phase] = {}
+        self._open: list[Phase] = []
+        self._since = self._now()
+
+    @property
+    def found(self) -> tuple[Phase, ...]:
+        """The phases, in the order in which they began."""
+        return tuple(self._found.values())
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count what is done within."""
+        self._count()
+        self._open.append(self._found.setdefault(name, Phase(name)))
+        self.progress(name)
+        try:
+            yield
+        finally:
+            self._count()
+            self._open.pop()
+
+    def _count(self) -> None:
+        """Let what was done since the last time be part of the innermost phase."""
+        before, self._since = self._since, self._now()
+        if self._open:
+            phase, spent = self._open[-1], [now - then for then, now in zip(before, self._since, strict=True)]
+            phase.seconds += spent[0]
+            phase.sessions += int(spent[1])
+            phase.runs += int(spent[2])
+
+    @staticmethod
+    def _now() -> tuple[float, int, int]:
+        return time.perf_counter(), USED["sessions"], USED["runs"]

@@ -1,0 +1,60 @@
+"""What the search asks of the rungs: where they are legal, and the model with some of them applied."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import onnx_ir as ir
+
+from ortfuse.ir.remark import Refusal
+from ortfuse.runtime.inputs.random_inputs import Inputs
+
+Choice = Mapping[str, str]
+"""The rung of each site that is lowered: names of rungs by names of sites."""
+
+
+class SiteLike(Protocol):
+    """A place at which rungs are legal, named after its output in the float32 model."""
+
+    @property
+    def operator(self) -> str:
+        """What computes it in float32."""
+
+    @property
+    def activations(self) -> Sequence[str]:
+        """The names of the values that it takes from the rest of the model."""
+
+    @property
+    def rungs(self) -> Collection[str]:
+        """The names of the rungs that are legal here."""
+
+    @property
+    def refused(self) -> Mapping[str, Refusal]:
+        """What stands in the way of the others."""
+
+    @property
+    def module(self) -> str:
+        """The path of the module that it belongs to; empty if that is not known."""
+
+
+class Ladder(Protocol):
+    """The rungs that there are."""
+
+    def sites(self, model: ir.Model) -> Mapping[str, SiteLike]:
+        """The sites of a model by name."""
+
+    def left(self, model: ir.Model) -> Mapping[str, str]:
+        """Why other weights of a model have no site, by the name of what is computed with them."""
+
+    def calibrate(self, model: ir.Model, names: Collection[str], inputs: Sequence[Inputs]) -> Any:
+        """The ranges of values by name, over sets of inputs."""
+
+    def observes(self, rung: str) -> bool:
+        """Whether a rung has ranges, or sizes, of values that were observed when the model was run."""
+
+    def is_fitted(self, rung: str) -> bool:
+        """Whether a rung is better on inputs that values were observed on, although it has no ranges."""
+
+    def lowered(self, model: ir.Model, choice: Choice, calibration: Any) -> ir.Model:
+        """A copy of a model with rungs applied."""

@@ -1,0 +1,72 @@
+"""One range for values that consist of the same numbers, so that sites can hand them on as integers.
+
+Sites may tell ranges in different ways. A value has one range nevertheless: that of the site that computes it or, where that
+makes no integers, of the first that asks.
+
+Where an operator only moves or picks elements (a Reshape, a MaxPool), what comes out has the range of what goes in, although
+the numbers that are left may have a somewhat smaller one: both are on the same grid then, and nothing is rounded in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.ir.traits import FILLS, JOINS, MOVES
+from ortfuse.quantization.calibration import COLUMNS, MEANS, METHODS, MOMENTS, Calibration
+from ortfuse.rewrite.pattern.match_result import Ranges
+
+_KEEPING = (MOVES - JOINS - FILLS) | {"MaxPool"}
+"""Operators whose results are numbers of their first input, and that the runtime has for integers of 8 bits."""
+
+MOST_WIDER = 1.5
+"""A range that is wider than this many times what the values themselves need is not shared: too many steps would be lost."""
+
+
+def method_of(rung: str) -> str:
+    """How a rung tells ranges: the method that its name begins with behind the dot; empty if there is none."""
+    variant = rung.partition(".")[2]
+    return next((method for method in METHODS if variant == method or variant.startswith(f"{method}_")), "")
+
+
+def ranges_of(graph: ir.Graph, calibration: Calibration, made_by: Mapping[str, str]) -> Ranges:
+    """The ranges by name of value and method: those that the first observed values with these numbers have.
+
+    Args:
+        graph: The graph before rungs are applied.
+        calibration: What was observed.
+        made_by: The method of each site that makes integers, by the name of its value.
+    """
+    producers = {value.name: node for node in graph for value in node.outputs}
+    methods = {name: method for name, method in made_by.items() if method}
+
+    def seen(name: str, method: str) -> tuple[float, float] | None:
+        return calibration.range(name, methods.setdefault(name, method))
+
+    ways: dict[str, Callable[[str], Any]] = {
+        COLUMNS: calibration.columns,
+        MEANS: calibration.means,
+        MOMENTS: calibration.moments,
+    }
+
+    def found(name: str, method: str) -> Any:
+        if method in ways:
+            return ways[method](name)
+        own = known = seen(name, method)
+        node = producers.get(name)
+        while node is not None and not node.domain and node.op_type in _KEEPING and node.inputs[0] is not None:
+            name = node.inputs[0].name or ""
+            wider = seen(name, method)
+            own = wider if own is None else own
+            if own is not None and wider is not None and _width(wider) <= MOST_WIDER * _width(own):
+                known = wider
+            node = producers.get(name)
+        return known
+
+    return found
+
+
+def _width(found: tuple[float, float]) -> float:
+    return max(found[1], 0.0) - min(found[0], 0.0)

@@ -1,0 +1,125 @@
+"""Models with the same rungs everywhere, without a search: nothing is measured, and the model need not fit into memory.
+
+Weights are read and lowered tensor by tensor while the result is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.errors import NoSiteError, OptionError, PrecisionError
+from ortfuse.ir.selection import EVERYTHING, Selected
+from ortfuse.naming import name_today
+from ortfuse.quantization.calibration import calibrate
+from ortfuse.quantization.cross_layer_equalization import equalised
+from ortfuse.quantization.scheme_families import family_of, is_like, names_of
+from ortfuse.quantization.scheme_rules import AnyRange
+from ortfuse.quantization.schemes import lowered, names_to_observe, survey
+from ortfuse.quantization.unquantized_weights import why_none
+from ortfuse.rewrite import Rule
+from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.session import weight_bytes
+from ortfuse.targets import Target
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A model with the same rungs everywhere.
+
+    Attributes:
+        model: The model.
+        choice: The rung of each site that was lowered.
+        left: The sites that would have been lowered too if the ranges of their values had been observed.
+        modules: The path of the module of each site that was lowered, as far as it is known.
+        kept: Why other weights stay in float32, by the name of what is computed with them.
+        float_size: The bytes of weights before.
+        size: The bytes of weights after.
+    """
+
+    model: ir.Model = field(repr=False)
+    choice: Mapping[str, str]
+    left: Sequence[str]
+    float_size: int
+    size: int
+    kept: Mapping[str, str] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the model as data for JSON."""
+        return {
+            "choice": dict(self.choice),
+            "left": list(self.left),
+            "float_size": self.float_size,
+            "size": self.size,
+            "kept": dict(self.kept),
+            "modules": dict(self.modules),
+            "ok": True,
+        }
+
+
+def named(rules: Mapping[str, Rule], names: Sequence[str]) -> dict[str, Rule]:
+    """The rungs of these names, or of families of these names, in this order, with those for other forms of their operators.
+
+    Raises:
+        OptionError: There is none of a name.
+    """
+    found: dict[str, Rule] = {}
+    known = {*rules, *map(family_of, rules)}
+    for name in (name_today(one, ("rules", "families"), known) for one in names):
+        fit = {rung: rule for rung, rule in rules.items() if family_of(rung) == name or is_like(rung, name)}
+        if not fit:
+            raise OptionError(
+                "rungs",
+                f"no scheme is called {name!r}; there are {_families(rules)}, or one of these as {next(iter(rules), '')}",
+            )
+        found |= {rung: rule for rung, rule in fit.items() if rung not in found}
+    return found
+
+
+def uniform(
+    model: ir.Model,
+    rungs: Mapping[str, Rule],
+    inputs: Sequence[Inputs] | None = None,
+    target: Target | None = None,
+    selected: Selected = EVERYTHING,
+) -> Uniform:
+    """Apply, at every site, the first of the rungs that is legal there.
+
+    Args:
+        model: The model in float32, best as `ortfuse.optimize` makes it; not changed.
+        rungs: The rungs, the best first.
+        inputs: What the model is run on to observe ranges, if there is any.
+        target: What executes the result.
+        selected: What may be in lower precision.
+
+    Raises:
+        NoSiteError: No rung is legal anywhere; the message says why.
+        PrecisionError: All rungs that are need inputs.
+    """
+    seen = survey(model, target, AnyRange(), rungs, selected)
+    places = seen.sites
+    named = names_of(list(dict.fromkeys(map(family_of, rungs))))
+    if not places:
+        raise NoSiteError(f"{named} is legal nowhere in the model: {why_none(seen.left)}")
+    if inputs:
+        model, _ = equalised(model, inputs)
+    calibration = calibrate(model, names_to_observe(places.values()), inputs) if inputs else None
+    found = survey(model, target, calibration, rungs, selected).sites
+    choice = {name: next(rung for rung in rungs if rung in site.rungs) for name, site in found.items()}
+    if not choice:
+        raise PrecisionError(
+            f"ranges of values are needed for {named}: give inputs to observe them on, or take a scheme without "
+            "fixed ranges"
+        )
+    made = lowered(model, choice, calibration, target, rungs, selected)
+    modules = {name: found[name].module for name in choice if found[name].module}
+    waiting = tuple(name for name in places if name not in choice)
+    return Uniform(made, choice, waiting, weight_bytes(model), weight_bytes(made), seen.left, modules)
+
+
+def _families(rungs: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(family_of(rung) for rung in rungs))

@@ -1,0 +1,292 @@
+"""What several pages show: the environment, latencies, parts of a model before and after."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+from ortfuse.io.version import __version__
+from ortfuse.profiling import Group, SideBySide, scale
+from ortfuse.report.graph_drawing import Picture, svg
+from ortfuse.report.html.page_blocks import Bar, Bars, Card, Rows, Site
+from ortfuse.report.model_pictures import Pair
+from ortfuse.runtime.bench import Latency, SessionLatency
+from ortfuse.runtime.bench.latency_table import NO_DIFFERENCE, is_noise, speedup_cell
+from ortfuse.runtime.bench.number_format import digits
+from ortfuse.targets.processor import processor_name
+
+MOST_OPERATORS = 14
+"""The most operators of two profiles that have a bar of their own."""
+
+MOST_SHORT = 8
+"""The rows of the longest other table that is not folded."""
+
+MOST_UNFOLDED = 24
+"""The rows of the longest table of operators that is not folded."""
+
+RATIOS = (
+    "A speedup is the median of the ratios of runs side by side, which can differ from the ratio of the median times."
+)
+"""What is to be known about speedups beside median times."""
+
+BOUNDS = "The thin line and the numbers in parentheses are the bounds of the speedup with 95 % confidence."
+"""What is to be known about the bounds of speedups."""
+
+_PACKAGES = ("onnx", "onnxruntime", "onnx_ir", "numpy")
+
+
+def environment() -> list[tuple[str, str]]:
+    """What results depend on, by name."""
+    return [
+        ("ortfuse", __version__),
+        *((name, version(name)) for name in _PACKAGES),
+        ("Python", platform.python_version()),
+        ("processor", f"{processor_name()}, {_count(os.cpu_count() or 1, 'logical core')}"),
+        ("system", platform.platform(terse=True)),
+        ("made", datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="minutes")),
+    ]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def command() -> str:
+    """The command line of this process, as it can be given again."""
+    return shlex.join(["ortfuse", *sys.argv[1:]])
+
+
+def is_faster(row: Latency) -> bool | None:
+    """Whether a model is faster than the first; `None` where its bounds, or too few runs for any, do not tell."""
+    low, high = row.speedup_bounds or (0.0, math.inf)
+    return True if low > 1 else False if high < 1 else None
+
+
+def latency_bars(rows: Sequence[Latency], title: str, sizes: str = "") -> Bars:
+    """The speedups over the first row, with the bounds of each."""
+    bars = [
+        Bar(
+            row.name,
+            row.speedup,
+            f"{times(row.speedup, row.speedup_bounds)}, {digits(row.median_ms)} ms, {_count(row.executed, 'node')}",
+            row.speedup_bounds[0] if row.speedup_bounds else None,
+            row.speedup_bounds[1] if row.speedup_bounds else None,
+            row is rows[-1],
+        )
+        for row in rows
+        if not row.crash
+    ]
+    where = f" at {sizes}" if sizes else ""
+    bounds = f" {BOUNDS}" if any(row.speedup_bounds for row in rows) else ""
+    about = (
+        f"Speed{where} relative to {rows[0].name}, which is the vertical line; runs interleaved.{bounds} Beside it the median "
+        f"latency and how many nodes the runtime executes. {RATIOS}"
+    )
+    return Bars(title, bars, about, 1.0)
+
+
+def times(speedup: float, bounds: tuple[float, float] | None = None) -> str:
+    """A speedup with the bounds between which it lies, if they are known, or that there is none beyond noise."""
+    said = NO_DIFFERENCE if is_noise(bounds) else f"{speedup:.2f}×"
+    return said + (" ({:.2f} to {:.2f})".format(*bounds) if bounds else "")
+
+
+def speedup_card(name: str, speedup: float, bounds: tuple[float, float] | None, than: str = "") -> Card:
+    """A speedup in large type, but not one whose bounds include 1 or are not known.
+
+    Args:
+        name: What the card is called.
+        speedup: The speedup.
+        bounds: Its bounds.
+        than: What the note begins with, such as what the speedup is over.
+    """
+    start = f"{than}, " if than else ""
+    if bounds is None:
+        return Card(name, "not known", f"{start}{speedup:.2f}× in too few runs to tell")
+    note = f"{start}{bounds[0]:.2f} to {bounds[1]:.2f} with 95 % confidence"
+    if is_noise(bounds):
+        return Card(name, NO_DIFFERENCE, note)
+    return Card(name, f"{speedup:.2f}×", note, speedup > 1)
+
+
+def session_bars(rows: Sequence[SessionLatency]) -> Bars:
+    """The speedups of sessions over the first."""
+    bars = [
+        Bar(
+            row.name,
+            row.speedup,
+            f"{times(row.speedup, row.speedup_bounds)}, {digits(row.median_ms)} ms, {row.peak_mb:.0f} MB",
+            *(row.speedup_bounds or (None, None)),
+        )
+        for row in rows
+    ]
+    about = (
+        "Speed relative to the first session, each in a process of its own, runs interleaved; the median latency, and the most "
+        "memory that the process held."
+    )
+    return Bars("Sessions", bars, about, 1.0)
+
+
+def profile_bars(found: SideBySide, latencies: Sequence[Latency] = ()) -> Bars:
+    """Where the time of two models goes, operator by operator; what takes longest in either comes first.
+
+    Args:
+        found: Their profiles.
+        latencies: The latencies of the first and the last of several models, which are those two: times under the profiler are
+            scaled down to them.
+    """
+    measured = [1e-3 * row.median_ms for row in (latencies[0], latencies[-1])] if len(latencies) > 1 else [0.0, 0.0]
+    profiled = found.before_seconds, found.after_seconds
+    scales = [scale(*one) for one in zip(measured, profiled, strict=True)]
+    was, now = (
+        {group.name: replace(group, seconds=group.seconds * factor) for group in groups}
+        for groups, factor in zip((found.before, found.after), scales, strict=True)
+    )
+    names = sorted({**was, **now}, key=lambda name: -max(_seconds(was, [name]), _seconds(now, [name])))
+    rows = [(name, [name]) for name in names[:MOST_OPERATORS]]
+    if rest := names[MOST_OPERATORS:]:
+        rows.append(("1 other" if len(rest) == 1 else f"{len(rest)} others", rest))
+    bars = [
+        Bar(
+            label,
+            1e3 * _seconds(now, some),
+            f"{_times(now, some)}, was {_times(was, some)}",
+            was=1e3 * _seconds(was, some),
+        )
+        for label, some in rows
+    ]
+    totals = [digits(1e3 * _seconds(groups, groups)) for groups in (now, was)]
+    about = (
+        f"What the runtime executes in a run at {found.sizes}: for each operator, the milliseconds of all its nodes and how many "
+        f"they are (×). All operators together take {totals[0]} ms; they took {totals[1]} ms. Medians of {found.runs} runs each, "
+        f"the models in turns, under the profiler. That takes time itself, the more the shorter a node is: {_scaled(scales)}."
+    )
+    return Bars("Where the time goes, before and after", bars, about, key=("now", "before"))
+
+
+def _scaled(scales: Sequence[float]) -> str:
+    """How times under the profiler are to be compared with latencies."""
+    if min(scales) >= 1:
+        return "compare these numbers with each other, and not with the latencies, which are measured without it"
+    was, now = map(digits, scales)
+    return f"these numbers are multiplied by {now} ({was} before), so that they are parts of the latencies, measured without it"
+
+
+def _seconds(groups: Mapping[str, Group], names: Iterable[str]) -> float:
+    return sum(groups[name].seconds for name in names if name in groups)
+
+
+def _times(groups: Mapping[str, Group], names: Sequence[str]) -> str:
+    kernels = sum(groups[name].kernels for name in names if name in groups)
+    return f"{digits(1e3 * _seconds(groups, names))} ms ×{kernels}" if kernels else "none"
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The last parts of paths, as many as tell them apart."""
+    parts = [Path(name).parts for name in names]
+    for count in range(1, max(map(len, parts), default=1)):
+        short = [str(Path(*part[-count:])) for part in parts]
+        if len(set(short)) == len(set(names)):
+            return short
+    return list(names)
+
+
+def latency_rows(rows: Sequence[Latency]) -> Rows:
+    """All that was measured."""
+    headings = (
+        "model",
+        "median ms",
+        "10 % under, ms",
+        "90 % under, ms",
+        "speedup",
+        "at least",
+        "at most",
+        "rounds",
+        "session creation ms",
+        "nodes",
+        "executed nodes",
+        "file MB",
+    )
+    cells = [
+        (
+            row.name, digits(row.median_ms, 4), digits(row.low_ms, 4), digits(row.high_ms, 4),
+            speedup_cell(row.speedup, row.speedup_bounds),
+            *((f"{row.speedup_bounds[0]:.2f}", f"{row.speedup_bounds[1]:.2f}") if row.speedup_bounds else ("", "")),
+            str(row.rounds), f"{row.session_ms:.0f}", str(row.nodes), str(row.executed), f"{row.file_mb:.2f}",
+        )
+        for row in rows
+        if not row.crash
+    ]  # fmt: skip
+    bounds = any(row.speedup_bounds for row in rows)
+    about = "“At least” and “at most” are the bounds of the speedup with 95 % confidence." if bounds else ""
+    numbers = frozenset(range(1, len(headings)))
+    return Rows("Latency in numbers", headings, cells, about, numbers, folded=len(cells) > MOST_SHORT)
+
+
+def counted(operators: Mapping[str, int], most: int = 6) -> str:
+    """Operators with their numbers, in words."""
+    said = [
+        name.removeprefix("com.microsoft.") + (f" ×{count}" if count > 1 else "") for name, count in operators.items()
+    ]
+    more = f" and {len(said) - most} more" if len(said) > most else ""
+    return ", ".join(said[:most]) + more if said else "nothing"
+
+
+def site(
+    title: str, about: str, pair: Pair, places: Sequence[str] = (), names: tuple[str, str] = ("before", "after")
+) -> Site:
+    """A part of a model before and after, drawn, under these names."""
+    drawn = [
+        "" if picture is None else svg(picture, f"{title}, {when}: {counted(operators)}")
+        for picture, when, operators in ((pair.before, names[0], pair.was), (pair.after, names[1], pair.became))
+    ]
+    captions = f"{names[0]}{_omitted(pair.before)}", f"{names[1]}{_omitted(pair.after)}"
+    was, became, count = counted(pair.was), counted(pair.became), max(1, len(places))
+    return Site(title, about, drawn[0], drawn[1], was, became, count, places, captions)
+
+
+def _omitted(picture: Picture | None) -> str:
+    """What the caption of a drawing says of nodes that it leaves out."""
+    if picture is None or not picture.omitted:
+        return ""
+    drawn = sum(box.kind == "op" for box in picture.boxes)
+    return f": {drawn} of its {drawn + picture.omitted} nodes"
+
+
+def grouped(pairs: Iterable[tuple[str, Pair, str]]) -> list[tuple[str, Pair, list[str]]]:
+    """Titles and pairs, those of the same title and operators as one, with the places of all."""
+    found: dict[tuple[object, ...], tuple[str, Pair, list[str]]] = {}
+    for title, pair, place in pairs:
+        key = title, tuple(sorted(pair.was.items())), tuple(sorted(pair.became.items()))
+        found.setdefault(key, (title, pair, []))[2].append(place)
+    return list(found.values())
+
+
+def signed(number: float) -> str:
+    """A whole number with its sign, as it is printed."""
+    return f"{number:+.0f}".replace("-", "−")
+
+
+def change(before: Mapping[str, int], after: Mapping[str, int]) -> Rows:
+    """The operators of two models side by side."""
+    names = sorted({*before, *after}, key=lambda name: (before.get(name, 0) - after.get(name, 0)) * -1)
+    rows = [
+        (name, str(before.get(name, 0)), str(after.get(name, 0)), signed(after.get(name, 0) - before.get(name, 0)))
+        for name in names
+        if before.get(name, 0) != after.get(name, 0)
+    ]
+    return Rows(
+        "Operators",
+        ("operator", "before", "after", "change"),
+        rows,
+        numbers=frozenset({1, 2, 3}),
+        folded=len(rows) > MOST_UNFOLDED,
+    )

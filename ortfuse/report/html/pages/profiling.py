@@ -1,0 +1,202 @@
+"""The page of `ortfuse profile`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ortfuse.profiling import Group, Profile
+from ortfuse.report.html.page_blocks import Bar, Bars, Block, Card, Cards, Dot, Notes, Page, Rows, Scatter
+from ortfuse.report.html.pages.common import change, command, environment
+from ortfuse.runtime.bench.number_format import digits
+
+MOST_BARS = 16
+
+LONGEST = 48
+"""The letters of a label that are seen."""
+
+_SHARES = (
+    "Shares are of the time of all executed nodes; what lies between them counts for its share of a run. A kernel is a node that "
+    "the runtime executes. One node can be part of several rows, so that they may add up to more than 100 %."
+)
+
+_BESIDE = (
+    "Beside each bar stand its share, its milliseconds in a run, how many nodes it has (×), and how near they come to the roof: "
+    "the least time that this machine could take for their work."
+)
+
+_VIEWS = {
+    "role": ("By module", "Layers that are alike are added up, under * for their numbers."),
+    "operator": ("By operator", "The operators that the runtime executes."),
+    "rule": ("By what made it", "Rules of ortfuse, the runtime when it created the session, or the model."),
+    "block": ("By fused block", "What was made of several nodes; blocks that are alike are added up."),
+}
+
+
+def profile_page(model: str, found: Profile) -> Page:
+    """Where the time of a model goes.
+
+    Args:
+        model: What the model is called.
+        found: Its profile.
+    """
+    blocks: list[Block] = [_cards(found)]
+    if found.notes:
+        blocks.append(Notes("What to know about the numbers", found.notes))
+    if found.bottlenecks:
+        rows = [(one.what, f"{one.share:.1%}", one.remedy) for one in found.bottlenecks]
+        blocks.append(
+            Rows(
+                "What takes the time, and what can be done", ("what", "share", "remedy"), rows, _SHARES, frozenset({1})
+            )
+        )
+    first = next((view for view in _VIEWS if (found.blocks if view == "block" else found.by(view))), "")
+    for view, (title, about) in _VIEWS.items():
+        if groups := found.blocks if view == "block" else found.by(view):
+            blocks.append(
+                _bars(title, f"{about} {_BESIDE}{_scaled(found)}" if view == first else about, groups, found.scale)
+            )
+    blocks += [_roofline(found), *_creation(found), _kernels(found)]
+    return Page(f"Where the time of {model} goes", _summary(found), blocks, command(), environment())
+
+
+def _summary(found: Profile) -> str:
+    first = found.by("operator")[:3]
+    most = ", ".join(f"{group.name} ({group.share:.0%})" for group in first)
+    count = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
+    threads = count if found.threads else "as many threads as the runtime chooses"
+    return (
+        f"A run takes {digits(found.timing.p50_ms)} ms at {found.sizes} with {threads}. Of the time of its nodes, the largest "
+        f"shares go to {most or 'nothing'}."
+    )
+
+
+def _cards(found: Profile) -> Cards:
+    one = found.timing
+    cards = [
+        Card("median latency", f"{digits(one.p50_ms)} ms", f"{one.rounds} rounds"),
+        Card("95 % of the runs within", f"{digits(one.p95_ms)} ms"),
+        Card("throughput", f"{digits(one.throughput)}/s", "runs, one after the other"),
+        Card("session creation", f"{digits(one.session_ms)} ms"),
+    ]
+    if one.memory is not None:
+        cards.append(Card("peak memory", f"{digits(one.memory / 1e6)} MB", "beyond that of a model of one node"))
+    if found.reached is not None:
+        cards.append(Card("of the roof", _whole(found.reached), "what this machine can do at best"))
+    return Cards(cards)
+
+
+def _scaled(found: Profile) -> str:
+    """How milliseconds under the profiler become those of the latency."""
+    if found.scale >= 1:
+        return ""
+    return (
+        f" Under the profiler a run takes {digits(found.run_seconds * 1e3)} ms; milliseconds here are multiplied by "
+        f"{digits(found.scale)}, so that they are parts of the latency without it."
+    )
+
+
+def _bars(title: str, about: str, groups: Sequence[Group], scale: float) -> Bars:
+    """Bars; of long paths only the end is shown, which tells more. Times are multiplied by `scale`."""
+    bars, most = [], MOST_BARS
+    for group in groups[:most]:
+        milliseconds = group.seconds * scale * 1e3
+        roof = "" if group.reached is None else f", {_whole(group.reached)} of the roof"
+        name = re.sub(r"[^\s:]+", lambda found: _end(found[0]), group.name)
+        bars.append(
+            Bar(
+                name,
+                milliseconds,
+                f"{_share(group.share)}, {digits(milliseconds)} ms ×{group.kernels}{roof}",
+            )
+        )
+    rest = groups[most:]
+    if rest:
+        milliseconds = sum(group.seconds for group in rest) * scale * 1e3
+        bars.append(
+            Bar(
+                "1 other" if len(rest) == 1 else f"{len(rest)} others",
+                milliseconds,
+                f"{_share(sum(group.share for group in rest))}, {digits(milliseconds)} ms",
+            )
+        )
+    return Bars(title, bars, about)
+
+
+def _whole(share: float) -> str:
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
+def _share(share: float) -> str:
+    return "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
+
+
+def _end(name: str) -> str:
+    """The end of a path of modules, behind a dot or slash."""
+    if len(name) <= LONGEST:
+        return name
+    end = name[-LONGEST:]
+    begin = re.search(r"[./](?=.)", end)
+    return "…" + (end[begin.end() :] if begin else end)
+
+
+def _roofline(found: Profile) -> Scatter:
+    longest = max((one.seconds for one in found.kernels), default=1.0) or 1.0
+    dots = [
+        Dot(
+            one.flops / one.bytes,
+            one.reached,
+            f"{one.operator} {one.name}: {digits(one.seconds * found.scale * 1e6)} µs, {_whole(one.reached)} of the roof",
+            weight=one.seconds / longest,
+        )
+        for one in found.kernels
+        if one.flops and one.bytes and one.reached
+    ]
+    peaks = found.peaks
+    about = (
+        "A dot for each executed node, its area by its time; 1 is the least time at the peaks of this machine. The processor "
+        "limits those to the right of the line, the memory those to the left; what is faster than these peaks counts as at them."
+    )
+    if peaks is not None:
+        products, copies = f"{peaks.flops / 1e9:.3g} GFLOP/s", f"{peaks.bandwidth / 1e9:.3g} GB/s"
+        about += f" The peaks: {products} in a product of matrices, {copies} in a copy."
+    return Scatter(
+        "Roofline",
+        "operations for each byte",
+        "fraction of the roof",
+        dots,
+        about,
+        None if peaks is None else peaks.ridge,
+        "" if peaks is None else f"{peaks.ridge:.3g} operations for each byte",
+        level=1.0,
+    )
+
+
+def _creation(found: Profile) -> list[Block]:
+    """What the runtime did when it created the session."""
+    if not found.creation.after:
+        return []
+    headings = ("operator", "in the model", "executed", "change")
+    operators = replace(
+        change(found.creation.before, found.creation.after),
+        title="What the runtime made of the model",
+        headings=headings,
+    )
+    fused = [(one.operator, one.name, ", ".join(one.nodes)) for one in found.creation.fused]
+    made = Rows("What the runtime fused", ("operator", "executed as", "nodes of the model"), fused, folded=True)
+    return [operators, made] if fused else [operators]
+
+
+def _kernels(found: Profile) -> Rows:
+    microseconds = 1e6 * found.scale
+    headings = ("operator", "executed as", "runs", "µs", "share", "of the roof", "module", "made by")
+    rows = [
+        (
+            one.operator, one.name, str(one.calls), f"{one.seconds * microseconds:.1f}",
+            f"{one.seconds / (found.seconds or 1):.1%}", "" if one.reached is None else _whole(one.reached),
+            one.module, one.rule or one.made,
+        )
+        for one in found.kernels
+    ]  # fmt: skip
+    return Rows("Every executed node", headings, rows, numbers=frozenset({2, 3, 4, 5}), folded=True)

@@ -1,0 +1,100 @@
+"""The page of `ortfuse tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ortfuse.report.html.page_blocks import Bar, Bars, Block, Card, Cards, Notes, Page, Rows
+from ortfuse.report.html.pages.common import BOUNDS, RATIOS, command, environment, speedup_card, times
+from ortfuse.report.terminal.tuning import changed
+from ortfuse.runtime.bench.latency_table import speedup_cell, speedup_words
+from ortfuse.runtime.bench.number_format import digits
+from ortfuse.tuning import Point, TuningOutcome
+from ortfuse.tuning.tune import Tuned
+
+_RELATIVE = f"Speed relative to the original in a default session, which is the vertical line. {BOUNDS}"
+_TRIALS = (
+    "A choice is a model (`original`, or as `ortfuse optimize` makes it with the level or list of passes of that name, `auto` "
+    "being the usual one) and what differs from the default in its session. Each is measured beside the original."
+)
+
+
+def tuning_page(name: str, tuned: Tuned) -> Page:
+    """What was tried, and what was best."""
+    outcome = tuned.outcome
+    best, usual = outcome.best, outcome.baseline.choice
+    usual_is_best = best.number == outcome.baseline.number
+    over = "over the original in a default session"
+    speedup = speedup_card("speedup", best.speedup, best.speedup_bounds, over)
+    cards = [
+        Card("speedup", "none", over) if usual_is_best else speedup,
+        Card("median latency", f"{digits(best.median_ms)} ms", f"was {digits(outcome.baseline.median_ms)} ms"),
+        Card("95 % of the runs within", f"{digits(best.p95_ms)} ms"),
+        Card("peak memory", f"{best.peak_mb:.0f} MB", f"was {outcome.baseline.peak_mb:.0f} MB"),
+        Card("trials", str(len(outcome.points)), f"in {outcome.seconds:.0f} s"),
+    ]
+    original = Bar("the original, default session", 1.0, f"{digits(outcome.baseline.median_ms)} ms")
+    finalists, confirmed = (_bars(points, outcome) for points in (outcome.finalists, outcome.confirmed))
+    blocks: list[Block] = [Cards(cards)]
+    if confirmed:
+        title = "The choice and what optimize makes, measured once more"
+        blocks.append(Bars(title, [original, *confirmed], f"{_RELATIVE} {RATIOS}", mark=1.0))
+    shown = [*([] if confirmed else [original]), *finalists]
+    about = "Measured before that, so that the machine may have been in another state." if confirmed else RATIOS
+    if shown:
+        blocks.append(Bars("The best of the search, side by side", shown, f"{_RELATIVE} {about}", mark=1.0))
+    settings = [(setting.name, str(setting.value), setting.reason) for setting in tuned.session]
+    if settings:
+        blocks.append(Rows("Settings of the session", ("name", "value", "reason"), settings))
+    blocks.append(_trials(outcome.points, usual))
+    if outcome.notes:
+        blocks.append(Notes("Remarks", list(outcome.notes)))
+    said = speedup_words(best.speedup, best.speedup_bounds, "the original in a default session")
+    summary = f"The best that was found: {said}, with {changed(best, usual)}."
+    if usual_is_best:
+        summary = "Nothing was found that is faster than the original in a default session."
+    return Page(f"{Path(name).name}, tuned", summary, blocks, command(), environment())
+
+
+def unmet_page(name: str, why: str, tried: Sequence[Point]) -> Page:
+    """What was tried where nothing keeps what was asked."""
+    usual = dict(tried[0].choice) if tried else {}
+    blocks: list[Block] = [_trials(tried, usual)] if tried else []
+    return Page(
+        f"{Path(name).name}: nothing keeps what was asked",
+        f"No model was written: {why}.",
+        blocks,
+        command(),
+        environment(),
+    )
+
+
+def _trials(points: Sequence[Point], usual: object) -> Rows:
+    trials = [(str(point.number + 1), changed(point, usual), *_measured(point), point.failure) for point in points]
+    headings = ("trial", "choice", "speedup", "median ms", "95 % under, ms", "peak MB", "error (l2)", "failure")
+    return Rows("Every trial", headings, trials, _TRIALS, frozenset({0, 2, 3, 4, 5, 6}), folded=len(trials) > 12)
+
+
+def _measured(point: Point) -> tuple[str, ...]:
+    """The numbers of a trial; none of them where it was not measured. What was measured and computes something else has them."""
+    if not point.median_ms:
+        return ("",) * 5
+    speedup = "" if point.failure else speedup_cell(point.speedup, point.speedup_bounds)
+    return (
+        speedup, digits(point.median_ms), digits(point.p95_ms), f"{point.peak_mb:.0f}", f"{point.error:.1e}"
+    )  # fmt: skip
+
+
+def _bars(points: Sequence[Point], outcome: TuningOutcome) -> list[Bar]:
+    return [
+        Bar(
+            changed(point, outcome.baseline.choice),
+            point.speedup,
+            f"{times(point.speedup, point.speedup_bounds)}, {digits(point.median_ms)} ms",
+            point.speedup_bounds[0] if point.speedup_bounds else None,
+            point.speedup_bounds[1] if point.speedup_bounds else None,
+            point.number == outcome.best.number,
+        )
+        for point in points
+    ]

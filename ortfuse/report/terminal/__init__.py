@@ -1,0 +1,1 @@
+"""Tables and text for the terminal, one module a command."""

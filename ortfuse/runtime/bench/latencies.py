@@ -1,0 +1,36 @@
+"""Measurements of several models on the same inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ortfuse.runtime.bench.latency import Latency
+from ortfuse.runtime.bench.session_timing import SessionLatency
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """The latencies of several models measured side by side.
+
+    Attributes:
+        sizes: The sizes of the inputs, as text.
+        rows: One per model; the first is the baseline.
+        sessions: If settings are stored for any of the models: the first in a session of the runtime's default settings, and
+            each that has some in such a session and in one of its settings.
+        notes: What to know of the models, such as that one is in training mode.
+    """
+
+    sizes: str
+    rows: tuple[Latency, ...]
+    sessions: tuple[SessionLatency, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{row.name} {row.speedup:.2f}" for row in self.rows)
+        return f"<{type(self).__name__}: {found} (times as fast as the first, at {self.sizes})>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The measurements as JSON data."""
+        latency, sessions = [row.to_dict() for row in self.rows], [row.to_dict() for row in self.sessions]
+        return {"inputs": self.sizes, "latency": latency, "sessions": sessions, "notes": list(self.notes)}

@@ -1,0 +1,1 @@
+"""Evaluation in float64: the reference that tells rounding from errors."""

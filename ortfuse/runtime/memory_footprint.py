@@ -1,0 +1,58 @@
+"""How much memory a model takes: the peak of a process that loads it and runs it once, beyond what the runtime itself takes."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortfuse.errors import CrashError, OptionError, VerificationError
+from ortfuse.io.files import save
+from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.session import shortened
+from ortfuse.runtime.worker import Worker
+from ortfuse.targets import libraries, with_functions
+from ortfuse.targets.processor import demand_threads
+
+
+def demand_footprints() -> None:
+    """Check that the memory of a process can be asked for here.
+
+    Raises:
+        OptionError: It cannot.
+    """
+    if importlib.util.find_spec("resource") is None:
+        raise OptionError("goal", "this system does not tell how much memory a process takes; write size, not memory")
+
+
+def footprint(model: ir.Model, inputs: Inputs, threads: int = 0) -> int:
+    """The bytes of memory that loading a model from a file and running it once take at most.
+
+    Args:
+        model: The model.
+        inputs: Its inputs.
+        threads: Threads of the runtime; 0 leaves the number to it.
+
+    Raises:
+        CrashError: The runtime crashes or hangs.
+        OptionError: There are more threads than ever run.
+        VerificationError: It cannot be loaded or run.
+    """
+    demand_threads(threads)
+    with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
+        path = Path(folder) / "model.onnx"
+        save(with_functions(model), path)
+        worker = Worker()  # of its own: what another model took is not counted
+        try:
+            request = (str(path), threads, libraries(), dict(inputs))
+            return int(worker.request("footprint", 0, request, "executes the model"))
+        except CrashError:
+            raise
+        except Exception as error:
+            raise VerificationError(
+                f"the memory that the model takes cannot be measured: {shortened(error)}"
+            ) from error
+        finally:
+            worker.stop()

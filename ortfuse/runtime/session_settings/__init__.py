@@ -1,0 +1,19 @@
+"""What a session is opened with: recommended settings with their reasons, where they are stored, and how they are applied."""
+
+from ortfuse.runtime.session_settings.config import SessionConfig, Setting
+from ortfuse.runtime.session_settings.opening import session, stored_config
+from ortfuse.runtime.session_settings.recommendations import recommended
+from ortfuse.runtime.session_settings.storage import config_beside, config_of, hand_on, store, write_beside
+
+__all__ = [
+    "SessionConfig",
+    "Setting",
+    "config_beside",
+    "config_of",
+    "hand_on",
+    "recommended",
+    "session",
+    "store",
+    "stored_config",
+    "write_beside",
+]

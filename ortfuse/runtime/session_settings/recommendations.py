@@ -1,0 +1,53 @@
+"""The settings that a model gains by: what can be said without measuring, and what was measured for such models here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.runtime.session_settings.config import SessionConfig, Setting
+from ortfuse.runtime.session_settings.denormals import first_that_sees, sources
+from ortfuse.runtime.session_settings.measured_settings import remembered
+
+DENORMALS = "session.set_denormal_as_zero"
+"""The entry that has numbers below the smallest normal one taken as zero."""
+
+
+def recommended(model: ir.Model) -> SessionConfig:
+    """The settings to open a model with, and why.
+
+    What is derived changes no result by more than 1.2e-38 before what follows it; what was measured (by
+    `ortfuse calibrate --session`) changed none beyond rounding. What depends on the machine alone, the number of threads, is
+    no part of them: `ortfuse.session` decides that where it runs.
+    """
+    return with_runtime((*derived(model), *remembered(model)))
+
+
+def derived(model: ir.Model) -> SessionConfig:
+    """What can be said without measuring."""
+    found = _denormals(model)
+    return with_runtime(() if found is None else (found,))
+
+
+def with_runtime(settings: Sequence[Setting]) -> SessionConfig:
+    """Settings that were chosen for the runtime at hand."""
+    return SessionConfig(tuple(settings), _runtime()) if settings else SessionConfig()
+
+
+def _runtime() -> str:
+    import onnxruntime  # takes longer than most runs, and most models need none of it
+
+    return str(onnxruntime.__version__)
+
+
+def _denormals(model: ir.Model) -> Setting | None:
+    source = next(sources(model), None)
+    if source is None or first_that_sees(model, Facts(model)) is not None:
+        return None
+    reason = (
+        f"numbers below 1.2e-38 take a processor up to 100 times as long; {source}, and no operator of the model can tell them "
+        "from zero"
+    )
+    return Setting(DENORMALS, "1", reason)

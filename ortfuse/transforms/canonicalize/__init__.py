@@ -1,0 +1,1 @@
+"""Passes that bring shape arithmetic, data movement and calls to canonical form."""

@@ -1,0 +1,47 @@
+"""Constant nodes become initializers, so that rules find every constant in one place.
+
+Handled: every spelling of the value (`value`, `value_float`, `value_floats`, `value_int`, `value_ints`, `value_string`,
+`value_strings`), in the main graph and in subgraphs; the initializer keeps the name of the node's output.
+
+Left alone: sparse values (the runtime densifies them only from the node); Constants whose value refers to an attribute
+of a function; Constants in functions, which have no initializers in ONNX; Constants whose output is a graph output, because
+some tools cannot handle initializers that are outputs. Facts treat a Constant node and an initializer alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortfuse.ir.tensors import constant_tensor
+from ortfuse.ir.walk import nested
+from ortfuse.transforms.context import Context
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Turns Constant nodes into initializers."""
+
+    name: ClassVar[str] = "lift_constants"
+
+    def run(self, context: Context) -> int:
+        """Convert every Constant node that can be an initializer; returns the number converted."""
+        return sum(_convert(graph, context) for graph in nested(context.model.graph))
+
+
+def _convert(graph: ir.Graph, context: Context) -> int:
+    """Convert the nodes of one graph."""
+    found: dict[ir.Node, ir.TensorProtocol] = {}
+    for node in graph:
+        if node.op_type == "Constant" and not node.domain and not node.outputs[0].is_graph_output():
+            tensor = constant_tensor(node)
+            if tensor is not None:
+                found[node] = tensor
+    editor = context.editor
+    with editor.change(Constants.name, nodes=list(found)) as change:
+        for node, tensor in found.items():
+            editor.replace_by_constant(node.outputs[0], tensor)
+        editor.remove(*found)
+    return len(found) if change else 0

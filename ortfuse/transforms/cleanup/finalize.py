@@ -1,0 +1,262 @@
+"""Turns the rewritten graph into a model that can be saved: the last step of every pipeline.
+
+- Functions that define custom operators are added to the model, and those that were kept from the passes put back.
+- If rules made nodes for a newer opset than the model imports, or of operators that are defined in one, the whole model is
+  raised to it, by `ortfuse.targets`.
+- A model of IR version 3, in which every initializer must also be an input, is raised to version 4 if it now has
+  initializers that are not inputs. Inputs that were there only for this reason are removed: the runtime never took a value
+  for them.
+- Opset imports of domains that no node uses any more are dropped, except for the default domain; the main graph keeps those
+  that functions use.
+- Graphs that a rule left out of topological order are sorted.
+- Values without a name get one, and values of the same name in nested graphs are renamed apart: a subgraph must not
+  shadow a value of the graph around it. Names of inputs and outputs stay.
+- Values get the declared type and shape that the facts prove. What a file declared and the facts do not prove is dropped: the
+  runtime plans the reuse of buffers by declared sizes. By default names of sizes are dropped too: the plans that they allow
+  cost 5 to 12 % on some models, and whatever needs them can infer them again; only images that are added keep those by which
+  the runtime sees that their shapes are equal (`image_sizes`). `finalize{symbolic=true}` writes all names and short formulas.
+  What inputs and outputs of the model and of bodies are declared as stays, whatever it is. Values of unknown rank keep what is
+  declared. Functions have no declared types and are left alone. In the body of a Loop that may not run nothing is declared
+  anew: of the results that no run stacks, the runtime makes up the sizes by what it knows of the body.
+  `finalize{shapes=false}` declares no new shape at all: the runtime refuses some nodes only if it knows the shapes of operands.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortfuse.errors import TargetError
+from ortfuse.ir.dims import DimLike
+from ortfuse.ir.editor import Editor
+from ortfuse.ir.walk import Scope, nested, nested_nodes, nodes_within, roots, subgraphs
+from ortfuse.targets import missing_functions, opset_needed, raise_opset
+from ortfuse.transforms.context import Context
+from ortfuse.transforms.declare_image_sizes import unlike_sizes
+from ortfuse.transforms.recurrence.nonempty_sizes import Nonempty
+
+_FREE_INITIALIZERS = 4
+"""The first IR version in which initializers need not be inputs."""
+
+_LONGEST_FORMULA = 60
+"""The most characters that the formula of a dimension may have to be written into the model."""
+
+
+@dataclass(frozen=True)
+class Finalize:
+    """Raises the opset where nodes need it, and puts imports, order, names and declared types in order.
+
+    Attributes:
+        symbolic: Whether to declare sizes that are not numbers by name or formula, as far as they are known.
+        shapes: Whether to declare shapes of values that have none.
+    """
+
+    name: ClassVar[str] = "finalize"
+    symbolic: bool = False
+    shapes: bool = True
+
+    def run(self, context: Context) -> int:
+        """Put the model in order; returns the number of corrections."""
+        editor, defined = context.editor, _define_functions(context)
+        _put_back_functions(context)
+        pending = list(_pending(context))
+        with editor.change(self.name):
+            changes = defined + _raise_ir_version(context, for_opset=bool(pending))
+        changes += _raise_opset(context, pending)
+        with editor.change(self.name):
+            as_declared = _bodies_that_may_not_run(context)
+            for scope in context.scopes():
+                _clear_versions(scope, editor)
+                adds = self.shapes and scope.graph not in as_declared
+                changes += _declare_types(scope, context, adds=adds, symbolic=self.symbolic)
+            for root in roots(context.model):
+                changes += _drop_imports(root, context.model, editor)
+                changes += _sort(root, editor)
+                changes += _name_values(root, editor)
+        return changes
+
+
+def _define_functions(context: Context) -> int:
+    """Add the functions that define operators without a kernel on the target; returns how many."""
+    missing = missing_functions(context.model)
+    if missing:
+        with context.editor.change(Finalize.name):
+            context.editor.add_functions(missing)
+            context.editor.renew_facts()
+    return len(missing)
+
+
+def _put_back_functions(context: Context) -> None:
+    """Put functions back that were kept from the passes; this is no change of the model."""
+    gone = [function for function in context.opaque if function.identifier() not in context.model.functions]
+    if gone:
+        with context.editor.change(Finalize.name):
+            context.editor.add_functions(gone)
+
+
+def _raise_opset(context: Context, pending: list[tuple[ir.Node, int]]) -> int:
+    """Raise the model to the newest opset that one of its nodes is marked with."""
+    if not pending:
+        return 0
+    raise_opset(context.model, max(version for _, version in pending), context.target, context.facts, context.editor)
+    if left := list(_pending(context)):
+        # A function may import an older opset than the model, and then keeps an older one.
+        raise TargetError(
+            f"{left[0][0].op_type} '{left[0][0].name}' needs opset {left[0][1]}, to which the function it is in cannot be "
+            f"raised; give --max-opset {left[0][1] - 1} to do without it"
+        )
+    return 1
+
+
+def _raise_ir_version(context: Context, for_opset: bool) -> int:
+    """Raise the IR version to the first with initializers that are not inputs, if the model has any or its opset needs it."""
+    model, graph = context.model, context.model.graph
+    has_free = not all(value.is_graph_input() for value in graph.initializers.values())
+    if model.ir_version >= _FREE_INITIALIZERS or not (has_free or for_opset):
+        return 0
+    context.editor.set_ir_version(_FREE_INITIALIZERS)
+    context.editor.set_inputs([value for value in graph.inputs if not value.is_initializer()])
+    return 1
+
+
+def _pending(context: Context) -> Iterator[tuple[ir.Node, int]]:
+    """The nodes that are newer than the opset that their graph imports, and the opset each needs."""
+    for scope in context.scopes():
+        opset = scope.opset
+        for node in scope.graph:
+            if (needed := opset_needed(node)) > opset:
+                yield node, needed
+
+
+def _clear_versions(scope: Scope, editor: Editor) -> None:
+    """Remove the version marks: from here on the opset imports decide the version of every node."""
+    for node in scope.graph:
+        if node.version is not None:
+            editor.set_version(node, None)
+
+
+def _bodies_that_may_not_run(context: Context) -> set[ir.Graph]:
+    """The bodies of Loops that stack results and may have no iteration, and the graphs nested in them."""
+    sizes = Nonempty(context.model.graph, context.facts, context.least_sizes)
+    return {
+        inner
+        for scope in context.scopes()
+        for node in scope.graph
+        if node.op_type == "Loop" and not node.domain and not sizes.surely_runs(node)
+        for body in subgraphs(node)
+        if len(body.outputs) >= len(body.inputs)
+        for inner in nested(body)
+    }
+
+
+def _declare_types(scope: Scope, context: Context, *, adds: bool, symbolic: bool) -> int:
+    """Declare what is known of the values of a graph; shapes where there is none only if it `adds` them."""
+    if scope.root is not context.model.graph:
+        return 0
+    changes, named = 0, unlike_sizes(scope, context.facts)
+    for node in scope.graph:
+        for value in node.outputs:
+            if not value.name:
+                continue
+            type_, shape = value.type, value.shape
+            if type_ is None and (dtype := context.facts.dtype(value)) is not None:
+                type_ = ir.TensorType(dtype)
+            inner = not value.is_graph_output() or (shape is None and scope.graph is not scope.root)
+            if inner and (adds or shape is not None):
+                shape = _proved(shape, context.facts.shape(value), symbolic or value in named)
+            if type_ is not value.type or shape is not value.shape:
+                context.editor.set_type(value, type_, shape)
+                changes += 1
+    return changes
+
+
+def _proved(declared: ir.Shape | None, known: Sequence[DimLike] | None, symbolic: bool) -> ir.Shape | None:
+    """The shape to declare; the declared one itself if nothing is known or it says the same."""
+    if known is None:
+        return declared
+    dims = [_declared(dim, symbolic) for dim in known]
+    written = None if declared is None else [d if isinstance(d, int) else d.value for d in declared.dims]
+    return declared if dims == written else ir.Shape(dims)
+
+
+def _declared(dim: DimLike, symbolic: bool) -> int | str | None:
+    """The declared form of a dimension; `None` if it is unknown or its formula is too long."""
+    if isinstance(dim, int) or not symbolic:
+        return dim if isinstance(dim, int) else None
+    text = str(dim)
+    return None if dim.fresh or len(text) > _LONGEST_FORMULA else text
+
+
+def _drop_imports(root: ir.Graph, model: ir.Model, editor: Editor) -> int:
+    # When the runtime inlines functions, it looks up their calls in the imports of the main graph.
+    users = roots(model) if root is model.graph else [root]
+    used = {node.domain for user in users for node in nodes_within(user)}
+    unused = [domain for domain in root.opset_imports if domain and domain not in used]
+    for domain in unused:
+        editor.set_import(root, domain, None)
+    return len(unused)
+
+
+def _sort(root: ir.Graph, editor: Editor) -> int:
+    if all(_is_sorted(graph) for graph in nested(root)):
+        return 0
+    editor.sort(root)
+    return 1
+
+
+def _is_sorted(graph: ir.Graph) -> bool:
+    """Whether every node comes after all nodes of the graph whose outputs it, or a node nested in it, uses."""
+    seen: set[ir.Node] = set()
+    for node in graph:
+        for user in (node, *nested_nodes(node)):
+            for value in user.inputs:
+                producer = value.producer() if value is not None else None
+                if producer is not None and producer.graph is graph and producer not in seen:
+                    return False
+        seen.add(node)
+    return True
+
+
+@dataclass
+class _Names:
+    """The names taken in a graph and in those around it."""
+
+    taken: set[str]
+    outer: _Names | None
+
+    def has(self, name: str) -> bool:
+        names: _Names | None = self
+        while names is not None:
+            if name in names.taken:
+                return True
+            names = names.outer
+        return False
+
+
+def _name_values(root: ir.Graph, editor: Editor) -> int:
+    """Name unnamed values, and rename values that share a name with another value of the same or an outer graph."""
+    changes = 0
+    pending: list[tuple[ir.Graph, _Names | None]] = [(root, None)]
+    while pending:
+        graph, outer = pending.pop()
+        names = _Names(set(), outer)
+        # In this order, names that callers of the model know are claimed before any other value can take them.
+        values = dict.fromkeys([*graph.inputs, *graph.outputs, *graph.initializers.values()])
+        values.update(dict.fromkeys(output for node in graph for output in node.outputs if output.name != ""))
+        for value in values:
+            if value.name is None or names.has(value.name):
+                editor.rename(value, _unused_name(value, names))
+                changes += 1
+            names.taken.add(value.name or "")
+        pending += [(inner, names) for node in graph for inner in subgraphs(node)]
+    return changes
+
+
+def _unused_name(value: ir.Value, names: _Names) -> str:
+    producer = value.producer()
+    stem = value.name or (producer.op_type if producer is not None else "value")
+    return next(name for number in itertools.count(1) if not names.has(name := f"{stem}_{number}"))

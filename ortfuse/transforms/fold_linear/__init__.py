@@ -1,0 +1,1 @@
+"""Passes that fold linear operators into the weights of products: factors, offsets, orders of columns, products of one input."""

@@ -1,0 +1,73 @@
+"""Remarks on loops that stay as they are although they look like recurrent networks: states are made of products of states."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.walk import describe, nested_nodes, used_values
+from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.transforms.context import Context
+
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "LSTM", "GRU", "RNN"})
+
+_LEFT = "holds states of a recurrent network"
+"""How all of these remarks go on."""
+
+
+def forget(context: Context) -> None:
+    """Drop the remarks of an earlier round."""
+    for text in [text for text in context.notes if _LEFT in text]:
+        del context.notes[text]
+
+
+def leave(node: ir.Node, kinds: str, why: str, context: Context) -> None:
+    """Note why a loop stays as it is, if it holds recurrences of these kinds, or products that are made of their own results."""
+    if held := kinds or ", ".join(multiplied(node, context.facts)):
+        context.note(f"{describe(node)} {_LEFT} ({held}) and stays as it is: {why}")
+
+
+def multiplied(node: ir.Node, facts: Facts) -> list[str]:
+    """The operators of a body that multiply a loop-carried value by weights and make the next one of the product."""
+    attribute = node.attributes.get("body")
+    if node.domain or attribute is None or attribute.is_ref():
+        return []
+    body = attribute.as_graph()
+    skipped = 2 if node.op_type == "Loop" else 0
+    scanned = 0 if skipped else parameter(node, "num_scan_inputs", facts)
+    count = max(0, len(node.inputs) - skipped - (scanned if isinstance(scanned, int) else 0))
+    pairs = list(zip(body.inputs[skipped:][:count], body.outputs[skipped // 2 :][:count], strict=True))
+    found: set[str] = set()
+    for before, after in pairs:
+        if before is not after:
+            below, above = _depending(before, body), _needed(after, body)
+            found |= {name for one in below & above if (name := _product(one)) is not None}
+    return sorted(found)
+
+
+def _product(node: ir.Node) -> str | None:
+    """The operator of a product that a node is, or has in a body of its own."""
+    inner = [node, *nested_nodes(node)]
+    return next((one.op_type for one in inner if one.op_type in _PRODUCTS and not one.domain), None)
+
+
+def _depending(value: ir.Value, body: ir.Graph) -> set[ir.Node]:
+    """The nodes of a body that depend on one of its inputs."""
+    known, found = {value}, set()
+    for node in body:
+        if any(one in known for one in used_values(node)):
+            found.add(node)
+            known.update(node.outputs)
+    return found
+
+
+def _needed(value: ir.Value, body: ir.Graph) -> set[ir.Node]:
+    """The nodes of a body that compute a value."""
+    found: set[ir.Node] = set()
+    waiting = [value]
+    while waiting:
+        node = waiting.pop().producer()
+        if node is not None and node.graph is body and node not in found:
+            found.add(node)
+            waiting += used_values(node)
+    return found

@@ -1,0 +1,16 @@
+"""The costs of the machine at hand: what each rule buys here."""
+
+from ortfuse.tuning.rule_costs.candidates import Candidate, candidates
+from ortfuse.tuning.rule_costs.measure import Calibration, Decision, calibrate
+from ortfuse.tuning.rule_costs.session_settings import Effect, MeasuredSettings, calibrate_session
+
+__all__ = [
+    "Calibration",
+    "Candidate",
+    "Decision",
+    "Effect",
+    "MeasuredSettings",
+    "calibrate",
+    "calibrate_session",
+    "candidates",
+]

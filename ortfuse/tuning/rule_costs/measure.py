@@ -1,0 +1,174 @@
+"""Measures the costs by which rules are chosen on this machine, and keeps each as soon as it is known."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ortfuse.options import PathLike
+from ortfuse.pipeline import load_catalogue
+from ortfuse.runtime.worker import WORKER
+from ortfuse.targets import CPU, installed, shipped_costs
+from ortfuse.targets.costs import WORTH_IT, Measured
+from ortfuse.targets.measured_costs import calibration_file, store, stored
+from ortfuse.targets.processor import demand_threads, processor_kind, processor_name
+from ortfuse.tuning.rule_costs.candidates import DTYPES, Candidate, candidates
+from ortfuse.tuning.rule_costs.speedup import speedup
+
+SCHEMA = "ortfuse.calibrate/1"
+"""The name and version of the JSON data."""
+
+AGAIN = 2
+"""How often what contradicts the shipped table is measured again at the end, whatever the budget: a disturbance looks sure."""
+
+Step: TypeAlias = Callable[[int, int, str], None]
+"""Called before each measurement: how many are done, how many there are, and what is measured."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision that the measurements here change.
+
+    Attributes:
+        rule: The rule.
+        sizes: The sizes.
+        shipped: The speedup in the table that comes with ortfuse.
+        here: The speedup on this machine.
+    """
+
+    rule: str
+    sizes: str
+    shipped: float
+    here: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The costs of this machine.
+
+    Attributes:
+        runtime: The runtime that they hold for.
+        processor: The processor.
+        threads: The threads per operator; 0 is as many as the runtime chooses.
+        speedups: What has been measured by now: speedups by sizes, by rule.
+        measured: How many of these are new.
+        left: How many are still to be measured, because the budget was used up.
+        unsure: What could not be told because the machine was busy; it is measured again next time.
+        silent: What cannot be measured here in float32: a rule is silent on what it declares, or the runtime refuses it.
+        changed: The decisions that are others than those of the shipped table.
+        table: The kind of processor of the shipped table, and whether it is this one's.
+        file: Where the costs are kept.
+        problem: Why they could not be kept; empty if they were.
+    """
+
+    runtime: str
+    processor: str
+    threads: int
+    speedups: dict[str, dict[str, float]] = field(repr=False)
+    measured: int
+    left: int
+    unsure: tuple[str, ...]
+    silent: tuple[str, ...]
+    changed: tuple[Decision, ...]
+    table: tuple[str, bool]
+    file: Path
+    problem: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as data for JSON."""
+        return {"schema": SCHEMA, **asdict(self), "file": str(self.file)}
+
+
+def calibrate(
+    *,
+    budget: float | None = None,
+    only: Collection[str] = (),
+    threads: int = 0,
+    patterns: PathLike | Sequence[PathLike] = (),
+    again: bool = False,
+    file: PathLike | None = None,
+    step: Step | None = None,
+) -> Calibration:
+    """Measure on this machine what each rule buys that is chosen by cost, at all its typical sizes.
+
+    What was measured before with this runtime, processor and number of threads is not measured again, so that a run that was
+    stopped goes on where it was. From then on `optimize` chooses by these costs.
+
+    Args:
+        budget: The seconds after which no further measurement is begun; `None` for no limit.
+        only: Families (`"attention"`) and rules (`"attention.long"`) to measure; by default all.
+        threads: Threads per operator; 0 leaves the choice to the runtime.
+        patterns: Files and folders with rules of the user's own.
+        again: Whether to measure what is known too.
+        file: Where to keep the costs; by default in the cache folder, where `optimize` looks.
+        step: Called before each measurement.
+
+    Raises:
+        OptionError: There are more threads than ever run.
+        RuleError: A name in `only` is none of a family or rule that is chosen by cost, or a rule file cannot be used.
+    """
+    demand_threads(threads)
+    runtime, shipped = installed().table.runtime, shipped_costs(CPU)
+    paths = [patterns] if isinstance(patterns, str) or not isinstance(patterns, Sequence) else list(patterns)
+    place = Path(file) if file is not None else calibration_file()
+    wanted = candidates(load_catalogue([Path(path) for path in paths]).rules(), only, shipped)
+    known = stored(runtime, CPU, threads, place)
+    open_ = [one for one in wanted if again or one.sizes not in known.get(one.rule.name, {})]
+    started, done, problem = time.monotonic(), 0, ""
+    silent, unsure, new = list[str](), list[str](), list[Candidate]()
+    for one in open_:
+        if budget is not None and done and time.monotonic() - started > budget:
+            break
+        if step is not None:
+            step(done, len(open_), f"{one.rule.name} at {one.sizes}")
+        found = speedup(one, threads)
+        done += 1
+        if found is None or found.unsure:
+            if found is not None:
+                unsure.append(f"{one.rule.name} at {one.sizes}")
+            elif one.dtype == DTYPES[0]:
+                silent.append(f"{one.rule.name} at {one.sizes}")
+            continue
+        new.append(one)
+        known.setdefault(one.rule.name, {})[one.sizes] = found.speedup
+        if not store(runtime, CPU, threads, known, place):
+            problem = f"{place} cannot be written, so nothing is kept"
+    contrary = {(one.rule, one.sizes) for one in _changed(new, known)}
+    for one in new:
+        if (one.rule.name, one.sizes) in contrary:
+            more = [run.speedup for run in (speedup(one, threads) for _ in range(AGAIN)) if run and not run.unsure]
+            rows = known[one.rule.name]
+            rows[one.sizes] = round(statistics.median([rows[one.sizes], *more]), 3)
+            store(runtime, CPU, threads, known, place)
+    WORKER.stop()
+    return Calibration(
+        runtime=runtime,
+        processor=processor_name(),
+        threads=threads,
+        speedups=known,
+        measured=len(new),
+        left=len(open_) - done + len(unsure),
+        unsure=tuple(unsure),
+        silent=tuple(silent),
+        changed=tuple(_changed(wanted, known)),
+        table=(shipped.processor, shipped.processor == processor_kind()),
+        file=place,
+        problem=problem,
+    )
+
+
+def _changed(wanted: Sequence[Candidate], known: dict[str, dict[str, float]]) -> list[Decision]:
+    """The decisions that differ from those of the shipped table."""
+    shipped = shipped_costs(CPU)
+    found = []
+    for one in wanted:
+        here = known.get(one.rule.name, {}).get(one.sizes)
+        shapes = Measured.parse(one.sizes, 1.0).shapes
+        there = shipped.estimate(one.rule.name, shapes.get, one.dtype)
+        if here is not None and there is not None and (here >= WORTH_IT) != there.worth_it:
+            found.append(Decision(one.rule.name, one.sizes, there.speedup, here))
+    return found

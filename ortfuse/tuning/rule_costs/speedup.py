@@ -1,0 +1,117 @@
+"""How much faster the replacement of a rule runs than what it replaces, on this machine, at sizes that its proof calls typical.
+
+The pattern is built in its first spelling and the rule applied; both models run interleaved, with the runtime's optimisations on
+top. Images go in and out in the layout in which the runtime has them within a network
+(`ortfuse.runtime.bench.blocked_convolution`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortfuse.errors import CrashError, OrtfuseError
+from ortfuse.runtime.bench.confidence import median_bounds
+from ortfuse.runtime.bench.side_by_side import ratios
+from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.session import Session
+from ortfuse.targets import CostTable, Target
+from ortfuse.targets.costs import WORTH_IT
+from ortfuse.tuning.rule_costs.candidates import Candidate
+from ortfuse.verification.rule_tests.build_instances import Builder, element_type
+from ortfuse.verification.rule_tests.run_instance import rewrite
+
+OPSET = 23
+"""Where models with attention end up."""
+
+ROUNDS = 40
+"""The most rounds."""
+
+FEWEST = 8
+"""The fewest rounds; with fewer than six the bounds of a median are not known."""
+
+EXACT = 0.03
+"""No further round is run once the bounds of the median are this close to it."""
+
+LONGEST = 3.0
+"""The seconds after which no further round is begun, once there are `FEWEST`."""
+
+NOISY = 0.2
+"""Bounds that are this share of the median apart, with 1 between them, tell nothing."""
+
+WILD = 0.5
+"""Nor do bounds that are this share of it apart, wherever they are."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A speedup: the median over rounds of the time before divided by the time after; 0 if the runtime crashes on the latter.
+
+    Attributes:
+        speedup: The median.
+        bounds: Its 95 % confidence interval.
+    """
+
+    speedup: float
+    bounds: tuple[float, float]
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the machine is too busy to tell whether the replacement is worth it."""
+        low, high = self.bounds
+        return high - low > (NOISY if low < WORTH_IT <= high else WILD) * self.speedup
+
+
+def speedup(candidate: Candidate, threads: int = 0) -> Measurement | None:
+    """Measure a candidate.
+
+    `None` if there is nothing to measure: the rule is silent for this type, or the runtime refuses one of the models.
+    """
+    try:
+        built = _built(candidate)
+        if built is None:
+            return None
+        before, after, inputs = built
+        results = Session(before, threads=threads).run(inputs)
+        try:
+            Session(after, threads=threads).run(inputs)
+        except CrashError:
+            return Measurement(0.0, (0.0, 0.0))
+        found = ratios((before, after), inputs, results, _enough, threads=threads)
+        return Measurement(round(statistics.median(found), 3), median_bounds(found) or (min(found), max(found)))
+    except (OrtfuseError, MemoryError):
+        return None
+
+
+def _built(candidate: Candidate) -> tuple[ir.Model, ir.Model, Inputs] | None:
+    """Both sides and their inputs; `None` if the rule is silent."""
+    rule = candidate.rule
+    dtype, opset = element_type(candidate.dtype), rule.proof.opset or OPSET
+    instance = Builder(rule, candidate.number, dtype, opset, typical=True).instance()
+    rewritten = rewrite(rule, instance.model, Target(costs=CostTable({})))
+    if not rewritten.hits or rewritten.error is not None:
+        return None
+    return _with_parameters(instance.model, rewritten.model, instance.inputs({}, 0))
+
+
+def _with_parameters(before: ir.Model, after: ir.Model, inputs: Inputs) -> tuple[ir.Model, ir.Model, Inputs]:
+    """Vectors behind the first input become constants: biases and gains are, and the runtime packs only what is constant."""
+    first = before.graph.inputs[0].name
+    vectors = {name: array for name, array in inputs.items() if array.ndim == 1 and name != first}
+    for model in (before, after):
+        for value in [value for value in model.graph.inputs if value.name in vectors]:
+            model.graph.inputs.remove(value)
+            value.const_value = ir.tensor(vectors[value.name or ""], name=value.name)
+            model.graph.register_initializer(value)
+    return before, after, {name: array for name, array in inputs.items() if name not in vectors}
+
+
+def _enough(found: Sequence[float], spent: float) -> bool:
+    if len(found) < FEWEST:
+        return False
+    bounds = median_bounds(found)
+    exact = bounds is not None and bounds[1] - bounds[0] < 2 * EXACT * statistics.median(found)
+    return exact or spent > LONGEST or len(found) >= ROUNDS

@@ -1,0 +1,178 @@
+"""What became of the user's pins: at which sites they were followed, and what stood in the way at the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.ir.traits import PLAIN
+from ortfuse.pipeline import Catalogue, RunReport
+from ortfuse.pipeline.forced_choices import following, is_pass, pinned_rules
+from ortfuse.rewrite import Exactness, NearMiss, Rule
+from ortfuse.targets import Quirk
+from ortfuse.transforms import LEAVE, names_one
+from ortfuse.verification.explanation.explain import explanation, fused_nodes
+
+MOST_SITES = 3
+"""The most sites named in one line."""
+
+
+@dataclass(frozen=True)
+class PinOutcome:
+    """What became of a pin.
+
+    Attributes:
+        name: The family or rule.
+        operator: What its sites were to become, or `none`.
+        followed: The sites that became that, or that a pin to `none` left as they are.
+        otherwise: For each other site of the family: what it is now, and why.
+        absent: Why the pin had no site; empty if it had one.
+    """
+
+    name: str
+    operator: str
+    followed: tuple[str, ...]
+    otherwise: Mapping[str, str]
+    absent: str = ""
+
+    def lines(self) -> list[str]:
+        """The outcome in words; sites with the same reason share a line."""
+        pin = f"pin {self.name}={self.operator}"
+        found = [f"{pin}: {self.absent}"] if self.absent else []
+        if self.followed:
+            found.append(f"{pin}: followed at {_listed(self.followed)}")
+        reasons: dict[str, list[str]] = {}
+        for site, why in self.otherwise.items():
+            reasons.setdefault(why.replace(f"'{site}'", "it"), []).append(site)
+        return found + [f"{pin}: NOT followed at {_listed(sites)}: {why}" for why, sites in reasons.items()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The outcome as data for JSON."""
+        return {
+            "name": self.name, "operator": self.operator, "followed": list(self.followed),
+            "otherwise": dict(self.otherwise), "absent": self.absent,
+        }  # fmt: skip
+
+
+def pin_outcomes(
+    pins: Mapping[str, str],
+    model: ir.Model,
+    report: RunReport,
+    catalogue: Catalogue,
+    *,
+    approximate: bool,
+    quirks: frozenset[Quirk],
+) -> tuple[PinOutcome, ...]:
+    """What became of each pin.
+
+    Args:
+        pins: The pins.
+        model: The result of a run that recorded the near misses of the rules that the pins are about.
+        report: The report of that run.
+        catalogue: The rules that the run could apply.
+        approximate: Whether approximations were allowed.
+        quirks: The quirks of the target.
+    """
+    rules = list(catalogue.rules())
+    idle = _idle(report, catalogue, approximate, quirks)
+    return tuple(
+        _of_pass(name, pin, report)
+        if is_pass(name)
+        else _left(name, report)
+        if pin == LEAVE
+        else _outcome(name, pin, model, report, catalogue, following(rules, name, pin), idle)
+        for name, pin in pins.items()
+    )
+
+
+def _of_pass(name: str, pin: str, report: RunReport) -> PinOutcome:
+    """The outcome of a pin that asks for a pass, whose notes say what it did."""
+    absent = "" if pin == LEAVE or report.log.changes[name] else "no site of it"
+    otherwise = {site: str(refusal) for (author, site), refusal in report.log.refused.items() if author == name}
+    return PinOutcome(name, pin, (), otherwise, absent)
+
+
+def _outcome(
+    name: str,
+    pin: str,
+    model: ir.Model,
+    report: RunReport,
+    catalogue: Catalogue,
+    makers: Sequence[Rule],
+    idle: Mapping[str, str],
+) -> PinOutcome:
+    family = [rule.name for rule in pinned_rules(list(catalogue.rules()), name)]
+    at_work = [rule.name for rule in makers if rule.name not in idle]
+    why_idle = list(dict.fromkeys(idle[rule.name] for rule in makers if rule.name in idle))
+    followed: list[str] = []
+    otherwise: dict[str, str] = {}
+    for (rule, originals), nodes in fused_nodes(model, family).items():
+        site, made = nodes[-1].outputs[0].name or "?", [_full_name(node) for node in nodes]
+        telling = [operator for operator in dict.fromkeys(made) if operator.rpartition(".")[2] not in PLAIN]
+        if names_one(pin, made):
+            followed.append(site)
+        elif telling:
+            why = _stopped(nodes, originals.split(";"), report, at_work) if at_work else []
+            otherwise[site] = f"{rule} made it {', '.join(telling)}: {'; '.join([*why, *why_idle])}"
+    found = explanation(model, report, catalogue, [name])
+    for miss in (miss for miss in found.missed if miss.site not in followed):
+        why = [miss.refusal.reason] if at_work else []
+        otherwise.setdefault(miss.site, f"left as it was: {'; '.join([*why, *why_idle])}")
+    if followed or otherwise:
+        return PinOutcome(name, pin, tuple(followed), otherwise)
+    reasons = why_idle if not at_work else list(dict.fromkeys(found.absent.values()))
+    return PinOutcome(name, pin, (), {}, "; ".join(reasons) or "no site of it")
+
+
+def _full_name(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def _stopped(nodes: Sequence[ir.Node], originals: Sequence[str], report: RunReport, makers: Sequence[str]) -> list[str]:
+    """What stopped each of the rules that would have followed the pin at a site that another rule fused."""
+    values = {output.name for node in nodes for output in node.outputs}
+    nearest: dict[str, NearMiss] = {}
+    for miss in report.misses:
+        here = miss.site in values or {node.name or node.op_type for node in miss.nodes} & set(originals)
+        if miss.rule in makers and here and (miss.rule not in nearest or miss.matched >= nearest[miss.rule].matched):
+            nearest[miss.rule] = miss
+    reasons = [f"{rule}: {miss.refusal.reason}" for rule, miss in nearest.items()]
+    reasons += [
+        f"{rule}: {why.reason}" for (rule, site), why in report.log.refused.items() if rule in makers and site in values
+    ]
+    return reasons or [f"it is not what {' or '.join(makers)} looks for"]
+
+
+def _left(name: str, report: RunReport) -> PinOutcome:
+    """The outcome of a pin to `none`, which holds wherever a rule would have been applied."""
+    sites = dict.fromkeys(
+        miss.site
+        for miss in report.misses
+        if miss.refusal.code == "pinned" and miss.stands and name in (miss.rule, miss.rule.partition(".")[0])
+    )
+    return PinOutcome(name, LEAVE, tuple(sites), {}, "" if sites else "no site of it")
+
+
+def _idle(report: RunReport, catalogue: Catalogue, approximate: bool, quirks: frozenset[Quirk]) -> dict[str, str]:
+    """The rules that the run did not try at all, each with the reason."""
+    run = {leaf.name.partition("{")[0] for entry in report.passes for leaf in entry.leaves()}
+    idle: dict[str, str] = {}
+    for pass_name, rules in catalogue.passes().items():
+        for rule in rules:
+            if pass_name not in run:
+                idle[rule.name] = f"the pipeline does not run {pass_name}, with {rule.name}"
+            elif rule.exactness is Exactness.APPROXIMATE and not approximate:
+                idle[rule.name] = f"{rule.name} is an approximation: --approximate allows it"
+            elif rule.exactness is Exactness.LOSSY:
+                idle[rule.name] = f"{rule.name} lowers the precision, which is done under a bound on the error alone"
+            elif rule.because is not None and rule.because not in quirks:
+                idle[rule.name] = f"{rule.name} is for runtimes that the target is not one of"
+    return idle
+
+
+def _listed(sites: Sequence[str]) -> str:
+    more = f" and {len(sites) - MOST_SITES} more" if len(sites) > MOST_SITES else ""
+    return f"{len(sites)} site{'s' if len(sites) > 1 else ''} ({', '.join(sites[:MOST_SITES])}{more})"
