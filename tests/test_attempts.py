@@ -18,7 +18,7 @@ from ortfuse.io.interop import enter
 from ortfuse.runtime.session import Session
 from ortfuse.transforms import Context, RulePass
 from ortfuse.transforms.cleanup import finalize
-from ortfuse.transforms.cleanup.cse import CommonSubexpressions
+from ortfuse.transforms.cleanup.cse import CommonSubexpressionElimination
 
 GELU = """<ir_version: 8, opset_import: ["" : 20]> g (float[b, 4] x) => (float[b, 4] y)
 <float r = {1.4142135}, float one = {1}, float h = {0.5}>
@@ -40,7 +40,7 @@ def fail(*_: object) -> int:
 
 
 def test_a_pass_that_fails_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(CommonSubexpressions, "run", fail)
+    monkeypatch.setattr(CommonSubexpressionElimination, "run", fail)
     result = ortfuse.optimize(gelu(), output=tmp_path / "o.onnx")
     assert "Gelu" in {node.op_type for node in result.model.graph.node}
     (text,) = result.report.failures
@@ -49,7 +49,7 @@ def test_a_pass_that_fails_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_pass_manager_says_which_pass_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CommonSubexpressions, "run", fail)
+    monkeypatch.setattr(CommonSubexpressionElimination, "run", fail)
     with pytest.raises(PassError) as caught:
         ortfuse.PassManager("cse").run(enter(gelu())[0])
     assert caught.value.name == "cse"

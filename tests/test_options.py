@@ -12,7 +12,7 @@ import pytest
 from ortfuse.errors import OptionError, OrtfuseError
 from ortfuse.options import IN_FILES, AllOptions, Options
 from ortfuse.targets import Target
-from ortfuse.transforms import Fold
+from ortfuse.transforms import ConstantFolding
 
 EVERYTHING: dict[str, Any] = {
     "passes": ["canonicalize", 'fuse.linear{without="linear.gemm"}'],
@@ -62,7 +62,9 @@ def test_paths_in_a_file_start_from_its_folder(tmp_path: Path) -> None:
     assert options.target == str(tmp_path / "t.json")
 
 
-@pytest.mark.parametrize("given", [{"passes": [Fold()]}, {"target": Target()}, {"inputs": [{"x": np.zeros(3)}]}])
+@pytest.mark.parametrize(
+    "given", [{"passes": [ConstantFolding()]}, {"target": Target()}, {"inputs": [{"x": np.zeros(3)}]}]
+)
 def test_objects_cannot_be_written_to_a_file(given: dict[str, Any]) -> None:
     options = Options(**given)
     (name,) = options.to_dict()

@@ -14,13 +14,13 @@ from ortfuse.errors import PipelineError
 from ortfuse.naming import name_today
 from ortfuse.pipeline.steps import Repeated, Single, Step
 from ortfuse.rewrite import Rule
-from ortfuse.transforms import LEAVE, DeadCode, MergeProducts, RulePass, check_pins, names_one
+from ortfuse.transforms import LEAVE, DeadCodeElimination, HorizontalMatMulFusion, RulePass, check_pins, names_one
 
 PASS = "pins"
 """The name of the pass that runs such rules before the others of their family."""
 
 
-_ON_REQUEST = {kind.name: kind for kind in (MergeProducts,)}
+_ON_REQUEST = {kind.name: kind for kind in (HorizontalMatMulFusion,)}
 """Passes that are run where a pin asks for what they make."""
 
 
@@ -50,7 +50,7 @@ def checked(pins: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]:
 def with_pinned_passes(steps: tuple[Step, ...], pins: Mapping[str, str]) -> tuple[Step, ...]:
     """The steps with the passes that pins ask for behind them."""
     asked = [kind for name, kind in _ON_REQUEST.items() if pins.get(name, LEAVE) != LEAVE]
-    further = [*(Single(kind.name, kind()) for kind in asked), Single(DeadCode.name, DeadCode())]
+    further = [*(Single(kind.name, kind()) for kind in asked), Single(DeadCodeElimination.name, DeadCodeElimination())]
     return (*steps, *further) if asked else steps
 
 

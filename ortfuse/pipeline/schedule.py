@@ -16,10 +16,10 @@ from ortfuse.pipeline.report import PassReport
 from ortfuse.pipeline.steps import Repeated, Single, Step
 from ortfuse.rewrite import Log
 from ortfuse.transforms import (
-    CommonSubexpressions,
-    Constants,
+    CommonSubexpressionElimination,
+    ConstantsToInitializers,
     Context,
-    DeadCode,
+    DeadCodeElimination,
     Finalize,
     Pass,
     RulePass,
@@ -57,7 +57,7 @@ OnPass = Callable[[PassEvent], None]
 _PATIENCE = 8
 """Rounds of a fixpoint after which the model is compared with what it was before, which takes time; most need less than five."""
 
-_FOLLOWING = (RulePass, Constants, CommonSubexpressions, DeadCode)
+_FOLLOWING = (RulePass, ConstantsToInitializers, CommonSubexpressionElimination, DeadCodeElimination)
 """Passes that have more to do after the changes of others; of the first, the rules are named."""
 
 

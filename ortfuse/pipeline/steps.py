@@ -27,20 +27,20 @@ from ortfuse.pipeline.model_signs import Content
 from ortfuse.pipeline.passlists import FALLBACK, Lists, PassList, built_in_lists, suitable_list
 from ortfuse.pipeline.text import Call, FixpointCall, Item, Options
 from ortfuse.transforms import (
-    CommonSubexpressions,
-    Constants,
-    DeadCode,
+    CommonSubexpressionElimination,
+    ConstantFolding,
+    ConstantsToInitializers,
+    DeadCodeElimination,
     DimsFromConvolution,
     DropLengthClamps,
-    Fold,
-    Hoist,
+    ForwardSequences,
     InlineBranches,
     InlineFunctions,
-    PartsFirst,
+    LoopInvariantCodeMotion,
     Pass,
     RulePass,
-    Sequences,
-    Stacks,
+    SinkTransposeBelowSplit,
+    StackOfElements,
 )
 
 MAX_ROUNDS = 50
@@ -201,18 +201,18 @@ class Builder:
         rules = self._rule_pass(CANONICALIZE, options)
         passes: list[Pass] = [
             InlineFunctions(),
-            Constants(),
-            Fold(**growth),
+            ConstantsToInitializers(),
+            ConstantFolding(**growth),
             InlineBranches(),
-            Hoist(),
-            Sequences(),
-            Stacks(),
+            LoopInvariantCodeMotion(),
+            ForwardSequences(),
+            StackOfElements(),
             DimsFromConvolution(),
             DropLengthClamps(),
-            PartsFirst(),
+            SinkTransposeBelowSplit(),
             rules,
-            CommonSubexpressions(),
-            DeadCode(),
+            CommonSubexpressionElimination(),
+            DeadCodeElimination(),
         ]
         steps = tuple(Single(made.name, made) for made in passes)
         return Repeated(str(call), steps, int(options.get("max_rounds", MAX_ROUNDS)))

@@ -23,7 +23,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.quantization.calibration import observed
 from ortfuse.quantization.scale_links import SMALL, Constant, Link, links
 from ortfuse.targets import installed
-from ortfuse.transforms import Context, DeadCode
+from ortfuse.transforms import Context, DeadCodeElimination
 from ortfuse.transforms.cleanup.lazy_transpose import KeyedTensor, key_of
 from ortfuse.transforms.node_builder import take_over
 
@@ -94,7 +94,7 @@ def equalised(model: ir.Model, inputs: Sequence[Mapping[str, Any]]) -> tuple[ir.
         with context.editor.change("precision.equalise"):
             _write(context, node, constants)
     if count:
-        DeadCode().run(context)
+        DeadCodeElimination().run(context)
     return (copy, count) if count else (model, 0)
 
 

@@ -25,7 +25,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.integer_caches import Cache, write_caches
 from ortfuse.runtime.session import Arrays
 from ortfuse.targets import Target, installed
-from ortfuse.transforms import CommonSubexpressions, Context, DeadCode, Finalize
+from ortfuse.transforms import CommonSubexpressionElimination, Context, DeadCodeElimination, Finalize
 
 PASS = "precision.caches"
 
@@ -94,7 +94,7 @@ def in_int8(model: ir.Model, inputs: Sequence[Inputs], target: Target | None = N
         where=lambda rule, root: (root.name or "") not in left,
     ).run(load_catalogue().passes()[PASS])  # fmt: skip
     done = {event.site for event in log.events}
-    CommonSubexpressions().run(context)
+    CommonSubexpressionElimination().run(context)
     left = {
         name: left.get(name) or _why(name, log)
         for node in attending
@@ -105,7 +105,7 @@ def in_int8(model: ir.Model, inputs: Sequence[Inputs], target: Target | None = N
         raise RewriteError(f"no cache can be 8-bit integers: '{name}': {why}")
     caches = tuple(_exposed(context.model.graph))
     write_caches(context.model, caches)
-    for last in (DeadCode(), Finalize()):
+    for last in (DeadCodeElimination(), Finalize()):
         last.run(Context(context.model, Facts(context.model), target))
     count = sum(one.heads * len(one.scales) for one in caches)
     return Cached(context.model, caches, len(done), left, (4 * count, count))

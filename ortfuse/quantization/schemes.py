@@ -34,7 +34,7 @@ from ortfuse.quantization.unquantized_weights import weights_left
 from ortfuse.rewrite import Exactness, FirstLegal, Log, Rewriter, Rule
 from ortfuse.rewrite.pattern import Match
 from ortfuse.targets import Target, installed
-from ortfuse.transforms import CommonSubexpressions, Context, DeadCode, Finalize, Pass, RulePass
+from ortfuse.transforms import CommonSubexpressionElimination, Context, DeadCodeElimination, Finalize, Pass, RulePass
 
 SPELLING = "precision.spelling"
 """The pass whose rules spell products as rungs want them."""
@@ -184,11 +184,11 @@ def lowered(
         miss = log.misses.get((rung, site))
         why = f": {miss.refusal.reason}" if miss is not None else ""
         raise PrecisionError(f"{rung} cannot be applied to {site!r}{why}")
-    tidy, passes = RulePass(TIDY, _rules_of(TIDY)), list[Pass]([CommonSubexpressions()])
+    tidy, passes = RulePass(TIDY, _rules_of(TIDY)), list[Pass]([CommonSubexpressionElimination()])
     if not any(map(is_qdq, choice.values())):  # other tools look for each QuantizeLinear beside its DequantizeLinear
         passes += [] if calibration is None else [tidy, IntegersBetween(calibration.range, selected)]
         passes += [tidy]
-    for one in (*passes, DeadCode(), Finalize()):
+    for one in (*passes, DeadCodeElimination(), Finalize()):
         one.run(context)
     return context.model
 

@@ -9,7 +9,7 @@ from onnx_ir.passes import common
 
 from ortfuse import PassManager, as_ir_pass
 from ortfuse.errors import OrtfuseError
-from ortfuse.transforms import DeadCode
+from ortfuse.transforms import DeadCodeElimination
 
 SWISH = """<ir_version: 8, opset_import: ["": 20]> g (float[2, 8] x) => (float[2, 8] y)
     <float half = {0.5}> { i = Identity(x)  s = Sigmoid(i)  y = Mul(s, i)  unused = Mul(i, half) }"""
@@ -41,7 +41,7 @@ def test_a_manager_that_changes_nothing_says_so():
 
 def test_single_passes_are_passes_of_onnx_ir():
     model = parse(SWISH)
-    assert ir.passes.PassManager([as_ir_pass(DeadCode())], steps=2)(model).modified
+    assert ir.passes.PassManager([as_ir_pass(DeadCodeElimination())], steps=2)(model).modified
     assert ops(model) == "Identity Sigmoid Mul"
 
 

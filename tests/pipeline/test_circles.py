@@ -19,7 +19,7 @@ from ortfuse.pipeline.steps import Repeated, Single
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import op, var
 from ortfuse.targets import Target
-from ortfuse.transforms import Context, DeadCode, RulePass
+from ortfuse.transforms import Context, DeadCodeElimination, RulePass
 
 x = var("x")
 THERE, BACK = (
@@ -58,7 +58,7 @@ def _settled(*passes: Single) -> Context:
 
 def test_rules_that_undo_each_other_are_stopped_and_named() -> None:
     there, back = (Single(rule.name, RulePass(rule.name, (rule,))) for rule in (THERE, BACK))
-    context = _settled(there, back, Single("dce", DeadCode()))
+    context = _settled(there, back, Single("dce", DeadCodeElimination()))
     assert [node.op_type for node in context.model.graph] == ["Neg", "Tanh"]
     (text,) = context.failures
     assert text.startswith("test.there and test.back undo each other around 'a': they were stopped after round 9")
@@ -66,7 +66,7 @@ def test_rules_that_undo_each_other_are_stopped_and_named() -> None:
 
 
 def test_a_pass_of_the_users_that_undoes_itself_is_a_note() -> None:
-    context = _settled(Single("flip", Flip()), Single("dce", DeadCode()))
+    context = _settled(Single("flip", Flip()), Single("dce", DeadCodeElimination()))
     (note,) = context.notes
     assert note.startswith("flip undo") and not context.failures
 

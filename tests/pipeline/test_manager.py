@@ -24,7 +24,7 @@ from ortfuse.pipeline.registry import register_pass
 from ortfuse.pipeline.schedule import Schedule
 from ortfuse.pipeline.steps import Repeated, Single
 from ortfuse.targets import Target
-from ortfuse.transforms import Context, Fold
+from ortfuse.transforms import ConstantFolding, Context
 from ortfuse.transforms.cleanup import finalize
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
@@ -100,7 +100,7 @@ def test_pipelines_come_as_text_path_and_sequence(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('passes = ["fold{max_growth=7}", "dce"]')
     expected = "fold{max_growth=7}, dce"
-    for pipeline in (expected, path, str(path), ["fold{max_growth=7}", "dce"], [Fold(max_growth=7), "dce"]):
+    for pipeline in (expected, path, str(path), ["fold{max_growth=7}", "dce"], [ConstantFolding(max_growth=7), "dce"]):
         assert str(PassManager(pipeline)) == expected  # type: ignore[arg-type]
         assert run(pipeline)[1].pipeline == f"{expected}, finalize"  # type: ignore[arg-type]
 
@@ -191,7 +191,7 @@ def test_passes_that_never_settle_are_named() -> None:
     assert run("fixpoint(dce, cse)")[1].passes[0].parts[0].runs == 2
     assert run([Flip()])[1].passes[0].changes == 1
     context = _context()
-    schedule = Schedule([Repeated("fixpoint", (Single("flip", Flip()), Single("fold", Fold())), 4)], context)
+    schedule = Schedule([Repeated("fixpoint", (Single("flip", Flip()), Single("fold", ConstantFolding())), 4)], context)
     with pytest.raises(PipelineError, match=r"fixpoint has not settled after 4 rounds.*flip \(1 changes\)") as caught:
         for turn in schedule:
             turn.changes = turn.transformer.run(context)
@@ -305,7 +305,7 @@ def test_a_manager_says_what_kind_of_model_it_works_on(model: Any) -> None:
 
 def test_a_pass_given_as_its_class_is_refused() -> None:
     with pytest.raises(PipelineError, match=r"Fold is a class; give an object of it, Fold\(\)"):
-        PassManager(["dce", Fold])  # type: ignore[list-item]
+        PassManager(["dce", ConstantFolding])  # type: ignore[list-item]
 
 
 def test_a_file_without_rules_may_register_a_pass(registered: None, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from small_models import apply, execute, floats, model_of, operators, proto_of
 
 import ortfuse
-from ortfuse.transforms import Splits
+from ortfuse.transforms import SlicesToSplit
 
 HEAD = '<ir_version: 8, opset_import: ["" : 20]>\n'
 NUMBERS = """float[4, 6] w = {1, 2, 3, 4, 5, 6, 7, 8, -1, -2, -3, -4, 1, 0, 2, 0, 3, 0, -1, 1, -1, 1, -1, 1}, float[6] c = {1, -2, 3, -4, 5, -6},
@@ -46,7 +46,7 @@ TAKEN = {
 def test_numbers_are_added_before(case: str, rows: int) -> None:
     body, shape, kinds = TAKEN[case]
     written = text(body, shape)
-    model, _, _ = apply(written, Splits())
+    model, _, _ = apply(written, SlicesToSplit())
     assert "Add" not in [kind for kind in operators(model) if case != "a table" and case != "a row for all parts"]
     assert sorted(set(operators(model)) - {"Identity", "Constant"}) == sorted(set(kinds) - {"Identity"})
     x = {"x": floats(rows, *map(int, shape.split(", ")[1:]))}
@@ -70,7 +70,7 @@ OTHERS = {
 @pytest.mark.parametrize("case", OTHERS)
 def test_what_is_left_alone(case: str) -> None:
     written = HEAD + f"g (float[n, 4] x) => (p, q, r) <{NUMBERS}> {{ {OTHERS[case]} }}"
-    assert apply(written, Splits())[1] == [0]
+    assert apply(written, SlicesToSplit())[1] == [0]
 
 
 def test_a_block_of_a_diffusion_transformer_checked_site_by_site() -> None:

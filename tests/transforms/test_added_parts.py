@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from small_models import apply, floats, operators
 
-from ortfuse.transforms import AddedParts, DeadCode
+from ortfuse.transforms import DeadCodeElimination, UnrolledSumToReduce
 
 NUMBERS = ", ".join(f"int64 i{number} = {{{number}}}" for number in range(4))
 
@@ -35,14 +35,16 @@ X = whole(2, 3, 5)
 
 
 def test_all_elements_of_an_axis_are_summed_over() -> None:
-    model, counts, _ = apply(text(f"{ALL} s = Add(a, b) y = Add(c, s)"), AddedParts(), DeadCode(), inputs=X)
+    model, counts, _ = apply(
+        text(f"{ALL} s = Add(a, b) y = Add(c, s)"), UnrolledSumToReduce(), DeadCodeElimination(), inputs=X
+    )
     assert counts[0] == 1
     assert operators(model) == ["ReduceSum"]
 
 
 def test_what_else_is_added_is_still_added() -> None:
     body = f"{ALL} z = ReduceMax<keepdims = 0>(x, one) s = Add(a, z) t = Add(s, b) y = Add(c, t)"
-    model, counts, _ = apply(text(body), AddedParts(), DeadCode(), inputs=X)
+    model, counts, _ = apply(text(body), UnrolledSumToReduce(), DeadCodeElimination(), inputs=X)
     assert counts[0] == 1
     assert operators(model).count("Add") == 1
 
@@ -57,14 +59,16 @@ def test_elements_of_two_axes_are_summed_over_at_once() -> None:
     for place, name in enumerate(names[1:]):
         nodes += f" {'y' if place == 4 else f's{place}'} = Add({total}, {name})"
         total = f"s{place}"
-    model, counts, _ = apply(text(nodes, "n,3,4,2"), AddedParts(), DeadCode(), inputs=whole(2, 3, 4, 2))
+    model, counts, _ = apply(
+        text(nodes, "n,3,4,2"), UnrolledSumToReduce(), DeadCodeElimination(), inputs=whole(2, 3, 4, 2)
+    )
     assert counts[0] == 1
     assert operators(model) == ["ReduceSum"]
 
 
 def test_nothing_is_summed_if_there_are_no_others() -> None:
     model, counts, _ = apply(
-        text(f"{ALL} s = Add(a, b) y = Add(c, s)"), AddedParts(), DeadCode(), inputs=whole(0, 3, 5)
+        text(f"{ALL} s = Add(a, b) y = Add(c, s)"), UnrolledSumToReduce(), DeadCodeElimination(), inputs=whole(0, 3, 5)
     )
     assert counts[0] == 1
     assert operators(model) == ["ReduceSum"]
@@ -83,16 +87,16 @@ LEFT = {
 
 @pytest.mark.parametrize("case", LEFT)
 def test_what_is_left_alone(case: str) -> None:
-    assert apply(text(LEFT[case]), AddedParts())[1] == [0]
+    assert apply(text(LEFT[case]), UnrolledSumToReduce())[1] == [0]
 
 
 @pytest.mark.parametrize("shape", ["n,3,5,m", "n,k,5"])
 def test_an_axis_of_unknown_size_is_left_alone(shape: str) -> None:
     outputs = "[y0, y1, y2] y" if shape.endswith("m") else "[y0, y1] y"
-    assert apply(text(f"{ALL} s = Add(a, b) y = Add(c, s)", shape, outputs=outputs), AddedParts())[1] == [
+    assert apply(text(f"{ALL} s = Add(a, b) y = Add(c, s)", shape, outputs=outputs), UnrolledSumToReduce())[1] == [
         int("k" not in shape)
     ]
 
 
 def test_a_type_that_the_runtime_does_not_sum_is_left_alone() -> None:
-    assert apply(text(f"{ALL} s = Add(a, b) y = Add(c, s)", kind="float16"), AddedParts())[1] == [0]
+    assert apply(text(f"{ALL} s = Add(a, b) y = Add(c, s)", kind="float16"), UnrolledSumToReduce())[1] == [0]

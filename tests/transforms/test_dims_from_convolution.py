@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_models import apply, execute, floats, operators, proto_of
 
-from ortfuse.transforms import DeadCode, DimsFromConvolution
+from ortfuse.transforms import DeadCodeElimination, DimsFromConvolution
 
 # Two convolutions halve the length; the exporter computes it again with divisions that round towards zero.
 LENGTH = """
@@ -30,7 +30,7 @@ POSITIONS = """
 def test_a_length_is_read_off_the_tensor_that_has_it() -> None:
     text = f"{HEAD} {LENGTH} {POSITIONS} {CHAIN} {SPLIT} out = Relu(h) }}"
     inputs = {"x": floats(2, 4, 23), "w": floats(4, 4, 3)}
-    model, counts, context = apply(text, DimsFromConvolution(), DeadCode(), inputs=inputs)
+    model, counts, context = apply(text, DimsFromConvolution(), DeadCodeElimination(), inputs=inputs)
     assert counts[0] == 1
     assert "Div" not in operators(model)
     positions = model.graph.outputs[1]
@@ -81,7 +81,7 @@ def test_a_size_for_a_resize_is_read_off_the_convolution(size: int) -> None:
     text = f"g (float[b, 4, s] x, float[4, 4, 3] w) => (float[b, 4, l] out) {{ {SIZES} {body} }}"
     for batch in (1, 2):
         inputs = {"x": floats(batch, 4, size), "w": floats(4, 4, 3)}
-        model, counts, _ = apply(text, DimsFromConvolution(), DeadCode(), inputs=inputs)
+        model, counts, _ = apply(text, DimsFromConvolution(), DeadCodeElimination(), inputs=inputs)
         assert counts[0] == 1
         assert "Div" not in operators(model)
     model, _, _ = apply(text, DimsFromConvolution())
@@ -99,7 +99,7 @@ def test_a_size_is_read_off_a_pool_that_a_convolution_proves_not_empty(batch: in
     halves = "four = Constant<value = int64[1] {4}>() c = Div(a, four) u = Add(c, one)"
     text = f"g (float[b, 4, s] x, float[4, 4, 3] w) => (float[b, 4, l] out) <float[1] zero = {{0}}> {{ {SIZES} {halves} {body} }}"
     inputs = {"x": floats(batch, 4, size), "w": floats(4, 4, 3)}
-    model, counts, _ = apply(text, DimsFromConvolution(), DeadCode(), inputs=inputs)
+    model, counts, _ = apply(text, DimsFromConvolution(), DeadCodeElimination(), inputs=inputs)
     assert counts[0] == 1
     assert "Div" not in operators(model)
     without = text.replace(
@@ -114,7 +114,7 @@ def test_a_quotient_that_is_always_a_size_is_read_off_what_has_it(size: int) -> 
         n = Shape<start=2, end=3>(x) eight = Constant<value = int64[1] {8}>() t = Div(n, eight)
         f = Conv<strides = [8]>(x, w) y = Expand(zero, t) out = Sub(f, y) }"""
     model, counts, _ = apply(
-        text, DimsFromConvolution(), DeadCode(), inputs={"x": floats(2, 4, size), "w": floats(4, 4, 8)}
+        text, DimsFromConvolution(), DeadCodeElimination(), inputs={"x": floats(2, 4, size), "w": floats(4, 4, 8)}
     )
     assert counts[0] == 1
     assert "Div" not in operators(model)

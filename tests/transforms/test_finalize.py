@@ -7,7 +7,7 @@ from small_models import apply, context_of, execute, floats, model_of
 
 from ortfuse.errors import TargetError
 from ortfuse.io.check import check
-from ortfuse.transforms import Finalize, Fold
+from ortfuse.transforms import ConstantFolding, Finalize
 from ortfuse.transforms.cleanup import finalize as finalize_module
 
 
@@ -151,11 +151,11 @@ def test_a_constant_that_a_function_is_given_is_a_node() -> None:
 def test_a_model_that_lists_its_initializers_as_inputs_gets_the_ir_version_that_need_not() -> None:
     text = """<ir_version: 3, opset_import: ["" : 7]>
         agraph (float[2] x, float[2] w = {1, 2}) => (float[2] y) { a = Exp(w) \n y = Add(x, a) }"""
-    model, counts, _ = apply(text, Fold(), Finalize(), inputs={"x": floats(2)})
+    model, counts, _ = apply(text, ConstantFolding(), Finalize(), inputs={"x": floats(2)})
     assert counts[0] == 1
     assert model.ir_version == 4
     assert [value.name for value in model.graph.inputs] == ["x"]
-    untouched, _, _ = apply(text.replace("Exp(w)", "Add(w, x)"), Fold(), Finalize(), inputs={"x": floats(2)})
+    untouched, _, _ = apply(text.replace("Exp(w)", "Add(w, x)"), ConstantFolding(), Finalize(), inputs={"x": floats(2)})
     assert (untouched.ir_version, len(untouched.graph.inputs)) == (3, 2)
 
 

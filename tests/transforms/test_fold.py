@@ -16,7 +16,7 @@ from ortfuse.io.stored_tensor import StoredTensor
 from ortfuse.runtime import evaluate_constants
 from ortfuse.runtime.evaluate_constants import evaluate
 from ortfuse.runtime.session import Session
-from ortfuse.transforms import Constants, DeadCode, Fold
+from ortfuse.transforms import ConstantFolding, ConstantsToInitializers, DeadCodeElimination
 from ortfuse.transforms import constant_store as spill_module
 from ortfuse.transforms.cleanup import constant_folding as fold_module
 from ortfuse.transforms.cleanup.lazy_transpose import MovedTensor
@@ -25,7 +25,9 @@ from ortfuse.transforms.cleanup.lazy_transpose import MovedTensor
 def test_a_chain_of_constants_becomes_one_constant_with_the_bits_of_the_runtime() -> None:
     text = """agraph (float[3] x) => (float[3] y) <float[3] w = {0.1, 2.3, 7.7}> {
         a = Exp(w) \n b = Sqrt(a) \n c = Tanh(b) \n y = Mul(x, c) }"""
-    model, counts, context = apply(text, Fold(), DeadCode(), Fold(), inputs={"x": floats(3)})
+    model, counts, context = apply(
+        text, ConstantFolding(), DeadCodeElimination(), ConstantFolding(), inputs={"x": floats(3)}
+    )
     assert operators(model) == ["Mul"]
     assert counts == [3, 1, 0]
     assert list(model.graph.initializers) == ["c"]
@@ -41,7 +43,7 @@ def test_all_regions_are_evaluated_in_one_session(monkeypatch: pytest.MonkeyPatc
     text = """agraph (float[2] x) => (float[2] y, float[2] z) <float[2] v = {1, 2}, float[2] w = {3, 4}> {
         a = Exp(v) \n y = Mul(x, a) \n b = Sin(w) \n c = Cos(b) \n d = Mul(a, c) \n z = Mul(x, d) }"""
     model = model_of(text)
-    Fold().run(context_of(model))
+    ConstantFolding().run(context_of(model))
     assert operators(model) == ["Mul", "Mul"]
     assert len(sessions) == 1
 
@@ -50,7 +52,7 @@ def test_what_facts_know_is_folded_although_inputs_vary() -> None:
     text = """agraph (float[N, 4] x) => (float[K, 2] y) <int64[1] one = {1}, int64[1] zero = {0}, int64 two = {2}> {
         s = Shape(x) \n n = Slice(s, zero, one) \n k = Gather <axis = 0> (s, one) \n h = Div(k, two) \n m = Mul(n, two)
         t = Concat <axis = 0> (m, h) \n y = Reshape(x, t) }"""
-    model, _, _ = apply(text, Fold(), inputs={"x": floats(3, 4)})
+    model, _, _ = apply(text, ConstantFolding(), inputs={"x": floats(3, 4)})
     assert operators(model) == ["Shape", "Slice", "Mul", "Concat", "Reshape"]
 
 
@@ -75,7 +77,7 @@ def test_elements_are_moved_without_the_runtime(node: str, shape: tuple[int, ...
     model.graph.register_initializer(value)
     expected = {"Transpose <perm": (1, 0, 2), "Transpose(w)": None}
     monkeypatch.delattr(evaluate_constants, "Session")
-    assert Fold().run(context_of(model)) >= 1
+    assert ConstantFolding().run(context_of(model)) >= 1
     found = model.graph.initializers["a"].const_value.numpy()
     array = value.const_value.numpy()
     if node.startswith("Transpose"):
@@ -86,7 +88,7 @@ def test_elements_are_moved_without_the_runtime(node: str, shape: tuple[int, ...
 
 def test_the_identity_of_a_constant_is_the_constant() -> None:
     text = "agraph (float[2] x) => (float[2] y, float[2] z) <float[2] w = {1, 2}> { a = Identity(w) \n y = Add(x, a) \n z = Identity(w) }"
-    model, counts, _ = apply(text, Fold(), Fold(), inputs={"x": floats(2)})
+    model, counts, _ = apply(text, ConstantFolding(), ConstantFolding(), inputs={"x": floats(2)})
     assert counts == [1, 0]
     assert list(model.graph.initializers) == ["w"]
     assert operators(model) == ["Add", "Identity"]
@@ -99,7 +101,7 @@ def test_a_large_weight_is_moved_when_it_is_read() -> None:
     value, array = model.graph.inputs.pop(1), floats(200, 300)
     value.const_value = ir.Tensor(array, name="w")
     model.graph.register_initializer(value)
-    assert Fold(max_growth=0).run(context_of(model)) == 1
+    assert ConstantFolding(max_growth=0).run(context_of(model)) == 1
     moved = model.graph.initializers["a"].const_value
     assert isinstance(moved, MovedTensor)
     np.testing.assert_array_equal(moved.numpy(), array.T)
@@ -121,36 +123,36 @@ def test_bombs_and_random_numbers_are_not_evaluated(bomb: str) -> None:
     text = f"""agraph (float[1] x) => (float[a, b] y)
         <int64[2] huge = {{1000000, 1000000}}, int64[2] many = {{1000000, 100000}}, float[1, 1] w = {{1}},
          float zero = {{0}}, float big = {{1e9}}, float step = {{1e-3}}> {{ a = {bomb} \n y = Add(x, a) }}"""
-    model, counts, _ = apply(text, Fold())
+    model, counts, _ = apply(text, ConstantFolding())
     assert counts == [0]
     assert len(model.graph) == 2
 
 
 def test_growth_is_bounded_and_the_bound_is_an_option() -> None:
     text = "agraph (float[128] x) => (float[128] y) <float w = {1}, int64[1] s = {128}> { a = Expand(w, s) \n y = Add(x, a) }"
-    assert apply(text, Fold(max_growth=64))[1] == [0]
-    assert apply(text, Fold(max_growth=512))[1] == [1]
+    assert apply(text, ConstantFolding(max_growth=64))[1] == [0]
+    assert apply(text, ConstantFolding(max_growth=512))[1] == [1]
 
 
 def test_a_weight_that_stays_in_use_is_not_doubled() -> None:
     text = """agraph (float[2, 64] x, float[2, 4] v) => (float[2, 4] y, float[2, 64] z) <WEIGHT> {
         t = Transpose(w) \n y = MatMul(x, t) \n z = MatMul(v, w) }"""
     weight = "float[4, 64] w = {" + ", ".join(["1"] * 256) + "}"
-    assert apply(text.replace("WEIGHT", weight), Fold(max_growth=512))[1] == [0]
+    assert apply(text.replace("WEIGHT", weight), ConstantFolding(max_growth=512))[1] == [0]
     alone = text.replace("WEIGHT", weight).replace("z = MatMul(v, w)", "z = Identity(x)")
-    assert apply(alone, Fold(max_growth=512))[1] == [1]
+    assert apply(alone, ConstantFolding(max_growth=512))[1] == [1]
 
 
 def test_quantised_weights_stay_quantised() -> None:
     text = """agraph (float[2] x) => (float[2] y) <int8[2] w = {1, 2}, float s = {0.5}, int8 z = {0}> {
         a = DequantizeLinear(w, s, z) \n y = Add(x, a) }"""
-    assert apply(text, Fold())[1] == [0]
+    assert apply(text, ConstantFolding())[1] == [0]
 
 
 def test_a_node_that_fails_is_left_alone_with_a_note_and_the_rest_is_folded() -> None:
     text = """agraph (float[2] x, float[2] u) => (float[2] y, float[K] z) <float[2] w = {1, 2}, int64[1] far = {9}> {
         a = Exp(w) \n b = Gather(a, far) \n c = Neg(b) \n d = Exp(a) \n y = Mul(x, d) \n z = Mul(u, c) }"""
-    model, counts, context = apply(text, Fold())
+    model, counts, context = apply(text, ConstantFolding())
     assert operators(model) == ["Gather", "Neg", "Mul", "Mul"]
     assert counts == [2]
     assert len(context.notes) == 1
@@ -163,13 +165,15 @@ def test_integer_division_that_can_end_the_process_is_left_alone(divisor: str) -
     text = f"""agraph (int32[2] x) => (int32[2] y) <int32[2] n = {{-2147483648, 5}}, int32[2] d = {{{divisor}}}> {{
         a = Div(n, d) \n y = Add(x, a) }}"""
     model = model_of(text)
-    Fold().run(context_of(model))
+    ConstantFolding().run(context_of(model))
     assert [node.op_type for node in model.graph][-1] == "Add"
 
 
 def test_a_graph_output_is_computed_by_a_constant_node() -> None:
     text = "agraph (float[1] x) => (float[1] y, float[1] z) <float[1] w = {0.3}> { y = Exp(w) \n z = Add(x, y) }"
-    model, counts, _ = apply(text, Fold(), Constants(), Fold(), inputs={"x": floats(1)})
+    model, counts, _ = apply(
+        text, ConstantFolding(), ConstantsToInitializers(), ConstantFolding(), inputs={"x": floats(1)}
+    )
     assert operators(model) == ["Constant", "Add"]
     assert model.graph.outputs[0].name == "y"
     assert counts == [1, 0, 0]
@@ -180,7 +184,7 @@ def test_branches_and_loops_are_folded_with_constants_from_outside() -> None:
         v = Exp(w)
         y = Loop (n, go, x) <body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t) <float[2] k = {3, 4}> {
             d = Identity(c) \n p = Sin(v) \n q = Mul(p, k) \n t = Mul(s, q) }> }"""
-    model, counts, _ = apply(text, Fold(), inputs={"n": np.array(3), "x": floats(2)})
+    model, counts, _ = apply(text, ConstantFolding(), inputs={"n": np.array(3), "x": floats(2)})
     assert operators(model) == ["Loop", "Identity", "Mul"]
     assert counts == [3]
 
@@ -189,7 +193,7 @@ def test_functions_are_folded_into_constant_nodes() -> None:
     text = """agraph (float[2] x) => (float[2] y) { y = local.f(x) }
         <domain: "local", opset_import: ["" : 20]> f (a) => (b) {
             c = Constant <value = float[2] {0.1, 0.2}> () \n d = Exp(c) \n b = Add(a, d) }"""
-    model, counts, _ = apply(text, Fold(), DeadCode(), inputs={"x": floats(2)})
+    model, counts, _ = apply(text, ConstantFolding(), DeadCodeElimination(), inputs={"x": floats(2)})
     assert operators(model) == ["f", "Constant", "Add"]
     assert counts == [1, 1]
 
@@ -197,20 +201,20 @@ def test_functions_are_folded_into_constant_nodes() -> None:
 def test_calls_of_functions_with_constant_arguments_are_folded() -> None:
     text = """agraph (float[2] x) => (float[2] y) <float[2] w = {0.1, 0.2}> { a = local.f(w) \n y = Add(x, a) }
         <domain: "local", opset_import: ["" : 20]> f (a) => (b) { c = Exp(a) \n b = Sin(c) }"""
-    model, counts, _ = apply(text, Fold(), DeadCode(), inputs={"x": floats(2)})
+    model, counts, _ = apply(text, ConstantFolding(), DeadCodeElimination(), inputs={"x": floats(2)})
     assert operators(model) == ["Add"]
     assert counts[0] == 1
 
 
 def test_a_default_that_a_caller_may_override_is_no_constant() -> None:
     text = "agraph (float[2] x, float[2] w = {1, 2}) => (float[2] y) { a = Exp(w) \n y = Add(x, a) }"
-    assert apply(text, Fold())[1] == [0]
+    assert apply(text, ConstantFolding())[1] == [0]
 
 
 def test_sizes_that_depend_on_values_are_learned_from_round_to_round() -> None:
     text = """agraph (float[1] x) => (float[a] y) <float[4] w = {0.0, 1.5, 0.0, 2.5}> {
         e = Sin(w) \n i = NonZero(e) \n s = Shape(i) \n f = Cast <to = 1> (s) \n g = Sqrt(f) \n y = Add(x, g) }"""
-    model, _, _ = apply(text, Fold(), inputs={"x": floats(1)})
+    model, _, _ = apply(text, ConstantFolding(), inputs={"x": floats(1)})
     assert operators(model) == ["Add"]
 
 
@@ -223,7 +227,7 @@ def test_work_is_linear_in_the_length_of_a_chain() -> None:
             )
         )
         profile = cProfile.Profile()
-        assert profile.runcall(Fold().run, context) == length
+        assert profile.runcall(ConstantFolding().run, context) == length
         return sum(entry.callcount for entry in profile.getstats())
 
     calls(10)
@@ -233,7 +237,7 @@ def test_work_is_linear_in_the_length_of_a_chain() -> None:
 def test_the_original_is_not_touched() -> None:
     proto = proto_of("agraph (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Exp(w) \n y = Add(x, a) }")
     before = proto.SerializeToString(deterministic=True)
-    Fold().run(context_of(enter(proto)[0]))
+    ConstantFolding().run(context_of(enter(proto)[0]))
     assert proto.SerializeToString(deterministic=True) == before
 
 
@@ -259,7 +263,7 @@ def test_what_is_computed_does_not_pile_up_in_memory(kind: str, monkeypatch: pyt
         y = Add(x, c)
         k = CastLike(x, b)
         z = Concat <axis = 0> (k, b) }}"""
-    model, _, _ = apply(text, Fold(), inputs={"x": floats(2, 2)})
+    model, _, _ = apply(text, ConstantFolding(), inputs={"x": floats(2, 2)})
     assert operators(model) == ["Add", "CastLike", "Concat"]
     assert sessions == [1, 1, 1]
     used = [value.const_value for value in model.graph.initializers.values() if value.uses()]
@@ -274,7 +278,7 @@ def test_nodes_after_one_that_failed_are_left_alone_in_later_sessions(monkeypatc
         s = Sin(g)
         t = Cos(s)
         y = Add(x, t) }"""
-    model, _, context = apply(text, Fold())
+    model, _, context = apply(text, ConstantFolding())
     assert operators(model) == ["Gather", "Sin", "Cos", "Add"]
     assert sessions == [1, 1, 0, 0]
     assert [note.split(":")[0] for note in context.notes] == ["fold"]
@@ -287,7 +291,7 @@ def test_without_a_place_for_temporary_files_constants_stay_in_memory(monkeypatc
     _little_memory(monkeypatch)
     monkeypatch.setattr(spill_module, "ScratchFile", refuse)
     text = "agraph (float[2] x) => (float[2] y) <float[2] p = {1, 2}> { a = Exp(p) y = Add(x, a) }"
-    model, _, _ = apply(text, Fold(), inputs={"x": floats(2)})
+    model, _, _ = apply(text, ConstantFolding(), inputs={"x": floats(2)})
     assert operators(model) == ["Add"]
 
 
@@ -297,7 +301,7 @@ def test_a_node_on_which_the_runtime_crashes_is_left_alone_with_a_note_and_the_r
     model = model_of(text)
     context = context_of(model)
     with runtime_that("run", "Softsign"):
-        Fold().run(context)
+        ConstantFolding().run(context)
     assert operators(model) == ["Softsign", "Neg", "Mul", "Mul"]
     (note,) = context.notes
     assert "Softsign" in note
@@ -309,7 +313,7 @@ def test_all_results_together_may_not_make_the_model_grow_by_more_than_the_limit
     kinds = ", ".join(f"float[1] k{n} = {{{n}.5}}" for n in range(8))
     sums = " ".join(f"y{n + 1} = Add(y{n}, z{n})" for n in range(8))
     text = f"g (float[100] y0) => (float[100] y8) <{kinds}, int64[1] s = {{100}}> {{ {each} {sums} }}"
-    model, _, _ = apply(text, Fold(max_growth=1200), inputs={"y0": floats(100)})
+    model, _, _ = apply(text, ConstantFolding(max_growth=1200), inputs={"y0": floats(100)})
     grown = [value for value in model.graph.initializers.values() if value.const_value.nbytes == 400]
     assert 0 < len(grown) <= 4
 
@@ -320,14 +324,14 @@ def test_a_division_by_zero_in_a_branch_that_is_never_taken_stays_computed(opera
         n = Size(x)
         y = If (c) <then_branch = t () => (int64 a) {{ o = Sub(two, n) a = {operator}(one, o) }},
                     else_branch = e () => (int64 b) {{ b = Identity(n) }}> }}"""
-    model, _, _ = apply(text, Fold(), inputs={"x": floats(2), "c": np.array(False)})
+    model, _, _ = apply(text, ConstantFolding(), inputs={"x": floats(2), "c": np.array(False)})
     assert operator in operators(model) and "Sub" in operators(model)
 
 
 def test_a_target_that_infers_a_size_of_an_empty_tensor_stays_computed() -> None:
     text = """g (float[0,3,4] x) => (float[a,c,d,e] y) <int64[1] i = {0}, int64[1] h = {2}, int64[1] m = {-1}> {
         n = Shape(x) a = Gather(n, i) t = Concat <axis = 0> (a, h, h, m) y = Reshape(x, t) }"""
-    model, _, _ = apply(text, Fold())
+    model, _, _ = apply(text, ConstantFolding())
     assert operators(model)[-2:] == ["Concat", "Reshape"]
     Session(model, optimise=False)
 
@@ -335,14 +339,14 @@ def test_a_target_that_infers_a_size_of_an_empty_tensor_stays_computed() -> None
 def test_text_is_left_alone() -> None:
     text = """g (float[2] x) => (string[2] y, float[2] z) <string[1] s = {"a"}, int64[1] n = {2}> {
         y = Expand(s, n) z = Neg(x) }"""
-    model, _, _ = apply(text, Fold(), inputs={"x": floats(2)})
+    model, _, _ = apply(text, ConstantFolding(), inputs={"x": floats(2)})
     assert operators(model) == ["Expand", "Neg"]
 
 
 def test_floats_are_computed_by_the_runtime() -> None:
     text = """g (float[2] x) => (float16[2] y) <double[2] d = {1.00048828126, 2049.00000001}> {
         h = Cast <to = 10> (d) g = Cast <to = 10> (x) y = Add(h, g) }"""
-    model, _, _ = apply(text, Fold(), inputs={"x": floats(2)})
+    model, _, _ = apply(text, ConstantFolding(), inputs={"x": floats(2)})
     assert operators(model) == ["Cast", "Add"]
 
 
@@ -350,7 +354,7 @@ def test_a_result_that_the_runtime_leaves_open_is_not_folded() -> None:
     text = """<ir_version: 10, opset_import: ["": 23]> g () => (y) <float[1, 1, 2, 2] w = {1, 2, 3, 4}> {
         a, b, c, y = Attention <qk_matmul_output_mode = -1> (w, w, w) }"""
     model = model_of(text)
-    Fold().run(context_of(model))
+    ConstantFolding().run(context_of(model))
     assert operators(model) == ["Attention"]
 
 
@@ -362,7 +366,7 @@ def test_half_precision_that_the_runtime_computes_in_float32_is_folded_only_if_f
     text = f"""agraph (float16[1] x) => (float[1] y) <float16[1] c = {{{bits[0]}}}, float16[1] k = {{{bits[1]}}}> {{
         q = Mul(c, c) \n r = Mul(q, c) \n p = Mul(r, k) \n s = Add(c, p) \n m = Mul(x, s) \n t = Tanh(m)
         y = Cast <to = 1> (t) }}"""
-    model, _, _ = apply(text, Fold(), DeadCode())
+    model, _, _ = apply(text, ConstantFolding(), DeadCodeElimination())
     assert " ".join(operators(model)) == stays
     x = {"x": np.array([1e-4], np.float16)}
     np.testing.assert_allclose(execute(model, x)[0], execute(proto_of(text), x)[0], rtol=2e-3)

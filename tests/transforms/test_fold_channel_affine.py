@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from small_models import context_of, execute, operators
 
 from ortfuse.io.interop import enter
-from ortfuse.transforms import DeadCode, FoldChannelAffine
+from ortfuse.transforms import DeadCodeElimination, FoldChannelAffine
 
 RNG = np.random.default_rng(0)
 HEADS = "r = Reshape(m, heads) t = Transpose<perm = [0, 2, 1, 3]>(r)"
@@ -46,7 +46,7 @@ def _folded(proto: onnx.ModelProto) -> tuple[ir.Model, int]:
     model = enter(proto)[0]
     context = context_of(model)
     count = FoldChannelAffine().run(context)
-    DeadCode().run(context)
+    DeadCodeElimination().run(context)
     for batch in (1, 3):
         x = np.random.default_rng(batch).standard_normal((batch, 7, 5)).astype(np.float32)
         for one, other in zip(execute(proto, {"x": x}), execute(model, {"x": x}), strict=True):

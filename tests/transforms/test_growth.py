@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.transforms import Constants, DeadCode, Fold, constant_bytes
+from ortfuse.transforms import ConstantFolding, ConstantsToInitializers, DeadCodeElimination, constant_bytes
 
 COLUMNS = """g (float[64] x) => (float[64] y, float[100, 100] z, float[200, 100] t)
     <float[1] p = {1.5}, int64[2] first = {100, 100}, int64[2] second = {200, 100}> {
@@ -79,9 +79,9 @@ def test_vectors_and_sums_of_weights_that_are_stored_small_are_folded() -> None:
         r = ReduceSum <keepdims = 0> (c, ones) y = Add(p, r)"""
     model = _compressed(text, "int8")
     context = context_of(model)
-    Constants().run(context)
-    Fold().run(context)
-    DeadCode().run(context)
+    ConstantsToInitializers().run(context)
+    ConstantFolding().run(context)
+    DeadCodeElimination().run(context)
     assert operators(model) == ["Cast", "Mul", "MatMul", "Add"]
 
 
@@ -89,11 +89,11 @@ def test_the_bound_is_one_for_the_whole_optimisation_however_often_folding_is_ru
     context = context_of(model_of(COLUMNS))
     first = constant_bytes(context.model)
     for _ in range(3):
-        Fold(max_growth=50_000).run(context)
+        ConstantFolding(max_growth=50_000).run(context)
         context.model.graph.sort()
     assert 39_900 <= constant_bytes(context.model) - first <= 50_000
     assert [one.value for one in context.growth.held_back_values(context.model)] == ["t"]
-    Fold(max_growth=130_000).run(context)
+    ConstantFolding(max_growth=130_000).run(context)
     assert constant_bytes(context.model) - first >= 119_900
 
 
@@ -109,7 +109,7 @@ def test_a_table_that_would_make_a_small_model_many_times_larger_stays_computed(
 def test_results_that_are_smaller_than_their_operands_are_folded_however_large_those_are() -> None:
     text = """g (float[64] x) => (float[64] y) <float[1] p = {1.5}, int64[2] shape = {64, 4000}, int64[1] axis = {1}> {
         e = Expand(p, shape) s = Sin(e) m = ReduceMean <keepdims = 0> (s, axis) y = Add(x, m) }"""
-    model, _, _ = apply(text, Fold(), inputs={"x": floats(64)})
+    model, _, _ = apply(text, ConstantFolding(), inputs={"x": floats(64)})
     assert operators(model) == ["Add"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from small_models import apply, floats, model_of, operators
 
 import ortfuse
-from ortfuse.transforms import DeadCode, MergeProducts
+from ortfuse.transforms import DeadCodeElimination, HorizontalMatMulFusion
 
 WEIGHTS = (
     "float[2, 3] a = {1, 2, 3, 4, 5, 6}, float[2, 1] b = {7, 8}, float[2, 2] c = {9, 1, 2, 3},"
@@ -39,7 +39,7 @@ def test_products_of_one_input_are_one_product(body: str, made: list[str]) -> No
         "x": np.round(floats(4, 2) * 8),
         "v": np.round(floats(2) * 8),
     }  # whole numbers, so that nothing is rounded
-    model, counts, _ = apply(text(body), MergeProducts(), DeadCode(), inputs=inputs)
+    model, counts, _ = apply(text(body), HorizontalMatMulFusion(), DeadCodeElimination(), inputs=inputs)
     assert counts[0] == 3
     assert operators(model) == made
 
@@ -56,19 +56,19 @@ def test_products_of_one_input_are_one_product(body: str, made: list[str]) -> No
     ids=["one", "two inputs", "a weight used twice", "scaled", "transposed"],
 )
 def test_other_products_stay(body: str) -> None:
-    _, counts, _ = apply(text(body, "2, 2"), MergeProducts())
+    _, counts, _ = apply(text(body, "2, 2"), HorizontalMatMulFusion())
     assert counts == [0]
 
 
 def test_a_vector_for_each_row_is_no_vector_for_each_column() -> None:
     body = "y1 = Gemm(x, a, p) y2 = Gemm(x, c, rows) y3 = Neg(x)"
     model = text(body, "2, 2").replace("<float", "<float[2, 1] rows = {1, 2}, float")
-    _, counts, _ = apply(model, MergeProducts())
+    _, counts, _ = apply(model, HorizontalMatMulFusion())
     assert counts == [0]
 
 
 def test_fewer_products_than_asked_for_stay() -> None:
-    _, counts, _ = apply(text(PLAIN), MergeProducts(least=4))
+    _, counts, _ = apply(text(PLAIN), HorizontalMatMulFusion(least=4))
     assert counts == [0]
 
 

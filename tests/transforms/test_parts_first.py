@@ -9,7 +9,7 @@ from onnx import parser
 from small_models import apply, execute, floats, model_of, operators, proto_of
 
 import ortfuse
-from ortfuse.transforms import PartsFirst
+from ortfuse.transforms import SinkTransposeBelowSplit
 
 HEAD = '<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>\n'
 CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64 first = {0},
@@ -33,7 +33,13 @@ X = {"x": floats(2, 5, 24)}
 @pytest.mark.parametrize("taken", [f"{SPLIT} {SQUEEZES}", f"{SLICES} {SQUEEZES}", GATHERS])
 @pytest.mark.parametrize("mover", [PACKED, PACKED.replace("target", "inferred")])
 def test_packed_tensors_are_unbound_first(taken: str, mover: str) -> None:
-    model, _, _ = apply(text(f"{mover} {taken}"), PartsFirst(), PartsFirst(), PartsFirst(), inputs=X)
+    model, _, _ = apply(
+        text(f"{mover} {taken}"),
+        SinkTransposeBelowSplit(),
+        SinkTransposeBelowSplit(),
+        SinkTransposeBelowSplit(),
+        inputs=X,
+    )
     taking = [node for node in model.graph if node.op_type in ("Split", "Slice", "Gather")]
     assert taking
     assert all(node.inputs[0] is model.graph.inputs[0] for node in taking), "nothing is moved before"
@@ -47,7 +53,13 @@ def test_channels_may_come_first() -> None:
     head = text(body, shape="b, 24, 3, 2").replace(
         "<int64[1] zero", "<int64[5] heads = {0, 3, 2, 4, -1}, int64[1] zero"
     )
-    model, _, _ = apply(head, PartsFirst(), PartsFirst(), PartsFirst(), inputs={"x": floats(2, 24, 3, 2)})
+    model, _, _ = apply(
+        head,
+        SinkTransposeBelowSplit(),
+        SinkTransposeBelowSplit(),
+        SinkTransposeBelowSplit(),
+        inputs={"x": floats(2, 24, 3, 2)},
+    )
     assert operators(model) == ["Split", *["Reshape", "Transpose"] * 3]
 
 
@@ -97,7 +109,7 @@ def test_what_is_left_alone(case: str) -> None:
     written = text(body, outputs).replace("int64[3] ones", "int64[2] pair = {1, 1}, int64[3] ones")
     if case == "an output":
         written = written.replace("float[dv0", "float[t0, t1, t2, t3, t4] t, float[dv0")
-    assert apply(written, PartsFirst())[1] == [0]
+    assert apply(written, SinkTransposeBelowSplit())[1] == [0]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +126,11 @@ def test_what_is_left_alone(case: str) -> None:
 def test_opsets_in_which_axes_and_sizes_are_attributes(opset: int, taken: str) -> None:
     squeezes = " ".join(f"{one} = Squeeze<axes = [0]>({part})" for one, part in zip("qkv", "abc", strict=True))
     model, _, _ = apply(
-        text(f"{PACKED} {taken} {squeezes}", opset=opset), PartsFirst(), PartsFirst(), PartsFirst(), inputs=X
+        text(f"{PACKED} {taken} {squeezes}", opset=opset),
+        SinkTransposeBelowSplit(),
+        SinkTransposeBelowSplit(),
+        SinkTransposeBelowSplit(),
+        inputs=X,
     )
     assert "Squeeze" not in operators(model)
     assert {len(node.attributes["perm"].as_ints()) for node in model.graph if node.op_type == "Transpose"} == {4}
@@ -127,7 +143,7 @@ def test_many_parts_stay_one_transposition() -> None:
     head = head.replace(
         "<int64[1] zero", "<" + ", ".join(f"int64 i{i} = {{{i}}}" for i in range(5)) + ", int64[1] zero"
     )
-    assert apply(head.replace("b, s, 24", "b, 5, 24"), PartsFirst())[1] == [0]
+    assert apply(head.replace("b, s, 24", "b, 5, 24"), SinkTransposeBelowSplit())[1] == [0]
 
 
 def test_parts_are_moved_in_functions() -> None:
@@ -141,7 +157,7 @@ def test_parts_are_moved_in_functions() -> None:
             r = Reshape(x, target) t = Transpose<perm = [2, 0, 3, 1, 4]>(r) q = Gather(t, first) }"""
     )
     for choice in (True, False):
-        _, counts, _ = apply(written, PartsFirst(), inputs={"x": floats(2, 5, 24), "c": np.array(choice)})
+        _, counts, _ = apply(written, SinkTransposeBelowSplit(), inputs={"x": floats(2, 5, 24), "c": np.array(choice)})
         assert counts == [2]
 
 
@@ -178,7 +194,7 @@ def weighted(body: str, outputs: str = "q, k, v", added: str = "Add(bias, p)") -
 @pytest.mark.parametrize("case", HEADWISE)
 def test_columns_are_put_in_the_order_of_the_parts(case: str, added: str) -> None:
     written = weighted(HEADWISE[case], added=added)
-    model, _, _ = apply(written, PartsFirst())
+    model, _, _ = apply(written, SinkTransposeBelowSplit())
     (split,) = [node for node in model.graph if node.op_type == "Split"]
     assert split.attributes["axis"].as_int() == 2
     assert split.inputs[0].producer().op_type == "Add"
@@ -220,7 +236,7 @@ def test_columns_that_stay_in_their_order(body: str, outputs: str, added: str) -
     written = weighted(body, outputs, added).replace(
         "float[1] one", "float[24, 1] bias2 = " + numbers(24) + ", float[1] one"
     )
-    _, counts, _ = apply(written, PartsFirst())
+    _, counts, _ = apply(written, SinkTransposeBelowSplit())
     assert counts == [0]
 
 
@@ -229,5 +245,5 @@ def test_a_product_may_become_a_vector() -> None:
     body = "m = MatMul(x, w) a = Add(m, v) y = Reshape(a, flat)"
     head = f"""{HEAD.format(opset=20)}agraph (float[2, 3, 4] x) => (float[n] y)
         <float[4, 1] w = {{1, 2, 3, 4}}, float[1] v = {{5}}, int64[1] flat = {{-1}}> {{ {body} }}"""
-    model, counts, _ = apply(head, PartsFirst(), inputs={"x": floats(2, 3, 4)})
+    model, counts, _ = apply(head, SinkTransposeBelowSplit(), inputs={"x": floats(2, 3, 4)})
     assert (operators(model), counts) == (["MatMul", "Add", "Reshape"], [0])

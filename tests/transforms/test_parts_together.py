@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_models import apply, floats, operators
 
-from ortfuse.transforms import PartsTogether
+from ortfuse.transforms import MergeSiblingTransposes
 
 OUTPUTS = ", ".join(f"float[{name}0, {name}1, {name}2, {name}3] {name}" for name in "abc")
 
@@ -28,7 +28,7 @@ X = {"x": floats(2, 5, 3, 2, 4)}
 
 
 def test_parts_that_are_transposed_alike_are_transposed_as_one() -> None:
-    model, counts, _ = apply(text(ALIKE), PartsTogether(), inputs=X)
+    model, counts, _ = apply(text(ALIKE), MergeSiblingTransposes(), inputs=X)
     assert counts == [1]
     assert operators(model) == ["Transpose", "Gather", "Gather", "Gather"]
 
@@ -38,7 +38,9 @@ def test_a_part_is_transposed_the_rest_of_the_way_where_a_product_reads_it_as_it
     body = f"""ga = Gather<axis = 2>(x, first) a = Transpose<perm = [0,2,1,3]>(ga)
         gb = Gather<axis = 2>(x, third) b = Transpose<perm = [0,2,3,1]>(gb) y = {reader} z = Neg(a)"""
     outputs = "float[y0, y1, y2, y3] y, float[z0, z1, z2, z3] z"
-    model, counts, _ = apply(text(body, outputs, "n,5,2,3,4"), PartsTogether(), inputs={"x": floats(2, 5, 2, 3, 4)})
+    model, counts, _ = apply(
+        text(body, outputs, "n,5,2,3,4"), MergeSiblingTransposes(), inputs={"x": floats(2, 5, 2, 3, 4)}
+    )
     assert counts == [merged]
     perms = [node.attributes["perm"].as_ints() for node in model.graph if node.op_type == "Transpose"]
     assert ((0, 1, 3, 2) in perms) == bool(merged)
@@ -56,14 +58,14 @@ LEFT = {
 
 @pytest.mark.parametrize("case", LEFT)
 def test_what_is_left_alone(case: str) -> None:
-    assert apply(text(LEFT[case]), PartsTogether())[1] == [0]
+    assert apply(text(LEFT[case]), MergeSiblingTransposes())[1] == [0]
 
 
 def test_large_tensors_are_transposed_in_parts() -> None:
     large = text(ALIKE, shape="n,1000,3,12,64")
-    assert apply(large, PartsTogether())[1] == [0]
+    assert apply(large, MergeSiblingTransposes())[1] == [0]
 
 
 def test_nothing_is_moved_for_one_transposition() -> None:
     body = parts("0,2,1,3", "0,1,2,3", "0,1,2,3")
-    assert apply(text(body), PartsTogether(), inputs={"x": np.ones((2, 5, 3, 2, 4), np.float32)})[1] == [0]
+    assert apply(text(body), MergeSiblingTransposes(), inputs={"x": np.ones((2, 5, 3, 2, 4), np.float32)})[1] == [0]

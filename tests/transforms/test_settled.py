@@ -6,7 +6,7 @@ import pytest
 from small_models import apply, floats, model_of, operators
 
 import ortfuse
-from ortfuse.transforms import CommonSubexpressions
+from ortfuse.transforms import CommonSubexpressionElimination
 
 NET = """<ir_version: 8, opset_import: ["" : 17]>
     agraph (float[n, 3, h, w] x, float[8, 3, 3, 3] weight, float[8] g, float[8] b, float[8] m, float[8] v, float[1, 8, 1, 1] k)
@@ -21,7 +21,7 @@ NORMALISED = "a = BatchNormalization(c, g, b, m, v)"
 
 def reads(body: str, read: str) -> list[str | None]:
     text = NET.replace("BODY", body).replace("READ", read)
-    model, _, _ = apply(text, CommonSubexpressions(), CommonSubexpressions(), inputs=INPUTS)
+    model, _, _ = apply(text, CommonSubexpressionElimination(), CommonSubexpressionElimination(), inputs=INPUTS)
     return [node.inputs[0].name for node in model.graph if node.op_type == "Shape"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from small_models import apply, floats, operators
 
-from ortfuse.transforms import Moves
+from ortfuse.transforms import SimplifyDataMovement
 
 NUMBERS = (
     "int64 first = {0}, int64 third = {2}, int64[1] none = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, "
@@ -41,7 +41,7 @@ SHORTER = {
 @pytest.mark.parametrize("kind", SHORTER)
 def test_chains_become_the_shortest_of_the_same_effect(kind: str) -> None:
     body, left = SHORTER[kind]
-    model, _, _ = apply(text(body), Moves(), inputs={"x": floats(2, 3, 4), "i": [0], "w": floats(4, 5)})
+    model, _, _ = apply(text(body), SimplifyDataMovement(), inputs={"x": floats(2, 3, 4), "i": [0], "w": floats(4, 5)})
     assert operators(model) == left.split()
 
 
@@ -58,7 +58,7 @@ ANY_SIZE = {
 def test_an_axis_may_have_any_size(kind: str, size: int) -> None:
     body, left = ANY_SIZE[kind]
     inputs = {"x": floats(size, 3, 4), "i": [0], "w": floats(4, 5)}
-    model, _, _ = apply(text(body, "n, 3, 4"), Moves(), inputs=inputs)
+    model, _, _ = apply(text(body, "n, 3, 4"), SimplifyDataMovement(), inputs=inputs)
     assert operators(model) == left.split()
 
 
@@ -75,19 +75,19 @@ OTHERS = {
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_other_chains_stay(kind: str) -> None:
-    assert apply(text(OTHERS[kind]), Moves())[1] == [0]
+    assert apply(text(OTHERS[kind]), SimplifyDataMovement())[1] == [0]
 
 
 def test_wide_transposes_are_not_made() -> None:
     """The runtime transposes five axes several times slower than four: Reshapes around a Transpose stay."""
     body = "a = Transpose<perm = [2, 0, 4, 1, 3]>(x) y = Relu(a)"
     shape = "2, 3, 2, 2, 5"
-    assert apply(text(body, shape), Moves())[1] == [0]
+    assert apply(text(body, shape), SimplifyDataMovement())[1] == [0]
 
 
 def test_a_transpose_may_stay_for_others() -> None:
     body = "t = Transpose<perm = [1, 0, 2]>(x) s = Slice(t, one, two, two) q = Squeeze(s, two) u = Relu(t) v = ReduceSum(u) y = Add(q, v)"
-    model, _, _ = apply(text(body), Moves(), inputs={"x": floats(2, 3, 4), "i": [0], "w": floats(4, 5)})
+    model, _, _ = apply(text(body), SimplifyDataMovement(), inputs={"x": floats(2, 3, 4), "i": [0], "w": floats(4, 5)})
     assert operators(model) == ["Transpose", "Gather", "Relu", "ReduceSum", "Add"]
 
 
@@ -95,4 +95,4 @@ def test_a_transpose_may_stay_for_others() -> None:
 def test_products_of_float16_get_no_transpose(dtype: str, count: int) -> None:
     """The runtime may crash on them, so that a rule spells the Transpose with an axis more."""
     body = "u = Unsqueeze(x, none) t = Transpose<perm = [0, 2, 1, 3]>(u) s = Squeeze(t, none) y = MatMul(s, w)"
-    assert apply(text(body, dtype=dtype), Moves())[1] == [count]
+    assert apply(text(body, dtype=dtype), SimplifyDataMovement())[1] == [count]

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from small_models import apply
 
-from ortfuse.transforms import CommonSubexpressions, DeadCode, Finalize
+from ortfuse.transforms import CommonSubexpressionElimination, DeadCodeElimination, Finalize
 from ortfuse.transforms.context import Context
 
 
@@ -16,7 +16,7 @@ def test_the_same_symbolic_sizes_are_merged_and_others_are_not() -> None:
         <int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}> {
             n = Shape(x) m = Shape(w) a = Gather(n, one) k = Shape <start = 0, end = 1> (w) o = Gather(m, one)
             p = Mul(a, two) q = Mul(k, three) r = Neg(o) }"""
-    model, counts, _ = apply(text, CommonSubexpressions())
+    model, counts, _ = apply(text, CommonSubexpressionElimination())
     assert counts == [1]
     sizes = [node.inputs[0].name for node in model.graph if node.op_type in ("Neg", "Mul")]
     assert sizes == ["a", "a", "o"]
@@ -27,7 +27,7 @@ def test_sizes_of_what_lies_between_are_read_from_what_comes_first() -> None:
         <int64[1] two = {2}, int64[1] three = {3}, int64 one = {1}> {
             y = MatMul(x, w) z = Transpose <perm = [0, 2, 1]> (y) t = MatMul(y, z)
             n = Shape(t) m = Slice(n, two, three) p = Neg(m) k = Gather(n, one) q = Neg(k) }"""
-    model, _, _ = apply(text, CommonSubexpressions(), DeadCode())
+    model, _, _ = apply(text, CommonSubexpressionElimination(), DeadCodeElimination())
     assert {node.inputs[0].name for node in model.graph if node.op_type == "Shape"} == {"x"}
 
 
@@ -36,7 +36,7 @@ def test_parts_of_a_shape_stay_where_another_use_of_it_does() -> None:
         <int64 one = {1}> {
             y = MatMul(x, w) z = Transpose <perm = [0, 2, 1]> (y) v = MatMul(y, z)
             n = Shape(v) t = Expand(r, n) k = Gather(n, one) q = Neg(k) }"""
-    model, _, _ = apply(text, CommonSubexpressions())
+    model, _, _ = apply(text, CommonSubexpressionElimination())
     assert [node.inputs[0].name for node in model.graph if node.op_type == "Shape"] == ["v"]
 
 
@@ -44,7 +44,7 @@ def test_parts_of_a_shape_stay_where_it_is_an_output() -> None:
     """Read elsewhere, they would be merged with it again, and so on."""
     text = """agraph (float[b, 4] x, float[4] w) => (int64[2] n, int64 q)
         <int64 zero = {0}> { y = Mul(x, w) n = Shape(y) k = Gather(n, zero) q = Neg(k) }"""
-    model, counts, _ = apply(text, CommonSubexpressions())
+    model, counts, _ = apply(text, CommonSubexpressionElimination())
     assert [node.inputs[0].name for node in model.graph if node.op_type == "Shape"] == ["y"]
     assert counts == [0]
 
@@ -58,7 +58,7 @@ def test_sizes_beside_numbers_are_read_without_these(opset: int) -> None:
             p = Concat <axis = 0> (m, more) q = Concat <axis = 0> (more, m, more) }}"""
     x, w = np.ones((3, 5, 4), np.float32), np.ones((4, 8), np.float32)
     inputs = {"x": x, "w": w, "more": np.array([7])}
-    model, _, _ = apply(text, CommonSubexpressions(), DeadCode(), inputs=inputs)
+    model, _, _ = apply(text, CommonSubexpressionElimination(), DeadCodeElimination(), inputs=inputs)
     assert {node.inputs[0].name for node in model.graph if node.op_type == "Shape"} == {"x"}
 
 
@@ -83,7 +83,9 @@ def test_sizes_that_rules_read_at_a_later_opset_are_read_earlier_too() -> None:
         agraph (float[b, s, 4] x) => (float[b, s, 4] y, int64[1] q) <int64[1] zero = {0}> {
             y = Relu(x) n = Shape(y) k = Gather(n, zero) q = Neg(k) }"""
     x = np.ones((3, 5, 4), np.float32)
-    model, _, _ = apply(text, _AsOfALaterOpset(), CommonSubexpressions(), DeadCode(), Finalize(), inputs={"x": x})
+    model, _, _ = apply(
+        text, _AsOfALaterOpset(), CommonSubexpressionElimination(), DeadCodeElimination(), Finalize(), inputs={"x": x}
+    )
     assert {node.inputs[0].name for node in model.graph if node.op_type == "Shape"} == {"x"}
     assert model.graph.opset_imports[""] == 15
 
@@ -99,5 +101,5 @@ def test_sizes_that_are_chosen_are_read_where_it_is_known_which(opset: int, know
             n = Shape(x) batch = Slice(n, zero, one) wanted = Concat <axis = 0> (batch, rest) kept = Equal({compared})
             shape = Where(kept, ones, wanted) y = Expand(c, shape) }}"""
     inputs = {"x": np.ones((3, 5, 4), np.float32), "c": np.ones((1, 1, 4), np.float32)}
-    model, _, _ = apply(text, CommonSubexpressions(), DeadCode(), inputs=inputs)
+    model, _, _ = apply(text, CommonSubexpressionElimination(), DeadCodeElimination(), inputs=inputs)
     assert ("Where" not in {node.op_type for node in model.graph}) is known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from small_models import apply, floats, operators
 
-from ortfuse.transforms import Splits
+from ortfuse.transforms import SlicesToSplit
 
 NUMBERS = (
     "int64[1] a = {0}, int64[1] b = {2}, int64[1] c = {5}, int64[1] d = {8}, int64[1] last = {-1}, int64[1] far = {9223372036854775807}, "
@@ -26,7 +26,7 @@ SPLIT = {
 
 @pytest.mark.parametrize("kind", SPLIT)
 def test_slices_of_one_axis_are_one_split(kind: str) -> None:
-    model, counts, _ = apply(text(SPLIT[kind]), Splits(), inputs={"x": floats(3, 8), "i": [0]})
+    model, counts, _ = apply(text(SPLIT[kind]), SlicesToSplit(), inputs={"x": floats(3, 8), "i": [0]})
     assert counts == [3]
     assert operators(model).count("Split") == 1
     assert "Slice" not in operators(model)
@@ -34,14 +34,14 @@ def test_slices_of_one_axis_are_one_split(kind: str) -> None:
 
 def test_numbers_that_nothing_reads_any_more_are_gone() -> None:
     body = "p = Slice(x, a, b, one) q = Slice(x, b, c, one) s = Slice(x, c, d, one) r = Gather(s, c)"
-    model, _, _ = apply(text(body, "9, 8"), Splits(), inputs={"x": floats(9, 8), "i": [0]})
-    before = set(apply(text("p = Neg(x) q = Neg(p) r = Gather(q, c)", "9, 8"), Splits())[0].graph.initializers)
+    model, _, _ = apply(text(body, "9, 8"), SlicesToSplit(), inputs={"x": floats(9, 8), "i": [0]})
+    before = set(apply(text("p = Neg(x) q = Neg(p) r = Gather(q, c)", "9, 8"), SlicesToSplit())[0].graph.initializers)
     assert before - set(model.graph.initializers) == {"a", "b", "d", "one"}
 
 
 def test_sizes_are_an_attribute_before_opset_13() -> None:
     head = '<ir_version: 8, opset_import: ["" : 11]>\n'
-    model, counts, _ = apply(head + text(SPLIT["neighbours"]), Splits(), inputs={"x": floats(3, 8), "i": [0]})
+    model, counts, _ = apply(head + text(SPLIT["neighbours"]), SlicesToSplit(), inputs={"x": floats(3, 8), "i": [0]})
     assert counts == [3]
     assert operators(model) == ["Split"]
 
@@ -58,7 +58,7 @@ LEFT = {
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_a_small_part_that_nothing_reads_is_split_off_too(left: str, rows: int) -> None:
     written = text(LEFT[left]).replace("int64[1] a", "int64[1] four = {4}, int64[1] six = {6}, int64[1] a")
-    model, counts, _ = apply(written, Splits(), inputs={"x": floats(rows, 8), "i": [0]})
+    model, counts, _ = apply(written, SlicesToSplit(), inputs={"x": floats(rows, 8), "i": [0]})
     assert counts == [3]
     assert operators(model) == ["Split"]
 
@@ -80,7 +80,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_other_slices_stay(kind: str) -> None:
-    assert apply(text(OTHERS[kind]), Splits())[1] == [0]
+    assert apply(text(OTHERS[kind]), SlicesToSplit())[1] == [0]
 
 
 def unsqueezes(body: str, outputs: str, shape: str) -> str:
@@ -98,7 +98,7 @@ def test_parts_that_get_an_axis_get_it_together(axis: int, added: str) -> None:
     shape, x = ("6,n", floats(6, 5)) if axis == 0 else ("n,6", floats(5, 6))
     outputs = ", ".join(f"float[{name}0, {name}1, {name}2] {name}" for name in "abc")
     model, counts, _ = apply(
-        unsqueezes(unsqueezed(axis, added, added, added), outputs, shape), Splits(), inputs={"x": x}
+        unsqueezes(unsqueezed(axis, added, added, added), outputs, shape), SlicesToSplit(), inputs={"x": x}
     )
     assert counts == [3]
     assert [kind for kind in operators(model) if kind != "Constant"] == ["Unsqueeze", "Split"]
@@ -113,4 +113,4 @@ def test_parts_that_get_an_axis_get_it_together(axis: int, added: str) -> None:
 )
 def test_parts_that_get_other_axes_keep_them(body: str) -> None:
     outputs = ", ".join(f"float[{name}0, {name}1, {name}2] {name}" for name in "ab")
-    assert apply(unsqueezes(body, outputs, "n,6"), Splits())[1] == [0]
+    assert apply(unsqueezes(body, outputs, "n,6"), SlicesToSplit())[1] == [0]

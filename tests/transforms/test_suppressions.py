@@ -10,7 +10,7 @@ from rewriting import ops
 from small_models import apply, floats, model_of, operators
 
 import ortfuse
-from ortfuse.transforms import DeadCode, Suppressions
+from ortfuse.transforms import BatchNonMaxSuppression, DeadCodeElimination
 
 CLASS = """g{0} = Gather<axis=1>(scores, c{0}) u{0} = Unsqueeze(g{0}, two)
     n{0} = NonMaxSuppression(batch, u{0}, most, overlap, least) t{0} = Gather<axis=1>(n{0}, last) k{0} = Squeeze(t{0}, one)
@@ -33,7 +33,7 @@ def text(classes: str | None = None, joined: str = JOINED, outputs: str = "float
 
 
 def test_a_loop_over_classes_is_one_suppression() -> None:
-    model, counts, _ = apply(text(), Suppressions(), DeadCode(), inputs=INPUTS)
+    model, counts, _ = apply(text(), BatchNonMaxSuppression(), DeadCodeElimination(), inputs=INPUTS)
     assert counts[0] == 3
     assert operators(model).count("NonMaxSuppression") == 1
     after = ops(ortfuse.optimize(model_of(text())).model)
@@ -45,7 +45,7 @@ def test_numbers_that_are_reshaped_to_a_vector_are_those_of_all_classes() -> Non
     written = text().replace("int64[1] zero", "int64[1] minus = {-1}, int64[1] zero")
     for number in range(3):
         written = written.replace(f"Squeeze(t{number}, one)", f"Reshape(t{number}, minus)")
-    model, counts, _ = apply(written, Suppressions(), DeadCode(), inputs=INPUTS)
+    model, counts, _ = apply(written, BatchNonMaxSuppression(), DeadCodeElimination(), inputs=INPUTS)
     assert counts[0] == 3
     assert operators(model).count("NonMaxSuppression") == 1
 
@@ -68,7 +68,7 @@ def test_rows_of_boxes_scores_and_labels_are_made_for_all_classes(scaled: str, a
     body = " ".join(CLASS.format(number) for number in range(3)) + " " + rows
     factors = ", ".join(f"float[1] w{number} = {{{number + 1}.5}}" for number in range(3))
     written = text(body, ROW_JOIN, "float[p,6] yd").replace("int64[1] zero", factors + ", int64[1] zero")
-    model, _, _ = apply(written, Suppressions(), DeadCode(), inputs=INPUTS)
+    model, _, _ = apply(written, BatchNonMaxSuppression(), DeadCodeElimination(), inputs=INPUTS)
     assert (operators(model).count("NonMaxSuppression") == 1) is merged
 
 
@@ -77,7 +77,7 @@ def test_scores_with_an_axis_of_their_own_are_taken_for_all_classes() -> None:
     for number in range(3):
         picked = f"x{number} = Unsqueeze(g{number}, one) z{number} = Gather(x{number}, k{number}) s{number} = Squeeze(z{number}, one)"
         written = written.replace(f"s{number} = Gather(g{number}, k{number})", picked)
-    model, _, _ = apply(written, Suppressions(), DeadCode(), inputs=INPUTS)
+    model, _, _ = apply(written, BatchNonMaxSuppression(), DeadCodeElimination(), inputs=INPUTS)
     assert operators(model).count("NonMaxSuppression") == 1
 
 
@@ -98,7 +98,7 @@ def test_scores_with_an_axis_of_their_own_are_taken_for_all_classes() -> None:
 def test_what_is_joined_otherwise_stays_what_it_was(old: str, new: str) -> None:
     written = text()
     assert old in written
-    apply(written.replace(old, new), Suppressions(), DeadCode(), inputs=INPUTS)
+    apply(written.replace(old, new), BatchNonMaxSuppression(), DeadCodeElimination(), inputs=INPUTS)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_is_joined_otherwise_stays_what_it_was(old: str, new: str) -> None:
 )
 def test_what_is_used_otherwise_too_is_left_alone(joined: str, outputs: str | None) -> None:
     written = text(joined=joined, **({"outputs": outputs} if outputs else {}))
-    model, counts, _ = apply(written, Suppressions())
+    model, counts, _ = apply(written, BatchNonMaxSuppression())
     assert counts == [0]
     assert operators(model) == operators(model_of(written))
 
@@ -121,5 +121,5 @@ def test_boxes_of_several_images_are_left_alone() -> None:
     written = f"""<ir_version: 9, opset_import: ["": 17]> g (float[b,n,4] boxes, float[b,1,n] u0, float[b,1,n] u1) => (int64[k] y)
         <int64[1] one = {{1}}, int64[1] last = {{2}}, int64[1] most = {{4}}, float[1] overlap = {{0.3}}, float[1] least = {{0.1}}>
         {{ {batch.format(0)} {batch.format(1)} y = Concat<axis=0>(k0, k1) }}"""
-    _, counts, _ = apply(written, Suppressions())
+    _, counts, _ = apply(written, BatchNonMaxSuppression())
     assert counts == [0]

@@ -21,7 +21,7 @@ from ortfuse.io.interop import enter
 from ortfuse.runtime.session import Session
 from ortfuse.targets import Target
 from ortfuse.transforms import Context
-from ortfuse.transforms.cleanup.constant_folding import Fold
+from ortfuse.transforms.cleanup.constant_folding import ConstantFolding
 
 FACTS, FOLDED, OPTIMISED, RAISED, REFUSED = "facts", "folding", "optimising", "raised", "refused"
 
@@ -174,7 +174,7 @@ def _types_of_narrow(model: ir.Model, facts: Facts, proto: onnx.ModelProto) -> l
 def _folding(proto: onnx.ModelProto, session: Session, runs: Runs) -> list[Failure]:
     """What is folded has the bits that the runtime computes."""
     model, _ = enter(proto)
-    Fold().run(Context(model, Facts(model), Target()))
+    ConstantFolding().run(Context(model, Facts(model), Target()))
     found = []
     ((_, _, results),) = runs
     for output in model.graph.outputs:

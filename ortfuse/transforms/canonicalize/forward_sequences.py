@@ -59,7 +59,7 @@ class _Cut:
 
 
 @dataclass(frozen=True)
-class Sequences:
+class ForwardSequences:
     """Takes tensors directly instead of out of sequences."""
 
     name: ClassVar[str] = "eliminate_sequences"
@@ -86,7 +86,9 @@ def _take_element(node: ir.Node, scope: Scope, context: Context) -> bool:
         return False
     if size is not None and (facts.scalar(size) != 1 or facts.rank(size) != 0):
         return False
-    with context.editor.change(Sequences.name, nodes=[split, node] if split.graph is node.graph else [node]) as change:
+    with context.editor.change(
+        ForwardSequences.name, nodes=[split, node] if split.graph is node.graph else [node]
+    ) as change:
         build = Builder(scope, context.editor, node)
         place = build.unsqueeze(position, 0) if keeps_axis else position
         taken = build.node("Gather", [source, place], {"axis": axis})[0]
@@ -108,7 +110,7 @@ def _resolve(scope: Scope, context: Context) -> int:
             readers[node] = read
     if not readers:
         return 0
-    with context.editor.change(Sequences.name, nodes=[*makers, *readers]) as change:
+    with context.editor.change(ForwardSequences.name, nodes=[*makers, *readers]) as change:
         parts = _Parts(scope, context, known.cuts, (item for read in readers.values() for item in read))
         replaced: dict[ir.Value, ir.Value] = {}
         for node, read in readers.items():

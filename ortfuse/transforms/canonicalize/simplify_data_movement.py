@@ -41,7 +41,7 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul"})
 
 
 @dataclass(frozen=True)
-class Moves:
+class SimplifyDataMovement:
     """Replaces chains of data movement by shorter ones."""
 
     name: ClassVar[str] = "simplify_data_movement"
@@ -167,7 +167,7 @@ def _has_kernels(one: _Shorter, scope: Scope, context: Context) -> bool:
 
 def _replace(one: _Shorter, scope: Scope, context: Context) -> bool:
     last = one.chain[0]
-    with context.editor.change(Moves.name, nodes=one.chain) as change:
+    with context.editor.change(SimplifyDataMovement.name, nodes=one.chain) as change:
         made = build_chain(one.steps, one.source, Builder(scope, context.editor, last))
         context.editor.replace(last.outputs[0], made)
         context.editor.remove(*one.removed)

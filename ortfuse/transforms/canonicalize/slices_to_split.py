@@ -48,7 +48,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Splits:
+class SlicesToSplit:
     """Replaces Slices by a Split, and Unsqueezes of its parts by one."""
 
     name: ClassVar[str] = "slices_to_split"
@@ -89,7 +89,7 @@ def _unsqueezed_together(split: ir.Node, scope: Scope, context: Context) -> int:
     if None in found or len(places) != 1 or len(sizes) != len(shapes):
         return 0
     place, nodes = places.pop(), [node for node, _ in filter(None, found)]
-    with context.editor.change(Splits.name, nodes=[split, *nodes]) as change:
+    with context.editor.change(SlicesToSplit.name, nodes=[split, *nodes]) as change:
         build = Builder(scope, context.editor, split)
         made = build.split(build.unsqueeze(source, place), axis % len(shape) + (place <= axis % len(shape)), sizes)
         for part, node in zip(used, nodes, strict=True):
@@ -162,7 +162,7 @@ def _split(first: ir.Node, parts: Sequence[Part], scope: Scope, context: Context
     source = first.inputs[0]
     assert source is not None
     numbers = dict.fromkeys(value for part in parts for value in part.node.inputs[1:] if value is not None)
-    with context.editor.change(Splits.name, nodes=[part.node for part in parts]) as change:
+    with context.editor.change(SlicesToSplit.name, nodes=[part.node for part in parts]) as change:
         build = Builder(scope, context.editor, first)
         bounds = sorted({0, parts[0].size, *(part.start for part in parts), *(part.end for part in parts)})
         made = build.split(source, parts[0].axis, [end - start for start, end in pairwise(bounds)])

@@ -30,7 +30,7 @@ Signature = tuple[str, int, tuple[bytes, ...], tuple[bool, ...], tuple[bool, ...
 
 
 @dataclass(frozen=True)
-class AsFunctions:
+class WrapAsFunctions:
     """Replaces standard operators by calls of functions that hold them.
 
     Attributes:

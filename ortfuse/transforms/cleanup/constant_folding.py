@@ -66,7 +66,7 @@ _MANY_USES = 64
 
 
 @dataclass(frozen=True)
-class Fold:
+class ConstantFolding:
     """Fold constants. `max_growth`: bytes that folding may add in the whole optimisation, by decompressed weights too."""
 
     name: ClassVar[str] = "fold"
@@ -142,7 +142,7 @@ class _Folder:
         source, output = node.inputs[0], node.outputs[0]
         if node.op_type == "Identity" and not node.domain and source is not None:
             users = _users(output)
-            with self._context.editor.change(Fold.name, nodes=[node]) as change:
+            with self._context.editor.change(ConstantFolding.name, nodes=[node]) as change:
                 self._context.editor.replace(output, source)
                 self._context.editor.remove(node)
             self._push(users)
@@ -192,7 +192,7 @@ class _Folder:
             return False
         name = next(iter(results), node.outputs[0]).name or "?"
         editor = self._context.editor
-        with editor.change(Fold.name, nodes=nodes) as change:
+        with editor.change(ConstantFolding.name, nodes=nodes) as change:
             made = [editor.replace_by_constant(output, tensor) for output, tensor in results.items()]
             removed = self._sweep(node)
         if change:

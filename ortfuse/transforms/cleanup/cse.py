@@ -46,7 +46,7 @@ Key = tuple[Hashable, ...]
 
 
 @dataclass(frozen=True)
-class CommonSubexpressions:
+class CommonSubexpressionElimination:
     """Merges equal initializers and nodes that compute the same."""
 
     name: ClassVar[str] = "cse"
@@ -79,7 +79,7 @@ class _Merger:
         self.shared = 0
         self._context, self._root = context, root
         self._purity = purity
-        self._sizes = ReadSizes(context, root, CommonSubexpressions.name)
+        self._sizes = ReadSizes(context, root, CommonSubexpressionElimination.name)
         self._visible: dict[Key, ir.Node] = {}
         self._turned = Quirk.TURNS_SIGNED_PAIRS in context.target.quirks
 
@@ -104,7 +104,7 @@ class _Merger:
         editor = self._context.editor
         for value in list(graph.initializers.values()):
             if can_be_shared(value) and (first := pool.first_equal(value)) is not value:
-                with editor.change(CommonSubexpressions.name) as change:
+                with editor.change(CommonSubexpressionElimination.name) as change:
                     editor.replace(value, first)
                     editor.drop_initializers(value)
                 self.shared += bool(change)
@@ -128,7 +128,7 @@ class _Merger:
     def _merge(self, node: ir.Node, first: ir.Node) -> bool:
         """Replace `node` by `first`; returns whether the change was accepted."""
         editor = self._context.editor
-        with editor.change(CommonSubexpressions.name, nodes=[node], instead=[first]) as change:
+        with editor.change(CommonSubexpressionElimination.name, nodes=[node], instead=[first]) as change:
             for old, new in zip(node.outputs, first.outputs, strict=True):
                 if old.name:
                     editor.replace(old, new)

@@ -25,7 +25,7 @@ from ortfuse.transforms.context import Context
 
 
 @dataclass(frozen=True)
-class DeadCode:
+class DeadCodeElimination:
     """Removes what no graph output depends on."""
 
     name: ClassVar[str] = "dce"

@@ -36,7 +36,7 @@ _MAY_DIVIDE_BY_ZERO = ("Div", "Mod")
 
 
 @dataclass(frozen=True)
-class Hoist:
+class LoopInvariantCodeMotion:
     """Takes out of bodies what does not depend on them."""
 
     name: ClassVar[str] = "licm"
@@ -45,8 +45,10 @@ class Hoist:
         """Move nodes to before the node whose body they are in; returns how many."""
         purity, sizes = Purity(context.model), Nonempty(context.model.graph, context.facts, context.least_sizes)
         # From the innermost bodies outwards: a narrowed loop is a copy of it, and a node can leave several.
-        count = sum(count_once(holder, Hoist.name, context) for holder in reversed(_holders(context)))
-        count += sum(narrow(holder, Hoist.name, sizes, context) for holder in reversed(_holders(context)))
+        count = sum(count_once(holder, LoopInvariantCodeMotion.name, context) for holder in reversed(_holders(context)))
+        count += sum(
+            narrow(holder, LoopInvariantCodeMotion.name, sizes, context) for holder in reversed(_holders(context))
+        )
         return count + sum(_hoist_from(node, purity, sizes, context) for node in reversed(_holders(context)))
 
 
@@ -90,7 +92,7 @@ def _is_free(node: ir.Node, purity: Purity) -> bool:
 def _move(node: ir.Node, holder: ir.Node, context: Context, twin: ir.Node | None = None) -> bool:
     """Compute a node, and another one that computes the same, before the node that holds them."""
     old = [node] if twin is None else [node, twin]
-    with context.editor.change(Hoist.name, nodes=[node]) as change:
+    with context.editor.change(LoopInvariantCodeMotion.name, nodes=[node]) as change:
         attributes = list(node.attributes.values())
         made = ir.Node(
             node.domain, node.op_type, node.inputs, attributes,

@@ -28,7 +28,7 @@ from ortfuse.transforms.node_builder import Builder
 
 
 @dataclass(frozen=True)
-class MergeProducts:
+class HorizontalMatMulFusion:
     """Merges products of one input. `least` is the number of products from which on it is worth it."""
 
     name: ClassVar[str] = "horizontal_matmul_fusion"

@@ -42,7 +42,7 @@ _GATHERS_BY_ROWS = 11
 
 
 @dataclass(frozen=True)
-class Suppressions:
+class BatchNonMaxSuppression:
     """Replaces suppressions of single classes by one of all classes."""
 
     name: ClassVar[str] = "batch_nms"
@@ -77,7 +77,7 @@ def _number(value: ir.Value | None, facts: Facts) -> Hashable:
 def _merge(nodes: Sequence[ir.Node], scope: Scope, context: Context) -> int:
     """Replace these suppressions by one, if all that is made of them is joined; returns how many they were."""
     found = [node.outputs[0] for node in nodes]
-    with context.editor.change(Suppressions.name, nodes=nodes) as change:
+    with context.editor.change(BatchNonMaxSuppression.name, nodes=nodes) as change:
         rows = _Rows(nodes, context)
         for join in _joins(found[0], scope.graph, context.facts):
             new = rows.before(join, scope)

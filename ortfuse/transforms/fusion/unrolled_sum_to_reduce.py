@@ -37,7 +37,7 @@ class _Term:
 
 
 @dataclass(frozen=True)
-class AddedParts:
+class UnrolledSumToReduce:
     """Makes sums over axes of sums of their elements."""
 
     name: ClassVar[str] = "unrolled_sum_to_reduce"
@@ -126,7 +126,7 @@ def _shorten(root: ir.Node, scope: Scope, context: Context) -> bool:
     summed = _summed(terms, context.facts)
     if len(summed) == len(terms):
         return False
-    with context.editor.change(AddedParts.name, rule=Rounds(AddedParts.name), nodes=[root]) as change:
+    with context.editor.change(UnrolledSumToReduce.name, rule=Rounds(UnrolledSumToReduce.name), nodes=[root]) as change:
         build = Builder(scope, context.editor, root)
         values = [build.reduce_sum(term.value, *term.axes) for term in summed]
         total = values[0]

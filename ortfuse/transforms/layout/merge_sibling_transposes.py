@@ -59,7 +59,7 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class PartsTogether:
+class MergeSiblingTransposes:
     """Transposes parts of a tensor together."""
 
     name: ClassVar[str] = "merge_sibling_transposes"
@@ -111,7 +111,7 @@ def _together(parts: Sequence[_Part], axis: int, scope: Scope, context: Context)
     source, whole = parts[0].gather.inputs[0], [axis, *(place + (place >= axis) for place in common)]
     assert source is not None
     nodes = [node for part in parts for node in (part.gather, part.transpose)]
-    with context.editor.change(PartsTogether.name, nodes=nodes) as change:
+    with context.editor.change(MergeSiblingTransposes.name, nodes=nodes) as change:
         turned = Builder(scope, context.editor, parts[0].gather).transpose(source, whole)
         for part in parts:
             build = Builder(scope, context.editor, part.gather)

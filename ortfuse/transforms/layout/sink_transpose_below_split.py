@@ -59,7 +59,7 @@ class _Parts:
 
 
 @dataclass(frozen=True)
-class PartsFirst:
+class SinkTransposeBelowSplit:
     """Moves Transposes and Reshapes behind the nodes that unbind their results."""
 
     name: ClassVar[str] = "sink_transpose_below_split"
@@ -87,7 +87,7 @@ def _move(mover: ir.Node, scope: Scope, editor: Editor, facts: Facts) -> bool:
     mold = _Transposed.of(mover, facts) if mover.op_type == "Transpose" else _Reshaped.of(mover, parts, facts)
     if mold is None or not all(mold.takes(part) for part in parts):
         return False
-    with editor.change(PartsFirst.name, nodes=[mover, *(part.node for part in parts)]) as change:
+    with editor.change(SinkTransposeBelowSplit.name, nodes=[mover, *(part.node for part in parts)]) as change:
         for part in parts:
             build = Builder(scope, editor, part.node)
             for old, piece in zip(part.node.outputs, _pieces(part, mold, source, build), strict=True):
