@@ -120,7 +120,7 @@ def test_a_result_says_everything_as_data(tmp_path: Path) -> None:
     assert data["verdict"]["ok"] is True
     assert data["options"]["verify"] == "whole"
     assert data["written"] == str(output)
-    assert {row["rule"] for row in data["explanation"]["fused"]} == {"gelu.bias_erf"}
+    assert {row["rule"] for row in data["explanation"]["fused"]} == {"gelu.add_bias_to_bias_gelu"}
     assert data["latency"][0]["name"] == "original"
     assert data["latency_sizes"] == "batch=1, sequence=64"
     assert data["sites"] is None

@@ -45,7 +45,7 @@ def test_a_rule_that_no_family_names_stands_at_the_end_of_the_families(
     families, _, further = "\n".join(generated._families()).partition("## Further rules")
     assert "`gelu.erf`" in families
     assert "`gelu.erf`" not in further
-    assert "`softplus.stable`" in further
+    assert "`softplus.max_plus_log_one_plus_exp`" in further
 
 
 def test_the_navigation_has_the_pages_behind_their_index() -> None:

@@ -102,7 +102,8 @@ def calibrate(
         typer.Option(
             "--only",
             metavar="RULE",
-            help="A family (attention) or a rule (attention.long) to measure; may be given several times; by default all.",
+            help="A family (attention) or a rule (attention.unmasked_to_multi_head_attention) to measure; may be given "
+            "several times; by default all.",
             show_default=False,
         ),
     ] = None,

@@ -1,10 +1,10 @@
-"""Clips written with Min and Max, and chains of Clip, Relu, Min and Max.
+"""Canonicalize Min, Max, Relu and Clip to one Clip or Relu, and merge chains of them.
 
 clip(x, a, b) = min(max(x, a), b)                 relu(x) = max(x, 0)
 clip(clip(x, a, b), c, d) = clip(x, clip(a, c, d), clip(b, c, d))
 
-Every form propagates NaN. Where a bound is absent, ONNX Runtime's Clip uses its default, the largest finite number, and so
-turns infinity into that number, whereas Max and Min keep infinity: an absent bound of Clip is therefore treated as that number.
+Every form propagates NaN. ONNX Runtime's Clip uses the largest finite number for an absent bound, and so replaces infinity.
+Max and Min keep infinity. The rules therefore treat an absent bound of Clip as that number.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _chain_proof(low: float, high: float) -> Proof:
 
 RULES = [
     Rule(
-        name="clip.relu",
+        name="clip.max_with_zero_to_relu",
         formula="max(x, 0)",
         pattern=op.Max(x, 0.0),
         replace=op.Relu(x),
@@ -132,7 +132,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="clip.relu_chain",
+        name="clip.relu_of_relu",
         formula="relu(relu(x)), also with Max",
         pattern=chain,
         replace=op.Relu(x),
@@ -142,7 +142,7 @@ RULES = [
         proof=_chain_proof(0.0, math.inf),
     ),
     Rule(
-        name="clip.chain",
+        name="clip.clip_of_clip",
         formula="clip(clip(x, a, b), c, d), also with Relu, Max and Min",
         pattern=chain,
         replace=op.Clip(x, _merged_bound(0), _merged_bound(1)),

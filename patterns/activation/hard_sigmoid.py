@@ -1,9 +1,9 @@
-"""Hard sigmoid and hard swish (x times hard sigmoid).
+"""Fuse HardSigmoid from Clip, and hard swish as x times HardSigmoid.
 
 hard_sigmoid(x) = max(0, min(1, alpha x + beta)) = clip(h alpha x + h beta, 0, h) / h     ONNX operator HardSigmoid
 hard_swish(x)   = x hard_sigmoid(x; 1/6, 1/2) = x clip(x + 3, 0, 6) / 6                 Howard et al., arXiv:1905.02244
 
-The CPU has no kernel for HardSwish, which the runtime expands to Mul and HardSigmoid: the rules produce that form directly.
+The CPU has no kernel for HardSwish: the runtime expands it to Mul and HardSigmoid. The rules produce that form directly.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def beta(match: Match) -> float:
 
 RULES = [
     Rule(
-        name="hard_sigmoid.clip",
+        name="hard_sigmoid.from_clip",
         formula="clip(slope x + offset, 0, height) / height",
         pattern=scalar("factor") * op.Clip(line, min=0.0, max=attr("height")),
         replace=op.HardSigmoid(x, alpha=alpha, beta=beta),

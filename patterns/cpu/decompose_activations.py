@@ -19,8 +19,8 @@ from ortfuse.rewrite.pattern import Guard, Match, Pattern, op, redundant, scalar
 
 from .._common import is_not_quantised, same_shape
 from .._proofs import ADDS_NO_AXES
-from ..activation.rectifier import slope, slope_is_finite
-from ..activation.sigmoid import is_steep
+from ..activation.relu_variants import slope, slope_is_finite
+from ..activation.sigmoid_and_tanh import is_steep
 
 PASS = "cpu_decompositions"
 

@@ -1,8 +1,8 @@
-"""Rotary position embeddings."""
+"""Fuse rotary position embeddings."""
 
 ORDER = (
-    "embedding",
-    "halves",
-    "shared",
+    "rotate_half",
+    "rotate_pairs",
+    "unbroadcast_cos_sin",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

@@ -1,4 +1,4 @@
-"""Shared parts of the rules for rotary position embedding: x and its parts, conditions on the angles, and the operator.
+"""Shared parts of the rules for RotaryEmbedding: x and its parts, conditions on the angles, and the operator.
 
 The dimensions of x are b (batch), n (heads), s (length) and d (size of a head); h is half of d, two the 2 of pairs.
 """

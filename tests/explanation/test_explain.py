@@ -55,13 +55,16 @@ def test_what_only_moves_elements_for_a_site_is_no_site_of_its_own() -> None:
         { e = Expand(m, n) y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, q, q, e) z = Reshape(m, n) }""")
     for node, (rule, names) in zip(
         made.graph,
-        [("attention.sdpa", "a;b"), ("attention.merged_heads", "a;b;c"), ("attention.sdpa", "d")],
+        [("attention.sdpa", "a;b"), ("attention.split_heads_to_3d_inputs", "a;b;c"), ("attention.sdpa", "d")],
         strict=True,
     ):
         node.metadata_props.update({RULE_KEY: rule, NODES_KEY: names})
     catalogue = load_catalogue()
     fused = fused_sites(made, {rule.name: rule for rule in catalogue.rules()})
-    assert [(site.rule, site.site) for site in fused] == [("attention.merged_heads", "y"), ("attention.sdpa", "z")]
+    assert [(site.rule, site.site) for site in fused] == [
+        ("attention.split_heads_to_3d_inputs", "y"),
+        ("attention.sdpa", "z"),
+    ]
 
 
 def only_miss(found: Explanation) -> tuple[str, str]:
@@ -126,7 +129,7 @@ def test_rules_that_others_came_before_are_told_from_those_without_a_site() -> N
     }
     found = ortfuse.explain(BERT, rules=["gelu.tanh"])
     assert found.absent == {
-        "gelu.tanh": "the sites are those of other rules of the family: gelu.erf (2), gelu.bias_erf (2)"
+        "gelu.tanh": "the sites are those of other rules of the family: gelu.erf (2), gelu.add_bias_to_bias_gelu (2)"
     }
     absent = ortfuse.explain(BERT, rules=["layernorm"]).absent
     assert "no ReduceMean" in absent["layernorm.decomposed"]
@@ -272,7 +275,7 @@ def test_explain_on_the_command_line(run: Callable[..., str]) -> None:
     assert "would match if the result were allowed opset 23" in text
     assert "all of the pattern matched, 9 nodes" in text
     text = run("explain", str(BERT))
-    assert "attention.key_bias" in text
+    assert "attention.drop_key_bias" in text
     assert "no other site comes near to a fusion" in text
 
 
@@ -324,10 +327,10 @@ _SCORES = "t = Transpose<perm = [0, 1, 3, 2]>(k) p = MatMul(q, t) s = Mul(p, hal
 @pytest.mark.parametrize(
     ("masked", "site", "rule"),
     [
-        ("m = Where(hide, low, s)", "m", "filled_hidden_scores"),
-        ("w = Where(hide, low, s) m = Add(w, bias)", "w", "filled_hidden_scores"),
-        ("w = Where(hide, low, p) m = Mul(w, half)", "w", "filled_hidden_scores"),
-        ("m = Max(s, low)", "m", "floored_scores"),
+        ("m = Where(hide, low, s)", "m", "finite_fill_where_hide_to_additive_mask"),
+        ("w = Where(hide, low, s) m = Add(w, bias)", "w", "finite_fill_where_hide_to_additive_mask"),
+        ("w = Where(hide, low, p) m = Mul(w, half)", "w", "finite_fill_where_hide_to_additive_mask"),
+        ("m = Max(s, low)", "m", "max_with_floor_to_mask"),
     ],
 )
 def test_a_filler_that_may_not_hide_is_told_whichever_rule_is_asked_for(

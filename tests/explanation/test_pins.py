@@ -41,8 +41,8 @@ def test_a_site_that_became_something_else_is_reported_with_the_reasons() -> Non
     assert outcome.followed == ()
     assert len(outcome.otherwise) == 2
     for why in outcome.otherwise.values():
-        assert why.startswith("attention.") and " made it Attention: attention.multi_head: " in why
-        assert "attention.long: Attention" in why
+        assert why.startswith("attention.") and " made it Attention: attention.to_multi_head_attention: " in why
+        assert "attention.unmasked_to_multi_head_attention: Attention" in why
     assert all("NOT followed at 1 site" in line for line in outcome.lines())
     assert result.to_dict()["pins"][0]["otherwise"] == dict(outcome.otherwise)
 
@@ -51,7 +51,7 @@ def test_only_rules_that_the_pipeline_runs_go_first() -> None:
     _, outcome = pinned(GOLDEN / "bert.eager.ts.onnx", "attention", MULTI_HEAD, passes="canonicalize, fuse.attention")
     assert outcome.followed == ()
     assert all(
-        "the pipeline does not run fuse.attention_fallback, with attention.multi_head" in why
+        "the pipeline does not run fuse.multi_head_attention, with attention.to_multi_head_attention" in why
         for why in outcome.otherwise.values()
     )
 

@@ -57,7 +57,7 @@ def test_the_bias_of_the_product_takes_in_that_of_the_values() -> None:
     ids=["none", "finite", "hides", "unknown"],
 )
 def test_keys_need_no_bias_whatever_the_mask_is(mask: str, left: int) -> None:
-    assert "attention.key_bias" in applied(model(mask))
+    assert "attention.drop_key_bias" in applied(model(mask))
     assert sums(model(mask)) == left
 
 
@@ -79,4 +79,4 @@ def test_values_keep_their_bias_where_all_keys_may_be_hidden() -> None:
 )
 def test_other_keys_keep_what_is_added(body: str) -> None:
     split = "n = Constant <value_ints = [0, -1, 2, 4]> () q3 = Reshape(q, n) q4 = Transpose <perm = [0, 2, 1, 3]> (q3) "
-    assert "attention.key_bias" not in applied(model(attention=(split if "q4" in body else "") + body))
+    assert "attention.drop_key_bias" not in applied(model(attention=(split if "q4" in body else "") + body))

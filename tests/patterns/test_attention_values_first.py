@@ -37,7 +37,7 @@ def test_values_first_are_attention_where_there_are_many_positions(merged: bool)
 def test_values_first_are_left_where_more_would_be_transposed_than_it_is_worth() -> None:
     result = ortfuse.optimize(block(64), explain=["attention"])
     assert "Attention" not in _operators(result)
-    assert any("attention.sdpa_values_first was not applied" in note for note in result.report.notes)
+    assert any("attention.sdpa_value_times_transposed_weights was not applied" in note for note in result.report.notes)
     assert result.explanation is not None
     assert not result.explanation.missed
     pinned = ortfuse.optimize(block(64), pins={"attention": "Attention"}, verify="whole")

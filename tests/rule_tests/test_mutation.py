@@ -21,8 +21,8 @@ SAMPLE = (
     "layernorm.skip without dimension ...lead",
     "transpose.cancel_reshapes_around without guard merges_and_splits_batch",
     "where.true_condition without guard same_shape_as_root",
-    "leaky_relu.split without guard maximum_is_leaky",
-    "rotary.half_rotation without guard holds_angles_twice",
+    "leaky_relu.from_where_or_max_min without guard maximum_is_leaky",
+    "rotary.rotate_half without guard holds_angles_twice",
     "sink_batch_reshape.cancel_through_add without guard splits_again",
 )
 """Losses that are noticed soon, or in one spelling alone; trying every condition takes minutes."""

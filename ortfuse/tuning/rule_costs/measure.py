@@ -100,7 +100,7 @@ def calibrate(
 
     Args:
         budget: The seconds after which no further measurement is begun; `None` for no limit.
-        only: Families (`"attention"`) and rules (`"attention.long"`) to measure; by default all.
+        only: Families (`"attention"`) and rules (`"attention.unmasked_to_multi_head_attention"`) to measure; by default all.
         threads: Threads per operator; 0 leaves the choice to the runtime.
         patterns: Files and folders with rules of the user's own.
         again: Whether to measure what is known too.

@@ -1,9 +1,9 @@
-"""Attention of groups of query heads, which have an axis of their own behind that of the groups.
+"""Fuse grouped-query attention on five axes: [batch, groups, heads in a group, length, size].
 
 softmax(s q k^T + mask) v on [batch, groups, heads in a group, length, size], where the heads of a group share keys and values
 
-is grouped attention on [batch, groups * heads, length, size] (Ainslie et al., arXiv:2305.13245), for which no key is repeated. A
-mask with an axis of groups, or of the heads in them, has one of all heads then.
+becomes grouped attention on [batch, groups * heads, length, size] (Ainslie et al., arXiv:2305.13245), without repeated keys.
+A mask with an axis of groups, or of the heads in them, gets one axis of all heads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt
 
 from .._common import ints
 from .._proofs import NEVER_EMPTY, masked
-from .dot_product import LOWEST, SPREADS, cap_is_positive, floored, masked_rows_agree, scale
+from .sdpa import LOWEST, SPREADS, cap_is_positive, floored, masked_rows_agree, scale
 
 RANK = 5
 
@@ -82,7 +82,7 @@ def _attention(match: Match, spread: Callable[[Pattern, int], Pattern]) -> Patte
 
 RULES = [
     Rule(
-        name="attention.groups",
+        name="attention.grouped_query_sdpa_5d",
         formula="softmax(s q k^T + mask) v on [batch, groups, heads in a group, length, size]",
         pattern=weights.named("weights", "b g r s t") @ value,
         replace=tuple(

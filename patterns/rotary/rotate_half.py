@@ -1,11 +1,11 @@
-"""Rotary position embedding (RoPE) in its half-rotation and interleaved forms.
+"""Fuse RotaryEmbedding from x cos + rotate(x) sin, in its rotate-half and interleaved forms, whole and partial.
 
     rope(x) = x cos + rotate(x) sin,   rotate(x) = concat(-x[h:], x[:h])          Su et al., arXiv:2104.09864
     x cos - rotate(x) sin = rope(x) by the negative angles
     rope(c x) = c rope(x)                                            which is a scale of attention
 
-The operator takes cosines and sines of half the size: the rule applies only if both halves of those in the graph are provably
-the same, for example in a table whose halves are equal, or computed from the concatenation of a tensor with itself.
+The operator takes cosines and sines of half the size. The rules need proof that both halves in the graph are the same:
+a table with equal halves, or the Concat of a tensor with itself.
 """
 
 from __future__ import annotations
@@ -133,10 +133,10 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
             ),
         )
         for name, formula, turned, interleaved, sines in (
-            ("half_rotation", "concat(-x[h:], x[:h])", halves, False, _as_given),
+            ("rotate_half", "concat(-x[h:], x[:h])", halves, False, _as_given),
             ("interleaved", "stack(-x[1::2], x[0::2])", pairs, True, _as_given),
             # By the negative angle, whose sine is the negative sine
-            ("half_rotation_backwards", "concat(x[h:], -x[:h])", backwards, False, op.Neg),
+            ("rotate_half_negative_angles", "concat(x[h:], -x[:h])", backwards, False, op.Neg),
         )
     ]  # fmt: skip
 
@@ -242,7 +242,7 @@ def _partial_of_window(
 
 RULES = [
     *_rotations(HEADS_FIRST, "", ""),
-    *_rotations(LENGTH_FIRST, "_by_length", " on [batch, length, heads, size]"),
+    *_rotations(LENGTH_FIRST, "_bsnh", " on [batch, length, heads, size]"),
     # Partial rotation: only the first elements of each head are rotated
     _partial(
         "partial", "", "b n s d",
@@ -251,26 +251,26 @@ RULES = [
         part_is_even,
     ),
     _partial(
-        "partial_by_length", " on [batch, length, heads, size]", "b s n d",
+        "partial_bsnh", " on [batch, length, heads, size]", "b s n d",
         lambda part: by_length(part, cos, sin, size="p", num_heads=attr("num_heads"), rotary_embedding_dim=0, **_kept),
         by_length(var("heads"), cos, sin, num_heads=attr("num_heads"), rotary_embedding_dim=rotated_size, **_kept),
         part_is_even, heads_are_counted,
         num_heads=[2],
     ),
     _partial_of_window(
-        "partial_of_window", "", "b n s",
+        "partial_of_slice", "", "b n s",
         lambda part: op.RotaryEmbedding(part, cos, sin, rotary_embedding_dim=0, **_kept),
         lambda heads: op.RotaryEmbedding(heads, cos, sin, rotary_embedding_dim=rotated_size, **_kept),
     ),
     _partial_of_window(
-        "partial_of_window_by_length", " on [batch, length, heads, size]", "b s n",
+        "partial_of_slice_bsnh", " on [batch, length, heads, size]", "b s n",
         lambda part: by_length(part, cos, sin, size="p", num_heads=attr("num_heads"), rotary_embedding_dim=0, **_kept),
         lambda heads: by_length(heads, cos, sin, num_heads=attr("num_heads"), rotary_embedding_dim=rotated_size, **_kept),
         heads_are_counted,
         num_heads=[2],
     ),
     Rule(
-        name="rotary.before_split",
+        name="rotary.hoist_above_head_split",
         formula="rotary(transpose(split(whole)))",
         is_refinement=True,
         pattern=op.RotaryEmbedding(
@@ -294,7 +294,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="rotary.scaled",
+        name="rotary.sink_input_scale",
         formula="rotary(factor x)",
         pattern=op.RotaryEmbedding((scalar("factor") * var("x")).named("scaled"), cos, sin, **_all_kept),
         replace=scalar("factor") * op.RotaryEmbedding(var("x"), cos, sin, **_all_kept),

@@ -1,11 +1,11 @@
-"""Attention with masks of which keys to keep, by which scores and weights are multiplied.
+"""Fuse attention whose scores and weights are multiplied by a mask of 0 and 1.
 
     p = m softmax(m s q k^T + (1 - m) filler)               p v = attention(q, k, v, where(m, 0, -inf))
     p = where(m, softmax(where(m, s q k^T, filler)), 0)     likewise; m is 1 to keep a key and 0 to hide it
 
-Keras masks so, and its exporter multiplies where it could select. The filler is -1e9 or so: that hides keys if every score is
-provably above it by more than what the exponential can still tell from 0, so that the weight of a hidden key is 0 wherever a
-key of its row is kept. Where none is, the weights are multiplied by 0, and the runtime's kernel gives zeros too.
+Keras masks this way, and its exporter multiplies instead of selecting. The filler is about -1e9. It hides keys if every score
+is provably far above it, so that the exponential of the difference is 0. A row without kept keys has weights multiplied by 0,
+and the runtime's kernel gives zeros too.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ortfuse.targets import Quirk
 
 from .._common import is_filled_with
 from .._proofs import FINITE_SCORES, NEVER_EMPTY
-from ._sizes import lowest
-from .dot_product import LOWEST, heads_are_shared_alike, replacements, weights_have_known_length
+from ._score_bounds import lowest
+from .sdpa import LOWEST, heads_are_shared_alike, replacements, weights_have_known_length
 
 SOURCE = "https://keras.io/api/layers/activation_layers/softmax"
 
@@ -98,7 +98,7 @@ def _truths(build: Any) -> ir.Value:
 
 RULES = [
     Rule(
-        name="attention.sdpa_kept",
+        name="attention.sdpa_multiplicative_mask",
         formula="p = m softmax(m s q k^T + (1 - m) filler); p v",
         pattern=weights.named("weights") @ var("value", "b g u v"),
         replace=tuple(_MADE),

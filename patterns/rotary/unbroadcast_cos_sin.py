@@ -1,13 +1,13 @@
-"""Rotary position embedding by angles that all elements of the batch share.
+"""Remove the Expand of cosines and sines that the whole batch shares, by com.microsoft RotaryEmbedding.
 
     rope(x, expand(cos, batch), expand(sin, batch)) = rope from the first position of a table, cos and sin
     squeeze(f(angles)) = f(squeeze(angles))         squeeze(unsqueeze(positions, (0, 2)), 0) = unsqueeze(positions, 1)
 
-ONNX's operator wants the angles of every element of a batch, so that cosines and sines are expanded, to sizes that are computed
-first. That of com.microsoft reads the rows of a table from a given position on, for all of the batch: it computes the same bits,
-in the same time. The axis of the batch that positions were given then goes where it came from.
+ONNX's RotaryEmbedding needs the angles of every element of a batch, so that cosines and sines are expanded. The operator of
+com.microsoft reads the rows of a table from a given position on, for the whole batch. It computes the same bits in the same
+time. The Squeeze of the batch axis then moves up to the positions.
 
-The rules run in the last pass: fusions look for ONNX's operator.
+The rules run in the last pass, because fusions look for ONNX's operator.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _counted(build: Any) -> ir.Value:
 def _moved(name: str, behind: Pattern, before: Pattern, *guards: Any, **proof: Any) -> Rule:
     return Rule(
         name=f"rotary.{name}",
-        formula=f"squeeze({name.removeprefix('squeezed_')}(angles), 0)",
+        formula=f"squeeze({name.removeprefix('squeeze_of_')}(angles), 0)",
         pattern=_squeezed(behind),
         replace=before,
         is_refinement=True,
@@ -187,12 +187,12 @@ def _squeezes() -> Iterator[Rule]:
     inner: Pattern = op.Squeeze(angles, _first)
     for name in ("Cos", "Sin"):
         function = getattr(op, name)
-        yield _moved(f"squeezed_{name.lower()}", function(angles).kept(), function(inner))
+        yield _moved(f"squeeze_of_{name.lower()}", function(angles).kept(), function(inner))
     factors = const("factors")
-    yield _moved("squeezed_mul", op.Mul(angles, factors).kept(), op.Mul(inner, factors), factors_have_fewer_axes)
+    yield _moved("squeeze_of_mul", op.Mul(angles, factors).kept(), op.Mul(inner, factors), factors_have_fewer_axes)
     to = attr("to")
     yield _moved(
-        "squeezed_cast", op.Cast(angles, to=to).kept(), op.Cast(inner, to=to),
+        "squeeze_of_cast", op.Cast(angles, to=to).kept(), op.Cast(inner, to=to),
         attributes={"to": [int(ir.DataType.DOUBLE)]},
     )  # fmt: skip
 
@@ -210,7 +210,7 @@ def _others(match: Match) -> np.ndarray[Any, Any]:
 
 RULES = [
     Rule(
-        name="rotary.shared_angles",
+        name="rotary.unbroadcast_cos_sin",
         formula="rotary(x, expand(cos), expand(sin))",
         is_refinement=True,
         pattern=op.RotaryEmbedding(
@@ -241,7 +241,7 @@ RULES = [
     ),
     *_squeezes(),
     Rule(
-        name="rotary.squeezed_unsqueeze",
+        name="rotary.squeeze_of_unsqueeze",
         formula="squeeze(unsqueeze(positions, axes), 0)",
         pattern=_squeezed(op.Unsqueeze(positions, axes=attr("added")).kept()),
         replace=op.Unsqueeze(positions, computed("others", _others)),

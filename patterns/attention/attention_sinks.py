@@ -1,9 +1,9 @@
-"""Attention with sinks: a learned score for each head that takes part in the softmax but weighs no value.
+"""Replace attention sinks by a key and a value of zeros: a sink is a learned score per head that takes part in the softmax alone.
 
 softmax(concat(s q k^T + mask, sink))[:t] v = softmax(s q concat(0, k)^T + concat(sink, mask)) concat(0, v)
 
-on [batch, heads, length, size] (Xiao et al., arXiv:2309.17453): a key of zeros has the score 0, to which the sink is added as a
-mask, and a value of zeros. They stand first, so that no row hides its first key.
+on [batch, heads, length, size] (Xiao et al., arXiv:2309.17453). A key of zeros has the score 0, and the sink is its mask.
+It stands first, so that no row hides its first key.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _attention(match: Match) -> Pattern:
 
 RULES = [
     Rule(
-        name="attention.sinks",
+        name="attention.sink_logits_to_zero_key",
         formula="softmax(concat(s q k^T + mask, sink))[:t] v",
         is_refinement=True,
         pattern=weights[..., :"t"] @ value,

@@ -1,9 +1,8 @@
-"""A factor of the queries of an operator, as part of its scale.
+"""Fold a factor of the queries into the scale of Attention.
 
 attention(c q, k, v; scale) = attention(q, k, v; c scale)
 
-Scores that are spelled out take such factors themselves (`dot_product`). One that is moved later, as through a rotation, meets
-the operator.
+`sdpa` takes such factors itself. These rules serve factors that reach the operator later, such as one sunk below a rotation.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, attr, opt, redundant, scalar, var
 
 from .._proofs import COST, FINITE_SCORES, NEVER_EMPTY
-from .dot_product import PAPER
-from .heads import attention
+from .heads_and_cache import attention
+from .sdpa import PAPER
 
 
 def _is_number(scale: Any, facts: Any) -> bool:
@@ -56,7 +55,7 @@ after = attention(var("query"), *rest, scale=_scale, outputs=4, **kept)
 
 RULES = [
     Rule(
-        name="attention.factor",
+        name="attention.fold_query_scale",
         formula="attention(factor query, key, value, mask)",
         is_refinement=True,
         pattern=before.naming(present_key=1, present_value=2, weights=3),

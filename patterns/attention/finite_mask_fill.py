@@ -1,15 +1,15 @@
-"""Attention scores that a finite number replaces, `scores.masked_fill(mask, -1e4)`, as an additive mask.
+"""Canonicalize scores that are filled with a finite number, `scores.masked_fill(mask, -1e4)`, to an additive mask.
 
     softmax(where(keep, s q k^T + m, filler)) = softmax(s q k^T + where(keep, m, lowest))
     softmax(keep (s q k^T + m) + (1 - keep) filler) = softmax(s q k^T + where(keep, m, lowest))    keep is 1 or 0
 
-Both sides give a hidden key no weight if all scores of kept keys are at least `VANISHES` above the filler, where exp is 0. A
-query that keeps no key weighs all keys alike on both sides, since every score is lost in rounding beside `lowest`. How low
-scores can be follows from a cap, from the norms of queries and keys (a layer of normalised vectors), or from the ranges of
-their elements. Beside a filler of `COARSE` or less a score is taken to be far above it: one that is not would be rounded to
-multiples of 8. Otherwise the rule asks for the assumption `fills-hide`.
+Both sides give a hidden key no weight if all scores of kept keys exceed the filler by `VANISHES`, since exp is 0 there. A
+query without kept keys weighs all keys alike on both sides, since every score is lost in rounding beside `lowest`. The lower
+bound of scores follows from a cap, from the norms of normalised queries and keys, or from the ranges of their elements.
+A score is assumed to be far above a filler of `COARSE` or less: otherwise it would be rounded to multiples of 8. In all
+other cases the rule needs the assumption `fills-hide`.
 
-`masks` has the rules for fillers in which any score is lost.
+`additive_mask` has the rules for fillers in which any score is lost.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, o
 
 from .._common import array_like
 from .._proofs import FINITE_SCORES
-from ._masks import DEEP, DEEPEST_ALLOWED, mask_range
-from .dot_product import PAPER
-from .masks import chooses_by_truths, operands_are_computed
+from ._mask_values import DEEP, DEEPEST_ALLOWED, mask_range
+from .additive_mask import chooses_by_truths, operands_are_computed
+from .sdpa import PAPER
 
 VANISHES = 104.0
 """A score that is so far below the largest one has no weight: exp(-104) is 0 in float32."""
@@ -201,12 +201,12 @@ RULES = [
     *(
         _rule(name, formula, _chosen(hide), hide=hide, shapes=_SHAPES, assumes=FINITE_SCORES)
         for name, formula, hide in (
-            ("filled_kept_scores", "where(keep, s q k^T + mask, filler)", False),
-            ("filled_hidden_scores", "where(hide, filler, s q k^T + mask)", True),
+            ("finite_fill_where_keep_to_additive_mask", "where(keep, s q k^T + mask, filler)", False),
+            ("finite_fill_where_hide_to_additive_mask", "where(hide, filler, s q k^T + mask)", True),
         )
     ),
     _rule(
-        "filled_multiplied_scores", "keep (s q k^T + mask) + (1 - keep) filler", _multiplied(),
+        "finite_fill_keep_times_scores_to_additive_mask", "keep (s q k^T + mask) + (1 - keep) filler", _multiplied(),
         shapes=_SHAPES[0], assumes=FINITE_SCORES, attributes={"to": [int(ir.DataType.FLOAT)]},
         scalars={"one": [1.0], "filler": [-1000.0, -1e9]},
     ),

@@ -1,13 +1,13 @@
-"""Attention whose matrices are the other way round: values first, or keys as rows of the scores.
+"""Transpose attention whose matrices are the other way round: values first, or keys as rows of the scores.
 
 v softmax(s q k^T)^T = attention(q, k, v^T)^T                    blocks of vision networks that have channels first
 
 v p^T = (p v^T)^T                                   softmax of (k q^T) over its rows = (softmax of (q k^T) over its columns)^T
 
-(k q^T)^T = q k^T                                   on the way to a softmax
+(k q^T)^T = q k^T                                   above a Softmax
 
-The first makes Transposes that are executed, so that it is left where there are few positions. The second and third are applied
-where the Transposes that they make are next to others, with which they are one.
+The first adds Transposes that are executed, and is skipped for few positions. The second and third apply only if their
+Transposes merge with neighbouring ones.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, op, redundant, scalar, var
 
 from .._proofs import COST, FINITE_SCORES, NEVER_EMPTY
-from .dot_product import PAPER, heads_are_shared_alike, scale
-from .masks import leads_to_softmax, operands_are_computed
-from .values import is_softmax, softmax_of_scores
+from .additive_mask import leads_to_softmax, operands_are_computed
+from .concat_values import is_softmax, softmax_of_scores
+from .sdpa import PAPER, heads_are_shared_alike, scale
 
 OPSET_OF_ONE_AXIS = 13
 
@@ -103,7 +103,7 @@ def _values_first(note: str, queries: str, keys: str, turned: tuple[int, ...]) -
     scores = scalar("score_scale") * ((scalar("query_scale") * var("query", f"{queries} s d")) @ key)
     given = op.Softmax(scores, axis=-1).named("weights")
     return Rule(
-        name=f"attention.sdpa_values_first{note}",
+        name=f"attention.sdpa_value_times_transposed_weights{note}",
         formula="v softmax(s q k^T)^T",
         pattern=op.MatMul(
             var("value", f"{keys} v u"), op.Transpose(given, perm=attr("perm", _swaps_the_last, "a swap"))
@@ -134,9 +134,9 @@ def _turned_attention(match: Match) -> Pattern:
 
 RULES = [
     _values_first("", "b h", "b g", (0, 1, 3, 2)),
-    _values_first("_merged", "b", "b", (0, 2, 1)),
+    _values_first("_merged_heads", "b", "b", (0, 2, 1)),
     Rule(
-        name="attention.values_first",
+        name="attention.value_times_transposed_weights",
         formula="v softmax(scores)^T",
         is_refinement=True,
         pattern=op.MatMul(values, op.Transpose(weights, perm=perm)),
@@ -153,7 +153,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="attention.keys_first",
+        name="attention.softmax_over_rows_of_keys",
         formula="softmax(s k q^T) over the rows",
         is_refinement=True,
         pattern=op.Softmax(scalar("scale") * op.MatMul(first, second), axis=attr("axis")),
@@ -171,7 +171,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="attention.scores_turned",
+        name="attention.transpose_of_key_query_product",
         formula="(k q^T)^T, on the way to a softmax",
         is_refinement=True,
         pattern=op.Transpose(

@@ -1,10 +1,10 @@
-"""Attention within windows, which have an axis of their own between batch and heads.
+"""Merge the window axis of attention into the batch axis.
 
 attention(q, k, v) on [batch, windows, heads, length, size] = split(attention(merge(q), merge(k), merge(v)))
 
-on [batch * windows, heads, length, size], to which the rules of `dot_product` apply. A mask that is not the same for all windows
-is repeated and merged alike. Where the axis next to the scores has size 1, as a single window behind the heads, it is the one
-that is merged: heads stay an axis of their own.
+on [batch * windows, heads, length, size], to which the rules of `sdpa` apply. A mask that differs between windows is
+repeated and merged alike. If the axis next to the scores has size 1, as a single window behind the heads, that axis is
+merged instead, and the heads stay an axis of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
 
 from .._common import ints
-from .dot_product import PAPER
+from .sdpa import PAPER
 
 query, value = var("query", "b c h s d"), var("value", "b c h u v")
 key, transposed = var("key", "b c h t d"), var("transposed_key", "b c h d t")
@@ -61,7 +61,7 @@ def _attention(match: Match) -> Op:
 
 RULES = [
     Rule(
-        name="attention.windows",
+        name="attention.merge_window_axis_into_batch",
         formula="softmax(s q k^T + mask) v on [batch, windows, heads, length, size]",
         is_refinement=True,
         pattern=softmax.named("weights", "b c h s t") @ value,

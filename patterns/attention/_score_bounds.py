@@ -1,4 +1,4 @@
-"""How large scores of attention can be, if what they are computed of is finite.
+"""Upper bounds of attention scores whose inputs are finite.
 
 |layernorm(x) g + b| <= sqrt(n) max |g| + max |b|       |x / rms(x) g| <= sqrt(n) max |g|           of n numbers each
 |x W| <= max |x| max over columns of the sums of |W|            |x y| <= n max |x| max |y|

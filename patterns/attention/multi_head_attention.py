@@ -1,9 +1,9 @@
-"""com.microsoft MultiHeadAttention, for attention with an unknown mask or on targets without ai.onnx Attention.
+"""Fuse com.microsoft MultiHeadAttention, for unknown masks or targets without ai.onnx Attention.
 
 merge(softmax(s q k^T + mask) v) with the heads split off the last axis
 
-The kernel computes a plain softmax, so the result for fully masked rows does not change, whatever the mask contains. The
-pass runs after `fuse.attention`, on what that had to leave alone.
+The kernel computes a plain softmax, so fully masked rows keep their result for any mask. The pass runs after
+`fuse.attention`, on the sites that it left.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ortfuse.rewrite.pattern import Match, Op, Pattern, computed, ms, op, opt, r
 
 from .._common import ints
 from .._proofs import FINITE_SCORES, masked
-from .dot_product import LOWEST
+from .sdpa import LOWEST
 
-PASS = "fuse.attention_fallback"
+PASS = "fuse.multi_head_attention"
 """A separate pass, which runs after all of fuse.attention on what that left."""
 
 SOURCE = "ONNX Runtime contrib operator MultiHeadAttention"
@@ -107,7 +107,7 @@ PROOF = Proof(
 
 RULES = [
     Rule(
-        name="attention.multi_head",
+        name="attention.to_multi_head_attention",
         formula="transpose(softmax(s split(query) split(key)^T + mask) split(value))",
         pattern=op.Transpose(_spelled("b n", query, key, value), perm=(0, 2, 1, 3)),
         replace=(_plain(opt(mask)), _plain(_row_for_each(op.Shape(query, start=1, end=2)))),
@@ -130,7 +130,7 @@ RULES = [
     ),
     Rule(
         # As torch.nn.MultiheadAttention writes it.
-        name="attention.multi_head_length_first",
+        name="attention.to_multi_head_attention_sequence_first",
         formula="transpose(softmax(s split(queries) split(keys)^T + mask) split(values))",
         pattern=op.Transpose(_spelled("n b", queries, keys, values), perm=(2, 0, 1, 3)),
         replace=(_length_first(opt(mask)), _length_first(_row_for_each(op.Shape(queries, start=0, end=1)))),

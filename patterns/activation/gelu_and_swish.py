@@ -1,4 +1,4 @@
-"""GELU in its erf and tanh forms, each also with a preceding bias; swish.
+"""Fuse GELU in its erf and tanh forms, GELU with a bias, and Swish.
 
 gelu(x)      = x/2 (1 + erf(x / sqrt 2))                               Hendrycks & Gimpel, arXiv:1606.08415
 swish(x)     = x sigmoid(alpha x); alpha = 1 is SiLU, 1.702 quick GELU            arXiv:1710.05941, arXiv:1606.08415
@@ -118,7 +118,7 @@ def _half(name: str, *spellings: Callable[[Pattern], Pattern]) -> Rule:
     first, other = (spelling(x) for spelling in spellings)
     return Rule(
         # As its definition, the runtime executes up to eight operators.
-        name=f"gelu.half_{name}",
+        name=f"gelu.float16_{name}_in_float32",
         is_refinement=True,
         spells_out=True,
         formula="gelu(x), x of float16",
@@ -173,7 +173,7 @@ RULES = [
     ),
     Rule(
         # As its definition, the runtime executes four operators.
-        name="swish.executed",
+        name="swish.to_quick_gelu",
         spells_out=True,
         pattern=op.Swish(x, alpha=attr("alpha")),
         replace=ms.QuickGelu(x, alpha=attr("alpha")),
@@ -183,7 +183,7 @@ RULES = [
     ),
     Rule(
         # The standard has it from opset 24 on; where there is no kernel, the runtime executes its definition.
-        name="swish.operator",
+        name="swish.from_quick_gelu",
         is_refinement=True,
         by_definition=True,
         on_request=True,
@@ -206,7 +206,7 @@ RULES = [
     _gelu_tanh("gelu.tanh", "x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", tanh_gelu),
     _gelu_tanh("gelu.sigmoid", "x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3))", sigmoid_gelu),
     Rule(
-        name="gelu.bias_erf",
+        name="gelu.add_bias_to_bias_gelu",
         is_refinement=True,
         pattern=erf_op,
         replace=ms.BiasGelu(x, var("bias")),
@@ -216,7 +216,7 @@ RULES = [
     ),
     Rule(
         # As other rules here write it for want of a kernel.
-        name="gelu.bias_erf_casts",
+        name="gelu.add_bias_to_bias_gelu_between_casts",
         is_refinement=True,
         formula="float16(gelu(float32(x + bias)))",
         pattern=op.Cast(
@@ -230,7 +230,7 @@ RULES = [
         proof=Proof(shapes=WITH_BIAS, dtypes=("float16",), redundant=REDUNDANT),
     ),
     Rule(
-        name="gelu.bias_tanh",
+        name="gelu.add_bias_to_fast_gelu",
         is_refinement=True,
         pattern=tanh_op,
         replace=ms.FastGelu(x, var("bias")),

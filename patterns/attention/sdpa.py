@@ -1,10 +1,10 @@
-"""Scaled dot-product attention.
+"""Fuse scaled dot-product attention.
 
     attention(q, k, v) = softmax(s q k^T + mask) v                          Vaswani et al., arXiv:1706.03762
 
 on [batch, heads, length, size], or [batch, length, size] if the heads are merged into the batch axis. The scale may be applied
-anywhere, the scores may be capped (cap tanh(s q k^T / cap)), NaN rows may be zeroed, and the weights may be used elsewhere.
-`masks` brings masks into this form, `heads` absorbs the nodes that split and repeat the heads.
+anywhere. The scores may be capped (cap tanh(s q k^T / cap)), NaN rows may be zeroed, and the weights may be used elsewhere.
+`additive_mask` brings masks into this form; `heads_and_cache` absorbs the nodes that split and repeat the heads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ortfuse.targets import Quirk
 
 from .._common import array_like, ints
 from .._proofs import FINITE_SCORES, NEVER_EMPTY, masked
-from ._masks import DEEPEST_ALLOWED, acts_alike, keeps_a_key, mask_range
+from ._mask_values import DEEPEST_ALLOWED, acts_alike, keeps_a_key, mask_range
 
 PAPER = "arXiv:1706.03762"
 LOWEST = -3.4028234663852886e38

@@ -1,9 +1,9 @@
-"""The values that an attention mask can have, which decide which operator computes the same for fully masked rows.
+"""Values that an attention mask can have; they decide which operator computes the same for fully masked rows.
 
-`softmax(scores + mask)` differs from the kernels only where a whole row is masked. Plain softmax gives the uniform
-distribution for a finite filler and NaN for -inf; the runtime's ai.onnx Attention gives zeros as soon as every mask value
-of a row is -inf or the lowest number of the type. Causal masks never mask a whole row: query i sees the keys 0 to i, so
-nothing in the first column of the mask hides a key. Where a key is appended to those given, nothing in the last one does.
+`softmax(scores + mask)` differs from the kernels only if a whole row is masked. Plain softmax gives the uniform
+distribution for a finite filler and NaN for -inf. The runtime's ai.onnx Attention gives zeros as soon as every mask value
+of a row is -inf or the lowest number of the type. Causal masks never mask a whole row: query i sees the keys 0 to i.
+So nothing in the first column of the mask hides a key. If a key is appended to those given, nothing in the last one does.
 
 The ranges of values are provable facts, except for one assumption, `tame`.
 """

@@ -1,11 +1,11 @@
-"""Softplus, softsign, and Mish through its softplus.
+"""Fuse Softplus and Softsign, and the Softplus inside Mish.
 
 softplus(x) = log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|))
 mish(x)     = x tanh(softplus(x))                                                  Misra, arXiv:1908.08681
 softsign(x) = x / (1 + |x|)
 
-log(1 + exp(x)) is infinite where exp(x) overflows (above 88 in float32), whereas Softplus is not, so on its own it is not
-equivalent. Inside a hyperbolic tangent it is, because tanh of either is 1.
+log(1 + exp(x)) is infinite if exp(x) overflows (above 88 in float32), but Softplus is not. On its own it is not equivalent.
+Inside a Tanh it is, because the Tanh of either is 1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def threshold_is_high(match: Match) -> Refusal | None:
 
 RULES = [
     Rule(
-        name="softplus.stable",
+        name="softplus.max_plus_log_one_plus_exp",
         formula="max(x, 0) + log(1 + exp(-|x|))",
         pattern=op.Relu(x) + op.Log(1 + op.Exp(-op.Abs(x))),
         replace=op.Softplus(x),
@@ -56,7 +56,7 @@ RULES = [
         proof=Proof(shapes=SHAPES, typical=TYPICAL),
     ),
     Rule(
-        name="softplus.threshold",
+        name="softplus.where_above_threshold",
         formula="where(beta x > threshold, x, softplus(beta x) / beta)",
         pattern=op.Where(op.Greater(steep, scalar("threshold")), x, scalar("inverse") * op.Softplus(steep)),
         replace=scalar("inverse") * op.Softplus(scalar("beta") * x),
@@ -70,7 +70,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="softplus.log_exp",
+        name="softplus.log_of_one_plus_exp",
         pattern=log_exp,
         replace=op.Softplus(x),
         exactness=Exactness.APPROXIMATE,
@@ -78,7 +78,7 @@ RULES = [
         proof=Proof(shapes=SHAPES, typical=TYPICAL),
     ),
     Rule(
-        name="softplus.mish",
+        name="softplus.inside_tanh_of_mish",
         formula="tanh(log(1 + exp(x)))",
         pattern=op.Tanh(log_exp),
         replace=op.Tanh(op.Softplus(x)),
@@ -87,7 +87,7 @@ RULES = [
         proof=Proof(shapes=SHAPES, typical=TYPICAL),
     ),
     Rule(
-        name="softsign.quotient",
+        name="softsign.x_over_one_plus_abs",
         pattern=x / (1 + op.Abs(x)),
         replace=op.Softsign(x),
         exactness=Exactness.ROUNDING,

@@ -1,8 +1,8 @@
-"""Attention with masks that are the same for the whole batch or for all heads, as which the kernel takes them.
+"""Remove the Expand of an attention mask that is the same for the whole batch or for all heads.
 
 attention(q, k, v, expand(mask, shape)) = attention(q, k, v, mask)
 
-Queries and keys the mask has to have all. The rules run in the last pass, when masks are as large as they will be.
+The mask must have all queries and keys. The rules run in the last pass, when masks have their final size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, ms, op, opt, var
 
 from .._proofs import NEVER_EMPTY
-from .dot_product import PAPER
+from .sdpa import PAPER
 
 PASS = "cpu_decompositions"
 
@@ -64,7 +64,7 @@ _OTHERS = {"present_key": 1, "present_value": 2, "weights": 3}
 
 RULES = [
     Rule(
-        name="attention.narrow_mask",
+        name="attention.unbroadcast_mask",
         formula="attention(query, key, value, expand(mask))",
         is_refinement=True,
         pattern=_standard(_expanded).naming(**_OTHERS),
@@ -90,7 +90,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="attention.narrow_mask_contrib",
+        name="attention.unbroadcast_mask_multi_head",
         formula="MultiHeadAttention(query, key, value, expand(mask))",
         is_refinement=True,
         pattern=_contrib(_expanded),

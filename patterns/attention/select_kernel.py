@@ -1,9 +1,9 @@
-"""Attention over long sequences: com.microsoft MultiHeadAttention where it was measured to be faster than ai.onnx Attention.
+"""Select com.microsoft MultiHeadAttention for unmasked attention if it was measured to be faster than ai.onnx Attention.
 
 attention(q, k, v) on [batch, length, heads * size], without a mask
 
-Without a mask the contrib kernel works through the keys block by block (Dao et al., arXiv:2205.14135) and never holds the
-whole matrix of scores, which pays off as soon as that exceeds the processor's caches; for short sequences it is slower.
+Without a mask, the contrib kernel goes through the keys block by block (Dao et al., arXiv:2205.14135). It never holds the
+whole matrix of scores, which is faster once that exceeds the processor's caches. It is slower for short sequences.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _sizes(length: int, size: int, keys: int | None = None) -> dict[str, str]:
 
 RULES = [
     Rule(
-        name="attention.long",
+        name="attention.unmasked_to_multi_head_attention",
         formula="attention(query, key, value) without a mask",
         is_refinement=True,
         pattern=op.Attention(query, key, value, q_num_heads=heads, kv_num_heads=heads, scale=scale),

@@ -1,4 +1,4 @@
-"""Brings attention masks into one form: softmax(s q k^T + mask).
+"""Canonicalize attention masks to one additive mask: softmax(s q k^T + mask).
 
 (s q k^T + a) + b = s q k^T + (a + b)          (s q k^T + a) - b = s q k^T + (a + -b)
 softmax(where(keep, s q k^T + m, filler)) = softmax(s q k^T + where(keep, m, filler))
@@ -7,9 +7,9 @@ softmax(max(s q k^T + m, filler)) = softmax(s q k^T + max(m, filler))
 windows(s q k^T) + w = windows(s q k^T + merged(w))
 grid(s q k^T) + r = grid(s q k^T + merged(r))
 
-The second to the fourth hold if any score added to the filler is lost in rounding. In the last but one, the scores have a window
-axis that is merged with the batch axis: [batch * windows, heads, queries, keys]. In the last, queries and keys are pixels, whose
-rows and columns are axes of their own: [batch, query rows, query columns, key rows, key columns].
+The second to the fourth hold if any score added to the filler is lost in rounding. In `windows`, the scores have a window
+axis that is merged with the batch axis: [batch * windows, heads, queries, keys]. In `grid`, queries and keys are pixels with
+axes of their own for rows and columns: [batch, query rows, query columns, key rows, key columns].
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from ortfuse.rewrite.pattern import (
 
 from .._common import array_like, ints
 from .._proofs import COST, FINITE_SCORES
-from ._masks import DEEP
-from .dot_product import LOWEST, PAPER
+from ._mask_values import DEEP
+from .sdpa import LOWEST, PAPER
 
 query, transposed = var("query", "_ _ _ _"), var("transposed_key", "_ _ _ _")
 product = scalar("score_scale") * (query @ transposed)
@@ -295,22 +295,22 @@ _KEPT = np.tril(np.ones((5, 7)))
 
 RULES = [
     _rule(
-        "masks_first", "(s q k^T + first_mask) + second_mask",
+        "sum_of_two_masks", "(s q k^T + first_mask) + second_mask",
         (op.Add(op.Add(product, first_mask), second_mask), op.Add(product, op.Add(first_mask, second_mask))),
         second_mask_is_no_product,
     ),
     _rule(
-        "subtracted_mask", "(s q k^T + first_mask) - mask",
+        "subtracted_mask_to_added", "(s q k^T + first_mask) - mask",
         (op.Sub(product + opt(first_mask), mask), product + opt(first_mask) + op.Neg(mask)),
     ),
     _rule(
-        "scaled_sum", "outer (s q k^T + mask)",
+        "distribute_scale_over_masked_scores", "outer (s q k^T + mask)",
         (scalar("outer") * (product + mask).named("masked"), op.Mul(product, outer) + op.Mul(mask, outer)),
         something_is_scaled,
         assumes=FINITE_SCORES,
     ),
     _rule(
-        "window_mask", "windows(s q k^T + first_mask) + mask", _of_windows(), windows_are_counted,
+        "hoist_mask_above_window_reshape", "windows(s q k^T + first_mask) + mask", _of_windows(), windows_are_counted,
         source="arXiv:2103.14030",
         shapes=_WINDOWS,
         opset=17,
@@ -325,7 +325,8 @@ RULES = [
         },
     ),
     _rule(
-        "grid_mask", "grid(s q k^T + first_mask) + mask + second_mask", _of_grid("b _ _", "b _ _", "b"), grid_is_known,
+        "hoist_mask_above_grid_reshape",
+        "grid(s q k^T + first_mask) + mask + second_mask", _of_grid("b _ _", "b _ _", "b"), grid_is_known,
         source="arXiv:2112.01526",
         shapes={
             "p": 2, "q": 3, "k": 3, "l": 4, "query": "b 6 5", "transposed_key": "b 5 12", "first_mask": "b 6 12",
@@ -334,7 +335,7 @@ RULES = [
         opset=17,
     ),
     _rule(
-        "grid_mask_of_heads", "grid(s q k^T + first_mask) + mask + second_mask, batch and heads merged",
+        "hoist_mask_above_grid_reshape_merged_heads", "grid(s q k^T + first_mask) + mask + second_mask, batch and heads merged",
         _of_grid("b h _ _", "b h _ _", "(b h)"), grid_is_known,
         source="arXiv:2112.01526",
         shapes={
@@ -346,11 +347,11 @@ RULES = [
         uncovered=_NO_CONSTANTS,
     ),
     _rule(
-        "floored_scores", "max(s q k^T + mask, filler)", _floored(), floors_out_of_reach,
+        "max_with_floor_to_mask", "max(s q k^T + mask, filler)", _floored(), floors_out_of_reach,
         shapes={"mask": "1 2 s t"}, assumes=FINITE_SCORES,
     ),
-    _factor_rule("head_factor", "*", op.Mul),
-    _factor_rule("head_divisor", "/", op.Div),
+    _factor_rule("fold_per_head_scale_into_query", "*", op.Mul),
+    _factor_rule("fold_per_head_divisor_into_query", "/", op.Div),
     *(
         _rule(
             name, formula, _chosen(hide), hides_altogether,
@@ -362,17 +363,19 @@ RULES = [
             inputs={"keep": "bool"}, assumes=FINITE_SCORES,
         )
         for name, formula, hide in (
-            ("kept_scores", "where(keep, s q k^T + mask, filler)", False),
-            ("hidden_scores", "where(hide, filler, s q k^T + mask)", True),
+            ("where_keep_to_additive_mask", "where(keep, s q k^T + mask, filler)", False),
+            ("where_hide_to_additive_mask", "where(hide, filler, s q k^T + mask)", True),
         )
     ),
     _rule(
-        "multiplied_scores", "keep (s q k^T + mask) + (1 - keep) filler", _multiplied(), chooses_by_truths, hides_altogether,
+        "keep_times_scores_to_additive_mask",
+        "keep (s q k^T + mask) + (1 - keep) filler", _multiplied(), chooses_by_truths, hides_altogether,
         shapes={"mask": "1 2 s t", "keep": "b 1 1 t"}, inputs={"keep": "bool"}, assumes=FINITE_SCORES,
         attributes={"to": [int(ir.DataType.FLOAT)]}, scalars={"filler": [LOWEST, -1e31]},
     ),
     _rule(
-        "multiplied_constants", "ones_and_zeros (s q k^T) + fillers", _multiplied_constants(), fills_where_zero,
+        "constant_keep_times_scores_to_additive_mask",
+        "ones_and_zeros (s q k^T) + fillers", _multiplied_constants(), fills_where_zero,
         shapes={"query": "b 2 5 4", "transposed_key": "b 2 4 7", "factor": "5 7", "fillers": "5 7"}, assumes=FINITE_SCORES,
         constants={"factor": _KEPT, "fillers": (1 - _KEPT) * LOWEST},
     ),

@@ -1,11 +1,11 @@
-"""Sigmoid and hyperbolic tangent, spelled by exponentials or by each other.
+"""Fuse Sigmoid and Tanh from exponentials, and each from the other.
 
 sigmoid(x) = 1 / (1 + exp(-x)) = exp(x) / (1 + exp(x)) = (1 + tanh(x/2)) / 2
 tanh(x)    = 2 sigmoid(2x) - 1 = (exp(x) - exp(-x)) / (exp(x) + exp(-x))
            = (1 - exp(-2x)) / (1 + exp(-2x)) = (exp(2x) - 1) / (exp(2x) + 1)
 
-Where an exponential overflows, 1 / (1 + exp(-x)) is 0, as it should be. Quotients of two exponentials are NaN there: they are
-taken for what they mean only where x is known to be moderate, or on request.
+If an exponential overflows, 1 / (1 + exp(-x)) is 0, as it should be. Quotients of two exponentials are NaN there.
+The rules fuse such quotients if x is known to be small enough. The `unbounded` rules need `--approximate`.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _quotient(name: str, pattern: Pattern, kind: str, factor: Callable[[Match], 
     opposite = (are_opposite,) if kind == "Tanh" and "negated" in str(pattern) else ()
     bounded = (redundant("the exponents would not be moderate")(is_steep), is_moderate, *opposite)
     variants: list[tuple[str, Exactness, tuple[Guard, ...], dict[str, Any]]] = [
-        ("_of_any", Exactness.APPROXIMATE, (is_steep, *opposite), {})
+        ("_unbounded", Exactness.APPROXIMATE, (is_steep, *opposite), {})
     ]
     if kind == "Tanh":  # of numbers near 0, Sigmoid is less exact than the quotient
         variants.append(("", Exactness.ROUNDING, bounded, {"x": _bounded}))
@@ -195,7 +195,7 @@ def _quotient(name: str, pattern: Pattern, kind: str, factor: Callable[[Match], 
 
 RULES = [
     Rule(
-        name="sigmoid.reciprocal",
+        name="sigmoid.reciprocal_of_one_plus_exp",
         pattern=1 / (1 + rising),
         replace=_times(op.Sigmoid, lambda match: -_exponent(match)),
         makes=("Sigmoid", "Mul", "Neg"),
@@ -205,7 +205,7 @@ RULES = [
         proof=Proof(shapes=SHAPES, scalars={"steepness": [-1.0, -2.0, 1.0]}, typical=TYPICAL),
     ),
     Rule(
-        name="tanh.sigmoid",
+        name="tanh.from_scaled_sigmoid",
         pattern=scalar("gain") * curve + scalar("offset") | scalar("offset") - scalar("lost") * curve,
         replace=_times(op.Tanh, _signed_half),
         makes=("Tanh", "Mul", "Neg"),
@@ -218,8 +218,10 @@ RULES = [
             typical=TYPICAL,
         ),
     ),
-    *_quotient("sigmoid.quotient", rising / (1 + rising), "Sigmoid", _exponent),
-    *_quotient("tanh.quotient", (rising - falling) / (rising + falling), "Tanh", _exponent),
-    *_quotient("tanh.quotient_rising", (rising - 1) / (rising + 1), "Tanh", _half),
-    *_quotient("tanh.quotient_falling", (1 - rising) / (1 + rising), "Tanh", lambda match: -_half(match)),
+    *_quotient("sigmoid.exp_over_one_plus_exp", rising / (1 + rising), "Sigmoid", _exponent),
+    *_quotient("tanh.exp_difference_over_sum", (rising - falling) / (rising + falling), "Tanh", _exponent),
+    *_quotient("tanh.exp_minus_one_over_exp_plus_one", (rising - 1) / (rising + 1), "Tanh", _half),
+    *_quotient(
+        "tanh.one_minus_exp_over_one_plus_exp", (1 - rising) / (1 + rising), "Tanh", lambda match: -_half(match)
+    ),
 ]

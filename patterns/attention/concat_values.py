@@ -1,4 +1,4 @@
-"""One softmax that weighs several values.
+"""Concatenate values that share one softmax, so that one MatMul reads them.
 
 concat(p v, p w) = p concat(v, w)
 
@@ -49,7 +49,7 @@ def _by_length(product: Pattern) -> Pattern:
 
 RULES = [
     Rule(
-        name=f"attention.two_values{note}",
+        name=f"attention.concat_values_under_one_softmax{note}",
         formula=f"concat(softmax(scores) v, softmax(scores) w){layout}",
         is_refinement=True,
         pattern=op.Concat(moved(weights @ first), moved(weights @ second), axis=-1),
@@ -64,6 +64,6 @@ RULES = [
     )
     for note, layout, moved in (
         ("", "", _as_it_is),
-        ("_by_length", " on [batch, length, heads, size]", _by_length),
+        ("_bsnh", " on [batch, length, heads, size]", _by_length),
     )
 ]

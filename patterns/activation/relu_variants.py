@@ -1,4 +1,4 @@
-"""Rectifiers with a slope or an exponential below zero, written with Where, Max, Min and Relu.
+"""Fuse LeakyRelu, PRelu, Elu, Selu, Celu and ThresholdedRelu from Where, Max, Min and Relu.
 
 leaky_relu(x) = x where x > 0, else alpha x                                      Maas et al., 2013
 prelu(x)      = x where x > 0, else slope x, slope a tensor                      He et al., arXiv:1502.01852
@@ -7,7 +7,7 @@ selu(x)       = gamma elu(x; alpha)                                             
 celu(x)       = x where x > 0, else alpha (exp(x / alpha) - 1)                   Barron, arXiv:1704.07483
 thresholded_relu(x) = x where x > alpha, else 0
 
-In the Where forms the branch not chosen may be infinite or NaN; the other forms are refused where that would affect the result.
+In the Where forms, the branch not chosen may be infinite or NaN. The other forms are refused if that can change the result.
 """
 
 from __future__ import annotations
@@ -170,15 +170,15 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, source: str, proof: dic
 
 
 _FORMULAS = {
-    "leaky_relu.split": "x where x > 0, else alpha x",
-    "prelu.split": "x where x > 0, else slope x",
-    "prelu.of_one_slope": "prelu(x), all slopes the same",
-    "elu.split": "x where x > 0, else alpha (exp(x) - 1)",
-    "celu.split": "x where x > 0, else alpha (exp(x / alpha) - 1)",
-    "celu.elu": "alpha elu(x / alpha)",
-    "selu.split": "gamma x where x > 0, else gamma alpha (exp(x) - 1)",
-    "selu.elu": "gamma elu(x)",
-    "thresholded_relu.split": "x where x > alpha, else 0",
+    "leaky_relu.from_where_or_max_min": "x where x > 0, else alpha x",
+    "prelu.from_where_or_max_min": "x where x > 0, else slope x",
+    "prelu.uniform_slope_to_leaky_relu": "prelu(x), all slopes the same",
+    "elu.from_where_or_max_min": "x where x > 0, else alpha (exp(x) - 1)",
+    "celu.from_where_or_max_min": "x where x > 0, else alpha (exp(x / alpha) - 1)",
+    "celu.from_scaled_elu": "alpha elu(x / alpha)",
+    "selu.from_where_or_max_min": "gamma x where x > 0, else gamma alpha (exp(x) - 1)",
+    "selu.from_scaled_elu": "gamma elu(x)",
+    "thresholded_relu.from_where": "x where x > alpha, else 0",
 }
 _SLOPES = {
     "shapes": tuple(
@@ -194,7 +194,7 @@ _SELU = {"gamma": [1.5], "steepness": [1.0], "weight": [0.75], **_APART}
 
 RULES = [
     _rule(
-        "leaky_relu.split",
+        "leaky_relu.from_where_or_max_min",
         leaky_forms,
         op.LeakyRelu(x, alpha=leaky_alpha),
         "Maas, Hannun and Ng, 2013",
@@ -203,7 +203,7 @@ RULES = [
         maximum_is_leaky,
     ),
     _rule(
-        "prelu.split",
+        "prelu.from_where_or_max_min",
         prelu_forms,
         op.PRelu(x, slope | computed("slope", prelu_slope)),
         "arXiv:1502.01852",
@@ -212,7 +212,7 @@ RULES = [
         slope_is_finite,
     ),
     _rule(
-        "prelu.of_one_slope",
+        "prelu.uniform_slope_to_leaky_relu",
         op.PRelu(x, slope),
         op.LeakyRelu(x, alpha=lambda match: float(match.const("slope").flat[0])),
         "arXiv:1502.01852",
@@ -226,7 +226,7 @@ RULES = [
         same_shape("x", "root"),
     ),
     _rule(
-        "elu.split",
+        "elu.from_where_or_max_min",
         exponential_forms,
         op.Elu(x, alpha=weight),
         "arXiv:1511.07289",
@@ -235,7 +235,7 @@ RULES = [
         is_elu,
     ),
     _rule(
-        "celu.split",
+        "celu.from_where_or_max_min",
         exponential_forms,
         op.Celu(x, alpha=weight),
         "arXiv:1704.07483",
@@ -244,7 +244,7 @@ RULES = [
         is_celu,
     ),
     _rule(
-        "selu.split",
+        "selu.from_where_or_max_min",
         exponential_forms,
         op.Selu(x, alpha=lambda match: weight(match) / match["gamma"], gamma=scalar("gamma")),
         "arXiv:1706.02515",
@@ -253,7 +253,7 @@ RULES = [
         is_selu,
     ),
     _rule(
-        "celu.elu",
+        "celu.from_scaled_elu",
         scalar("outer") * op.Elu(scalar("inner") * x, alpha=1.0),
         op.Celu(x, alpha=scalar("outer")),
         "arXiv:1704.07483",
@@ -261,7 +261,7 @@ RULES = [
         is_scaled_celu,
     ),
     _rule(
-        "selu.elu",
+        "selu.from_scaled_elu",
         scalar("gamma") * op.Elu(x, alpha=attr("alpha")),
         op.Selu(x, alpha=attr("alpha"), gamma=scalar("gamma")),
         "arXiv:1706.02515",
@@ -269,7 +269,7 @@ RULES = [
         is_scaled,
     ),
     _rule(
-        "thresholded_relu.split",
+        "thresholded_relu.from_where",
         op.Where(op.Greater(x, scalar("alpha")) | op.Less(scalar("alpha"), x), x, 0.0),
         op.ThresholdedRelu(x, alpha=scalar("alpha")),
         "ONNX operator ThresholdedRelu",

@@ -1,12 +1,12 @@
-"""Attention with masks that may hide whole rows, or hold numbers of which nothing is known, as inputs of a model do.
+"""Fuse attention whose mask may hide whole rows, or is an input of the model with unknown values.
 
     softmax(s q k^T + mask) v = attention(q, k, v, mask + lift(largest of each row of the mask))
 
-A softmax of -inf alone is NaN, and one of the lowest number of the type alone is uniform; for both, the runtime's kernel gives
-zeros. Where the largest number of a row is -inf, `lift` is NaN, as -inf times 0 is; where it is the lowest number, that is raised
-to one which hides as much but is not taken for a row without keys; elsewhere it is 0.
+A softmax of -inf alone is NaN, and one of the lowest number alone is uniform. The runtime's kernel gives zeros for both.
+`lift` is NaN if the largest number of a row is -inf, because -inf times 0 is NaN. If it is the lowest number, `lift` raises it
+to one that hides as much but is not taken for a fully masked row. Otherwise `lift` is 0.
 
-The pass runs after `fuse.attention_fallback`, on what that had to leave alone.
+The pass runs after `fuse.multi_head_attention`, on the sites that it left.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ortfuse.targets import Quirk
 
 from .._common import ints
 from .._proofs import COST, NEVER_EMPTY, masked
-from ._masks import DEEPEST_ALLOWED, mask_range
-from .dot_product import (
+from ._mask_values import DEEPEST_ALLOWED, mask_range
+from .sdpa import (
     LOWEST,
     PAPER,
     heads_are_shared_alike,
@@ -35,7 +35,7 @@ from .dot_product import (
     weights_have_known_length,
 )
 
-PASS = "fuse.attention_hidden_rows"
+PASS = "fuse.attention_fully_masked_rows"
 """A separate pass, which runs after those that need not look at the rows of masks."""
 
 
@@ -97,7 +97,7 @@ _MADE, _WEIGHTS = replacements(_lifted, "ReduceMax", "Mul", "Add", "LessOrEqual"
 
 RULES = [
     Rule(
-        name="attention.sdpa_hidden_rows",
+        name="attention.sdpa_fully_masked_rows",
         formula="softmax(s q k^T + mask) v, rows hidden as a whole",
         pattern=_WEIGHED @ var("value", "b g u v"),
         replace=tuple(_MADE),

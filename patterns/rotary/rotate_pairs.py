@@ -1,9 +1,9 @@
-"""Rotary position embedding (RoPE) computed on two parts of x, as the rotation of a complex number a + ib by cos + i sin.
+"""Fuse RotaryEmbedding computed on two parts of x: the complex number a + ib rotated by cos + i sin.
 
     rope(x) = join(a cos - b sin, b cos + a sin),   a, b = parts of x          Su et al., arXiv:2104.09864
 
-The parts are the halves of the last axis, concatenated again, or its even and odd elements, interleaved again or concatenated.
-Interleaving ends with pairs: the Reshape of these may be to heads, to rows of all heads, or to heads that are repeated.
+The parts are the halves of the last axis, or its even and odd elements, which are interleaved again or concatenated.
+Interleaving ends with pairs. Their Reshape may lead to heads, to rows of all heads, or to repeated heads.
 Cosines and sines have half the size of x, as the operator expects.
 """
 
@@ -93,25 +93,25 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
     shapes = {"cos": short, "sin": f"b 1 {short}" if heads == HEADS_FIRST else f"b {short}"}
     return [
         _rule(
-            f"by_halves{note}", f"concat(a cos - b sin, b cos + a sin), a, b = halves of x{layout}",
+            f"split_halves{note}", f"concat(a cos - b sin, b cos + a sin), a, b = halves of x{layout}",
             _joined(*_turned(x[..., :"h"], x[..., "h":])), _with_rest(rotary(heads, False, cos, sin)),
             has_angles(heads, "h"), {**shapes, **rest},
         ),
         _rule(
-            f"by_elements{note}", f"stack(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2]{layout}",
+            f"even_odd_pairs{note}", f"stack(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2]{layout}",
             _stacked(heads, real, imaginary), _in_pairs(heads, rotary(heads, True, cos, sin)),
             has_angles(heads, "h"), {**shapes, "index_0": "", "index_1": ""},
             constants={"index_0": 0, "index_1": 1},
         ),
         _rule(
-            f"pairs_to_halves{note}", f"concat(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2]{layout}",
+            f"even_odd_pairs_to_halves{note}", f"concat(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2]{layout}",
             _joined(real.named("real", f"{LEADING[heads]} h"), imaginary),
             _with_rest(rotary(heads, False, cos, sin, op.Concat(x[..., ::2], x[..., 1::2], axis=-1))),
             has_angles(heads, "h"), {**shapes, **rest, "index_0": "", "index_1": ""},
             constants={"index_0": 0, "index_1": 1},
         ),
         _rule(
-            f"complex{note}", f"(a + ib)(cos + i sin), a, b = x[0::2], x[1::2]{layout}",
+            f"complex_multiply{note}", f"(a + ib)(cos + i sin), a, b = x[0::2], x[1::2]{layout}",
             op.Concat(*_turned(*columns), axis=-1),
             _in_pairs(heads, rotary(heads, True, op.Squeeze(cos, constant(-1)), op.Squeeze(sin, constant(-1)))),
             has_angles(heads, "h", 1),
@@ -127,7 +127,7 @@ def _of_rows() -> Rule:
     elements = (_element(in_pairs, number, in_pairs[..., number : number + 1]) for number in (0, 1))
     caches = (cache(angles, LENGTH_FIRST, rows) for angles in (cos, sin))
     return _rule(
-        "by_elements_of_rows", "stack(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2] on rows of heads",
+        "even_odd_pairs_merged_heads", "stack(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2] on rows of heads",
         _stacked(LENGTH_FIRST, *_turned(*elements)),
         rearrange("b s (n h two) -> b s n h two", op.RotaryEmbedding(rows, *caches, num_heads=number_of_heads, interleaved=1)),
         has_angles(LENGTH_FIRST, "h"), {"cos": "s 1 4", "sin": "b s 1 4", "index_0": "", "index_1": ""},
@@ -138,5 +138,5 @@ def _of_rows() -> Rule:
 RULES = [
     _of_rows(),
     *_rotations(HEADS_FIRST, "", ""),
-    *_rotations(LENGTH_FIRST, "_by_length", " on [batch, length, heads, size]"),
+    *_rotations(LENGTH_FIRST, "_bsnh", " on [batch, length, heads, size]"),
 ]

@@ -1,7 +1,10 @@
-"""The heads of attention: nodes that split, merge and repeat heads, and caches, are absorbed into the operator.
+"""Absorb the nodes that split, merge and repeat heads, and the Concat of a KV cache, into Attention.
 
-`merged_heads` and its like absorb what splits the heads off the last axis and moves them, so that the kernel reads and writes
-[batch, length, heads * size]; `grouped_heads` absorbs the repetition of key and value heads (Ainslie et al., arXiv:2305.13245).
+transpose(attention(split(q), split(k), split(v), mask)) = attention(q, k, v, mask; q_num_heads)
+attention(q, repeat(k), repeat(v), mask) = attention(q, k, v, mask; kv_num_heads)          Ainslie et al., arXiv:2305.13245
+attention(q, concat(past_k, k), concat(past_v, v), mask) = attention(q, k, v, mask, past_k, past_v)
+
+The `3d_inputs` rules let the kernel read and write [batch, length, heads * size].
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, op, opt,
 
 from .._common import ints
 from .._proofs import NEVER_EMPTY, masked
-from .dot_product import PAPER
+from .sdpa import PAPER
 
 mask = opt(var("mask"))
 query, key, value = var("query", "b s (h d)"), var("key", "b t (g d)"), var("value", "b t (g v)")
@@ -194,9 +197,9 @@ def _is_last(axis: Any, facts: Any) -> bool:
     return axis in (-1, 3)
 
 
-def _before_moving(kind: str, note: str) -> Rule:
+def _before_moving(kind: str, norm: str) -> Rule:
     return Rule(
-        name=f"attention.normalised_heads{note}",
+        name=f"attention.hoist_{norm}_above_head_transpose",
         formula=f"{kind}(transpose(x)) in each head",
         is_refinement=True,
         pattern=_normalised(kind, op.Transpose(query_apart, perm=(0, 2, 1, 3))),
@@ -240,7 +243,8 @@ _ANGLES: tuple[dict[str, Any], ...] = tuple(
 RULES = [
     _rule(
         # As torch.nn.MultiheadAttention writes it; what is transposed is as much as before, but in one piece with its heads.
-        "merged_heads_length_first", "transpose(attention(split(queries), split(keys), split(values), mask))", PAPER,
+        "split_heads_to_3d_inputs_sequence_first",
+        "transpose(attention(split(queries), split(keys), split(values), mask))", PAPER,
         op.Transpose(
             attention(
                 rearrange("s b (h d) -> b h s d", queries), rearrange("t b (g d) -> b g t d", keys),
@@ -259,7 +263,7 @@ RULES = [
     ),
     _rule(
         # So does its export with an open length, in which the keys have the length that it was traced with.
-        "merged_heads_fixed_length", "transpose(attention(split(queries), split(keys), split(values), mask))", PAPER,
+        "split_heads_to_3d_inputs_fixed_length", "transpose(attention(split(queries), split(keys), split(values), mask))", PAPER,
         op.Transpose(
             attention(
                 rearrange("s b (h d) -> b h s d", queries), _fixed(fixed_keys, "keys", "n b g d"),
@@ -281,7 +285,7 @@ RULES = [
     ),
     _rule(
         # How a causal mask is aligned with the past keys is up to the operator: the pattern has no causal mask.
-        "cache", "attention(query, concat(past_key, new_key), concat(past_value, new_value), mask)",
+        "kv_cache_concat_to_past", "attention(query, concat(past_key, new_key), concat(past_value, new_value), mask)",
         "ONNX operator Attention",
         attention(
             var("query", "b h s d"), op.Concat(past_key, new_key, axis=2).named("present_key"),
@@ -299,7 +303,7 @@ RULES = [
         ),
     ),
     _rule(
-        "grouped_heads", "attention(query, repeat(key), repeat(value), mask)", "arXiv:2305.13245",
+        "repeated_kv_to_grouped_query", "attention(query, repeat(key), repeat(value), mask)", "arXiv:2305.13245",
         attention(
             var("query"), rearrange("b g t d -> b (g r) t d", shared_key),
             rearrange("b g t v -> b (g r) t v", shared_value), mask, is_causal=attr("is_causal"),
@@ -317,7 +321,7 @@ RULES = [
     ),
     _rule(
         # Repeated before they are moved to the front, as TensorFlow's networks do
-        "grouped_heads_apart", "attention(query, transpose(repeat(key)), transpose(repeat(value)), mask)",
+        "repeated_kv_to_grouped_query_bsnh", "attention(query, transpose(repeat(key)), transpose(repeat(value)), mask)",
         "arXiv:2305.13245",
         attention(
             var("query"), rearrange("b t g d -> b (g r) t d", var("shared_key", "b t g d")).named("repeated"),
@@ -333,7 +337,7 @@ RULES = [
         (heads_are_repeated,),
     ),
     _rule(
-        "merged_heads", "transpose(attention(split(query), split(key), split(value), mask))", PAPER,
+        "split_heads_to_3d_inputs", "transpose(attention(split(query), split(key), split(value), mask))", PAPER,
         op.Transpose(
             attention(
                 split_query, split_key, split_value, mask, opt(past_key), opt(past_value), is_causal=attr("is_causal")
@@ -354,7 +358,7 @@ RULES = [
     ),
     _rule(
         # Of positions in rows and columns, which are split after the heads, or not at all: merging the heads again moves nothing.
-        "merged_heads_apart", "transpose(attention(transpose(query), transpose(key), transpose(value), mask))", PAPER,
+        "transposed_heads_to_3d_inputs", "transpose(attention(transpose(query), transpose(key), transpose(value), mask))", PAPER,
         op.Transpose(
             attention(
                 _heads_first(query_apart), _heads_first(key_apart), _heads_first(value_apart), mask, opt(past_key),
@@ -373,7 +377,7 @@ RULES = [
     ),
     _rule(
         # Of queries and keys that were normalised in each head before they are rotated.
-        "merged_heads_rotated",
+        "transposed_heads_to_3d_inputs_with_rotary",
         "transpose(attention(rotary(transpose(query)), rotary(transpose(key)), transpose(value), mask))", PAPER,
         op.Transpose(
             attention(
@@ -397,7 +401,7 @@ RULES = [
     ),
     Rule(
         # Of two sequences that attend to each other, as in arXiv:2403.03206
-        name="attention.joined_heads",
+        name="attention.concat_of_head_transposes",
         formula="concat(transpose(first), transpose(second))",
         is_refinement=True,
         pattern=op.Concat(
@@ -414,6 +418,6 @@ RULES = [
             redundant={"dimension *": "Concat asks for the same sizes"},
         ),
     ),
-    _before_moving("RMSNormalization", ""),
-    _before_moving("LayerNormalization", "_by_mean"),
+    _before_moving("RMSNormalization", "rms_norm"),
+    _before_moving("LayerNormalization", "layer_norm"),
 ]  # fmt: skip

@@ -1,10 +1,10 @@
-"""Biases of keys and of values: the former do nothing, the latter are added behind the attention.
+"""Drop the bias of keys; sink the bias of values below the attention.
 
 attention(q, k + a, v) = attention(q, k, v)               every score of a query grows by q a, and softmax(s + c) = softmax(s)
 attention(q, k, v + b) W = attention(q, k, v) W + b W     the weights of a query sum to 1
 
-The last term is a constant, which a bias of that product takes in. The weights sum to 1 except where all keys are hidden: there
-the runtime's ai.onnx Attention gives zeros, com.microsoft MultiHeadAttention does not (see `_masks` and `fallback`).
+The term b W is a constant, and becomes part of the bias of that MatMul. The weights do not sum to 1 if all keys are hidden:
+the runtime's ai.onnx Attention gives zeros there. com.microsoft MultiHeadAttention does not (see `_mask_values`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, const, m
 
 from .._common import array_like
 from .._proofs import COST, NEVER_EMPTY, masked
-from ._masks import keeps_a_key, mask_range
-from .dot_product import PAPER
+from ._mask_values import keeps_a_key, mask_range
+from .sdpa import PAPER
 
 LARGEST = 1 << 21
 """The most elements of a weight that a bias is multiplied with: larger ones stay unread in their file."""
@@ -133,8 +133,8 @@ def _proof(shapes: dict[str, str], **more: Any) -> Proof:
 
 
 RULES = [
-    _keys("key_bias", _standard),
-    _keys("key_bias_contrib", _contrib),
-    _values("value_bias", _standard, (no_row_is_hidden,), inputs={"mask": masked(-10000.0)}),
-    _values("value_bias_contrib", _contrib, ()),
+    _keys("drop_key_bias", _standard),
+    _keys("drop_key_bias_multi_head", _contrib),
+    _values("sink_value_bias", _standard, (no_row_is_hidden,), inputs={"mask": masked(-10000.0)}),
+    _values("sink_value_bias_multi_head", _contrib, ()),
 ]

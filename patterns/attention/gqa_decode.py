@@ -1,9 +1,9 @@
-"""Attention of one query whose heads, as far as they share keys and values, are rows.
+"""Move grouped heads from the rows of the query to its heads, as in a decoding step of grouped-query attention.
 
     rows(attention(rows(q), k, v, repeat(mask))) = attention(q, k, v, mask)          q [batch, groups * heads, 1, size]
 
-is grouped attention (Ainslie et al., arXiv:2305.13245): so exporters write steps of decoding, with as many rows as a group has
-heads. The mask of the one query has been repeated for the rows, of which any is as good.
+Exporters write a decoding step of grouped-query attention with one row per head of a group (Ainslie et al.,
+arXiv:2305.13245). The mask of the single query was repeated for these rows, and any of them serves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, built, op, opt, rearrange, r
 
 from .._common import constant
 from .._proofs import COST, NEVER_EMPTY, masked
-from .heads import attention
+from .heads_and_cache import attention
 
 query = var("query", "b (g r) s d")
 key, value = var("key", "b g n d"), var("value", "b g n v")
@@ -126,7 +126,7 @@ def _positions(build: Any) -> ir.Value:
 
 RULES = [
     Rule(
-        name="attention.rows_of_groups",
+        name="attention.gqa_decode_rows_to_heads",
         formula="rows(attention(rows(query), key, value, repeat(mask)))",
         is_refinement=True,
         pattern=rearrange(
