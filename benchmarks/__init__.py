@@ -1,1 +1,1 @@
-"""Measurements, a folder a question; each folder has its results beside the command that made them."""
+"""Measurements, a folder per question; `benchmarks.results` keeps their results."""

@@ -1,14 +1,15 @@
-"""Everything that was measured, measured again:
+"""Measure everything again:
 
-    python -m benchmarks                                   # all, hours; what was stopped goes on where it was
-    python -m benchmarks --list                            # what there is, how long it took last, where its result is
+    python -m benchmarks                                   # all, for hours; a stopped run goes on where it was
+    python -m benchmarks --list                            # all questions, how long each took last, its summary
     python -m benchmarks --only latency --only trust.order # a question with all its parts, or one part
     python -m benchmarks --minutes 40                      # begin nothing after that, and stop what still runs
     python -m benchmarks --quick                           # a small part of each in a minute or two; stores nothing
 
-Each benchmark is a process of its own; what it prints is kept in `.run/NAME.log`. A result takes the place of the stored one
-when it is whole. What lacks a package or the full-size models (`--only exports`) is left out, and said. At the end the figures in
-the README and the documents, and the picture, are made anew from the stored results. The exit code is 1 if a benchmark failed.
+Each benchmark is a process of its own; its output is kept in `.run/NAME.log`. A result takes the place of the stored one when it
+is whole. A benchmark that lacks a package or the full-size models (`--only exports`) is left out with a note. At the end the
+figures in the README and the documents, and the picture, are made anew from the summaries. The exit code is 1 if a benchmark
+failed.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from benchmarks.running import Ended, Run, took
 
 FOLDER = ROOT / "benchmarks" / ".run"
 AT_ONCE = 2
-"""Small parts that run at the same time; what is measured for keeps runs alone."""
+"""Small parts that run at the same time; a benchmark whose result is stored runs alone."""
 
 
 def main(
     only: Annotated[list[str] | None, typer.Option(help="A question, or a part of one; see --list.")] = None,
     quick: Annotated[bool, typer.Option(help="A small part of each, on golden models, storing nothing.")] = False,
-    listed: Annotated[bool, typer.Option("--list", help="Say what there is.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the questions.")] = False,
     minutes: Annotated[float, typer.Option(help="The time for all; 0 is without end.")] = 0.0,
     again: Annotated[bool, typer.Option(help="Do not go on where the last run was stopped.")] = False,
 ) -> None:
@@ -99,7 +100,7 @@ def _small(jobs: Sequence[Job], until: float, console: Console) -> list[Ended]:
 
 
 def _figures(quick: bool) -> str:
-    """Make the figures of the documents and the picture anew, or only compare them; what is wrong, in words."""
+    """Make the figures of the documents and the picture anew, or only compare them; return the differences in words."""
     for script in ("figures.py", "picture.py"):
         arguments = ["--check"] if quick else []
         command = [sys.executable, str(ROOT / "docs" / script), *arguments]

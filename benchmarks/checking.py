@@ -1,4 +1,4 @@
-"""Whether what an optimiser wrote still computes what the original computes, for all optimisers alike.
+"""Check that the result of an optimiser computes the same as the original, for all optimisers alike.
 
 The functions go from file to file, so that each can run in a process of its own.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def experiment(source: Path, target: Path) -> list[str]:
-    """Run the original on generated inputs and keep inputs and outputs in a file; notes on what could not be tried.
+    """Run the original on generated inputs, keep inputs and outputs in a file, and return notes on inputs that failed.
 
     It is evaluated in float64 too: compared with the original's rounded outputs alone, sums over thousands of terms that
     are taken in another order look broken.
@@ -24,7 +24,7 @@ def experiment(source: Path, target: Path) -> list[str]:
 
 
 def verdict(experiments: Path, candidate: Path) -> str:
-    """Why a candidate is broken, "" if it is not."""
+    """Return the reason why a candidate is broken; "" if it is not."""
     from ortfuse.verification import Verdict, judge
 
     # By its path: the runtime has the say about a file, not ortfuse's own loader.

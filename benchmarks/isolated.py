@@ -1,4 +1,4 @@
-"""Calls in processes of their own: what crashes, hangs or leaks there does no harm here.
+"""Calls in processes of their own: a crash, a hang or a leak there does no harm here.
 
 The processes are forked from a server that has imported the heavy packages once and has started no thread, so a call
 costs milliseconds instead of the seconds that importing takes.
@@ -19,7 +19,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a call: its `value`, or the `error` in a line; and its wall time, the process's start included."""
+    """The outcome of a call: its `value`, or the `error` in a line; and its wall time, the process's start included."""
 
     value: Any
     error: str | None

@@ -51,7 +51,7 @@ class Job:
         return f"summaries/{self.name}.json" if self.summary else ""
 
     def missing(self) -> str:
-        """What it needs and is not there, in words; empty if it can run."""
+        """Return the absent things that it needs, in words; empty if it can run."""
         absent = [name for name in self.packages if importlib.util.find_spec(name) is None]
         if absent:
             return f"needs {', '.join(absent)}"

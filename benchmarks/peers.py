@@ -17,12 +17,12 @@ from typing import Any
 from benchmarks import results
 
 Peer = Callable[[Path, Path], Any]
-"""Reads the model at the first path and writes what it makes of it to the second; the answer goes into reports."""
+"""Reads the model at the first path and writes its result to the second; the answer goes into reports."""
 
 TRANSFORMERS_TYPES = ("bert", "gpt2", "bart", "t5", "clip", "unet", "qwen3")
 PACKAGES = (*results.PACKAGES, "onnxscript", "onnxslim", "onnxsim")
 COMMON = ("onnx", "onnxruntime", "ortfuse.pipeline", "ortfuse.verification")
-"""What is imported for every tool, to check its results with."""
+"""Modules imported for every tool, to check its results with."""
 MODULES = {
     "transformers": "onnxruntime.transformers.optimizer",
     "onnxscript": "onnxscript.rewriter.ort_fusions",

@@ -1,4 +1,4 @@
-"""Runs benchmarks, each in a process of its own, and keeps which are done, so that a run that was stopped goes on."""
+"""Run benchmarks, each in a process of its own, and remember the finished ones, so that a stopped run goes on."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from benchmarks.jobs import ROOT, Job
 
 DONE = "done.json"
 SPENT = ".seconds"
-"""What tries that were stopped have taken, in the folder of a job."""
+"""The file for the seconds of stopped tries, in the folder of a job."""
 
 TIMES = "seconds.json"
-"""How long each whole job took the last time on this machine, beside the raw results."""
+"""The file for the last duration of each whole job on this machine, beside the raw results."""
 
 _LOOK = 0.2
 """Seconds between two looks at a process."""
@@ -29,7 +29,7 @@ _LOOK = 0.2
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended: `ok`, `no` (its answer is no), `failed`, `stopped` (its time was up), or `left out`, and why."""
+    """The end of a job: `ok`, `no` (its answer is no), `failed`, `stopped` (its time was up), or `left out`; and the reason."""
 
     name: str
     status: str
@@ -66,7 +66,7 @@ class Run:
         """Run a job, and store its result if it is whole.
 
         Args:
-            job: What to run.
+            job: The job.
             until: When it is stopped, on the clock of `time.monotonic`.
             look: Called again and again with the last line that the command printed.
         """
@@ -93,7 +93,7 @@ class Run:
         return [sys.executable, "-m", job.module, *(names.get(text, text) for text in arguments)]
 
     def _keep(self, job: Job, place: Path, ended: Ended, spent: float) -> None:
-        """Move the results to where they are stored, and remember that the job is done and how long it took."""
+        """Move the results into place, and remember that the job is done and its duration."""
         if self._quick:
             return
         results.RAW.mkdir(exist_ok=True)
@@ -113,7 +113,7 @@ def times() -> dict[str, int]:
 
 
 def took(job: Job) -> str:
-    """How long a whole job took the last time, in words, as far as that is kept."""
+    """Return the last duration of a whole job in words; `?` if it is not known."""
     stored = [run["result"]["seconds"] for run in results.read(job.name) if "seconds" in run["result"]]
     seconds = times().get(job.name, stored[0] if stored else None)
     return "?" if seconds is None else f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"

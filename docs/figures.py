@@ -50,7 +50,7 @@ def stored(name: str) -> Any:
 
 
 def measured() -> str:
-    """All that was measured: a section with a table for each large question, and a point for each of the others."""
+    """Return all figures: a section with a table for each large question, and a point for each of the others."""
     sections = (_coverage, _latency, _precision, _quantised_models, _outside)
     lines = [line for section in sections for line in (*section(), "")]
     points = (_trained, _engine, _passes, _weights, _tuning, _calibration, _trust)
@@ -59,7 +59,7 @@ def measured() -> str:
 
 
 def summary() -> str:
-    """What a newcomer wants to know."""
+    """Return the figures for a newcomer."""
     every = by_processor("latency").values()
     measured = [_speedups(found["models"]) for found in every]
     means = [statistics.geometric_mean(one.values()) for one in measured]
@@ -81,7 +81,7 @@ def summary() -> str:
 
 
 def seeds() -> str:
-    """Whether bounds hold on inputs that no search has seen."""
+    """Return how often bounds hold on inputs that no search has seen."""
     rows = stored("precision.seeds")["models"].values()
     searches, broken = (sum(row[key] for row in rows) for key in ("searches", "BROKEN"))
     worst = max(row["worst error / bound"] for row in rows)
@@ -94,7 +94,7 @@ def seeds() -> str:
 
 
 def rounding() -> str:
-    """What inputs buy when weights are rounded."""
+    """Return the error of rounded weights by the number of inputs."""
     found = stored("precision.rounding")
     counts = list(next(iter(next(iter(found["models"].values())).values())))
     lines = [f"| model | rung | {' | '.join(f'{count} sets' for count in counts)} |", f"|{'---|' * (2 + len(counts))}"]
@@ -117,7 +117,7 @@ def questions() -> str:
 
 
 def quantised() -> str:
-    """What becomes of models that others have quantised."""
+    """Return the speedups of models that others have quantised."""
     return _wrapped(_quantised(), "")
 
 
@@ -298,7 +298,7 @@ def _outside() -> Iterator[str]:
 
 
 def _formats(kind: str) -> str:
-    """What a kind of processor multiplies integers with, of its name in full."""
+    """Return the integer instructions of a kind of processor, from its full name."""
     if "AMX_INT8" in kind:
         return "a processor with AMX"
     return "a processor with VNNI, without AMX" if "VNNI" in kind else "a processor without VNNI"

@@ -134,7 +134,7 @@ def _pages() -> dict[str, str]:
 
 
 def _anchor(name: str) -> str:
-    """What the heading of a rule is called in links."""
+    """Return the name of a rule's heading in links."""
     return slugify(name, "-")
 
 
@@ -181,7 +181,7 @@ def _passes() -> Iterator[str]:
 
 
 def _families() -> Iterator[str]:
-    """What there is to recognise, with what does it and what is not done, as the table says."""
+    """Return the families of the table, each with its rules, passes and open points."""
     pages = _pages()
     rules = list(pages)
     yield "# Families\n"

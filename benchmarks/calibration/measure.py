@@ -5,11 +5,11 @@
     python -m benchmarks.calibration --goldens --minutes 10   # small models only
     python -m benchmarks.calibration bert swin            # these again, by the table that is there
 
-The shipped table does not count: it is as if it had been deleted. With `--goldens`, one model of each architecture, only the
-rules are calibrated about which these models have a choice. Half of the time is for the table. Each site at which a rule is
-chosen by cost is measured with the model's own weights and sizes, as `--measure` does, and the table is asked at the same site.
-A choice differs where one of them takes the rewrite and the other does not. It is close if the measured speedup is within 3 %
-of where the choice turns: there another measurement might say the opposite. Results are kept apart by kind of processor.
+The shipped table does not count, as if it had been deleted. With `--goldens`, one model of each architecture, only the rules
+are measured about which these models have a choice. Half of the time is for the table. Each site at which cost decides about a
+rule is measured with the model's own weights and sizes, as `--measure` does, and the table is asked at the same site. A choice
+differs if one of them takes the rewrite and the other does not. It is close if the measured speedup is within 3 % of the
+threshold: there another measurement might say the opposite.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Site:
 
     @property
     def same(self) -> bool:
-        """Whether both choose the same; what the table does not have is taken."""
+        """Whether both choose the same; a rule that the table lacks is applied."""
         return (self.measured >= WORTH_IT) == (self.table is None or self.table >= WORTH_IT)
 
     @property

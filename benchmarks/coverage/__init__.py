@@ -1,1 +1,1 @@
-"""Which sites each tool fuses, and which results it breaks."""
+"""Coverage: the sites that each tool fuses, and the results that it breaks."""

@@ -36,7 +36,7 @@ from benchmarks.results import Results
 
 CHECK_LIMIT = 600.0
 HEADS, HIDDEN = 4, 32
-"""Of nearly all golden and unseen models; where a model has others, the transformers optimizer finds them itself."""
+"""Heads and hidden size of nearly all golden and unseen models; the transformers optimizer finds others itself."""
 
 
 class File:
@@ -77,7 +77,7 @@ class File:
         return entry
 
     def _apply(self, peer: Peer, name: str = "result") -> dict[str, Any]:
-        """What a tool makes of the file."""
+        """Apply a tool to the file, and return its entry."""
         target = self.folder / f"{name}.onnx"
         outcome = call(peer, self.source, target, limit=self.limit)
         entry: dict[str, Any] = {"seconds": round(outcome.seconds, 2)}
@@ -107,7 +107,7 @@ class File:
         return {"nodes": nodes, "fused": found}
 
     def _status(self, path: Path) -> dict[str, str]:
-        """Whether a result is broken and why; results that are the same file are checked once."""
+        """Return whether a result is broken, and the reason; equal files are checked once."""
         if not self._experiments.is_file():
             return {"status": "unchecked"}
         key = hashlib.sha256(path.read_bytes()).hexdigest()

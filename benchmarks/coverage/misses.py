@@ -1,4 +1,4 @@
-"""Why ortfuse missed a site: where its rules came nearest, and what stands around the calls that are left."""
+"""Reasons for missed sites: the nearest match of each rule, and the operators around the calls that are left."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 import onnx_ir as ir
 
 RULES = {"layer_norm": "layernorm.", "rms_norm": "rmsnorm.", "group_norm": "groupnorm."}
-"""How the names of a family's rules begin, where that is not the family's name."""
+"""Beginnings of the names of a family's rules, unless that is the family's name."""
 TRACES = {"attention": "Softmax", "gelu": "Erf", "swish": "Sigmoid", "group_norm": "InstanceNormalization"}
-"""What is left of a family's call that is not fused."""
+"""Operators that are left of a family's call that is not fused."""
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "FusedMatMul", "Conv"})
 _FURTHEST = 12
 
 
 def nearest(source: Path, missing: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
-    """For each family with sites missing, where ortfuse's rules came nearest and what stopped them.
+    """Find for each family with missing sites the nearest matches of the rules, and the reason that stopped each.
 
-    For each rule as many of the places that are still in the result count as sites are missing, the furthest first.
-    Then, for all that the rules do not say, come the operators around what is left.
+    Of each rule as many near misses count as sites are missing, the furthest first, if they are still in the result. After
+    them come the operators around the calls that are left.
     """
     from ortfuse import optimize
     from ortfuse.rewrite import NearMiss
@@ -59,7 +59,7 @@ def _anonymous(reason: str) -> str:
 
 
 def _left(model: ir.Model, kind: str) -> list[dict[str, Any]]:
-    """What stands around the operators of a kind, between the products before and after."""
+    """Return the operators around those of a kind, between the products before and after."""
     found = [node for node in model.graph.all_nodes() if node.op_type == kind]
     if not found:
         reason = f"no {kind} is left: equal calls have become one, or none reaches an output"

@@ -22,7 +22,7 @@ TITLES = {
     "raw": "torch.export exporter without its optimizer",
 }
 MOST_REASONS = 4
-"""Of each family and model; the last one, which says what is left, comes in any case."""
+"""Reasons shown for each family and model; the last one, about the operators that are left, comes in any case."""
 ROWS = ("original", *TOOLS)
 NAMES = {
     "original": "as exported",

@@ -1,4 +1,4 @@
-"""How many calls of each family PyTorch made, and how many of a model's operators stand for one.
+"""Counts of the calls that PyTorch made of each family, and of the operators of a model that stand for one.
 
 The calls were counted by hooks on the running PyTorch model when it was exported (``golden/sites.py``). An operator
 counts once for each time its graph mentions it, in subgraphs and (at each call) in model functions too.

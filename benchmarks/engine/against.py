@@ -4,8 +4,8 @@
     python -m benchmarks.engine.against COMMIT --models benchmarks/.models
 
 The other commit is checked out beside this one for as long as that takes. Every run has an interpreter of its own; the
-commits take turns, so that a machine that gets slower does so for both. What is printed is the median over the rounds of
-this commit's time divided by the other's, and the quartiles of that ratio.
+commits take turns, so that a machine that gets slower does so for both. The table has the median over the rounds of this
+commit's time divided by the other's, and the quartiles of that ratio.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 
 def seconds(tree: Path, script: str, *arguments: str) -> float:
-    """What `script` measures when it runs with the ortfuse of `tree`."""
+    """Run `script` with the ortfuse of `tree`, and return the number that it prints."""
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     # Away from any checkout, whose folders would be importable too.
     run = subprocess.run(

@@ -4,9 +4,9 @@
     python -m benchmarks.engine.lists bert llama   # all exports whose names have one of these parts; only printed
     python -m benchmarks.engine.lists --rounds 5   # the processor time as well, which other work on the machine blurs
 
-Work is counted in calls of functions, Python's own included, which are the same in every run. Of each pass of `all` the share
-of the calls and the number of changes say what leaving it out would save and cost. Time is the median over rounds of the
-processor time with the family's list divided by that with `all`, both interleaved. Both must leave the same operators.
+Work is counted in calls of functions, Python's own included, which are the same in every run. For each pass of `all` the raw
+result has its share of the calls, which leaving it out would save, and the number of its changes. Time is the median over rounds
+of the processor time with the family's list divided by that with `all`, both interleaved. Both must leave the same operators.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def build(kind: str, config: str, options: Mapping[str, Any], attention: str = "
 
 
 def built(kind: str, config: str, **options: Any) -> functools.partial[nn.Module]:
-    """What builds the model, for a case."""
+    """Return the function of a case that builds the model."""
     return functools.partial(build, kind, config, options)
 
 

@@ -14,7 +14,7 @@ from exporting import export_all, select
 from benchmarks.isolated import call, preload
 
 TOLERANCE = 1e-4
-"""Of an output's largest magnitude: float32 sums over thousands of terms, in another order."""
+"""Tolerance over an output's largest magnitude: float32 sums over thousands of terms, in another order."""
 
 
 def export_one(module: str, name: str, folder: Path, tolerance: float, relative: bool) -> str | None:
@@ -69,7 +69,7 @@ def command(module: str, default_folder: Path, default_limit: float) -> Callable
         names: Annotated[list[str] | None, typer.Argument(help="Models to export; all when none is named.")] = None,
         folder: Annotated[Path, typer.Option(help="Where to write the models.")] = default_folder,
         limit: Annotated[float, typer.Option(help="Seconds that one export may take.")] = default_limit,
-        fresh: Annotated[bool, typer.Option(help="Export again what is there already.")] = False,
+        fresh: Annotated[bool, typer.Option(help="Export all again.")] = False,
     ) -> None:
         """Export; failures are recorded in FAILED.json in the folder."""
         try:

@@ -1,1 +1,1 @@
-"""What the runtime's kernels refuse, what they cost, and the cost table made of it."""
+"""The runtime's kernels: refusals, errors, times, and the cost table made of them."""

@@ -1,4 +1,4 @@
-"""Uses of the attention operators, each with its formula in numpy: what `kernels.py` tries on the runtime."""
+"""Uses of the attention operators, each with its formula in numpy, for `measure.py` to try on the runtime."""
 
 from __future__ import annotations
 

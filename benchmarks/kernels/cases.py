@@ -1,4 +1,4 @@
-"""Uses of the operators that rules emit, each with its formula in numpy: what `kernels.py` tries on the runtime.
+"""Uses of the operators that rules emit, each with its formula in numpy, for `measure.py` to try on the runtime.
 
 Arrays are float64 here, with numbers that float16 holds exactly; they are cast to the type under test. The formulas follow
 the operators' specifications.

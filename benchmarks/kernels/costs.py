@@ -1,9 +1,9 @@
-"""Measure what each rule buys on this kind of processor, for the tables that come with ortfuse.
+"""Measure the speedup by each rule on this kind of processor, for the cost tables that come with ortfuse.
 
     python -m benchmarks.kernels.costs --write
 
 The measurements are those of `ortfuse calibrate` (`ortfuse.tuning.rule_costs`): both sides of a rule's declaration at the sizes
-that its proof calls typical, interleaved, in the runtime with its optimisations on. Another process that takes the processor
+that its test calls typical, interleaved, in the runtime with its optimisations on. Another process that takes the processor
 for seconds spoils all that is measured then, and looks sure: the passes are minutes apart, and their median counts. The file
 holds a table for each kind of processor; this writes the one of the processor at hand.
 """

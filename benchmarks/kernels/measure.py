@@ -1,8 +1,8 @@
-"""Try the runtime's kernels on what rules emit: are they right, what do they refuse, how fast are they?
+"""Try the runtime's kernels on the operators that rules emit: errors, refusals and times.
 
     python -m benchmarks.kernels --write
 
-Each case of `kernel_cases.py` and `kernel_attention_cases.py` is run in each element type that the runtime's registry lists
+Each case of `cases.py` and `attention_cases.py` is run in each element type that the runtime's registry lists
 a kernel for, without the runtime's own optimisations, and compared with numpy in float64. `--write` stores the tables as
 `benchmarks/kernels/kernels.md`.
 """
@@ -35,7 +35,7 @@ RIGHT = 64
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one case in one element type."""
+    """The outcome of one case in one element type."""
 
     case: Case
     dtype: str

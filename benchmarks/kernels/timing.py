@@ -1,4 +1,4 @@
-"""Times of fused operators beside what they replace: for `kernels.py`."""
+"""Times of fused operators beside the operators that they replace, for `measure.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do names of sizes, declared for intermediates, pay? The runtime plans the reuse of buffers by them.
+"""Latency with and without names of sizes declared for intermediates, by which the runtime plans the reuse of buffers.
 
     python -m benchmarks.latency.declared_sizes MODEL... --size sequence=128   # on a quiet machine
 

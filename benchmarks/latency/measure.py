@@ -47,7 +47,7 @@ KINDS: Mapping[str, tuple[str, int, int]] = {
     "deberta": ("bert", 12, 768),
     "wav2vec2": ("bert", 12, 768),
 }
-"""What the transformers optimizer is told, by the beginning of the model's name: kind, heads, hidden size."""
+"""Arguments of the transformers optimizer by the beginning of the model's name: kind, heads, hidden size."""
 MEASURING_LIMIT = 3600.0
 
 
@@ -93,9 +93,9 @@ def in_its_session(source: Path, result: Path, inputs: Inputs, rounds: int, thre
 
 
 def prepared(source: Path, tools: Sequence[str], folder: Path, limit: float) -> dict[str, dict[str, Any]]:
-    """What each tool makes of a model, in `folder`: how long it took, and whether the result is right.
+    """Let each tool work on a model, and return for each how long it took and whether the result is right.
 
-    What the folder has already, of the same model, is not made again.
+    A result of the same model that `folder` has already is not made again.
     """
     name = source.name.removesuffix(".onnx")
     known = {tool: _known(folder / f"{name}.{tool}.json", source) for tool in tools}
@@ -130,7 +130,7 @@ def _known(path: Path, source: Path) -> dict[str, Any] | None:
 def compare(
     source: Path, tools: Sequence[str], folder: Path, rounds: int, threads: int, limit: float
 ) -> dict[str, Any]:
-    """One model: what each tool makes of it, checked, and measured against the original."""
+    """Return the raw row of one model: the result of each tool, checked, and measured against the original."""
     name = source.name.removesuffix(".onnx")
     try:
         entries = prepared(source, tools, folder, limit)
@@ -214,9 +214,9 @@ def main(
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 2,
     limit: Annotated[float, typer.Option(help="Seconds that a tool may take for one model.")] = 600.0,
     output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
-    fresh: Annotated[bool, typer.Option(help="Measure again what is there already.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Measure all models again.")] = False,
     keep: Annotated[
-        Path | None, typer.Option("--prepared", help="Folder that keeps what the tools make, for the next run.")
+        Path | None, typer.Option("--prepared", help="Folder that keeps the results of the tools for the next run.")
     ] = None,
     only_prepare: Annotated[bool, typer.Option(help="Let the tools work, and measure nothing.")] = False,
 ) -> None:

@@ -93,7 +93,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="How often each session runs.")] = 15,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 2,
     output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
-    fresh: Annotated[bool, typer.Option(help="Measure again what is there already.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Measure all models again.")] = False,
     keep: Annotated[
         Path | None, typer.Option("--prepared", help="Folder that keeps results, for the next run.")
     ] = None,

@@ -42,7 +42,7 @@ PROFILED = "OpenVINO f32"
 
 LIMIT = 1800.0
 AHEAD = 1.02
-"""How many times as fast another runtime has to be to count as ahead."""
+"""The ratio of speedups from which another runtime counts as ahead."""
 
 MOST_OPERATORS = 8
 """Operators of a profile that are stored."""
@@ -146,7 +146,7 @@ def own_profile(result: Path, folder: Path, threads: int) -> dict[str, float]:
 def one_model(
     source: Path, folder: Path, lowered: Path | None, tools: Sequence[str], rounds: int, threads: int
 ) -> dict[str, Any]:
-    """All about one model; `folder` has or gets our result, `lowered` has what `benchmarks.precision` made of models."""
+    """Return the raw row of one model; `folder` has or gets our result, `lowered` has the results of `benchmarks.precision`."""
     name = source.name.removesuffix(".onnx")
     result = folder / f"{name}.ortfuse.onnx"
     if not result.is_file() or result.stat().st_mtime_ns < source.stat().st_mtime_ns:
@@ -232,7 +232,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="How often each model runs.")] = 25,
     threads: Annotated[int, typer.Option(help="Threads of both runtimes.")] = 2,
     output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
-    fresh: Annotated[bool, typer.Option(help="Measure again what is there already.")] = False,
+    fresh: Annotated[bool, typer.Option(help="Measure all models again.")] = False,
     keep: Annotated[Path | None, typer.Option("--prepared", help="Folder that keeps our float32 results.")] = None,
     lowered: Annotated[Path | None, typer.Option(help="The --prepared folder of benchmarks.precision.")] = None,
 ) -> None:

@@ -1,1 +1,1 @@
-"""What each pass and each rule buys."""
+"""Savings by each pass and each rule."""

@@ -45,7 +45,7 @@ DISPATCH = 3e-6
 """Seconds for handing over from one operator to the next."""
 
 LOWERING = "precision"
-"""What the names of passes begin with that only `quantize` runs."""
+"""The beginning of the names of passes that only `quantize` runs."""
 
 ALWAYS = ("finalize",)
 """Passes without which there is no result."""
@@ -62,11 +62,11 @@ def weigh(model: ir.Model, inputs: Inputs) -> dict[str, float]:
 
 
 def measure(path: Path, only: str, latency: bool, with_rules: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """What all passes together make of a model, and what leaving out each pass and each rule that does something makes of it.
+    """Optimise a model with all passes, and without each pass and each rule that changes something.
 
     Args:
         path: The model.
-        only: A part of the names of what is left out.
+        only: A part of the names of the passes and rules to leave out.
         latency: Whether latencies are measured too.
         with_rules: Whether rules are left out, and not only passes.
         sizes: Sizes of open dimensions by name; others are the usual ones.

@@ -1,1 +1,1 @@
-"""Lower precision: what `ortfuse quantize` makes of models under several bounds, beside the runtime's own tools."""
+"""Lower precision: results of `ortfuse quantize` under several bounds, beside the runtime's own tools."""

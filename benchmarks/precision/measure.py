@@ -1,4 +1,4 @@
-"""The fastest model under a bound: `ortfuse quantize` at 1e-3, 1e-2 and 5e-2 beside what the runtime's quantisers make.
+"""The fastest model under a bound: `ortfuse quantize` at 1e-3, 1e-2 and 5e-2 beside the runtime's quantisers.
 
     python -m benchmarks.exports.full
     python -m benchmarks.precision                       # every model that the summary does not have yet
@@ -102,7 +102,7 @@ def compared(source: Path, results: Mapping[str, Path], folder: Path, rounds: in
 
 
 def prepared(source: Path, folder: Path, tools: Sequence[str], limit: float) -> dict[str, dict[str, Any]]:
-    """What each tool makes of a model, in `folder`; what is there already is not made again."""
+    """Let each tool work on a model; a result that `folder` has already is not made again."""
     found: dict[str, dict[str, Any]] = {}
     for tool in tools:
         target, note = folder / f"{tool}.onnx", folder / f"{tool}.json"
@@ -120,7 +120,7 @@ def prepared(source: Path, folder: Path, tools: Sequence[str], limit: float) -> 
 def one_model(
     source: Path, folder: Path, tools: Sequence[str], rounds: int, threads: int, limit: float, *, only_prepare: bool
 ) -> dict[str, Any]:
-    """All about one model."""
+    """Return the raw row of one model."""
     name = source.name.removesuffix(".onnx")
     place = folder / name
     place.mkdir(parents=True, exist_ok=True)
@@ -257,7 +257,7 @@ def main(
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 0,
     limit: Annotated[float, typer.Option(help="Seconds that a tool may take for one model.")] = LIMIT,
     output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
-    keep: Annotated[Path | None, typer.Option("--prepared", help="Folder that keeps what the tools make.")] = None,
+    keep: Annotated[Path | None, typer.Option("--prepared", help="Folder that keeps the results of the tools.")] = None,
     only_prepare: Annotated[bool, typer.Option(help="Let the tools work, and measure nothing.")] = False,
 ) -> None:
     """Measure, print, and store after each model."""

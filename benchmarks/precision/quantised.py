@@ -1,4 +1,4 @@
-"""Models that others have quantised: how fast are they as they came, and what does `ortfuse.optimize` make of them?
+"""Models that others have quantised: their latency as they come, and after `ortfuse.optimize`.
 
     python -m benchmarks.exports.full
     python -m benchmarks.precision.quantised                     # every model that the summary does not have yet
@@ -34,7 +34,7 @@ from ortfuse.targets.processor import processor_in_full
 COMMAND = "python -m benchmarks.precision.quantised"
 
 CALIBRATED, COMPARED = 4, 4
-"""How many sets of inputs a quantiser is given, and how many others results are compared on."""
+"""Sets of inputs for a quantiser, and other sets to compare results on."""
 
 KINDS = {"signed": "QInt8", "unsigned": "QUInt8"}
 """The types of activations, of which the first is the tool's default."""
@@ -54,7 +54,7 @@ class _Reader:
 
 
 def measured(path: Path, kind: str, rounds: int, threads: int) -> dict[str, Any]:
-    """What becomes of one model that is quantised with one type of activations."""
+    """Quantise a model with one type of activations, and measure it before and after ortfuse."""
     from onnxruntime.quantization import QuantType, quantize_static
 
     original = ortfuse.load(path)

@@ -3,7 +3,7 @@
     python -m benchmarks.precision.rounding                    # needs PyTorch and transformers, 6 minutes on two cores
 
 Nothing comes from a hub: one model is a decoder that is trained here for some hundred steps to predict the bytes of Python's
-standard library, the others have random weights. The error is the relative L2 error of the output on inputs that no rung has
+standard library, the others have random weights. The error is the relative L2 error of the output on inputs that no scheme has
 seen, in the mean over them.
 """
 
@@ -121,7 +121,7 @@ def _export(network: Any, target: Path) -> None:
 
 
 def errors(path: Path, inputs: Inputs, rung: str) -> dict[str, float]:
-    """The error of a rung everywhere, by the number of inputs that it was given."""
+    """Return the error of a quantisation scheme at every site, by the number of inputs that it was given."""
     unseen = inputs[max(GIVEN) :]
     expected, found = _outputs(path, unseen), {}
     for count in GIVEN:
@@ -148,8 +148,8 @@ def main(
             path = Path(folder) / "model.onnx"
             inputs = make(path, steps)
             rows[name] = {rung: errors(path, inputs, rung) for rung in RUNGS}
-    table = Table(title="Error by the number of sets of inputs that a rung was given", title_justify="left")
-    for heading in ("model", "rung", *map(str, GIVEN)):
+    table = Table(title="Error by the number of sets of inputs that a scheme was given", title_justify="left")
+    for heading in ("model", "scheme", *map(str, GIVEN)):
         table.add_column(heading)
     for name, rungs in rows.items():
         for rung, found in rungs.items():

@@ -3,8 +3,8 @@
     python -m benchmarks.precision.seeds                            # what the raw result lacks
     python -m benchmarks.precision.seeds bert.sdpa.ts --seeds 10    # golden models by name; these again
 
-Each search has a few rungs, a bound between 1e-3 and 5e-2, inputs that it generates, and times that are made up, others for each
-seed: so each takes other rungs, and nothing depends on the machine's load. The errors are true.
+Each search has a few quantisation schemes, a bound between 1e-3 and 5e-2, inputs that it generates, and times that are made up,
+others for each seed: so each takes other schemes, and nothing depends on the machine's load. The errors are true.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ COMMAND = "python -m benchmarks.precision.seeds"
 DEFAULTS = ("lstm.ts", "bert.sdpa.ts", "resnet.ts", "gpt2.sdpa.ts")
 SEEDS = 50
 RUNGS = 8
-"""The rungs that a search may choose from."""
+"""The quantisation schemes that a search may choose from."""
 
 UNSEEN = 16
 """Sets of inputs on which the error of each result is measured."""
 
 FAR = 1_000_000
-"""Where the seeds of those begin; those of a search are below."""
+"""The first seed of those; the seeds of a search are below."""
 
 BOUNDS = (1e-3, 3e-3, 1e-2, 2e-2, 5e-2)
 INTEGERS = ("Integer", "NBits", "QLinear", "DynamicQuantizeLSTM")
@@ -78,7 +78,7 @@ class MadeUp:
 
 
 def one_seed(model: ir.Model, original: ir.Model, seed: int) -> dict[str, Any]:
-    """What one search comes to: its bound, the sites it lowered, and the largest error on inputs that it never saw."""
+    """Search once, and return the bound, the lowered sites, and the largest error on inputs that the search never saw."""
     bound, clock = BOUNDS[seed % len(BOUNDS)], MadeUp(seed)
     asked = Request(METRICS["l2"], bound, seed=seed, rounds=1)
     row: dict[str, Any] = {"seed": seed, "bound": bound}

@@ -47,8 +47,8 @@ class Trained:
     Attributes:
         package: The package.
         file: Its path in the package; the last one that fits.
-        sets: Makes the inputs of one sample: several where a model is run step by step.
-        decisions: What a session makes of one sample.
+        sets: Makes the inputs of one sample: several if a model runs step by step.
+        decisions: Returns the decisions of a session on one sample.
     """
 
     package: str
@@ -138,7 +138,7 @@ def classes(output: Array) -> Sequence[Any]:
 
 
 def text(output: Array) -> Sequence[Any]:
-    """What is read: the largest of each step, without repetitions and blanks."""
+    """Return the text: the largest of each step, without repetitions and blanks."""
     steps = np.argmax(output[0], axis=-1)
     kept = steps[np.concatenate([[True], steps[1:] != steps[:-1]])]
     return [tuple(int(one) for one in kept if one)]
@@ -174,7 +174,7 @@ def agreement(expected: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]])
 
 
 def unseen(session: Session, model: Trained) -> list[Sequence[Any]]:
-    """What a session decides on samples that no search has seen."""
+    """Return the decisions of a session on samples that no search has seen."""
     return [model.decisions(session, np.random.default_rng([1, number])) for number in range(UNSEEN)]
 
 

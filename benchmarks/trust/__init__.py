@@ -1,1 +1,1 @@
-"""Proofs, order, and the standard's own tests, in full."""
+"""Correctness: rule tests, the conformance grid, the standard's own tests, random models, and other tools."""

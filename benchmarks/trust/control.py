@@ -1,10 +1,10 @@
-"""Whether control flow comes out the same: random If, Loop and Scan, nested in each other, at several sizes.
+"""Random control flow: If, Loop and Scan, nested in each other, optimised and compared at several sizes.
 
     python -m benchmarks.trust.control --count 300 --write
 
-Bodies capture what is outside of them; loops run a number of times that is known, given, none at all or decided by their
-condition, end early, hand on tensors that grow, lists and optional values, and stack what they compute. Each result is
-checked by ONNX, loaded and compared with the original wherever that runs.
+Bodies capture outer values. Trip counts are known, given, zero or decided by the condition; loops end early, carry tensors that
+grow, lists and optional values, and stack scan outputs. Each result is checked by ONNX, loaded and compared with the original at
+all sizes at which that runs.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ TYPES = {
     "list": "seq(float[n])",
     "maybe": "optional(float[n])",
 }
-"""What values there are, with their types."""
+"""The kinds of values, with their types."""
 
 FEEDS = ((3, 2, 2, True), (1, 1, 0, False), (2, 4, 5, True), (4, 3, 1, False))
-"""Sizes m and n, the number of runs, and a condition."""
+"""Sizes m and n, the trip count, and a condition."""
 
 _ABSENT, _NOTHING = "absent", "Nothing"
 """Stand in the text for an operand that is left out, and for an Optional without an element."""
@@ -332,7 +332,7 @@ def inputs(seed: int, m: int, n: int, runs: int, condition: bool) -> Mapping[str
 
 
 def tried(seed: int) -> tuple[str, Counter[str]]:
-    """What became of a model: `same`, `not run` by the runtime, or what is wrong; and how often each rule was applied."""
+    """Return `same`, `not run` by the runtime, or the failure of a model; and how often each rule was applied."""
     original = model(seed)
     ran = []
     try:
@@ -371,7 +371,7 @@ def main(
     first: Annotated[int, typer.Option("--seed", help="The seed of the first.")] = 0,
     write: Annotated[bool, typer.Option(help="Whether to store the figures.")] = False,
 ) -> None:
-    """Print what is wrong; the exit code is 1 if something is."""
+    """Print the failures; the exit code is 1 if there is one."""
     started, wrong, executed, tries = time.perf_counter(), {}, 0, 0
     hits: Counter[str] = Counter()
     while executed < number:

@@ -1,12 +1,12 @@
-"""Whether results stay usable by what comes after: every tool on every golden model and on what ortfuse makes of it.
+"""Other tools on results: every tool on every golden model, and on the result of ortfuse for it.
 
     python -m benchmarks.trust.downstream                          # all; writes the summary and its table
     python -m benchmarks.trust.downstream --tool quantize_dynamic  # this again; the other tools' figures stay
     python -m benchmarks.trust.downstream NAME... --show           # these models, without storing figures
 
-A tool works on a model if it raises nothing, if the runtime loads and runs what it writes, and if that is as near to the
-original as may be: on a result of ortfuse at most `FACTOR` times as far as what the same tool makes of the original. A tool
-that stores weights in fewer bits must find at least as many of them, and may be further off where it finds more.
+A tool works on a model if it raises nothing, the runtime loads and runs the file that it writes, and that file is near enough to
+the original: on a result of ortfuse at most `FACTOR` times as far as the same tool's file of the original. A tool that stores
+weights in fewer bits must find at least as many of them, and may be further off if it finds more.
 Tools that are not installed are left out (`pip install '.[peers]'` has them all).
 """
 
@@ -197,7 +197,7 @@ def _optimise(source: Path, target: Path, passes: str) -> None:
 
 
 def _answers(tools: Sequence[str], path: Path, trials: Path) -> dict[str, Any]:
-    """What each tool says: all in one process and, if that ends without an answer, each in its own."""
+    """Return the answer of each tool: all in one process and, if that ends without an answer, each in its own."""
     outcome = call(answers, tools, path, trials, limit=LIMIT)
     if outcome.error is None:
         return dict(outcome.value)
@@ -220,7 +220,7 @@ def _answer(tool: str, source: Path, trials: Path) -> dict[str, Any]:
 
 
 def totals(models: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """On how many models each tool works: on the original, and of these on each result, and on either."""
+    """Count the models on which each tool works: on the original, and of these on each result, and on either."""
     found = {}
     for tool in TOOLS:
         entries = [entry[tool] for entry in models.values() if tool in entry and "error" in entry[tool]["original"]]
@@ -232,7 +232,7 @@ def totals(models: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def table(models: Mapping[str, Any], before: Mapping[str, int]) -> str:
-    """The figures as Markdown; `before` is on how many results the tools worked at first."""
+    """Return the figures as Markdown; `before` has the numbers of results on which the tools worked at first."""
     lines = [
         "| tool | works on the original | on the result | with `--for quantization` | before | not on the result of |",
         "|---|---|---|---|---|---|",
@@ -248,7 +248,7 @@ def table(models: Mapping[str, Any], before: Mapping[str, int]) -> str:
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Golden models; all by default.")] = None,
     tool: Annotated[list[str] | None, typer.Option(help="Only these tools, measured again.")] = None,
-    show: Annotated[bool, typer.Option(help="Print what is wrong, and store nothing.")] = False,
+    show: Annotated[bool, typer.Option(help="Print the failures, and store nothing.")] = False,
     output: Annotated[Path | None, typer.Option(help="File of the raw result; the summary goes beside it.")] = None,
 ) -> None:
     """Try the tools on the models and write figures and table; the exit code is 1 if no result is usable."""

@@ -1,4 +1,4 @@
-"""What people do with a model afterwards: each tool as a function from file to file.
+"""Tools that people use on an optimised model, each as a function from file to file.
 
 A tool is called with the model, the file that it is to write, and inputs to calibrate with. It raises if it does not work, and
 answers with the file if that has to have another name. All are used as their documentation says, with their defaults.

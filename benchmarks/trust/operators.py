@@ -1,4 +1,4 @@
-"""The conformance grid: what is known, folded and optimised of single operators, held against the runtime.
+"""The conformance grid: facts, constant folding and results for single operators, compared with the runtime.
 
     python -m benchmarks.trust.operators                      # everything
     python -m benchmarks.trust.operators --write              # the same; writes the summary
@@ -10,8 +10,8 @@
 
 A cell is a model of one operator: every operator of ONNX, and of the runtime's own those in the table of `grid.own_seeds`;
 every opset since 7 in which it changed; element types, attributes, inputs and outputs present or absent, special numbers, sizes
-0 and 1, some operands known and others not. For each that the runtime runs: facts hold for what it returns, what is folded has
-its bits, and the optimised model computes the same. Where the runtime itself departs from ONNX is listed in `grid.known`.
+0 and 1, some operands known and others not. For each that the runtime runs: facts hold for its results, folded constants have
+its bits, and the optimised model computes the same. Departures of the runtime from ONNX are listed in `grid.known`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _SHOWN = 3
 _AT_ONCE = 50
 
 Failed = list[tuple[str, str, str]]
-"""What is wrong with cells: the label, the kind and the details of each."""
+"""Failures of cells: the label, the kind and the details of each."""
 
 Tried = tuple[str, Counter[str], Failed]
-"""What was tried, the numbers of cells, and the failures."""
+"""The name of the tried operators, the numbers of cells, and the failures."""
 
 
 def try_operator(name: str, one_in: int, most: int, seed: int) -> Tried:

@@ -26,7 +26,7 @@ from ortfuse.rewrite import Debugging
 
 
 def tried(name: str, seed: int | None, outputs: bool) -> tuple[list[str], int]:
-    """What is wrong with a model's result in one order, in words, and the number of rewrites."""
+    """Return the failures of a model's result in one order, in words, and the number of rewrites."""
     original = load(suite.MODELS / f"{name}.onnx")
     try:
         result = ortfuse.optimize(original, debugging=Debugging(seed=seed, checks=True))
@@ -46,7 +46,7 @@ def main(
     seeds: Annotated[int, typer.Option(help="Random orders for each model.")] = 5,
     outputs: Annotated[bool, typer.Option(help="Whether to compare outputs, in the first order.")] = True,
 ) -> None:
-    """Print what depends on the order, and write the figures; the exit code is 1 if something does."""
+    """Print the models that depend on the order, and write the figures; the exit code is 1 if there is one."""
     started, rows, rewrites = time.perf_counter(), [], 0
     for name in names or suite.expected_names():
         row: dict[str, Any] = {"model": name, "problems": {}}

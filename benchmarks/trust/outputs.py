@@ -1,11 +1,11 @@
-"""Which outputs of an operator may be left out when nothing uses them: the claims of `ortfuse.ir.schemas`, tried out.
+"""Unused outputs that may be left out: the claims of `ortfuse.ir.schemas`, tried out.
 
     python -m benchmarks.trust.outputs         # every operator, version and form below; writes the summary
     python -m benchmarks.trust.outputs Dropout # these operators, without storing figures
 
 Each form is run in a process that may crash, with all its outputs and with every selection of the optional ones left out:
-the trailing ones removed, the trailing ones with an empty name instead, and those in the middle with an empty name. What is
-left must have the same bits, with the runtime's own optimisations and without. `tests/ir/test_schemas.py` runs a sample.
+the trailing ones removed, the trailing ones with an empty name instead, and those in the middle with an empty name. The others
+must keep their bits, with the runtime's own optimisations and without. `tests/ir/test_schemas.py` runs a sample.
 """
 
 from __future__ import annotations

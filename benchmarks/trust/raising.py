@@ -46,7 +46,7 @@ FINE = frozenset({SAME, ROUNDED, REFUSED, NOT_RUN})
 
 
 def outcome(cell: Cell, opset: int) -> str:
-    """One of `FINE`, or what is wrong. The runtime's kernels of two opsets may round otherwise (AveragePool 19)."""
+    """Return one of `FINE`, or the failure in words. The runtime's kernels of two opsets may round otherwise (AveragePool 19)."""
     try:
         session = Session(cell.model.SerializeToString(), optimise=False, lean=True)
         expected = [session.run(feeds) for feeds, _ in cell.runs[:1]]

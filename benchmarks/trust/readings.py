@@ -1,11 +1,11 @@
-"""Single operators read by another opset than they are written for, as the runtime reads functions: do they compute the same?
+"""Single operators read by another opset than they are written for, as the runtime reads functions.
 
     python -m benchmarks.trust.readings --most 30 --write     # about so many cells of each operator; writes the summary
     python -m benchmarks.trust.readings Softmax RoiAlign      # these operators
 
 The models are the cells of the conformance grid (`benchmarks.trust.operators`) at every opset at which their operator changed.
-Only the number of the opset is set to each later one, nothing is converted. `ortfuse.ir.schemas.keeps_meaning` says of each
-pair whether both readings agree; it is wrong where it says so and the results differ.
+Only the number of the opset is set to each later one; nothing is converted. Both readings are run and compared.
+`ortfuse.ir.schemas.keeps_meaning` says of each pair whether both readings agree; it is wrong if it says so and they differ.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Counts = dict[tuple[int, int], Counter[str]]
 
 
 def readings(operator: str, most: int) -> Counts:
-    """What becomes of cells of an operator, by the opset of its definition and the one by which they are read."""
+    """Count the outcomes of an operator's cells, by the opset of its definition and the one by which they are read."""
     found: Counts = defaultdict(Counter)
     changed = versions("", operator)
     for cell in about(most, 0, operator):

@@ -1,4 +1,4 @@
-"""Do verdicts tell wrong rewrites from right ones on models that amplify rounding?
+"""Verdicts about right and wrong rewrites of models that amplify rounding.
 
     python -m benchmarks.trust.sensitive [--output FILE]
 
@@ -328,7 +328,7 @@ def main() -> None:
 
 
 def count(rows: list[dict[str, Any]]) -> dict[str, int]:
-    """How many right and wrong rewrites there were, and what became of them."""
+    """Count the right and wrong rewrites by their verdicts."""
     every = [one for row in rows for one in row["rewrites"]]
     right, wrong = [one for one in every if one["right"]], [one for one in every if not one["right"]]
     return {

@@ -1,4 +1,4 @@
-"""The standard's own tests: what the runtime executes must come out the same after `optimize` with every pass.
+"""The standard's own tests: each that the runtime executes must come out the same after `optimize` with every pass.
 
     python -m benchmarks.trust.standard               # everything; writes the summary
     python -m benchmarks.trust.standard simple light  # these kinds, without storing figures
@@ -123,7 +123,7 @@ def _light() -> Iterator[Case]:
 
 
 def _with_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Random numbers for what ConstantOfShape makes, positive in vectors, and no Softmax at the end, which would hide most."""
+    """Replace ConstantOfShape by random weights, positive in vectors, and remove a final Softmax, which would hide most."""
     graph, rng = model.graph, np.random.default_rng(0)
     shapes = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in [node for node in graph.node if node.op_type == "ConstantOfShape"]:

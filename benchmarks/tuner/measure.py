@@ -146,7 +146,7 @@ def _after(rounds: int, seconds: float) -> Enough:
 
 
 def verdict(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether the tuner is as fast as the best fixed list, and as random search, which may have found the same choice."""
+    """Compare the tuner with the best fixed list, and with random search, which may have found the same choice."""
     speed = {name: entry["speedup"] for name, entry in row["sessions"].items()}
     best = max((name for name in speed if name not in ("tpe", "random")), key=speed.__getitem__)
     return {

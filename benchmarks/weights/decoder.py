@@ -30,7 +30,7 @@ def make_decoder(path: Path, gigabytes: float, *, written: bool, transposed: boo
 
     Args:
         path: The model file.
-        gigabytes: Of weights, about.
+        gigabytes: The size of the weights, about.
         written: Whether every byte of the data file is written; else it is sparse.
         transposed: Whether weights lie as PyTorch has them, behind Transpose nodes, as unoptimised exports have them; else
             they lie as MatMul takes them.

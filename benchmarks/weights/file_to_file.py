@@ -71,7 +71,7 @@ def measure(tool: str, source: Path, target: Path) -> dict[str, Any]:
 
 
 def _processor_seconds() -> float:
-    """What all processes that have ended used of the processor."""
+    """Return the processor seconds of all processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

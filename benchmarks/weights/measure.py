@@ -5,14 +5,14 @@
 
 A model in one file is copied and optimised in turn, each into a new file in the same folder, after the file was read once
 (so both find it in the page cache) and nothing waits to be written. Both end with an fsync; a copy is timed without it
-too. Every optimisation is a fresh process (`file_to_file.py`). Times are only worth something where nothing else runs; the
+too. Every optimisation is a fresh process (`file_to_file.py`). Times need a machine on which nothing else runs; the
 load average of the machine is stored with them, and a run of its own on one core makes it 1.
 
 Decoders are exports by PyTorch with external data (`decoder.py`) in three forms: with weights as MatMul takes them, so
 that no weight changes, copied or linked, and with weights behind Transpose nodes, so that nearly every one does. From 8 GB on
-their data files are sparse: holes, with a page of random bytes in each mebibyte; what is written of them is not. Of every
-result the fused operators are counted, onnx.checker checks it, it is loaded, and the bytes of its largest weights are
-compared with the original's; one of less than a gigabyte is verified, too.
+their data files are sparse: holes, with a page of random bytes in each mebibyte; copies of them are not sparse. Every result is
+checked by onnx.checker and loaded, its fused operators are counted, and the bytes of its largest weights are compared with the
+original's. A result of less than a gigabyte is verified, too.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _checked(source: Path, target: Path, layers: int, gigabytes: float) -> dict[
 
 
 def _compare_weights(before: ir.Model, after: ir.Model) -> int:
-    """How many weights have the bytes, as they were or transposed, of the one of their name; the largest of each shape.
+    """Compare the bytes of the largest weights of each shape with those before, as they were or transposed; count them.
 
     Raises:
         ValueError: One has other bytes.

@@ -1,4 +1,4 @@
-"""Builds the model of a cell: which operands of a seed are inputs of the model, which are constants, which are computed."""
+"""Build the model of a cell: which operands of a seed are inputs of the model, which are constants, which are computed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Cell:
 
 
 class Parts:
-    """What a model has besides the nodes under test: inputs, what is fed to them, constants, and nodes that make operands."""
+    """The parts of a model around the nodes under test: inputs, their values, constants, and nodes that make operands."""
 
     def __init__(self) -> None:
         self.inputs: list[onnx.ValueInfoProto] = []
@@ -88,7 +88,7 @@ class Parts:
             self.constants.append(onnx.numpy_helper.from_array(value, name))
 
     def _open(self, name: str, value: np.ndarray, dims: list[str]) -> None:
-        """What cannot be fed to the runtime is fed as float32 and converted."""
+        """Feed a type that the runtime does not take as float32, and convert it."""
         fed, kind = name, dtype_of(value)
         if is_narrow(value):
             self.is_narrow = True

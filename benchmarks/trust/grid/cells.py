@@ -105,7 +105,7 @@ def about(most: int, seed: int, operator: str) -> Iterator[Cell]:
 
 
 def count(operator: str) -> int:
-    """How many cells an operator has, those included that cannot be built."""
+    """Count the cells of an operator, those included that cannot be built."""
     return sum(1 for _ in _planned(Sample(), frozenset((operator,))))
 
 
@@ -367,7 +367,7 @@ _VARIATIONS: dict[Callable[[Seed], Iterator[tuple[str, Seed]]], tuple[str, ...]]
     _special: ("unknown", "constant", "sizes"),
     _resized: ("unknown", "constant", "one unknown"),
 }
-"""How each kind of variation is tried: more ways would say little more about it."""
+"""The modes in which each kind of variation is tried: more would say little more about it."""
 
 
 def varied(rng: random.Random, seed: Seed) -> Seed:

@@ -1,4 +1,4 @@
-"""Holds facts against real tensors."""
+"""Compare facts with real tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runtime does that contradicts ONNX, so that facts which follow ONNX do not hold: nothing is claimed there."""
+"""Departures of the runtime from ONNX, on which facts that follow ONNX do not hold: nothing is claimed there."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _PRODUCTS = frozenset(
 
 
 def _compares_long_integers(seed: Seed) -> bool:
-    """Of integers of 64 bits, the smaller and the larger are confused if one is between 2**31 and 2**32."""
+    """The smaller and the larger of two integers of 64 bits are confused if one is between 2**31 and 2**32."""
     numbers = [value for value in seed.inputs if isinstance(value, np.ndarray) and value.dtype in (np.int64, np.uint64)]
     largest = max((float(np.abs(value.astype(np.float64)).max(initial=0)) for value in numbers), default=0)
     return seed.op_type in ("Max", "Min", "Clip") and largest >= 2**31 - 8

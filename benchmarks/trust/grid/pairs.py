@@ -1,8 +1,8 @@
 """Two operators in a row, drawn at random: a result of one seed is an operand of another.
 
-What is known of a result may be wrong only because of what was known of an operand that no seed has alone: sizes that are
-formulas, numbers that are sizes, tensors that may be empty. So every axis has a name and is tried with several sizes, integers
-are computed from sizes, and where a result can go round, both nodes are the body of a Loop.
+A fact about a result may be wrong only because of a fact about an operand that no single seed has: sizes that are formulas,
+numbers that are sizes, tensors that may be empty. So every axis has a name and is tried with several sizes, and integers are
+computed from sizes. If the result can be loop-carried, both nodes are the body of a Loop.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _is_usable(seed: Seed) -> bool:
 
 
 def _results(seed: Seed) -> dict[int, np.ndarray]:
-    """What the runtime computes of a seed, by the place of the output."""
+    """Return the runtime's results for a seed, by the index of the output."""
     parts = Parts()
     names = parts.operands(seed, lambda index: True)
     model = parts.model([node_of(seed, names)], _imports(seed))
@@ -81,7 +81,7 @@ def _imports(*of: Seed) -> dict[str, int]:
 
 
 def _taker(rng: random.Random, opset: int, result: np.ndarray) -> tuple[Seed, int] | None:
-    """A seed with an operand of the type and rank of a result, and the place of the operand."""
+    """A seed with an operand of the type and rank of a result, and the index of the operand."""
     found = _places().get((result.dtype.name, result.ndim), {})
     if not found:
         return None

@@ -64,7 +64,7 @@ _KINDS = onnx.AttributeProto.AttributeType
 
 
 class Held(NamedTuple):
-    """What an optional holds (an array, a list, or nothing), and the type of what it can hold."""
+    """The content of an optional (an array, a list, or nothing), and the type of its content."""
 
     value: Any
     kind: onnx.TypeProto

@@ -1,4 +1,4 @@
-"""Puts a cell to the test: what is known, folded and optimised must agree with what the runtime computes."""
+"""Try a cell: facts, folded constants and the optimised model must agree with the runtime."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Runs = list[tuple[dict[str, Any], dict[str, int], dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Failure:
-    """What is wrong with a cell: of which kind, and the details."""
+    """A failure of a cell: its kind and the details."""
 
     kind: str
     details: str
 
 
 def failures(cell: Cell) -> list[Failure] | None:
-    """What is wrong with a cell; `None` if the runtime does not run it."""
+    """Return the failures of a cell; `None` if the runtime does not run it."""
     session, runs = _executed(cell.model, cell)
     if session is None or not runs:
         return None
@@ -161,7 +161,7 @@ def _facts(proto: onnx.ModelProto, session: Session, runs: Runs) -> list[Failure
 
 
 def _types_of_narrow(model: ir.Model, facts: Facts, proto: onnx.ModelProto) -> list[str]:
-    """What is not true of the element types of values within, which are declared, so that the runtime has checked them."""
+    """Return wrong element types of inner values, which are declared, so that the runtime has checked them."""
     declared = {one.name: one.type.tensor_type.elem_type for one in proto.graph.value_info}
     values = [value for node in model.graph for value in node.outputs if value.name in declared]
     return [
@@ -172,7 +172,7 @@ def _types_of_narrow(model: ir.Model, facts: Facts, proto: onnx.ModelProto) -> l
 
 
 def _folding(proto: onnx.ModelProto, session: Session, runs: Runs) -> list[Failure]:
-    """What is folded has the bits that the runtime computes."""
+    """Folded constants have the bits that the runtime computes."""
     model, _ = enter(proto)
     ConstantFolding().run(Context(model, Facts(model), Target()))
     found = []
