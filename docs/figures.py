@@ -86,7 +86,7 @@ def seeds() -> str:
     searches, broken = (sum(row[key] for row in rows) for key in ("searches", "BROKEN"))
     worst = max(row["worst error / bound"] for row in rows)
     text = (
-        f"What was measured (`python -m benchmarks.precision.seeds`, searches with many seeds, few rungs each, on small models with "
+        f"What was measured (`python -m benchmarks.precision.seeds`, searches with many seeds, few schemes each, on small models with "
         f"random weights): in {searches - broken} of {searches} searches the bound held on all further sets of inputs"
         + (f"; the others were above it by up to {worst:.2f} times." if broken else ".")
     )
@@ -97,7 +97,10 @@ def rounding() -> str:
     """Return the error of rounded weights by the number of inputs."""
     found = stored("precision.rounding")
     counts = list(next(iter(next(iter(found["models"].values())).values())))
-    lines = [f"| model | rung | {' | '.join(f'{count} sets' for count in counts)} |", f"|{'---|' * (2 + len(counts))}"]
+    lines = [
+        f"| model | scheme | {' | '.join(f'{count} sets' for count in counts)} |",
+        f"|{'---|' * (2 + len(counts))}",
+    ]
     for model, rungs in found["models"].items():
         for rung, errors in rungs.items():
             numbers = " | ".join(f"{errors[count]:.1e}" for count in counts)
@@ -223,8 +226,8 @@ def _precision() -> Iterator[str]:
     yield "### Precision\n"
     yield _wrapped(
         "Times as fast as the runtime's default under a bound on the error of the outputs, on inputs that no tool has seen "
-        "(`precision.json`); in parentheses the best of the runtime's own quantisers that keeps the bound. Where nothing stands, the "
-        "search was not done in its limit.",
+        "(`precision.json`); in parentheses the best of the runtime's own quantisers that keeps the bound. Where a cell is empty, the "
+        "search did not end in its limit.",
         "",
     )
     for kind, found in by_processor("precision").items():
@@ -244,7 +247,7 @@ def _quantised() -> str:
 def _quantised_models() -> Iterator[str]:
     yield "### Models that others have quantised\n"
     yield _wrapped(
-        "What the runtime's `quantize_static` makes, as it stands (signed activations), before and after `ortfuse optimize` "
+        "Models made by the runtime's `quantize_static` as it comes (signed activations), before and after `ortfuse optimize` "
         "(`precision.quantised.json`).",
         "",
     )
@@ -274,7 +277,7 @@ def _outside() -> Iterator[str]:
     yield "### Another runtime\n"
     yield _wrapped(
         "OpenVINO and NNCF run the exported files themselves, in turns with the runtime's default (`other_runtime.json`): geometric means of "
-        "how many times as fast as it, and the errors of the outputs. What `quantize` makes under a bound is that of the models under "
+        "how many times as fast as it, and the errors of the outputs. The results of `quantize` under a bound are those of "
         "*Precision*.",
         "",
     )
@@ -320,8 +323,9 @@ def _trained() -> str:
     refused = len(every) - len(kept)
     return (
         f"**Trained models** (`precision.trained.json`, {', '.join(rows)}; inputs made by a program): after `quantize` under 1e-3, 1e-2 and "
-        f"5e-2 they decide the same as before in at least {min(one['agreement'] for _, _, one in kept):.2%} of all cases. Rungs are used "
-        f"where they gain time: {', '.join(faster) or 'nowhere'}; {refused} of the {len(every)} bounds no rung can keep, which is told."
+        f"5e-2 they decide the same as before in at least {min(one['agreement'] for _, _, one in kept):.2%} of all cases. Lower "
+        f"precision is used where it saves time: {', '.join(faster) or 'nowhere'}; {refused} of the {len(every)} bounds cannot be "
+        "kept, and the error message says so."
     )
 
 

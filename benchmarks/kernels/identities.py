@@ -1,6 +1,6 @@
 """A small table of identities: spellings of one computation, as bodies of graphs with inputs x, c, ... and the result y.
 
-The first spelling of each is the operator that the identity is about. `cliffs.py` adds the bodies by which the
+The first spelling of each is the operator that the identity is about. `slow_kernels.py` adds the bodies by which the
 standard defines operators, and the rules of the catalogue.
 """
 

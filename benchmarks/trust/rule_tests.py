@@ -52,7 +52,7 @@ def measure(position: int) -> tuple[str, Row]:
     return rule.name, {
         **{count: getattr(report, count) for count in COUNTS},
         "failures": report.failures[:3],
-        "proved": report.proved,
+        "passed": report.proved,
         "mutants": score.mutants,
         "redundant": score.redundant,
         "implied": score.implied,
@@ -68,9 +68,9 @@ def summed(rows: dict[str, Row]) -> Row:
     found = rows.values()
     return {
         "rules": len(rows),
-        "proved": sum(row["proved"] for row in found),
+        "passed": sum(row["passed"] for row in found),
         **{count: sum(row[count] for row in found) for count in COUNTS},
-        "not_proved": {name: row["failures"] for name, row in rows.items() if not row["proved"]},
+        "not_passed": {name: row["failures"] for name, row in rows.items() if not row["passed"]},
         "mutants": sum(row["mutants"] for row in found),
         "noticed": sum(len(row["noticed"]) for row in found),
         "redundant": sum(row["redundant"] for row in found),
