@@ -14,7 +14,7 @@ from ortfuse.runtime.bench import stopping_rule
 from ortfuse.runtime.session_settings import measured_settings
 from ortfuse.targets import CPU, costs, measured_costs, shipped_costs, shipped_tables
 
-pytest_plugins = ("rule_cache",)
+pytest_plugins = ("rule_cache", "tiers")
 
 # Many tests start processes: each would compile all of ortfuse again, which takes longer than most of them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

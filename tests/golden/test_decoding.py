@@ -62,6 +62,7 @@ class Decoder:
         return found["logits"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_steps_fed_back_stay_as_they_were(name: str, tmp_path: Path) -> None:
     original = suite.MODELS / f"{name}.onnx"

@@ -26,6 +26,7 @@ SIBLINGS = [rule for rule in RULES if rule.exactness is Exactness.LOSSY and rule
 
 
 @pytest.mark.rule_test
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in SIBLINGS], ids=lambda rule: rule.name)
 def test_rule_is_proved(rule: Rule) -> None:
     report = prove(rule, pairs=8, most_nodes=MOST_NODES)
@@ -33,6 +34,7 @@ def test_rule_is_proved(rule: Rule) -> None:
 
 
 @pytest.mark.rule_test
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("rule", SIBLINGS, ids=lambda rule: rule.name)
 def test_rule_that_shares_its_pattern_is_proved_on_instances(rule: Rule) -> None:
     report = prove(rule, pairs=0, near_misses=False)
