@@ -1,14 +1,12 @@
-"""Sums, products, extremes and truth values in fewer nodes, once all fusions are found.
+"""Simplify signs, quotients, Min, Max, Abs, Clip and Where in arithmetic, once all fusions are found.
 
 x + -y = x - y        -(x - y) = y - x        (-x) (-y) = x y        0 - x = x (-1) = -x        x (1 / y) = x / y
 1 / (x / y) = y / x        1 / (1 / x) = x        x / (1 / y) = x y        a / (b x) = (a / b) / x        max(x, -x) = |x|
 where(x < a, a, x) = max(x, a)                  where(x > a, a, x) = min(x, a)
-relu(x) = |x| = x, clip(x, a, b) = x            where x is known to lie there
+relu(x) = |x| = x, clip(x, a, b) = x            where the range of x is known to lie there
 -max(-x, -y) = min(x, y)        relu(x) - relu(-x) = x        max(x, y) + min(x, y) = x + y        |x| |y| = |x y|
 max(x, max(x, y)) = max(x, y)        where(not c, x, y) = where(c, y, x)        where(c, where(c, x, y), z) = where(c, x, z)
-x and (x or y) = x        x and not x = false        not x and not y = not (x or y)
-not(x < y) = x >= y                             of integers: no number is at least NaN, or below it
-float(b) > 0 = b                                of truth values
+x and (x or y) = x        x and (x and y) = x and y
 """
 
 from __future__ import annotations

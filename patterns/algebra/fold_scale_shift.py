@@ -1,12 +1,14 @@
-"""Chains of sums and products with constants, of any shape: one multiplication and one addition.
+"""Fold chains of Mul, Div, Add and Sub with constants into one Mul and one Add.
 
 (x a) b = x (a b)          (x + a) + b = x + (a + b)
 (x a + b) c = x (a c) + b c          (x + a) b + c = x b + (a b + c)
 
-The constants are computed in float64 and rounded once. What is a trick with rounding is left alone: a sum with a large number
-and its opposite rounds to integers. So are constants near the limits of their type, where the original overflows or the
-result would, sums with numbers so large that `x + a` would be exact where `x b + a b` is not, and what is soon rounded to an
-integer or compared: positions sit on the borders of their buckets.
+The constants are computed in float64 and rounded once. These stay as they are:
+
+- a sum with a large number and its negative, which rounds to integers on purpose;
+- constants near the limits of their type, where the original or the result would overflow;
+- sums with numbers so large that `x + a` would be exact where `x b + a b` is not;
+- results that are soon rounded to an integer or compared, such as positions at the border of a bucket.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Reductions of reductions as one, and reductions of what is negated.
+"""Merge a reduction of a reduction, and fold Neg around ReduceMax and ReduceMin.
 
 sum(sum(x)) = sum(x)        mean(mean(x)) = mean(x)        max(max(x)) = max(x)        min(min(x)) = min(x)
 -max(-x) = min(x)           -min(-x) = max(x)
 
-over the axes of both, which must be neighbours: over axes that others part, the runtime is slower at once.
+The axes of both reductions have to be adjacent: over others, the runtime reduces more slowly at once.
 """
 
 from __future__ import annotations

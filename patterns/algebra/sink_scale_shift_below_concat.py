@@ -1,9 +1,9 @@
-"""Affine maps of parts that are joined: one map of the whole.
+"""Sink Mul and Add with constants below a Concat: one multiplication and addition for all its operands.
 
 concat(x a + b, y c + d) = concat(x, y) concat(a, c) + concat(b, d)
 
-Images that were normalised by one set of means and deviations are brought to another so, a channel at a time: Szegedy et al.,
-arXiv:1512.00567, as its implementations prepare their input. The whole is then a map of channels before a convolution.
+Rationale: images normalised by one set of means and deviations are renormalised to another, a channel at a time (Szegedy et al.,
+arXiv:1512.00567, as its implementations prepare their input). The convolution behind them can then take the one map.
 """
 
 from __future__ import annotations

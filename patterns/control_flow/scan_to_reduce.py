@@ -1,4 +1,4 @@
-"""Scans whose bodies do what there is an operator for.
+"""Replace a Scan that adds up its elements by CumSum or ReduceSum.
 
 scan(s, x[t] -> s + x[t]) = s + cumsum(x), and at its end s + sum(x)
 """

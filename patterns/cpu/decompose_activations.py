@@ -1,11 +1,11 @@
-"""Elementwise operators whose kernels are several times slower than the same in other operators.
+"""Decompose Mish, Softplus, PRelu and others, whose elementwise CPU kernels are several times slower.
 
 mish(x)     = x tanh(log(1 + e)) = x q / (q + 2), q = e (e + 2), e = exp(min(x, 20)); above 20 the quotient is 1
 softplus(x) = max(x, 0) + log(1 + e), e = exp(-|x|), log(1 + e) = e log(u) / (u - 1), u = 1 + e rounded: the quotient makes up
               for what the sum loses, and is 1 where u is 1          Kahan; Higham, Accuracy and Stability of Numerical Algorithms
 where(c, 1, 0) = cast(c)          (1 + tanh(x)) / 2 = sigmoid(2 x)          prelu(x, slope) = max(x, 0) + slope min(x, 0)
 
-`python -m benchmarks.kernels.slow_kernels` finds them. They come after all fusions, which know the plain operators.
+The rules run after all fusions, whose patterns have the plain operators.
 """
 
 from __future__ import annotations

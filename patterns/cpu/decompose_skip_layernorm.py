@@ -1,9 +1,10 @@
-"""Fused operators whose kernels take longer than their parts.
+"""Decompose SkipLayerNormalization into Sum and LayerNormalization, whose kernels are faster on the CPU.
 
 skip_layer_normalization(x, skip, gamma, beta, bias) = layer_normalization(x + skip + bias, gamma, beta)
 
-Models come with them from tools that fuse whatever they find. The sum is a Sum, which the runtime does not fuse again (see
-`patterns.runtime`). A pin of the family keeps the operator.
+The sum is a Sum, which the runtime does not fuse again (see `patterns.runtime`). Forcing the operator of the family keeps it.
+
+Rationale: tools that fuse whatever they find leave the operator in models.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Operators that the runtime executes several times slower than the same in another spelling.
+"""Decompose reductions, Softmax over inner axes, Gather of index ranges and Pow, whose CPU kernels are several times slower.
 
 x ** 0.5 = sqrt(x), x at least 0          logsum(x) = log(sum(x))          l1(x) = sum(|x|)          l2(x) = sqrt(sum(x x))
-the last two the other way round where all elements are summed
-logsumexp(x) = m + log(sum(exp(x - m))), m = max(x), brought to the nearest finite number if it is infinite
+the last two the other way round where all elements are reduced
+logsumexp(x) = m + log(sum(exp(x - m))), m = max(x), clamped to finite numbers
 gather(x, [2, 3, 4]) = slice(x, 2, 5)          gather(x, [6, 4, 2]) = slice(x, 6, 1, step -2)
-softmax(x) = reshape(softmax(reshape(x))), the axes behind its own as one
-
-`python -m benchmarks.kernels.slow_kernels` looks for them. The rules run in a pass of their own, the last one, so that the
-patterns of others need not know these spellings.
+softmax(x) = reshape(softmax(reshape(x))), with the axes behind its own merged into one
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small nodes beside the heavy kernels: of masks, positions and angles, each of which takes longer to start than to compute.
+"""Reduce the number of small nodes in masks, positions and angles, which take longer to start than to compute.
 
 f(unsqueeze(x, leading axes), y) = f(x, y)          where y has these axes
 max(where(c, a, b), k) = where(c, max(a, k), max(b, k))          a, b and k numbers
@@ -6,7 +6,7 @@ cos(concat(x, y))[:h] = cos(x)          x of size h
 shape(x)[a : b] = shape(x, start=a, end=b)
 activation(x W) = activation(gemm(x, W))          x with two axes: the runtime computes Gemm and some activations as one
 
-The rules run in the last pass, after `simplify_data_movement`: fusions are found by the spellings of exporters.
+The rules run in the last pass, after `simplify_data_movement`: patterns of fusions have the spellings of exporters.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Transposes that move axes of size 1 alone, and axes of size 1 that are taken out only after an expansion.
+"""Fold axes of size 1: Transposes that move nothing else, and a Squeeze behind an Expand.
 
 transpose(x) = reshape(x)   if all other axes keep their order
 reshape(transpose(x), shape) = squeeze(x, axes)   if shape is that of x without some of these
 squeeze(expand(x, concat(sizes)), axis) = expand(squeeze(x, axis), concat(sizes but that of axis))
 
-A Reshape copies nothing, and a Squeeze next to x becomes one with what moves x. Steps of decoding, of length 1, have many of
-these. The rules run after the fusions, in the pass of the other spellings for the runtime: attention and rotary embeddings are
-found by their Transposes.
+Rationale: a Reshape copies nothing, and a Squeeze next to x merges with what moves x. Decoding steps of length 1 have many. The
+rules run after the fusions, whose patterns for attention and rotary embeddings have the Transposes.
 """
 
 from __future__ import annotations

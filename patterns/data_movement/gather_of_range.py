@@ -1,10 +1,10 @@
-"""Rows of tables one after the other, and positions that are counted from somewhere.
+"""Replace a Gather by consecutive indices by Slice, and fold an offset into the bounds of its Range.
 
 x + table[range(0, end)] = x + table[0 : end]                  table[positions[a : b]] = table[a : b], positions 0, 1, ...
 range(0, n) + past = range(past, past + n)
 
-The rules run in the last pass: masks and rotations are found by the spellings of exporters. Of a Gather whose indices a Range
-counts for it alone, the runtime makes a Slice itself, with a node for each of its numbers.
+The rules run in the last pass: patterns of masks and rotary embeddings have the spellings of exporters. The runtime itself makes
+a Slice of such a Gather, with a node for each of its numbers.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Linear layers with constant weights: what stands before, behind and beside them, in the weights.
+"""Fold scales, shifts, adapters and consecutive layers into the constant weights of MatMul and Gemm.
 
-A layer x W + b is MatMul, with the sum behind it, or Gemm.
+A layer x W + b is MatMul with an Add behind it, or Gemm.
 
 (x A + a) B + b = x (A B) + (a B + b)          where the product A B is no larger than both
 x W + b +- s (x V + c) = x (W +- s V) + (b +- s c)
-x W + b +- s ((x A + a) B + c) = x (W +- s A B) + (b +- s (a B + c))            Hu et al., arXiv:2106.09685
+x W + b +- s ((x A + a) B + c) = x (W +- s A B) + (b +- s (a B + c))            LoRA: Hu et al., arXiv:2106.09685
 (s x) W + b = x (s W) + b          s (x W + b) = x (s W) + s b          s a number or a vector
-y + s y = x ((1 + s) W) + (1 + s) b, y = x W + b                        the weight-decomposed adapters of arXiv:2402.09353
+y + s y = x ((1 + s) W) + (1 + s) b, y = x W + b                        DoRA: arXiv:2402.09353
 (x + t) W + b = x W + (t W + b)          (x W + b) + t = x W + (b + t)          the second for Gemm
 
-Constants are computed in float64 and rounded once. Large weights that are used elsewhere too are not copied, and large ones
-are not multiplied for the sake of a factor: they are streamed from their file as they are.
+Constants are computed in float64 and rounded once. Large weights that are used elsewhere too are not copied. Large weights are
+not multiplied for the sake of a factor: they are streamed from their file as they are.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Products with a vector or a single column, as products of a row with what is read transposed.
+"""Replace a MatMul with a vector or a single column by one with a single row and a transposed operand.
 
 x v = squeeze(v' x')          x W = unsqueeze(squeeze(W' x')), W a constant of one column
 
-The kernel of products has a loop of its own for one row, whichever way the other factor is stored, and none for one column: the
-latter takes 1.5 to 2.2 times as long, and a factor of rank 1 behind the matrix 3 to 15 times.
+Rationale: the kernel of MatMul has a loop of its own for one row, whichever way the other operand is stored, and none for one
+column. The latter takes 1.5 to 2.2 times as long, and an operand of rank 1 behind the matrix 3 to 15 times.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Products of matrices: their order, and what they have in common. Those with constants are in `weights`.
+"""Reassociate MatMul chains, factor out common operands, and drop Transpose and Expand around MatMul.
 
 transpose(x transpose(y)) = y transpose(x)        transpose(transpose(x) y) = transpose(y) x
 (x y) z = x (y z)                                               where that is provably much less work
 x expand(y) = x y          x tile(y) = x y                      where whole matrices are repeated
 x z +- x w = x (z +- w)          z x +- w x = (z +- w) x            where the sum is no larger than the product
+
+`patterns.matmul.fold_into_weights` has the rules for constant operands.
 """
 
 from __future__ import annotations

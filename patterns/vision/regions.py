@@ -22,7 +22,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, computed, const, op, opt, var
 
-from ..convolution.pooled import is_above_minus_infinity
+from ..convolution.select_pool_kernel import is_above_minus_infinity
 
 Array = np.ndarray[Any, Any]
 

@@ -40,7 +40,7 @@ LOST = {
     "rmsnorm.casts saturate": "as for layernorm.casts",
     "rmsnorm.casts round_mode": "the same",
     "rmsnorm.casts to": "the same",
-    "conv.trimmed ends": "how much is trimmed is a fact about the sizes",
+    "conv.fold_slice_into_pads ends": "how much is trimmed is a fact about the sizes",
     "slice.slice_of_slice": "read by names that are put together",
     "slice.drop_full_axes": "the same",
     "slice.slice_of_concat": "the same; the sizes of parts are facts",
@@ -65,7 +65,7 @@ LOST = {
     "where.masked_sum_to_where to": "the type is that of what is chosen",
     "attention.keep_times_scores_to_additive_mask to": "a mask of ones and zeros is the same in every type",
     "attention.finite_fill_keep_times_scores_to_additive_mask to": "the same",
-    "conv.trimmed_transpose ends": "how much is trimmed is a fact about the sizes",
+    "conv.fold_slice_into_conv_transpose_pads ends": "how much is trimmed is a fact about the sizes",
     **{f"quantised.weight_{how} axis": "there is one step for all" for how in ("reshape", "squeeze", "unsqueeze")},
 }
 """By the beginning of the rule and attribute: why the rule may lose it."""

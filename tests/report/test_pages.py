@@ -314,8 +314,8 @@ def test_a_measured_page_has_the_profiles_before_and_after(path: Path, tmp_path:
 
 
 def test_names_in_tables_go_on_behind_their_marks_and_numbers_stay_whole() -> None:
-    said = html(Page("t", "s", [Rows("A", ("a", "b"), [("conv.relu", "at 0.98, com.microsoft.FusedConv")])]))
-    assert "conv.<wbr>relu" in said
+    said = html(Page("t", "s", [Rows("A", ("a", "b"), [("conv.fuse_relu", "at 0.98, com.microsoft.FusedConv")])]))
+    assert "conv.<wbr>fuse_<wbr>relu" in said
     assert "at 0.98, com.<wbr>microsoft.<wbr>FusedConv" in said
 
 

@@ -177,8 +177,8 @@ def test_pins_that_nothing_can_follow_are_refused(pins: dict[str, str], message:
     [(1.2, True, "taken"), (0.98, True, "taken: as fast, within the noise"), (0.9, False, "left as it was")],
 )
 def test_a_loss_within_the_noise_is_called_that(speedup: float, taken: bool, decision: str) -> None:
-    assert Choice("conv.relu", "FusedConv", Estimate(speedup, "x 1x3x8x8", "a table"), taken).decision == decision
+    assert Choice("conv.fuse_relu", "FusedConv", Estimate(speedup, "x 1x3x8x8", "a table"), taken).decision == decision
 
 
 def test_a_pinned_choice_has_no_measurement() -> None:
-    assert Choice("conv.relu", "FusedConv", None, True).decision == "taken"
+    assert Choice("conv.fuse_relu", "FusedConv", None, True).decision == "taken"

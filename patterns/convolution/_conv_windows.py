@@ -1,4 +1,4 @@
-"""Where a convolution reads: windows of several convolutions of one input, and the smallest window that has them all.
+"""Windows of convolutions: the positions that they read, and the smallest window that contains those of several.
 
 Along one axis, output o of a convolution with stride s, dilation d and a kernel of k taps reads the input at s o + t for its taps
 t = -p, d - p, ..., (k - 1) d - p, where p zeros are padded in front. There are as many outputs as there is room for, so that two

@@ -1,4 +1,4 @@
-"""Several convolutions of one pattern, told apart by numbers: `weight1`, `bias1`, `conv1`, `layer1`, `weight2`, ..."""
+"""Several convolutions in one pattern, numbered: `weight1`, `bias1`, `conv1`, `layer1`, `weight2`, ..."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, const, op, opt
 
-from ._layers import MOST_COPIED
-from ._windows import Window, window
+from ._conv_weights import MOST_COPIED
+from ._conv_windows import Window, window
 
 Array = np.ndarray[Any, Any]
 

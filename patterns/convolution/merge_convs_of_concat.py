@@ -1,4 +1,4 @@
-"""Convolutions of one input that read it alike and are neighbours in a Concat, in one convolution.
+"""Merge Convs of one input with one window, adjacent in a Concat, into one Conv.
 
 concat(conv(x, V, a), conv(x, W, b), ...) = conv(x, concat(V, W, ...), concat(a, b, ...))      of one group
 """
@@ -15,9 +15,9 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, rest
 
-from ._instances import PADDED
-from ._layers import MOST_COPIED
-from ._windows import Window, window
+from ._conv_weights import MOST_COPIED
+from ._conv_windows import Window, window
+from ._test_instances import PADDED
 
 SOURCE = "ONNX operators Conv and Concat"
 
@@ -171,7 +171,7 @@ def _branches(build: Any) -> Sequence[ir.Value]:
 
 RULES = [
     Rule(
-        name="conv.joined",
+        name="conv.merge_convs_of_concat",
         formula="Concat(Conv(x, V, a), Conv(x, W, b), ...)",
         pattern=op.Concat(rest("parts"), axis=attr("axis")),
         replace=_joined,

@@ -1,10 +1,9 @@
-"""Arithmetic with constants before and behind BatchNormalization, in its statistics.
+"""Fold Mul, Div, Add, Sub and Neg with constants around BatchNormalization into its statistics.
 
-f bn(x) + t = bn'(x)       scale' = f scale, shift' = f shift + t          as Caffe normalises, and scales afterwards
+f bn(x) + t = bn'(x)       scale' = f scale, shift' = f shift + t          as Caffe scales after it normalises
 bn(f x + t) = bn'(x)       scale' = f scale, mean' = (mean - t) / f        as images of bytes are normalised
 
-Convolutions take all of it into their weights; this is for what is normalised before an activation, or before zeros are put
-around it.
+This is for a BatchNormalization before an activation or a padding with zeros; a Conv folds the others into its weights.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, op, var
 
-from . import _layers as layers
-from ._instances import NORMALISATION, POSITIVE, STATISTICS
+from . import _conv_weights as layers
+from ._test_instances import NORMALISATION, POSITIVE, STATISTICS
 
 SOURCE = "arXiv:1502.03167"
 
@@ -97,7 +96,7 @@ def _arithmetic(y: Pattern) -> Pattern:
 
 def _rule(name: str, pattern: Pattern, replace: Pattern, *guards: Any) -> Rule:
     return Rule(
-        name=f"conv.batch_norm_{name}",
+        name=f"batchnorm.fold_{name}_scale_shift",
         pattern=pattern,
         replace=replace,
         guards=(layers.only_the_result, maps_channels, statistics_are_held, *guards),
@@ -119,9 +118,9 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, *guards: Any) -> Rule:
 scale, shift, mean = computed("new_scale", _scale), computed("new_shift", _shift), computed("new_mean", _mean)
 
 RULES = [
-    _rule("scaled", _arithmetic(layers.batch_norm(x).named("mapped")), _batch_norm(scale=scale, shift=shift)),
+    _rule("output", _arithmetic(layers.batch_norm(x).named("mapped")), _batch_norm(scale=scale, shift=shift)),
     _rule(
-        "of_scaled",
+        "input",
         layers.batch_norm(_arithmetic(x)).named("mapped"),
         _batch_norm(scale=scale, mean=mean),
         offset_is_moderate,

@@ -1,7 +1,7 @@
-"""BatchNormalization before a Concat, a Slice, means, maxima or rows of channels, at the convolutions there, which take it.
+"""Hoist BatchNormalization above Concat, Slice, pools, ReduceMean or a flattened Transpose, to Convs that fold it.
 
 bn(concat(a, b, ...)) = concat(bn_a(a), bn_b(b), ...)      each with the statistics of its own channels
-bn(rows of channels(a)) = rows of channels(bn(a))          as networks with channels last normalise
+bn(reshape(transpose(a))) = reshape(transpose(bn(a)))      where the channels become the columns of a matrix
 bn(slice(a)) = slice(bn(a))                                if all channels stay
 bn(mean(a)) = mean(bn(a))                                  over spatial axes, all of them or the windows of a pool
 bn(max(a)) = max(bn(a))                                    over the windows of a pool, if all factors are above 0
@@ -34,8 +34,8 @@ from ortfuse.rewrite.pattern import (
 
 from .._common import ints
 from .._proofs import COST
-from . import _layers as layers
-from ._instances import NORMALISATION, STATISTICS
+from . import _conv_weights as layers
+from ._test_instances import NORMALISATION, STATISTICS
 
 SOURCE = "arXiv:1502.03167"
 
@@ -181,7 +181,7 @@ def is_over_spatial_axes(match: Match) -> Refusal | None:
 
 def _averaged(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard) -> Rule:
     return Rule(
-        name=f"conv.batch_norm_{name}",
+        name=f"conv.hoist_batchnorm_above_{name}",
         pattern=layers.batch_norm(pattern).named("mapped"),
         replace=replace,
         guards=(layers.only_the_result, *guards, is_a_finite_map, of_convolutions("a")),
@@ -249,7 +249,7 @@ def _proof(parts: str, **attributes: Any) -> Proof:
 
 RULES = [
     Rule(
-        name="conv.batch_norm_joined",
+        name="conv.hoist_batchnorm_above_concat",
         pattern=layers.batch_norm(joined).named("mapped"),
         replace=built(_each_normalised, makes=("BatchNormalization", "Concat")),
         guards=(layers.only_the_result, joins_channels, of_convolutions(*PARTS)),
@@ -258,7 +258,7 @@ RULES = [
         proof=_proof("abcd", axis=[1, -3]),
     ),
     Rule(
-        name="conv.batch_norm_sliced",
+        name="conv.hoist_batchnorm_above_slice",
         pattern=layers.batch_norm(op.Slice(a, starts, ends, axes, opt(steps)).named("sliced")).named("mapped"),
         replace=op.Slice(whole, starts, ends, axes, opt(steps)),
         guards=(layers.only_the_result, keeps_channels, of_convolutions("a")),
@@ -267,7 +267,7 @@ RULES = [
         proof=_proof("a"),
     ),
     Rule(
-        name="conv.batch_norm_of_rows",
+        name="conv.hoist_batchnorm_above_flattened_transpose",
         pattern=layers.batch_norm(rows).named("mapped"),
         replace=op.Reshape(op.Transpose(whole, perm=attr("perm")), var("target"), allowzero=attr("allowzero")),
         guards=(layers.only_the_result, has_channels_as_columns, of_convolutions("a")),
@@ -278,7 +278,7 @@ RULES = [
         ),
     ),
     _averaged(
-        "of_windows",
+        "average_pool",
         op.AveragePool(a, attributes=all_attributes("window")),
         op.AveragePool(whole, attributes=all_attributes("window")),
         _proof(
@@ -292,7 +292,7 @@ RULES = [
         counts_elements_alone,
     ),
     _averaged(
-        "of_maxima",
+        "max_pool",
         op.MaxPool(a, attributes=all_attributes("window")).named("pool"),
         op.MaxPool(whole, attributes=all_attributes("window")),
         dataclasses.replace(
@@ -315,9 +315,9 @@ RULES = [
         reads_elements,
         keeps_the_largest,
     ),
-    _averaged("of_mean", op.GlobalAveragePool(a), op.GlobalAveragePool(whole), _proof("a")),
+    _averaged("global_average_pool", op.GlobalAveragePool(a), op.GlobalAveragePool(whole), _proof("a")),
     _averaged(
-        "of_means",
+        "reduce_mean",
         means,
         (
             op.ReduceMean(whole, reduced_axes, keepdims=attr("keepdims")),

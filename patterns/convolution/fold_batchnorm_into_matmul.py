@@ -1,7 +1,7 @@
-"""BatchNormalization of a product with a constant matrix, or before one, in the matrix.
+"""Fold BatchNormalization behind or before a MatMul or Gemm with constant weights into these.
 
 bn(x W + b) = x (W s) + (b s + t)       for x of two axes, with one factor s and offset t for each column
-bn(rows(x W + b)) = rows(x (W s) + (b s + t))                   where rows merges the other axes of x
+bn(reshape(x W + b)) = reshape(x (W s) + (b s + t))             where the Reshape or Flatten merges the other axes of x
 bn(transpose(x W + b)) = transpose(x (W s) + (b s + t))         where the columns become the second axis, as in a sequence
 bn(W x) = (s W) x + t                   for x [batch, channels, length] behind the matrix, with one s and t for each row
 bn(x) W + b = x (s W) + (b + t W)       for x of two axes, with one factor s and offset t for each of its columns
@@ -20,8 +20,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, opt, var
 
-from . import _layers as layers
-from ._instances import NORMALISATION, POSITIVE, STATISTICS
+from . import _conv_weights as layers
+from ._test_instances import NORMALISATION, POSITIVE, STATISTICS
 
 SOURCE = "arXiv:1502.03167"
 
@@ -178,7 +178,7 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, rank: int | None, *shap
           guards: tuple[Guard, ...] = (is_normalised,), constants: Mapping[str, Any] = POSITIVE,
           each: tuple[dict[str, Any], ...] = ({},), **attributes: Any) -> Rule:  # fmt: skip
     return Rule(
-        name=f"linear.{name}",
+        name=f"matmul.{name}",
         pattern=pattern,
         replace=replace,
         guards=(
@@ -206,7 +206,7 @@ def _shapes(x: str, weight: str, **others: str) -> dict[str, str]:
 
 RULES = [
     _rule(
-        "batch_norm_gemm",
+        "fold_batchnorm_into_gemm",
         _normalised(_gemm(x).named("product")),
         op.Gemm(x, new_weight, new_bias, alpha=attr("alpha"), transA=attr("transA"), transB=attr("transB")),
         2,
@@ -218,14 +218,14 @@ RULES = [
         transB=[0, 1],
     ),
     _rule(
-        "batch_norm_matmul",
+        "fold_batchnorm",
         _normalised(op.MatMul(x, weight).named("product") + opt(bias)),
         op.MatMul(x, new_weight) + new_bias,
         2,
         _shapes("n 3", "3 4", bias="4"),
     ),
     _rule(
-        "batch_norm_rows",
+        "fold_batchnorm_through_reshape",
         _normalised(op.Reshape(op.MatMul(x, weight).named("product") + opt(bias), target, allowzero=attr("allowzero"))),
         op.Reshape(op.MatMul(x, new_weight) + new_bias, target, allowzero=attr("allowzero")),
         2,
@@ -235,7 +235,7 @@ RULES = [
         allowzero=[0, 1],
     ),
     _rule(
-        "batch_norm_flat",
+        "fold_batchnorm_through_flatten",
         _normalised(op.Flatten(op.MatMul(x, weight).named("product") + opt(bias), axis=attr("axis"))),
         op.Flatten(op.MatMul(x, new_weight) + new_bias, axis=attr("axis")),
         2,
@@ -244,7 +244,7 @@ RULES = [
         axis=[2, -1],
     ),
     _rule(
-        "batch_norm_turned",
+        "fold_batchnorm_through_transpose",
         _normalised(op.Transpose(op.MatMul(x, weight).named("product") + opt(bias), perm=attr("perm"))),
         op.Transpose(op.MatMul(x, new_weight) + new_bias, perm=attr("perm")),
         None,
@@ -254,7 +254,7 @@ RULES = [
         each=({"perm": [(0, 2, 1), (1, 2, 0)]}, {"perm": [(0, 3, 1, 2)]}),
     ),
     _rule(
-        "batch_norm_before_turned",
+        "fold_input_batchnorm_through_transpose",
         op.MatMul(op.Transpose(_normalised(x), perm=attr("perm")), weight).named("product") + opt(bias),
         op.MatMul(op.Transpose(x, perm=attr("perm")), inputs_weight) + shifted_bias,
         None,
@@ -264,14 +264,14 @@ RULES = [
         each=({"perm": [(0, 2, 1), (2, 0, 1)]}, {"perm": [(0, 2, 3, 1)]}),
     ),
     _rule(
-        "batch_norm_left",
+        "fold_batchnorm_into_left_weight",
         _normalised(op.MatMul(weight, x).named("product")),
         op.MatMul(new_weight, x) + as_column,
         3,
         _shapes("n 3 s", "4 3"),
     ),
     _rule(
-        "batch_norm_before_gemm",
+        "fold_input_batchnorm_into_gemm",
         _gemm(_normalised(x)).named("product"),
         op.Gemm(x, inputs_weight, shifted_bias, alpha=attr("alpha"), transB=attr("transB")),
         2,
@@ -284,7 +284,7 @@ RULES = [
         transB=[0, 1],
     ),
     _rule(
-        "batch_norm_before_matmul",
+        "fold_input_batchnorm",
         op.MatMul(_normalised(x), weight).named("product") + opt(bias),
         op.MatMul(x, inputs_weight) + shifted_bias,
         2,

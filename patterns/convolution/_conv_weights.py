@@ -1,10 +1,10 @@
-"""Convolutions with constant weights, and affine maps of channels that become part of these weights.
+"""Convolutions with constant weights, and affine maps of channels that are folded into these weights.
 
 layer(x) = conv(x, W) + b, a Conv or ConvTranspose:
 s layer(x) + t = conv(x, s W) + (s b + t)     with one s and t for each channel of the result
 layer(s x + t) = conv(x, W s) + (b + W t)     with one s and t for each channel of x; not padded, unless t = 0
 
-Everything is computed in float64 and rounded once.
+All constants are computed in float64 and rounded once.
 """
 
 from __future__ import annotations

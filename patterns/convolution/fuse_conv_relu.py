@@ -1,10 +1,9 @@
-"""Convolutions fused with what follows them: residual sum and activation.
+"""Fuse Conv, the Add of a residual and Relu into FusedConv.
 
-fused_conv(x, W, b, z) = act(conv(x, W) + b + z)
+fused_conv(x, W, b, z) = relu(conv(x, W) + b + z)
 
-The runtime makes the same of the nodes by itself wherever that pays; on the CPU the residual sum is fused only where both
-operands are in its blocked layout (see `ortfuse.targets.blocked_layout`), and so never costs anything. The pass runs after the
-others of the family: what is added may be a branch that the weights take.
+The runtime fuses these nodes itself where it pays. On the CPU the residual is fused only where both operands are in the blocked
+layout (see `ortfuse.targets.blocked_layout`). The pass runs after the others of the family: weights may take the added branch.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from ortfuse.targets import Quirk, unless_blocked
 
 from .._common import is_not_quantised, same_shape
 from .._proofs import COST, KERNEL
-from ._instances import PADDED, images, typical
-from ._layers import CONV, bias, convolution, weight, x
+from ._conv_weights import CONV, bias, convolution, weight, x
+from ._test_instances import PADDED, images, typical
 
 PASS = "fuse.fused_convolution"
 
@@ -54,7 +53,7 @@ z = var("z")
 
 RULES = [
     Rule(
-        name="conv.residual_relu",
+        name="conv.fuse_residual_add_relu",
         pattern=op.Relu(convolution() + z),
         replace=ms.FusedConv(x, weight, bias | computed("zeros", zeros), z, activation="Relu", attributes=CONV),
         guards=(redundant(KERNEL)(same_shape("z", "layer")), runs_in_blocks, is_not_quantised),
@@ -69,7 +68,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="conv.relu",
+        name="conv.fuse_relu",
         pattern=op.Relu(convolution()),
         replace=ms.FusedConv(x, weight, opt(bias), activation="Relu", attributes=CONV),
         guards=(is_not_quantised,),

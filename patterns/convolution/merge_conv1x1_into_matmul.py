@@ -1,8 +1,9 @@
-"""A linear map of the channels of an image of which the pixels are rows of a product, in the product.
+"""Merge a Conv with a 1x1 kernel into the MatMul whose rows are the pixels of its image.
 
-conv(image(x W + b), V, c) = image(x (W V) + (b V + c))      where V is a single tap, and image turns and splits the rows
+conv(image(x W + b), V, c) = image(x (W V) + (b V + c))      where image is a Transpose and a Reshape of the rows, in either order
 
-Heads of vision transformers project their features, make images of these and map the channels (SegFormer, arXiv:2105.15203).
+Rationale: heads of vision transformers project their features, make images of them and map the channels (SegFormer,
+arXiv:2105.15203).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ortfuse.rewrite.pattern import (
 )
 
 from .._proofs import COST
-from ._windows import window
+from ._conv_windows import window
 
 PASS = "cpu_decompositions"
 
@@ -202,8 +203,8 @@ _COLUMNS: Any = (_turned_first, 1, (0, 2, 1), (-1, 4, 2, 3), pixels_are_columns)
 _ROWS: Any = (_split_first, -1, (0, 3, 1, 2), (-1, 2, 3, 4), pixels_are_rows)
 
 RULES = [
-    _rule("conv.projected", op.Conv, *_COLUMNS),
-    _rule("conv.projected_fused", ms.FusedConv, *_COLUMNS, activation="Relu"),
-    _rule("conv.projected_rows", op.Conv, *_ROWS),
-    _rule("conv.projected_rows_fused", ms.FusedConv, *_ROWS, activation="Relu"),
+    _rule("conv.merge_conv1x1_into_transposed_matmul", op.Conv, *_COLUMNS),
+    _rule("conv.merge_fused_conv1x1_into_transposed_matmul", ms.FusedConv, *_COLUMNS, activation="Relu"),
+    _rule("conv.merge_conv1x1_into_matmul", op.Conv, *_ROWS),
+    _rule("conv.merge_fused_conv1x1_into_matmul", ms.FusedConv, *_ROWS, activation="Relu"),
 ]

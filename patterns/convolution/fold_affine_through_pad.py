@@ -1,8 +1,8 @@
-"""Affine maps of channels before a frame that repeats the image, and the convolution behind it, in its weights and bias.
+"""Fold Mul, Div, Add, Sub and Neg with constants through a Pad into the Conv behind it.
 
 conv(pad(s x + t), W, b) = conv(pad(x), W s, b + W t)        pad: reflect, edge or wrap
 
-The elements of such a frame are mapped as the others are, so that the order of map and frame does not matter.
+Such a Pad copies elements, so that it commutes with a map of each element.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, opt, var
 
 from .._common import ints
-from . import _layers as layers
-from ._instances import BARE, PADDED, images
-from .padding import border_of
-from .prologue import (
+from . import _conv_weights as layers
+from ._test_instances import BARE, PADDED, images
+from .fold_input_scale import (
     LINEAR,
     MAPS,
     maps_channels,
@@ -30,6 +29,7 @@ from .prologue import (
     offset_stays_inside,
     result_is_held,
 )
+from .fold_pad_and_slice import border_of
 
 
 def _repeats(mode: Any, facts: Facts) -> bool:
@@ -69,7 +69,7 @@ def _near(number: float, reach: float) -> Any:
 
 RULES = [
     Rule(
-        name="conv.affine_before_frame",
+        name="conv.fold_scale_shift_through_pad",
         pattern=layers.convolution(
             op.Pad(
                 layers.one_of(MAPS).named("mapped"),

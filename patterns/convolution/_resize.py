@@ -1,4 +1,4 @@
-"""Images that are enlarged by means of their pixels, or copies of these, so that their channels may be mapped before."""
+"""Resize nodes that enlarge images by means or copies of pixels, and so commute with a linear map of the channels."""
 
 from __future__ import annotations
 

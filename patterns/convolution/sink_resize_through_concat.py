@@ -1,10 +1,11 @@
-"""A linear map of the channels of images, some of which were enlarged before they were joined, made before that.
+"""Sink an enlarging Resize of Concat operands below the Conv with a 1x1 kernel behind the Concat.
 
 conv(concat(resize(x), y), concat(V, W), b) = resize(conv(x, V)) + conv(y, W, b)
 
-where the weights are a single tap, and resize makes larger images. An interpolation takes means of pixels, with weights that sum
-up to 1, so that a linear map of the channels, with its bias, may be made before it. Heads of segmentation networks are such maps
-of features of several sizes (SegFormer, arXiv:2105.15203).
+where the weights are a single tap and the Resize makes larger images. An interpolation is a mean of pixels whose weights sum up
+to 1, so that a linear map of the channels, with its bias, commutes with it.
+
+Rationale: heads of segmentation networks map features of several sizes so (SegFormer, arXiv:2105.15203).
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from ortfuse.rewrite.pattern import (
 )
 
 from .._proofs import COST
-from ._enlarging import becomes_larger, enlarged, leaves_channels
-from ._windows import window
+from ._conv_windows import window
+from ._resize import becomes_larger, enlarged, leaves_channels
 
 PASS = "cpu_decompositions"
 
@@ -184,6 +185,6 @@ def _rule(name: str, build: Any, replace: Any, **more: Any) -> Rule:
 
 
 RULES = [
-    _rule("conv.enlarged_parts", op.Conv, _mapped),
-    _rule("conv.enlarged_parts_fused", ms.FusedConv, _activated, activation="Relu"),
+    _rule("conv.sink_resize_through_concat", op.Conv, _mapped),
+    _rule("conv.sink_resize_through_concat_fused_conv", ms.FusedConv, _activated, activation="Relu"),
 ]

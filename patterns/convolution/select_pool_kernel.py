@@ -1,14 +1,14 @@
-"""Pools over the whole image, and pools over one axis, in the spelling that is fastest.
+"""Select the faster of equivalent pools and reductions: GlobalAveragePool, AveragePool, MaxPool, ReduceMean.
 
 globalaveragepool(x) = mean(x) over the spatial axes        averagepool(x) = globalaveragepool(x), a window as large as the image
 maxpool(x) = globalmaxpool(x), likewise                     pool(x) over one axis = squeeze(pool(unsqueeze(x)))
-mean(reshape(x)) of blocks of pixels, whose rows and columns have axes of their own = averagepool(x), a window as large as a block
+mean(reshape(x)) over blocks of pixels = averagepool(x), a window as large as a block
 
-On the CPU, means over the last axes take a half to a quarter of the time of GlobalAveragePool. That is the faster one in the
-blocked layout (see `ortfuse.targets.blocked_layout`), which the image does not have to leave for it. Means that drop their axes
-stay: a Squeeze would be executed besides. A maximum is not
-respelled as ReduceMax: of NaN and -infinity, the kernels of pools make something else, and not all the same, so that MaxPool
-stays as it is too unless every element is above -infinity.
+A ReduceMean that drops its axes stays: a Squeeze would be executed besides. MaxPool is not replaced by ReduceMax, and only
+by GlobalMaxPool if every element is above -infinity: the kernels differ in what they make of NaN and -infinity.
+
+Rationale: on the CPU, ReduceMean over the last axes takes a half to a quarter of the time of GlobalAveragePool. In the blocked
+layout (see `ortfuse.targets.blocked_layout`) GlobalAveragePool is faster: the image stays in it.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _over_two_axes(kind: str) -> Any:
 def _two_axes(kind: str, more: dict[str, Any], *guards: Guard, **proof: Any) -> Rule:
     far = {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1), **more}
     return _rule(
-        f"{kind.lower()}_over_two_axes",
+        f"{kind.lower()}1d_to_{kind.lower()}2d",
         _pool(kind),
         _over_two_axes(kind),
         Proof(
@@ -276,7 +276,7 @@ def _two_axes(kind: str, more: dict[str, Any], *guards: Guard, **proof: Any) -> 
 
 RULES = [
     _rule(
-        "mean",
+        "global_average_pool_to_reduce_mean",
         op.GlobalAveragePool(x),
         mean,
         Proof(shapes=_IMAGES, typical=_TYPICAL),
@@ -285,7 +285,7 @@ RULES = [
         is_not_quantised,
     ),
     _rule(
-        "average",
+        "full_average_pool_to_reduce_mean",
         _pool("AveragePool"),
         mean,
         _OF_EVERYTHING,
@@ -294,7 +294,7 @@ RULES = [
         is_not_quantised,
     ),
     _rule(
-        "blocked_average",
+        "full_average_pool_to_global_average_pool",
         _pool("AveragePool"),
         op.GlobalAveragePool(x),
         Proof(shapes={"x": "n 16 4 5"}, attributes=_WINDOWS[0], inputs={"x": _convolved}),
@@ -303,7 +303,7 @@ RULES = [
         is_not_quantised,
     ),
     _rule(
-        "blocked_mean",
+        "reduce_mean_to_global_average_pool",
         op.ReduceMean(x, axes=attr("axes"), keepdims=1),
         op.GlobalAveragePool(x),
         Proof(
@@ -319,7 +319,7 @@ RULES = [
         is_not_quantised,
     ),
     _rule(
-        "maximum",
+        "full_max_pool_to_global_max_pool",
         _pool("MaxPool"),
         op.GlobalMaxPool(x),
         dataclasses.replace(
@@ -331,7 +331,7 @@ RULES = [
         is_not_quantised,
     ),
     _rule(
-        "blocks",
+        "block_mean_to_average_pool",
         op.ReduceMean(blocks, axes=attr("axes", lambda found, facts: bool(found), "given"), keepdims=0),
         _of_blocks,
         Proof(

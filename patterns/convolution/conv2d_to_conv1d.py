@@ -1,12 +1,14 @@
-"""Convolutions and pools of sequences, written as those of images with axes of size 1.
+"""Replace a two-dimensional Conv, ConvTranspose or pool between Unsqueeze and Squeeze by a one-dimensional one.
 
 squeeze(conv(unsqueeze(x), W)) = conv(x, squeeze(W))      over one axis, or over fewer axes than before; likewise pools
 squeeze(conv(transpose(unsqueeze(x)), W)) = conv(transpose(x), squeeze(W))
 squeeze(conv(y, W)) = conv(squeeze(y), squeeze(W))        where other layers make y of such an image
 
-TensorFlow has no convolution over one axis. What follows the Squeeze (a bias, a normalisation, an activation) is then beside the
-convolution. Along axes of size 1 a kernel of size 1 without padding reads the one element there is, whatever the strides. Where
-images are faster than sequences, `patterns.convolution.respelled` puts the axis in again.
+Along an axis of size 1, a kernel of size 1 without padding reads the one element, whatever the strides. Where two dimensions are
+faster than one, `patterns.convolution.conv1d_to_conv2d` puts the axis in again.
+
+Rationale: TensorFlow has no convolution over one axis. A bias, normalisation or activation behind the Squeeze is then next to the
+convolution.
 """
 
 from __future__ import annotations
@@ -155,7 +157,7 @@ def _flat(kind: str, *weights: Pattern) -> Any:
 def _rule(kind: str, *weights: Pattern, **proof: Any) -> Rule:
     layer = getattr(op, kind)(turned | image | y, *weights, attributes=all_attributes("window")).named("layer")
     return Rule(
-        name=f"conv.flat_{kind.lower()}",
+        name=f"conv.{kind.lower()}2d_to_{kind.lower()}1d",
         formula=f"Squeeze({kind}(Unsqueeze(x)))",
         pattern=op.Squeeze(layer, axes=attr("dropped", _are_axes, "known")),
         replace=built(_flat(kind, *weights), makes=(kind, "Transpose", "Squeeze")),

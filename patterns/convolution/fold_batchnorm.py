@@ -1,10 +1,9 @@
-"""Affine maps of channels that follow a convolution, in its weights and bias.
+"""Fold BatchNormalization, and Mul, Div, Add, Sub and Neg with constants, into the weights and bias of the Conv before them.
 
 s conv(x, W, b) + t = conv(x, s W, s b + t)
 bn(y) = (y - mean) / sqrt(var + eps) * scale + B                              Ioffe & Szegedy, arXiv:1502.03167
 
-Exporters leave the map as BatchNormalization, or as a chain of Mul, Div, Add, Sub and Neg with constants: one node is taken after
-the other.
+Chains are folded one node after the other. ConvTranspose likewise.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, computed, op
 
-from . import _layers as layers
-from ._instances import BARE, NORMALISATION, PADDED, POSITIVE, attributes, images, typical
+from . import _conv_weights as layers
+from ._test_instances import BARE, NORMALISATION, PADDED, POSITIVE, attributes, images, typical
 
 BATCH_NORM = "arXiv:1502.03167"
 LINEAR = "a convolution is linear in its weights and bias"
@@ -89,7 +88,7 @@ def _arithmetic(y: Pattern) -> Pattern:
 
 RULES = [
     _epilogue(
-        "batch_norm",
+        "fold_batchnorm",
         BATCH_NORM,
         layers.batch_norm(layers.convolution()),
         layers.convolution(),
@@ -99,7 +98,7 @@ RULES = [
         ),
     ),
     _epilogue(
-        "transpose_batch_norm",
+        "fold_batchnorm_into_conv_transpose",
         BATCH_NORM,
         layers.batch_norm(layers.transposed()),
         layers.transposed(),
@@ -109,7 +108,7 @@ RULES = [
         ),
     ),
     _epilogue(
-        "affine",
+        "fold_output_scale_shift",
         LINEAR,
         _arithmetic(layers.convolution()),
         layers.convolution(),
@@ -121,7 +120,7 @@ RULES = [
         ),
     ),
     _epilogue(
-        "transpose_affine",
+        "fold_output_scale_shift_into_conv_transpose",
         LINEAR,
         _arithmetic(layers.transposed()),
         layers.transposed(),

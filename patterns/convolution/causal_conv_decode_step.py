@@ -1,12 +1,13 @@
-"""One step of a causal convolution, whose window is kept from step to step.
+"""Fuse one decoding step of a causal convolution, whose window is a cached state, into CausalConvWithState.
 
-conv(concat(past, x), W, b) = causal_conv_with_state(x, W, b, past)        each channel on its own, x: one position
-sum(concat(past, x) w, -1) + b = the same, without its axis of positions   as many models write the one step (Mamba's do)
-conv(concat(past, x), W, b)[..., -1:] = causal_conv_with_state(x, W, b, past[..., 1:])     where the window is one longer
+conv(concat(past, x), W, b) = causal_conv_with_state(x, W, b, past)        depthwise, with x of one position
+sum(concat(past, x) w, -1) + b = the same, without its axis of positions   as Mamba and others write the step
+conv(concat(past, x), W, b)[..., -1:] = causal_conv_with_state(x, W, b, past[..., 1:])     where the state is one longer
 
-The window of the next step stays what it was, a Slice of the joined positions. Models of state spaces and gated delta nets
-decode so (Mamba, arXiv:2312.00752). The runtime's kernel is 1.5 to 4.6 times as fast as Conv for one position, and slower for
-more (0.4 to 0.9 times as fast for 64 to 2048), where Conv stays.
+The state of the next step stays a Slice of the Concat.
+
+Rationale: state space models and gated delta nets decode so (Mamba, arXiv:2312.00752). The runtime's kernel is 1.5 to 4.6 times
+as fast as Conv for one position. For more it is slower (0.4 to 0.9 times as fast for 64 to 2048), and Conv stays.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from ortfuse.rewrite.pattern import Match, attr, computed, const, ms, op, opt, r
 
 from .._common import ints
 from .._proofs import COST
-from ._layers import CONV, Array, bias, weight
-from ._windows import Axis, Window, window
+from ._conv_weights import CONV, Array, bias, weight
+from ._conv_windows import Axis, Window, window
 
 x, past = var("x", "b c l"), var("past", "b c p")
 
@@ -85,7 +86,7 @@ _AXIS = computed("axis", lambda match: ints([2]))
 
 RULES = [
     Rule(
-        name="causal.step_as_sum",
+        name="causal_conv.decode_step_from_reduce_sum",
         pattern=op.ReduceSum(op.Concat(past, x, axis=2).named("joined") * taps, axes=_LAST, keepdims=0) + opt(offset),
         replace=op.Squeeze(_STEP[0], _AXIS),
         intermediates={"joined": op.Concat(past, x, axis=2)},
@@ -100,7 +101,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="causal.step_of_longer_window",
+        name="causal_conv.decode_step_with_longer_state",
         pattern=op.Conv(op.Concat(past, x, axis=2).named("joined"), weight, opt(bias), attributes=CONV).named("layer")[
             ..., 1:
         ],
@@ -115,7 +116,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="causal.step",
+        name="causal_conv.decode_step",
         pattern=op.Conv(op.Concat(past, x, axis=2).named("joined"), weight, opt(bias), attributes=CONV).named("layer"),
         replace=ms.CausalConvWithState(x, weight, opt(bias), past, outputs=2),
         intermediates={"joined": op.Concat(past, x, axis=2)},

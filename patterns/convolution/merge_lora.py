@@ -1,9 +1,9 @@
-"""An adapter beside a convolution, in the weights of that.
+"""Merge a LoRA adapter beside a Conv into its weights.
 
 conv(x, U, u) +- conv(conv(x, V, a), W, b) = conv(x, U +- W V, u +- (W a + b))      where one window has room for both
 
-Two convolutions with few channels between (Hu et al., arXiv:2106.09685) are trained beside one that is not; a factor behind
-them is in their weights already.
+Rationale: an adapter is two convolutions with few channels between them (Hu et al., arXiv:2106.09685), trained beside one that is
+frozen. A factor behind them is in their weights already.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, computed, op, redundant, var
 
 from .._proofs import COST
-from ._instances import PADDED
-from ._numbered import Array, bias_of, numbered, rounded, unless_copied, window_of
-from ._windows import Window, placed, united
-from .sequence import are_one, joint, summed_bias, summed_weight
+from ._conv_windows import Window, placed, united
+from ._multi_conv import Array, bias_of, numbered, rounded, unless_copied, window_of
+from ._test_instances import PADDED
+from .merge_consecutive_convs import are_one, joint, summed_bias, summed_weight
 
 x = var("x")
 
@@ -137,4 +137,4 @@ def _rule(name: str, sign: int) -> Rule:
     )
 
 
-RULES = [_rule("adapter", 1), _rule("adapter_subtracted", -1)]
+RULES = [_rule("merge_lora", 1), _rule("merge_subtracted_lora", -1)]

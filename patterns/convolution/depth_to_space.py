@@ -1,11 +1,9 @@
-"""Blocks of pixels moved into channels and back, as one node.
+"""Fuse Reshape, Transpose and Reshape that move blocks of pixels to channels or back into DepthToSpace and SpaceToDepth.
 
 depth_to_space(x) = rearrange(x, b (c r r) h w -> b c (h r) (w r))       mode CRD, pixel shuffle, arXiv:1609.05158
 depth_to_space(x) = rearrange(x, b (r r c) h w -> b c (h r) (w r))       mode DCR
 space_to_depth(x) = rearrange(x, b c (h r) (w r) -> b (r r c) h w)
-unshuffle(x) = space_to_depth(x)[:, places], whole planes being moved, as rearrange(b (r r c) h w -> b (c r r) h w) does
-
-Exporters write Reshape, Transpose and Reshape.
+unshuffle(x) = space_to_depth(x)[:, indices]: whole planes are moved, as rearrange(b (r r c) h w -> b (c r r) h w) does
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ def _unshuffled(match: Match) -> Pattern:
 
 def _rule(name: str, before: str, after: str, replace: Any, typical: str, **more: Any) -> Rule:
     return Rule(
-        name=f"shuffle.{name}",
+        name=f"depth_to_space.{name}",
         pattern=rearrange(f"{before} -> {after}", var("x", before)),
         replace=replace,
         guards=(blocks_are_square,),
@@ -67,11 +65,11 @@ x = var("x")
 to_depth = op.SpaceToDepth(x, blocksize=_size)
 
 RULES = [
-    _rule("depth_to_space", SHUFFLED, SPREAD, op.DepthToSpace(x, blocksize=_size, mode="CRD"), "1 64 56 56"),
-    _rule("depth_first_to_space", BLOCKED, SPREAD, op.DepthToSpace(x, blocksize=_size, mode="DCR"), "1 64 56 56"),
-    _rule("space_to_depth", SPREAD, BLOCKED, to_depth, "1 16 112 112"),
+    _rule("rearrange_to_crd", SHUFFLED, SPREAD, op.DepthToSpace(x, blocksize=_size, mode="CRD"), "1 64 56 56"),
+    _rule("rearrange_to_dcr", BLOCKED, SPREAD, op.DepthToSpace(x, blocksize=_size, mode="DCR"), "1 64 56 56"),
+    _rule("rearrange_to_space_to_depth", SPREAD, BLOCKED, to_depth, "1 16 112 112"),
     _rule(
-        "pixel_unshuffle",
+        "pixel_unshuffle_to_space_to_depth",
         SPREAD,
         SHUFFLED,
         _unshuffled,

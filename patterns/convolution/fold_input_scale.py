@@ -1,11 +1,13 @@
-"""Affine maps of channels that stand before a convolution, in its weights and bias.
+"""Fold BatchNormalization, and Mul, Div, Add, Sub and Neg with constants, into the weights and bias of the Conv behind them.
 
 conv(s x + t, W, b) = conv(x, W s, b + W t)     if t = 0 or nothing is padded
+conv(s x + t, W, b) = conv(x + t / s, W s, b)   otherwise
 bn(x) = (x - mean) / sqrt(var + eps) * scale + B                              Ioffe & Szegedy, arXiv:1502.03167
 
-Images are normalised so, and some networks normalise before they convolve. The zeros around a padded input are not shifted,
-so that no constant makes up for t there; a transposed convolution has such borders even without padding. Then only the factor
-is taken: conv(s x + t, W, b) = conv(x + t / s, W s, b).
+The zeros around a padded input are not shifted, so that no bias makes up for t there. A ConvTranspose has such borders even
+without padding.
+
+Rationale: images are normalised so, and some networks normalise before they convolve.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ from ortfuse.rewrite.pattern import (
 )
 
 from .._proofs import COST
-from . import _layers as layers
-from ._instances import BARE, NORMALISATION, PADDED, POSITIVE, attributes, images, typical
+from . import _conv_weights as layers
+from ._test_instances import BARE, NORMALISATION, PADDED, POSITIVE, attributes, images, typical
 
 BATCH_NORM = "arXiv:1502.03167"
 LINEAR = "a convolution is linear in its input"
@@ -185,7 +187,7 @@ def _divided_offset() -> Rule:
     mapped = (op.Add(multiplied, const("added")) | op.Sub(multiplied, const("subtracted"))).named("mapped")
     factor = computed("weight", lambda match: layers.scaled(match, _two_maps(match)[0], of_inputs=True))  # type: ignore[index]
     return Rule(
-        name="conv.factor_before_offset",
+        name="conv.fold_input_scale_keeping_shift",
         pattern=layers.convolution(mapped),
         replace=op.Conv(
             op.Add(layers.x, computed("offset", _divided)),
@@ -252,10 +254,10 @@ _FACTORS = layers.factors(layers.x)
 MAPS = (*_FACTORS, *layers.offsets(layers.x))
 
 RULES = [
-    _normalised("batch_norm_before", layers.convolution, CONV),
-    _normalised("batch_norm_before_fused", layers.fused, FUSED),
-    _mapped("affine_before", layers.convolution, MAPS, CONV),
-    _mapped("affine_before_fused", layers.fused, MAPS, FUSED),
+    _normalised("fold_input_batchnorm", layers.convolution, CONV),
+    _normalised("fold_input_batchnorm_into_fused_conv", layers.fused, FUSED),
+    _mapped("fold_input_scale_shift", layers.convolution, MAPS, CONV),
+    _mapped("fold_input_scale_shift_into_fused_conv", layers.fused, MAPS, FUSED),
     _divided_offset(),
-    _mapped("factor_before_transpose", layers.transposed, _FACTORS, TRANSPOSED),
+    _mapped("fold_input_scale_into_conv_transpose", layers.transposed, _FACTORS, TRANSPOSED),
 ]

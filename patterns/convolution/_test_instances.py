@@ -1,4 +1,4 @@
-"""Instances of convolutions that proofs share."""
+"""Shapes and attributes of convolutions that several rule tests share."""
 
 from __future__ import annotations
 

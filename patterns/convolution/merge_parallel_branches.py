@@ -1,11 +1,12 @@
-"""Parallel branches of linear layers of one input, in one convolution.
+"""Merge added Convs of one input, an identity or a BatchNormalization branch into one Conv.
 
-conv(x, V, a) +- conv(x, W, b) = conv(x, V +- W, a +- b)      with the smaller kernel in its place in the larger one
+conv(x, V, a) +- conv(x, W, b) = conv(x, V +- W, a +- b)      with the smaller kernel placed in the larger one
 conv(x, W, b) + x = conv(x, W + 1, b)                      with the identity in the middle of the kernel, one for each channel
-concat(conv(x, V, a), conv(x, W, b)) = conv(x, concat(V, W), concat(a, b))
+conv(x, W, b) + bn(x) = conv(x, W + s, b + t)
 
-RepVGG (arXiv:2101.03697) and MobileOne (arXiv:2206.04040) are trained with such branches. Only what needs no more
-multiplications is merged.
+Branches are merged only where the one Conv needs no more multiplications.
+
+Rationale: RepVGG (arXiv:2101.03697) and MobileOne (arXiv:2206.04040) are trained with such branches.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, computed, op, redundant, var
 
 from .._proofs import COST
-from . import _layers as layers
-from ._instances import NORMALISATION, PADDED, POSITIVE, STATISTICS
-from ._numbered import Array, bias_of, numbered, rounded, unless_copied, window_of
-from ._windows import Window, placed, pointwise, united
+from . import _conv_weights as layers
+from ._conv_windows import Window, placed, pointwise, united
+from ._multi_conv import Array, bias_of, numbered, rounded, unless_copied, window_of
+from ._test_instances import NORMALISATION, PADDED, POSITIVE, STATISTICS
 
 SOURCE = "arXiv:2101.03697"
 
@@ -226,16 +227,16 @@ def _parallel(name: str, sign: int) -> Rule:
 
 
 RULES = [
-    _parallel("parallel", 1),
-    _parallel("difference", -1),
+    _parallel("merge_added_branches", 1),
+    _parallel("merge_subtracted_branches", -1),
     _with_identity(
-        "identity",
+        "merge_identity_branch",
         "Conv(x, W, b) + x",
         x,
         Proof(shapes=_SHAPES, attributes=_CONVOLUTIONS, typical=(_TYPICAL,)),
     ),
     _with_identity(
-        "normalised_identity",
+        "merge_batchnorm_branch",
         "Conv(x, W, b) + BatchNormalization(x)",
         layers.batch_norm(x).named("mapped"),
         Proof(

@@ -1,10 +1,10 @@
-"""Channels that are put in another order before a convolution, in its weights, or left out behind one, with its filters.
+"""Fold a Gather, Slice or shuffle of channels before a Conv into its weights, and a Slice of channels behind it.
 
-conv(x[:, places], W) = conv(x, W')       W'[:, c] the sum of W[:, i] over the places i of c, each c having one
+conv(x[:, indices], W) = conv(x, W')       W'[:, c] the sum of W[:, i] over the positions i of c among the indices
 conv(rearrange(x, b (p c) ... -> b (c p) ...), W) = conv(x, rearrange(W, o (c p) ... -> o (p c) ...))
 conv(x, W, b)[:, from : to] = conv(x, W[from : to], b[from : to])
 
-Images come with their colours the other way round, and pixels that became channels in the order of one framework or the other.
+Rationale: images come as BGR instead of RGB, and pixels that became channels in the order of one framework or another.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, computed, const, op, opt, var
 
-from . import _layers as layers
-from ._instances import BARE, PADDED
+from . import _conv_weights as layers
+from ._test_instances import BARE, PADDED
 
 SOURCE = "a convolution is linear in its input"
 
@@ -107,7 +107,7 @@ def _before(name: str, mapped: Pattern, places: Places, proof: Proof) -> Rule:
         return _summed(match, found)
 
     return Rule(
-        name=f"conv.channels_{name}",
+        name=f"conv.fold_channel_{name}",
         pattern=layers.convolution(mapped),
         replace=op.Conv(x, computed("weight", weights), opt(layers.bias), attributes=all_attributes("conv")),
         guards=(_reads(places), layers.growth_is_bounded),
@@ -140,7 +140,7 @@ _WEIGHTS = {"weight": "4 4 3 3", "bias": "4"}
 
 RULES = [
     _before(
-        "gathered",
+        "gather",
         op.Gather(x, const("places"), axis=attr("axis")).named("mapped"),
         _gathered,
         Proof(
@@ -151,7 +151,7 @@ RULES = [
         ),
     ),
     _before(
-        "reversed",
+        "reverse",
         op.Slice(x, **_SLICE).named("mapped"),
         _sliced,
         Proof(
@@ -160,7 +160,7 @@ RULES = [
         ),
     ),
     _before(
-        "shuffled",
+        "shuffle",
         op.Reshape(op.Transpose(op.Reshape(x, apart).named("apart"), perm=attr("perm")), together).named("mapped"),
         _shuffled,
         Proof(
@@ -170,7 +170,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="conv.channels_left_out",
+        name="conv.fold_output_channel_slice",
         pattern=op.Slice(layers.convolution(), **_SLICE).named("mapped"),
         replace=op.Conv(x, _left("weight"), _left("bias"), attributes=all_attributes("conv")),
         guards=(takes_filters, layers.growth_is_bounded),

@@ -1,4 +1,4 @@
-"""Two linear convolutions in a row, in one, where that needs fewer multiplications.
+"""Merge two consecutive Convs without an activation between them, where that needs fewer multiplications.
 
 conv(conv(x, V, a), W, b) = conv(x, W V, W a + b)      if W has a single tap, or V has one and W pads nothing or a = 0
 """
@@ -16,9 +16,9 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, computed, op, redundant, var
 
 from .._proofs import COST
-from ._instances import PADDED
-from ._numbered import Array, bias_of, numbered, rounded, unless_copied, window_of
-from ._windows import Axis, Window
+from ._conv_windows import Axis, Window
+from ._multi_conv import Array, bias_of, numbered, rounded, unless_copied, window_of
+from ._test_instances import PADDED
 
 SOURCE = "a convolution is linear"
 
@@ -122,7 +122,7 @@ _TYPICAL = {"x": "1 64 28 28", "weight1": "256 64 3 3", "bias1": "256", "weight2
 
 RULES = [
     Rule(
-        name="conv.sequence",
+        name="conv.merge_consecutive_convs",
         pattern=numbered(2, numbered(1, x)),
         replace=op.Conv(x, computed("weight", _weight), computed("bias", _bias), **_ATTRIBUTES),
         guards=(are_one, product_is_held, saves_work),

@@ -1,12 +1,12 @@
-"""Padding and trimming as part of the window that reads or writes it.
+"""Fold Pad before, and Slice behind, a Conv or pool into its pads.
 
 conv(pad(x, p)) = conv(x, pads + p)                          zeros around the spatial axes
 averagepool(pad(x, p)) = averagepool(x, pads + p)            zeros that count as elements
-maxpool(pad(x, p)) = maxpool(x, pads + p)                    numbers no higher than any other, as zeros around what is positive
-trim(conv(x), p) = conv(x, pads - p)                         of a stride of 1; causal convolutions are written so
-trim(convtranspose(x), p) = convtranspose(x, pads + p)
+maxpool(pad(x, p)) = maxpool(x, pads + p)                    numbers no higher than any other, as zeros around positive numbers
+slice(conv(x), p) = conv(x, pads - p)                        of a stride of 1, as causal convolutions are written
+slice(convtranspose(x), p) = convtranspose(x, pads + p)
 
-Other zeros before a MaxPool are no padding of its own: `patterns.runtime` keeps the runtime from taking them for it.
+Other zeros before a MaxPool stay: `patterns.runtime` keeps the runtime from folding them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, all_attributes, attr, ms, op, opt, redundant, var
 
 from .._proofs import KERNEL
-from ._instances import BARE, PADDED
+from ._test_instances import BARE, PADDED
 
 SOURCE = "ONNX operators Pad, Conv, AveragePool and MaxPool"
 
@@ -279,21 +279,21 @@ trimmed = op.Slice(
 
 RULES = [
     _rule(
-        "padded",
+        "fold_pad",
         op.Conv(padded, weight, opt(bias), attributes=all_attributes("window")),
         op.Conv(x, weight, opt(bias), **_CHANGED),
         _proof(BARE, {**PADDED, "strides": (2, 1)}, filling=[None, 0.0]),
         with_zeros,
     ),
     _rule(
-        "padded_fused",
+        "fold_pad_into_fused_conv",
         ms.FusedConv(padded, weight, opt(bias), opt(residual), attributes=all_attributes("window")),
         ms.FusedConv(x, weight, opt(bias), opt(residual), **_CHANGED),
         _proof({**BARE, "activation": "Relu"}, filling=[None, 0.0]),
         with_zeros,
     ),
     _rule(
-        "padded_average",
+        "fold_pad_into_average_pool",
         _pool("AveragePool"),
         op.AveragePool(x, **_CHANGED, count_include_pad=1),
         _proof(
@@ -308,7 +308,7 @@ RULES = [
         is_narrow,
     ),
     _rule(
-        "padded_max",
+        "fold_pad_into_max_pool",
         _pool("MaxPool"),
         op.MaxPool(x, **_CHANGED),
         _maximum(),
@@ -320,7 +320,7 @@ RULES = [
         gives_no_indices,
     ),
     Rule(
-        name="conv.trimmed",
+        name="conv.fold_slice_into_pads",
         pattern=trimmed,
         replace=op.Conv(x, weight, opt(bias), attributes=all_attributes("window"), pads=_trimmed),
         guards=(trims_padding,),
@@ -349,7 +349,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="conv.trimmed_transpose",
+        name="conv.fold_slice_into_conv_transpose_pads",
         pattern=op.Slice(
             op.ConvTranspose(x, weight, opt(bias), attributes=all_attributes("window")).named("layer"),
             **{name: attr(name) for name in ("starts", "ends", "axes", "steps")},

@@ -1,0 +1,109 @@
+"""Replace a depthwise one-dimensional Conv by a two-dimensional one, for which the runtime has faster kernels.
+
+conv(x, W) over one axis, each channel for itself = squeeze(conv(unsqueeze(x), unsqueeze(W)))
+
+The table of costs says at which sizes it pays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ortfuse.ir.remark import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, computed, const, ms, op, opt, redundant, var
+
+from .._common import ints, is_not_quantised
+from .._proofs import COST
+from ._conv_windows import Axis, Window, window
+
+PASS = "cpu_decompositions"
+
+x, weight, bias = var("x"), const("weight"), var("bias")
+
+
+def window_of_layer(match: Match) -> Window | None:
+    """Where the convolution reads; `None` if that is not known."""
+    shape = match.shape("weight") or ()
+    return window(match["conv"], [dim for dim in shape[2:] if isinstance(dim, int)]) if len(shape) > 2 else None
+
+
+@redundant(COST)
+def is_depthwise(match: Match) -> Refusal | None:
+    """Each channel is convolved for itself: the runtime multiplies matrices otherwise, which are as fast over one axis."""
+    shape, found = match.const("weight").shape, window_of_layer(match)
+    depthwise = found is not None and shape[1] == 1 and found.groups == shape[0]
+    return None if depthwise else match.refuse("needless", "root", found="it does not convolve each channel for itself")
+
+
+def is_over_one_axis(match: Match) -> Refusal | None:
+    """The convolution is over one axis, with known padding."""
+    if window_of_layer(match) is None:
+        return match.refuse("condition", "layer", "a convolution with known padding")
+    return match.unless_rank("weight", 3)
+
+
+def _with_second_axis(match: Match) -> dict[str, Any]:
+    """The attributes of the convolution over two axes, of which the first has size 1."""
+    found = window_of_layer(match)
+    assert found is not None
+    return {**match["conv"], **Window((Axis(1), *found.axes), found.groups).attributes(), "auto_pad": "NOTSET"}
+
+
+def _over_two_axes(build: Any) -> Any:
+    def made(match: Match) -> Pattern:
+        axis = computed("axis", lambda match: ints([2]))
+        inputs = op.Unsqueeze(x, axis), computed("weight", lambda match: match.const("weight")[:, :, None]), opt(bias)
+        squeezed: Pattern = op.Squeeze(build(*inputs, **_with_second_axis(match)), axis)
+        return squeezed
+
+    return made
+
+
+def convolution_rule(
+    name: str, formula: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard, **more: Any
+) -> Rule:
+    """A rule of convolutions with another operator around them."""
+    return Rule(
+        name=f"conv.{name}",
+        formula=formula,
+        pattern=pattern,
+        replace=replace,
+        guards=guards,
+        exactness=Exactness.ROUNDING,
+        source="ONNX operators Conv and Resize",
+        proof=proof,
+        **more,
+    )
+
+
+ACTIVATED = {"activation": "Relu"}
+
+
+def _one_axis(name: str, build: Any, more: dict[str, Any]) -> Rule:
+    far = {"pads": (1, 2), "strides": (2,), "dilations": (2,), "kernel_shape": (3,)}
+    return convolution_rule(
+        name,
+        "Conv(x, W) over one axis, for each channel",
+        build(x, weight, opt(bias), attributes=all_attributes("conv")).named("layer"),
+        _over_two_axes(build),
+        Proof(
+            shapes={"x": "n 4 9", "weight": "4 1 3", "bias": "4"},
+            attributes={"conv": [{"group": 4, **more}, {"group": 4, **far, **more}]},
+            typical=tuple(
+                {"x": f"1 256 {length}", "weight": f"256 1 {width}", "bias": "256"}
+                for length, width in ((200, 1), (200, 3), (200, 31), (1500, 7))
+            ),
+            typical_attributes=tuple({"conv": {"group": 256, **more}} for _ in range(4)),
+        ),
+        is_over_one_axis,
+        is_depthwise,
+        is_not_quantised,
+        makes=("Unsqueeze", "com.microsoft.FusedConv" if more else "Conv", "Squeeze"),
+    )
+
+
+RULES = [
+    _one_axis("conv1d_to_conv2d", op.Conv, {}),
+    _one_axis("fused_conv1d_to_fused_conv2d", ms.FusedConv, ACTIVATED),
+]
