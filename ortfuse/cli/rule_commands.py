@@ -79,13 +79,13 @@ def prove(
     with guarded(debug):
         from ortfuse.io.atomic_write import demand_no_link
         from ortfuse.io.files import save
-        from ortfuse.pipeline import load_catalogue
+        from ortfuse.pipeline import rules_in
         from ortfuse.report.terminal.console import show_proof
         from ortfuse.verification.rule_tests import prove as try_rule
 
         check_json(json_file)
         check_folder(counterexamples)
-        own = [rule for file in load_catalogue(rules).files if file.source == "user" for rule in file.rules]
+        own = rules_in(rules)
         if not own:
             out.print(
                 "there is nothing to prove: RULES is empty (passes are not proved)", markup=False, highlight=False

@@ -1,6 +1,6 @@
 """Pipelines: their text, pass lists, the registry of passes, the catalogue of rules, and the manager that runs them."""
 
-from ortfuse.pipeline.catalogue import Catalogue, RuleFile, load_catalogue
+from ortfuse.pipeline.catalogue import Catalogue, RuleFile, load_catalogue, rules_in
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.model_signs import Content
 from ortfuse.pipeline.passlists import PassList, built_in_lists, lists_with, read_list, suitable_list
@@ -29,5 +29,6 @@ __all__ = [
     "passes",
     "read_list",
     "register_pass",
+    "rules_in",
     "suitable_list",
 ]

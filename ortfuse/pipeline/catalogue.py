@@ -111,6 +111,26 @@ def load_catalogue(patterns: Iterable[str | Path | Rule] = ()) -> Catalogue:
     return Catalogue(tuple(files))
 
 
+def rules_in(paths: Iterable[Path]) -> tuple[Rule, ...]:
+    """Collect the rules of files and folders.
+
+    A file or folder of the built-in catalogue is not loaded a second time, under which its names would be taken.
+
+    Raises:
+        RuleError: See `load_catalogue`.
+    """
+    own: list[Rule] = []
+    others: list[Path] = []
+    catalogue = Path(str(_built_in_package().__file__)).resolve().parent
+    for path in paths:
+        if path.exists() and path.resolve().is_relative_to(catalogue):
+            files = (file for file in _built_in() if Path(file.origin).resolve().is_relative_to(path.resolve()))
+            own += [rule for file in files for rule in file.rules]
+        else:
+            others.append(path)
+    return (*own, *load_catalogue(others).rules_from("user"))
+
+
 def _check_names(files: Iterable[RuleFile]) -> None:
     origins: dict[str, str] = {}
     for file in files:

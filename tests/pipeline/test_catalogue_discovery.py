@@ -19,7 +19,7 @@ import ortfuse
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RuleError
 from ortfuse.ir.editor import Editor
-from ortfuse.pipeline import PassManager, load_catalogue
+from ortfuse.pipeline import PassManager, load_catalogue, rules_in
 from ortfuse.pipeline import catalogue as catalogue_module
 from ortfuse.rewrite import Rewriter, Rule
 from ortfuse.targets import Target
@@ -34,6 +34,24 @@ def test_the_built_in_catalogue_is_found() -> None:
     assert any(name.startswith("fuse.") for name in found.passes())
     assert all(file.source == "built-in" for file in found.files)
     assert not any(Path(file.origin).name.startswith("_") for file in found.files)
+
+
+def test_a_file_or_folder_of_the_catalogue_can_be_named_like_one_of_the_user(tmp_path: Path) -> None:
+    folder = ROOT / "patterns" / "activation"
+    built_in = {file.origin: file.rules for file in load_catalogue().files}
+    softplus = built_in[str(folder / "softplus.py")]
+    assert rules_in([folder / "softplus.py"]) == softplus
+    assert rules_in([folder]) == tuple(
+        rule for origin, found in built_in.items() if Path(origin).parent == folder for rule in found
+    )
+    own = tmp_path / "mine.py"
+    own.write_text(rules("mine.a"))
+    assert [rule.name for rule in rules_in([own, folder / "softplus.py"])] == [
+        *(rule.name for rule in softplus),
+        "mine.a",
+    ]
+    with pytest.raises(RuleError, match="no such rule file"):
+        rules_in([folder / "nothing.py"])
 
 
 def test_the_built_in_catalogue_is_found_in_a_checkout_that_is_not_installed(tmp_path: Path) -> None:
