@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import onnx_ir as ir
 
 from ortfuse.analysis.transfer.fact import NOTHING, UNKNOWN, Elements, Fact, Shape
-from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axis, transfer
+from ortfuse.analysis.transfer.op import Op, Scopes, UnknownError, normalize_axis, transfer
 from ortfuse.ir.dims import DimLike, is_positive, maximum
-
-if TYPE_CHECKING:
-    from ortfuse.analysis.propagation import Analysis
 
 _PATIENT_ROUNDS = 3
 """Rounds in which only what a loop body changes is given up; after that, everything not yet stable is."""
@@ -82,7 +77,7 @@ def loop(op: Op) -> tuple[Fact, ...]:
     return tuple(final) + tuple([_stacked(fact, rows, 0) for fact in produced])
 
 
-def _set_counter(analysis: Analysis, value: ir.Value, dtype: ir.DataType, elements: Elements | None = None) -> None:
+def _set_counter(analysis: Scopes, value: ir.Value, dtype: ir.DataType, elements: Elements | None = None) -> None:
     """The iteration number or condition: a scalar, or a vector of one element if the body declares one."""
     rank = 0 if value.shape is None else len(value.shape)
     analysis.assume(value, Fact(dtype, (1,) * rank, elements))
@@ -105,7 +100,7 @@ def _stacked(fact: Fact, rows: DimLike, axis: int) -> Fact:
 
 
 def _settle(
-    analysis: Analysis, body: ir.Graph, inputs: list[ir.Value], outputs: list[ir.Value], initial: list[Fact]
+    analysis: Scopes, body: ir.Graph, inputs: list[ir.Value], outputs: list[ir.Value], initial: list[Fact]
 ) -> None:
     """Find facts about the carried values that hold before and after every iteration.
 
@@ -133,7 +128,7 @@ def _settle(
         rounds += 1
 
 
-def _depth(analysis: Analysis, graph: ir.Graph | None) -> int:
+def _depth(analysis: Scopes, graph: ir.Graph | None) -> int:
     """The number of bodies that enclose the graph, including itself."""
     depth = 0
     while (owner := analysis.owner(graph)) is not None:

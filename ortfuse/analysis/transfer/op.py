@@ -6,20 +6,47 @@ unknown what it cannot determine (`UNKNOWN` for a dimension, None for a shape or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import onnx_ir as ir
 
 from ortfuse.analysis.transfer.fact import NOTHING, Elements, Fact, Shape
 from ortfuse.ir.dims import DimLike
 
-if TYPE_CHECKING:
-    from ortfuse.analysis.propagation import Analysis
-
 
 class UnknownError(Exception):
     """Raised inside a transfer function if something it needs is unknown; the node's outputs are then unknown."""
+
+
+class Scopes(Protocol):
+    """The running analysis, as transfer functions of control flow and calls use it: bodies, and what is known inside them."""
+
+    facts: dict[ir.Value, Fact]
+
+    def fact(self, value: ir.Value) -> Fact:
+        """Return the fact of a value."""
+
+    def owner(self, graph: ir.Graph | None) -> ir.Node | None:
+        """Return the node that has this graph as a body."""
+
+    def enter(self, graph: ir.Graph, node: ir.Node) -> bool:
+        """Register the graph as a body of the node; returns whether it has to be run."""
+
+    def run(self, nodes: Iterable[ir.Node]) -> None:
+        """Compute the facts of all outputs of the nodes, which must be in topological order."""
+
+    def assume(self, value: ir.Value, fact: Fact) -> Fact:
+        """Set the fact of a body's input, which is known only from the enclosing node."""
+
+    def outward(self, fact: Fact, graph: ir.Graph | None) -> Fact:
+        """Return the fact as it may be used in `graph`: without the unknown dimensions of the bodies it comes from."""
+
+    def call(self, op: Op, function: ir.Function) -> tuple[Fact, ...]:
+        """Return the outputs of an operator that is defined by a function that is not part of the model."""
+
+    def imports_of(self, node: ir.Node) -> Mapping[str, int]:
+        """Return the opset imports in force for a node."""
 
 
 class Op:
@@ -34,7 +61,7 @@ class Op:
 
     __slots__ = ("_attributes", "analysis", "inputs", "node", "version")
 
-    def __init__(self, node: ir.Node, version: int, inputs: list[Fact | None], analysis: Analysis) -> None:
+    def __init__(self, node: ir.Node, version: int, inputs: list[Fact | None], analysis: Scopes) -> None:
         self.node = node
         self.version = version
         self.inputs = inputs
