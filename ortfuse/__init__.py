@@ -16,20 +16,12 @@ from ortfuse.io.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ortfuse.analysis.facts import Facts
+    from ortfuse.api.benchmark import benchmark
+    from ortfuse.api.bisect import bisect, bisect_runtime
+    from ortfuse.api.compare import diff, verify
+    from ortfuse.api.explain import explain, find, inspect
     from ortfuse.api.models_file import ModelsFile
-    from ortfuse.api.optimize import (
-        benchmark,
-        bisect,
-        bisect_runtime,
-        diff,
-        explain,
-        find,
-        inspect,
-        load,
-        optimize,
-        save,
-        verify,
-    )
+    from ortfuse.api.optimize import optimize
     from ortfuse.api.profile import profile
     from ortfuse.api.quantize import Lowered, Quantized, lower, quantize
     from ortfuse.api.result import Result, WrongResultError
@@ -43,6 +35,7 @@ if TYPE_CHECKING:
         rule_from_models,
         substitute,
     )
+    from ortfuse.io.files import load, save
     from ortfuse.options import Options
     from ortfuse.pipeline import PassManager, RunReport, register_pass
     from ortfuse.quantization.half import convert
@@ -72,7 +65,12 @@ if TYPE_CHECKING:
     from ortfuse.tuning.tune import Tuned, tune
 
 _HOMES = {
-    "ortfuse.api.optimize": "benchmark bisect bisect_runtime diff explain find inspect load optimize save verify",
+    "ortfuse.api.benchmark": "benchmark",
+    "ortfuse.api.bisect": "bisect bisect_runtime",
+    "ortfuse.api.compare": "diff verify",
+    "ortfuse.api.explain": "explain find inspect",
+    "ortfuse.api.optimize": "optimize",
+    "ortfuse.io.files": "load save",
     "ortfuse.tuning.rule_costs": "calibrate calibrate_session",
     "ortfuse.interop": "as_ir_pass pattern_from read_functions register_operators rule_from rule_from_models substitute",
     "ortfuse.errors": "BoundError OrtfuseError",

@@ -141,7 +141,7 @@ def test_a_wrong_result_is_raised_and_not_written(tmp_path: Path) -> None:
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimize, "enter", None)
+    monkeypatch.setattr(optimize, "taken_in", None)
     with pytest.raises(ortfuse.OrtfuseError, match="the folder none does not exist"):
         ortfuse.optimize(BERT, output="none/out.onnx")
     with pytest.raises(ortfuse.OrtfuseError, match="no rule or family 'attenton'"):

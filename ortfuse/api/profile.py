@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Unpack
 
 import onnx_ir as ir
 
+from ortfuse.api.explain import explain
 from ortfuse.api.fallback import runnable
 from ortfuse.api.instrumentation import Progress, at_common_sizes, inputs_to_measure, silent
-from ortfuse.api.optimize import explain
 from ortfuse.errors import OrtfuseError
 from ortfuse.io.interop import AnyModel
 from ortfuse.options import BenchOptions, Options

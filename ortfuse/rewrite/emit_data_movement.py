@@ -3,28 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
 from ortfuse.ir.dims import DimLike, is_nonzero
-from ortfuse.ir.remark import refuse
+from ortfuse.ir.remark import Refusal, refuse
 from ortfuse.rewrite.pattern.axes import Axes, Factor
 from ortfuse.rewrite.pattern.language import Part
+from ortfuse.rewrite.pattern.match import Match
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
 
-if TYPE_CHECKING:
-    from ortfuse.rewrite.emit import Emitter
-
 _AXES_ARE_INPUTS, _SHAPE_HAS_ENDS, _ZERO_CAN_BE_MEANT = 13, 15, 14
+
+
+class NodeEmitter(Protocol):
+    """What builds the nodes of a replacement (`ortfuse.rewrite.emit.Emitter`), as far as data movement needs it.
+
+    Attributes:
+        match: The match that is replaced.
+        opset: The ai.onnx version of the scope.
+        rule: The name of the rule.
+        problem: The first thing that makes the replacement impossible.
+    """
+
+    match: Match
+    opset: int
+    rule: str
+    problem: Refusal | None
+
+    def node(
+        self,
+        op_type: str,
+        inputs: list[ir.Value | None],
+        attributes: dict[str, Any] | None = None,
+        domain: str = "",
+        outputs: int = 1,
+    ) -> ir.Node:
+        """Build a node."""
+        ...
+
+    def constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
+        """Build a constant."""
+        ...
+
 
 Group = tuple[Factor, ...]
 """The factors whose product is the size of an axis; several 1s of one side are told apart as `1`, `1'`, ..."""
 
 
-def rearranged(emitter: Emitter, pattern: Rearrange, operand: ir.Value) -> ir.Value:
+def rearranged(emitter: NodeEmitter, pattern: Rearrange, operand: ir.Value) -> ir.Value:
     """`operand` with its axes split, moved and merged, by as few nodes as possible."""
     if pattern.repeated:
         raise RuleError(f"rule {emitter.rule}: {pattern} repeats elements, which a replacement says by an Expand")
@@ -54,7 +84,7 @@ def _groups(axes: Axes) -> list[Group]:
 class _Moves:
     """The current value while a rearrangement is built, and the meaning of its axes."""
 
-    def __init__(self, emitter: Emitter, value: ir.Value, axes: list[Group]) -> None:
+    def __init__(self, emitter: NodeEmitter, value: ir.Value, axes: list[Group]) -> None:
         self.emitter, self.source, self.first = emitter, value, axes
         self.value, self.axes = value, axes
 
@@ -138,7 +168,7 @@ def _word(dim: DimLike, before: Sequence[DimLike], place: int) -> int | None:
     return 0 if as_it_was else None
 
 
-def part(emitter: Emitter, pattern: Part, operand: ir.Value) -> ir.Value:
+def part(emitter: NodeEmitter, pattern: Part, operand: ir.Value) -> ir.Value:
     """A Slice of the last axis."""
 
     def number(bound: int | str | None) -> list[int]:

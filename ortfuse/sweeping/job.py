@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ortfuse.api.optimize import benchmark, optimize
+from ortfuse.api.benchmark import benchmark
+from ortfuse.api.optimize import optimize
 from ortfuse.api.result import WrongResultError
 from ortfuse.errors import CrashError, OrtfuseError
 from ortfuse.options import Options

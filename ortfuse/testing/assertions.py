@@ -68,7 +68,7 @@ def assert_equal(
         OrtfuseError: One of the models or options cannot be used.
     """
     __tracebackhide__ = True
-    from ortfuse.api.optimize import verify
+    from ortfuse.api.compare import verify
 
     verdict = verify(original, other, options, **changes)
     if not verdict.ok:
@@ -102,7 +102,7 @@ def _sites(model: AnyModel | Result, options: Options, families: tuple[str, ...]
 
 def _reasons(model: AnyModel, options: Options, families: list[str]) -> list[str]:
     """What came near to a site of these families, and what stopped it."""
-    from ortfuse.api.optimize import explain
+    from ortfuse.api.explain import explain
 
     found = explain(model, families, options)
     lines = [_reason(miss) for miss in found.missed[:MOST_MISSES]]

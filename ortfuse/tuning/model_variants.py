@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ortfuse.api.optimize import optimize, verify
+from ortfuse.api.compare import verify
+from ortfuse.api.optimize import optimize
 from ortfuse.api.quantize import quantize
 from ortfuse.api.result import Result
 from ortfuse.errors import OrtfuseError

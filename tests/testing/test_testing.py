@@ -151,9 +151,9 @@ def test_costs_are_the_same_on_every_machine(table: Path, monkeypatch: pytest.Mo
     from ortfuse.targets import CPU, shipped_tables
 
     seen = []
-    real = ortfuse.api.optimize
+    real = ortfuse.optimize
     monkeypatch.setattr(
-        "ortfuse.api.optimize", lambda model, options: (seen.append(options.target), real(model, options))[1]
+        "ortfuse.api.optimize.optimize", lambda model, options: (seen.append(options.target), real(model, options))[1]
     )
     refreshed(case(table, "nets/a"))
     assert seen[0].costs.speedups == shipped_tables(CPU)[0].speedups

@@ -9,20 +9,18 @@ goal fails. A trail records bindings so that they can be undone. Recursion depth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RuleError
 from ortfuse.ir.remark import Refusal, Subject, refuse, words
+from ortfuse.rewrite.pattern.compiled_pattern import CompiledPattern
 from ortfuse.rewrite.pattern.language import Pattern
-from ortfuse.rewrite.pattern.match_result import Guard, Match, Miss, Ranges
+from ortfuse.rewrite.pattern.match_result import Captures, Guard, Match, Miss, Ranges
 from ortfuse.rewrite.pattern.statistics import capture_names
 from ortfuse.targets.known_bugs import Quirk
-
-if TYPE_CHECKING:
-    from ortfuse.rewrite.pattern.match import Matcher
 
 MAX_STEPS = 4000
 """The most goals tried in one attempt before it is given up: bounds the worst case of backtracking."""
@@ -35,18 +33,13 @@ Handler = Callable[["Machine", Any, Any, Goals], Goals]
 """Handles a goal; returns the goals that remain, or `FAIL`."""
 
 
-class Machine:
+class Machine(Captures):
     """One attempt to match one value; goals are dispatched to `handlers` by the class of their pattern.
 
     Attributes:
-        bindings: The captures so far, by name.
-        dims: The dimension bound to each name, with the value and axis that it was bound by.
         pending: Axes whose size is not decided yet (see `ortfuse.rewrite.pattern.unify`).
-        choices: The option of each named alternative that is being tried.
         memo: The node (for alternatives and chains, the value) that each shared part of the pattern is bound to, by its id.
-        nodes: The nodes matched so far, and whether each may stay when the match is replaced.
         inner: The nodes matched so far in bodies of these.
-        roots: The values at the roots by number, where the pattern has several.
         bodies: The graphs of bodies that are being matched.
         entered: The outermost nodes of chains being matched, whose other nodes are known only once all parts are placed.
         moves: The nodes that only move data for a `rearrange`; they do not count as progress.
@@ -56,34 +49,21 @@ class Machine:
 
     def __init__(
         self,
-        matcher: Matcher,
+        matcher: CompiledPattern,
         facts: Facts,
         allow_extra: bool,
         quirks: frozenset[Quirk],
         ranges: Ranges | None = None,
         lenient: bool = False,
     ) -> None:
-        self.lenient = lenient
-        self.matcher, self.facts, self.allow_extra, self.quirks, self.ranges = (
-            matcher,
-            facts,
-            allow_extra,
-            quirks,
-            ranges,
-        )
-        self.bindings: dict[Any, Any] = {}
-        self.dims: dict[Any, Any] = {}
+        super().__init__(matcher, facts, quirks, ranges)
+        self.lenient, self.allow_extra = lenient, allow_extra
         self.pending: dict[Any, Any] = {}
-        self.choices: dict[Any, Any] = {}
         self.memo: dict[Any, Any] = {}
-        self.nodes: dict[Any, Any] = {}
         self.inner: dict[Any, Any] = {}
-        self.roots: dict[Any, Any] = {}
         self.bodies: dict[Any, Any] = {}
         self.trail: list[tuple[dict[Any, Any], Any]] = []
         self.stack: list[tuple[int, Iterator[Goals]]] = []
-        self.extra_operands: list[tuple[int, ir.Value]] = []
-        self.extra_are_factors = False
         self.depth, self.named = -1, -1
         self.why: Callable[[], Refusal]
         self.reached: tuple[ir.Node, ...] = ()
@@ -93,8 +73,21 @@ class Machine:
         self.absent: dict[Any, Any] = {}
         self.graph: Any = None
 
-    def run(self, root: ir.Value, handlers: Mapping[type, Handler]) -> Match | Miss:
-        """Match `root`."""
+    def run(
+        self,
+        root: ir.Value,
+        handlers: Mapping[type, Handler],
+        settle: Callable[[Machine], bool],
+        dependence: Callable[[Machine], Refusal | None],
+    ) -> Match | Miss:
+        """Match `root`.
+
+        Args:
+            root: The value to match.
+            handlers: What turns a goal into its subgoals, by the class of its pattern.
+            settle: Decides the constraints on shapes that were left open.
+            dependence: Returns a refusal if one of several roots is computed from another.
+        """
         producer = root.producer()
         if producer is None:
             return Miss(0, lambda: refuse("operator", root, found=computed_by(None), needed="a node"))
@@ -103,7 +96,7 @@ class Machine:
         steps = 0
         while True:
             if goals is None:
-                match = self._accept()
+                match = self._accept(settle, dependence)
                 if match is not None:
                     return match
                 goals = FAIL
@@ -182,10 +175,12 @@ class Machine:
         reached = tuple(dict.fromkeys(self.reached))
         return Miss(len(reached), why, reached, whole)
 
-    def _accept(self) -> Match | None:
-        if self.pending and not self.matcher.settle(self):
+    def _accept(
+        self, settle: Callable[[Machine], bool], dependence: Callable[[Machine], Refusal | None]
+    ) -> Match | None:
+        if self.pending and not settle(self):
             return None
-        refusal = self.matcher.dependence(self)
+        refusal = dependence(self)
         if refusal is None and not self.lenient:
             refusal = self._needed_elsewhere()
         if refusal is None:

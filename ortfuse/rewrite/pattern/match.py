@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 import onnx_ir as ir
@@ -14,6 +13,7 @@ from ortfuse.ir.remark import Refusal, Subject, refuse
 from ortfuse.ir.schemas import attribute_default
 from ortfuse.ir.traits import BROADCASTS, COMMUTES, ORDERED_AXES, PARAMETER_INPUTS
 from ortfuse.rewrite.pattern.ac_matching import Placement, match_chain, place
+from ortfuse.rewrite.pattern.compiled_pattern import CompiledPattern
 from ortfuse.rewrite.pattern.constants import close
 from ortfuse.rewrite.pattern.data_movement import match_part, match_rearrangement
 from ortfuse.rewrite.pattern.language import (
@@ -41,51 +41,14 @@ from ortfuse.rewrite.pattern.parameters import (
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
 from ortfuse.rewrite.pattern.sibling_roots import Sibling, dependence, match_sibling, match_siblings
 from ortfuse.rewrite.pattern.siblings import Siblings
-from ortfuse.rewrite.pattern.statistics import (
-    Below,
-    capture_names,
-    captured_attributes,
-    op_depths,
-    operators_below,
-    required_ops,
-)
 from ortfuse.rewrite.pattern.unify import has_axes, labelled, settle_all
 from ortfuse.targets.known_bugs import Quirk
 
 __all__ = ["Guard", "Match", "Matcher", "Miss"]
 
 
-class Matcher:
-    """A pattern compiled for matching against many values."""
-
-    def __init__(self, pattern: Pattern, guards: tuple[Guard, ...] = (), emitted: tuple[str, ...] = ()) -> None:
-        """`emitted`: labels of intermediate values that the rule recomputes, so that they may be used elsewhere."""
-        self.pattern, self.guards, self.emitted = pattern, guards, emitted
-        if pattern.heads is None:
-            raise PatternError(f"the pattern {pattern} matches any value; a rule needs an operator at its root")
-        if any(isinstance(part, Siblings) for child in pattern.children() for part in child.walk()):
-            raise PatternError(f"{pattern}: siblings stand only around a whole pattern or replacement")
-        if isinstance(pattern, Siblings) and (problem := pattern.problem()) is not None:
-            raise PatternError(problem)
-        self.heads = pattern.heads
-        counts: dict[int, int] = {}
-        for parent in pattern.walk():
-            for child in parent.children():
-                counts[id(child)] = counts.get(id(child), 0) + 1
-        self.shared = frozenset(key for key, count in counts.items() if count > 1)
-        self.required = required_ops(pattern)
-        self._below = operators_below(pattern)
-        self.names = capture_names(pattern)
-        self.depths = op_depths(pattern)
-
-    @cached_property
-    def attributes(self) -> Mapping[str, tuple[tuple[str, str], ...]]:
-        """For each captured attribute, the operators that may have it and its name there."""
-        return captured_attributes(self.pattern)
-
-    def may_match(self, node: ir.Node) -> bool:
-        """Whether the producers of the inputs of `node` are operators that the pattern allows there: an early reject."""
-        return any(_may_be_below(node, below) for below in self._below.get(node.op_type, ()))
+class Matcher(CompiledPattern):
+    """A pattern that is compiled for matching against many values."""
 
     def match(
         self,
@@ -102,30 +65,7 @@ class Matcher:
         `quirks` are those of the target, and `ranges` those that values were seen to have: guards and replacements may ask.
         With `lenient`, intermediate values may be used elsewhere; what matches so cannot be replaced.
         """
-        return Machine(self, facts, allow_extra, quirks, ranges, lenient).run(value, _HANDLERS)
-
-    def settle(self, machine: Machine) -> bool:
-        """Decide the constraints on shapes that were left open."""
-        return settle_all(machine)
-
-    def dependence(self, machine: Machine) -> Refusal | None:
-        """A refusal if one of several roots is computed from another."""
-        return dependence(machine)
-
-
-def _may_be_below(node: ir.Node, below: Below) -> bool:
-    for position, heads in below:
-        if position is None:
-            if not any(_produced_by(value, heads) for value in node.inputs):
-                return False
-        elif position >= len(node.inputs) or not _produced_by(node.inputs[position], heads):
-            return False
-    return True
-
-
-def _produced_by(value: ir.Value | None, heads: frozenset[str]) -> bool:
-    producer = None if value is None else value.producer()
-    return producer is not None and producer.op_type in heads
+        return Machine(self, facts, allow_extra, quirks, ranges, lenient).run(value, _HANDLERS, settle_all, dependence)
 
 
 def _match_var(m: Machine, pattern: Var, value: ir.Value | None, rest: Goals) -> Goals:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -12,12 +12,10 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import PatternError
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.remark import Code, Refusal, Subject, refuse, words
+from ortfuse.rewrite.pattern.compiled_pattern import CompiledPattern
 from ortfuse.rewrite.pattern.language import Var
 from ortfuse.rewrite.pattern.parameters import parameter
-
-if TYPE_CHECKING:
-    from ortfuse.rewrite.pattern.machine import Machine
-
+from ortfuse.targets.known_bugs import Quirk
 
 Ranges = Callable[[str, str], Any]
 """The range that the elements of a value were seen to have: by the value's name, and by the method that tells it.
@@ -30,23 +28,53 @@ _LOOK: Any = object()
 """Default for `found`: look up what the match has captured under the name."""
 
 
+class Captures:
+    """The captures of an attempt to match: a matching machine extends them, and a match copies them.
+
+    Attributes:
+        matcher: The pattern that is matched.
+        facts: What is known of the values of the model.
+        quirks: The known bugs of the target.
+        ranges: The ranges that values were seen to have, if they were observed.
+        bindings: The captures by name.
+        dims: The dimension bound to each name, with the value and axis that it was bound by.
+        choices: The option of each named alternative.
+        nodes: The nodes that matched, and whether each may stay when the match is replaced.
+        roots: The values at the roots by number, where the pattern has several.
+        extra_operands: The operands of a root sum or product that the pattern lacks, by their positions.
+        extra_are_factors: Whether those are factors.
+    """
+
+    def __init__(
+        self, matcher: CompiledPattern, facts: Facts, quirks: frozenset[Quirk], ranges: Ranges | None = None
+    ) -> None:
+        self.matcher, self.facts, self.quirks, self.ranges = matcher, facts, quirks, ranges
+        self.bindings: dict[Any, Any] = {}
+        self.dims: dict[Any, Any] = {}
+        self.choices: dict[Any, Any] = {}
+        self.nodes: dict[Any, Any] = {}
+        self.roots: dict[Any, Any] = {}
+        self.extra_operands: list[tuple[int, ir.Value]] = []
+        self.extra_are_factors = False
+
+
 class Match:
     """One place where a pattern matched: `match["name"]` is what `name` captured (value, number, attribute or None).
 
     `root` is the value at the root, and `roots` those at all roots, where the pattern has several; `root` is the first.
     """
 
-    def __init__(self, root: ir.Value, machine: Machine) -> None:
+    def __init__(self, root: ir.Value, captures: Captures) -> None:
         self.root = root
-        self.roots: tuple[ir.Value, ...] = tuple(machine.roots.values()) or (root,)
-        self.facts, self.quirks, self.ranges = machine.facts, machine.quirks, machine.ranges
-        self.matcher = machine.matcher
-        self.bindings: dict[str, Any] = {**dict.fromkeys(machine.matcher.names), "root": root, **machine.bindings}
-        self.dims: dict[str, Any] = {name: bound.dim for name, bound in machine.dims.items()}
-        self.choices: dict[str, int] = dict(machine.choices)
-        self.nodes: list[ir.Node] = list(machine.nodes)
-        self.extra_operands: list[tuple[int, ir.Value]] = machine.extra_operands
-        self.extra_are_factors = machine.extra_are_factors
+        self.roots: tuple[ir.Value, ...] = tuple(captures.roots.values()) or (root,)
+        self.facts, self.quirks, self.ranges = captures.facts, captures.quirks, captures.ranges
+        self.matcher = captures.matcher
+        self.bindings: dict[str, Any] = {**dict.fromkeys(captures.matcher.names), "root": root, **captures.bindings}
+        self.dims: dict[str, Any] = {name: one.dim for name, one in captures.dims.items()}
+        self.choices: dict[str, int] = dict(captures.choices)
+        self.nodes: list[ir.Node] = list(captures.nodes)
+        self.extra_operands: list[tuple[int, ir.Value]] = captures.extra_operands
+        self.extra_are_factors = captures.extra_are_factors
 
     def __getitem__(self, name: str) -> Any:
         try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import onnx_ir as ir
 
@@ -12,14 +12,46 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.rewrite.pattern.axes import Axes, Axis
 from ortfuse.rewrite.pattern.language import Part
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
-
-if TYPE_CHECKING:
-    from ortfuse.verification.rule_tests.build_instances import Builder
+from ortfuse.verification.rule_tests.choices import Chooser
+from ortfuse.verification.rule_tests.instance_shapes import Sizes
 
 FAR = 1 << 62
 
 
-def rearrangement(build: Builder, pattern: Rearrange, operand: ir.Value, label: str) -> ir.Value:
+class InstanceBuilder(Protocol):
+    """What builds an instance of a rule (`ortfuse.verification.rule_tests.build_instances.Builder`), as far as is needed here.
+
+    Attributes:
+        chooser: What decides between variants.
+        opset: The ai.onnx version of the instance.
+        sizes: The sizes of named dimensions.
+        graph: The graph that is being built.
+        splits: The Splits of the last axis so far, by operand and place.
+    """
+
+    chooser: Chooser
+    opset: int
+    sizes: Sizes
+    graph: ir.Graph
+    splits: dict[tuple[ir.Value, int], ir.Node]
+
+    def constant(self, array: Any, dtype: ir.DataType | None = None) -> ir.Value:
+        """Build a constant."""
+        ...
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        domain: str = "",
+        outputs: int = 1,
+    ) -> ir.Node:
+        """Build a node at the end of the graph."""
+        ...
+
+
+def rearrangement(build: InstanceBuilder, pattern: Rearrange, operand: ir.Value, label: str) -> ir.Value:
     """Reshape to the elementary axes, Transpose, repetition by Unsqueeze and Expand, and Reshape to the merged ones.
 
     Unnecessary steps are left out; axes of 1 are added and removed by Unsqueeze and Squeeze or by Reshape.
@@ -57,13 +89,13 @@ def _ones(axes: Axes) -> list[int]:
     return [place for place, axis in enumerate(axes.axes) if axis.factors == (1,)]
 
 
-def _with_axes(build: Builder, op_type: str, value: ir.Value, axes: list[int]) -> ir.Value:
+def _with_axes(build: InstanceBuilder, op_type: str, value: ir.Value, axes: list[int]) -> ir.Value:
     if build.opset < 13:
         return build.node(op_type, [value], {"axes": axes}).outputs[0]
     return build.node(op_type, [value, build.constant(axes)]).outputs[0]
 
 
-def _size(build: Builder, axis: Axis) -> int | str:
+def _size(build: InstanceBuilder, axis: Axis) -> int | str:
     sizes = [factor if isinstance(factor, int) else build.sizes.size(factor) for factor in axis.factors]
     if len(sizes) == 1:
         return sizes[0]
@@ -71,7 +103,12 @@ def _size(build: Builder, axis: Axis) -> int | str:
 
 
 def _reshaped(
-    build: Builder, value: ir.Value, operand: ir.Value, before: Axes, now: Sequence[Axis], wanted: Sequence[Axis]
+    build: InstanceBuilder,
+    value: ir.Value,
+    operand: ir.Value,
+    before: Axes,
+    now: Sequence[Axis],
+    wanted: Sequence[Axis],
 ) -> ir.Value:
     """A Reshape from the axes of `now` to the wanted ones; the target is a constant (with 0s and one -1) if possible."""
     sizes, old = [_size(build, axis) for axis in wanted], [_size(build, axis) for axis in now]
@@ -83,7 +120,7 @@ def _reshaped(
     return build.node("Reshape", [value, target]).outputs[0]
 
 
-def _computed(build: Builder, operand: ir.Value, before: Axes, wanted: Sequence[Axis]) -> ir.Value:
+def _computed(build: InstanceBuilder, operand: ir.Value, before: Axes, wanted: Sequence[Axis]) -> ir.Value:
     """A Reshape target computed from the shape of the rearranged value, unless all of it are numbers."""
     if all(isinstance(_size(build, axis), int) for axis in wanted):
         return build.constant([_size(build, axis) for axis in wanted])
@@ -99,7 +136,7 @@ def _computed(build: Builder, operand: ir.Value, before: Axes, wanted: Sequence[
     return build.node("Concat", parts, {"axis": 0}).outputs[0]
 
 
-def part_of(build: Builder, pattern: Part, operand: ir.Value) -> ir.Value:
+def part_of(build: InstanceBuilder, pattern: Part, operand: ir.Value) -> ir.Value:
     """A Slice, with an open end given explicitly or not, or an output of a Split into this part and the rest."""
     start, stop = (
         build.sizes.size(bound) if isinstance(bound, str) else bound for bound in (pattern.start, pattern.stop)
@@ -116,7 +153,7 @@ def part_of(build: Builder, pattern: Part, operand: ir.Value) -> ir.Value:
     return build.node("Slice", [operand, *(build.constant(bound) for bound in bounds)]).outputs[0]
 
 
-def _split(build: Builder, operand: ir.Value, cut: int) -> ir.Node:
+def _split(build: InstanceBuilder, operand: ir.Value, cut: int) -> ir.Node:
     """The Split at `cut`, one node for both parts."""
     known = build.splits.get((operand, cut))
     if known is None:

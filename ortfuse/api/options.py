@@ -1,0 +1,24 @@
+"""Take the options of a call."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from ortfuse.options import AllOptions, Options
+from ortfuse.targets import use_library
+
+
+def effective_options(options: Options | None, **changes: Unpack[AllOptions]) -> Options:
+    """Return the options with changes, and register the libraries of custom operators that they name.
+
+    Args:
+        options: The options of the call; `None` for those by default.
+        **changes: Single options; they override those of `options`.
+
+    Raises:
+        OptionError: An option has an invalid value, or two contradict each other.
+    """
+    found = Options.of(options, **changes)
+    for library in found.custom_ops:  # type: ignore[union-attr]
+        use_library(library)
+    return found

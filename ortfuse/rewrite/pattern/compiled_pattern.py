@@ -1,0 +1,87 @@
+"""Compile a pattern: what matching many values asks of it, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.errors import PatternError
+from ortfuse.ir.remark import Refusal
+from ortfuse.rewrite.pattern.language import Pattern
+from ortfuse.rewrite.pattern.siblings import Siblings
+from ortfuse.rewrite.pattern.statistics import (
+    Below,
+    capture_names,
+    captured_attributes,
+    op_depths,
+    operators_below,
+    required_ops,
+)
+
+
+class CompiledPattern:
+    """A pattern with its guards, and the properties that matching reads.
+
+    Attributes:
+        pattern: The pattern.
+        guards: The conditions beyond the pattern; each takes the match.
+        emitted: The labels of intermediate values that the rule recomputes, so that they may be used elsewhere.
+        heads: The operators that its root can be.
+        shared: The ids of the parts that occur more than once; they must match the same value.
+        required: The operators that every match has.
+        names: The names that the pattern captures.
+        depths: The depths at which each operator can stand.
+    """
+
+    def __init__(
+        self, pattern: Pattern, guards: tuple[Callable[[Any], Refusal | None], ...] = (), emitted: tuple[str, ...] = ()
+    ) -> None:
+        """Compile a pattern.
+
+        Raises:
+            PatternError: The pattern matches any value, or has siblings elsewhere than around all of it.
+        """
+        self.pattern, self.guards, self.emitted = pattern, guards, emitted
+        if pattern.heads is None:
+            raise PatternError(f"the pattern {pattern} matches any value; a rule needs an operator at its root")
+        if any(isinstance(part, Siblings) for child in pattern.children() for part in child.walk()):
+            raise PatternError(f"{pattern}: siblings stand only around a whole pattern or replacement")
+        if isinstance(pattern, Siblings) and (problem := pattern.problem()) is not None:
+            raise PatternError(problem)
+        self.heads = pattern.heads
+        counts: dict[int, int] = {}
+        for parent in pattern.walk():
+            for child in parent.children():
+                counts[id(child)] = counts.get(id(child), 0) + 1
+        self.shared = frozenset(key for key, count in counts.items() if count > 1)
+        self.required = required_ops(pattern)
+        self._below = operators_below(pattern)
+        self.names = capture_names(pattern)
+        self.depths = op_depths(pattern)
+
+    @cached_property
+    def attributes(self) -> Mapping[str, tuple[tuple[str, str], ...]]:
+        """For each captured attribute, the operators that may have it and its name there."""
+        return captured_attributes(self.pattern)
+
+    def may_match(self, node: ir.Node) -> bool:
+        """Whether the producers of the inputs of `node` are operators that the pattern allows there: an early reject."""
+        return any(_may_be_below(node, below) for below in self._below.get(node.op_type, ()))
+
+
+def _may_be_below(node: ir.Node, below: Below) -> bool:
+    for position, heads in below:
+        if position is None:
+            if not any(_produced_by(value, heads) for value in node.inputs):
+                return False
+        elif position >= len(node.inputs) or not _produced_by(node.inputs[position], heads):
+            return False
+    return True
+
+
+def _produced_by(value: ir.Value | None, heads: frozenset[str]) -> bool:
+    producer = None if value is None else value.producer()
+    return producer is not None and producer.op_type in heads
