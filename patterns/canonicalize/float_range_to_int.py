@@ -93,7 +93,7 @@ def _compared(name: str) -> Rule:
         return table
 
     return Rule(
-        name=f"range.{name.lower()}_of_float_ranges",
+        name=f"range.{name.lower()}_of_float_ranges_to_int",
         formula=f"{name}(range(0., float(n), 1.)[:, None], range(0., float(n), 1.))",
         pattern=compare(_along("rows"), _along("columns")),
         replace=built(made, makes=("Range", "Unsqueeze", name)),

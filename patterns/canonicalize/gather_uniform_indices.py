@@ -90,7 +90,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="gather.expanded_indices",
+        name="gather.drop_expand_of_indices",
         formula="x + Gather(table, expand(indices))",
         pattern=op.Add(
             x,

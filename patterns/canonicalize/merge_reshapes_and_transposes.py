@@ -211,7 +211,7 @@ target_dtype = attr("to")
 
 RULES = [
     Rule(
-        name="reshape.constant_target",
+        name="reshape.fold_target_to_constant",
         pattern=op.Reshape(x, var("shape"), allowzero=attr("allowzero")),
         replace=op.Reshape(x, computed("target", target)),
         guards=(target_is_arithmetic,),

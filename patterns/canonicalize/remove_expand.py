@@ -113,7 +113,7 @@ def _extreme_of_one_number(name: str) -> Rule:
     build: Any = getattr(op, name)
     filled = var("filled", lambda value, facts: number_of(value, facts) is not None, "the same number everywhere")
     return Rule(
-        name=f"broadcast.{name.lower()}_of_splat",
+        name=f"broadcast.{name.lower()}_splat_to_scalar",
         formula=f"{name}(x, zeros)",
         pattern=build(x, filled),
         replace=build(x, computed("number", lambda match: number_of(match["filled"], match.facts))),
@@ -190,17 +190,19 @@ def _of_truths(name: str, formula: str, of: Any) -> Rule:
 
 
 RULES = [
-    _of_truths("not_of_expand", "Not(Expand(y, shape))", lambda expanded: op.Not(expanded(y))),
+    _of_truths("sink_expand_below_not", "Not(Expand(y, shape))", lambda expanded: op.Not(expanded(y))),
     _of_truths(
-        "cast_of_expand", "Cast(Expand(y, shape)), y boolean", lambda expanded: op.Cast(expanded(y), to=attr("to"))
+        "sink_expand_below_cast",
+        "Cast(Expand(y, shape)), y boolean",
+        lambda expanded: op.Cast(expanded(y), to=attr("to")),
     ),
     _of_truths(
-        "mul_of_cast_of_expand",
+        "sink_expand_below_cast_and_mul",
         "Cast(Expand(y, shape)) * factor, y boolean",
         lambda expanded: op.Mul(expanded(op.Cast(y, to=attr("to"))), const("factor", "")),
     ),
     Rule(
-        name="broadcast.bias_add_before_reshape",
+        name="broadcast.hoist_bias_add_above_reshape",
         formula="Reshape(x W) + b",
         pattern=op.Add(split, const("bias")),
         replace=op.Reshape(
@@ -239,8 +241,8 @@ RULES = [
             inputs={"y": "bool", "shape": _expanded_shape},
         ),
     ),
-    _of_one_number("where_of_splat_then", first=True),
-    _of_one_number("where_of_splat_else", first=False),
+    _of_one_number("where_splat_then_to_scalar", first=True),
+    _of_one_number("where_splat_else_to_scalar", first=False),
     *map(_extreme_of_one_number, ("Min", "Max")),
     *(_without_expand(name) for name in _ALIKE),
     Rule(

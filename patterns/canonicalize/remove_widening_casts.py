@@ -77,7 +77,7 @@ parts = {name: var(name) for name in ("starts", "ends", "axes", "steps")}
 def _of_sizes(name: str, of: Callable[[Pattern], Pattern]) -> Rule:
     """Some of the sizes, converted."""
     return Rule(
-        name=f"cast.{name}_of_cast_shape",
+        name=f"cast.sink_below_{name}_of_shape",
         pattern=of(converted),
         replace=op.Cast(of(sizes), to=attr("to")),
         exactness=Exactness.EXACT,

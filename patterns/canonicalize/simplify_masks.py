@@ -196,7 +196,7 @@ def _of_numbers() -> Iterator[Rule]:
     for name in ("Max", "Min"):
         function = getattr(op, name)
         yield _rule(
-            f"{name.lower()}_of_expand", f"{name}(expand(y, shape), bound)",
+            f"sink_expand_below_{name.lower()}", f"{name}(expand(y, shape), bound)",
             function(expanded, bound), op.Expand(function(y, bound), var("shape")), something_is_expanded,
             shapes={"y": "b 3 1", "shape": "3"}, inputs={"shape": _SHAPE}, scalars={"bound": [0.5, -1.0]},
         )  # fmt: skip
@@ -220,7 +220,7 @@ RULES = [
     ),
     dataclasses.replace(
         _rule(
-            "where_of_expanded_condition", "where(expand(y, shape), x, other)",
+            "sink_expand_below_where", "where(expand(y, shape), x, other)",
             op.Where(expanded, chosen_by, other_by), op.Expand(op.Where(y, chosen_by, other_by), var("shape")),
             something_is_expanded,
             shapes=(
@@ -234,7 +234,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
     ),
     _rule(
-        "where_of_splat_branch", "where(condition, expand(number, shape), other)",
+        "sink_splat_below_where", "where(condition, expand(number, shape), other)",
         op.Where(condition, _filling, other),
         op.Expand(op.Where(condition, computed("number", _number), other), var("shape")),
         is_filled, condition_is_smaller,

@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, attr, const, ms, op, opt, redundant, var
+from ortfuse.rewrite.pattern.language import bare
 
 from .._proofs import COST
 
@@ -60,6 +61,18 @@ def batch_norm(y: Pattern) -> Op:
         training_mode=attr("training", lambda mode, facts: not mode, "inference"),
     )
     return made
+
+
+_PARAMETERS = ", scale, shift, mean, variance, epsilon=epsilon, momentum=momentum, training_mode=training: inference"
+
+
+def formula_of(pattern: Pattern) -> str:
+    """The formula of a pattern, without the parameters of BatchNormalization."""
+    return bare(pattern).replace(_PARAMETERS, "")
+
+
+LIKEWISE = "likewise x / s, -x, x + t, x - t and t - x"
+"""What `factors` and `offsets` match besides x * s, in formulas."""
 
 
 def factors(y: Pattern) -> tuple[Op, ...]:

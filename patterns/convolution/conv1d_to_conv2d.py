@@ -84,7 +84,7 @@ def _one_axis(name: str, build: Any, more: dict[str, Any]) -> Rule:
     far = {"pads": (1, 2), "strides": (2,), "dilations": (2,), "kernel_shape": (3,)}
     return convolution_rule(
         name,
-        "Conv(x, W) over one axis, for each channel",
+        f"{'FusedConv' if more else 'Conv'}(x, W) over one axis, depthwise",
         build(x, weight, opt(bias), attributes=all_attributes("conv")).named("layer"),
         _over_two_axes(build),
         Proof(

@@ -70,6 +70,7 @@ def _near(number: float, reach: float) -> Any:
 RULES = [
     Rule(
         name="conv.fold_scale_shift_through_pad",
+        formula=f"Conv(Pad(x * s), weight, bias), mode reflect, edge or wrap; {layers.LIKEWISE}",
         pattern=layers.convolution(
             op.Pad(
                 layers.one_of(MAPS).named("mapped"),

@@ -54,6 +54,9 @@ def _epilogue(name: str, source: str, pattern: Pattern, layer: Op, proof: Proof)
     of_batch_norm = (layers.only_the_result,) if source == BATCH_NORM else ()
     return Rule(
         name=f"conv.{name}",
+        formula=layers.formula_of(pattern)
+        if of_batch_norm
+        else f"x * s, x = {layer.op_type}(y, weight, bias); {layers.LIKEWISE}",
         pattern=pattern.named("mapped"),
         replace=made(layers.x, new_weight, computed("bias", _bias), attributes=all_attributes("conv")),
         guards=(maps_channels, *of_batch_norm, result_is_held, layers.growth_is_bounded),

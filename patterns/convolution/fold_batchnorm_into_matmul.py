@@ -179,6 +179,7 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, rank: int | None, *shap
           each: tuple[dict[str, Any], ...] = ({},), **attributes: Any) -> Rule:  # fmt: skip
     return Rule(
         name=f"matmul.{name}",
+        formula=layers.formula_of(pattern),
         pattern=pattern,
         replace=replace,
         guards=(

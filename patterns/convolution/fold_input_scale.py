@@ -117,11 +117,12 @@ new_weight = computed("weight", lambda match: layers.scaled(match, _map(match).f
 new_bias = computed("bias", _bias)
 
 
-def _prologue(name: str, source: str, pattern: Op, proof: Proof, *guards: Guard) -> Rule:
+def _prologue(name: str, source: str, pattern: Op, proof: Proof, *guards: Guard, formula: str = "") -> Rule:
     makers = {"Conv": op.Conv, "ConvTranspose": op.ConvTranspose, "FusedConv": ms.FusedConv}
     residual = [opt(var("residual"))] if pattern.op_type == "FusedConv" else []
     return Rule(
         name=f"conv.{name}",
+        formula=formula or layers.formula_of(pattern),
         pattern=pattern,
         replace=makers[pattern.op_type](layers.x, new_weight, new_bias, *residual, attributes=all_attributes("conv")),
         guards=(
@@ -188,6 +189,7 @@ def _divided_offset() -> Rule:
     factor = computed("weight", lambda match: layers.scaled(match, _two_maps(match)[0], of_inputs=True))  # type: ignore[index]
     return Rule(
         name="conv.fold_input_scale_keeping_shift",
+        formula="Conv(x * s + t, weight, bias), padded; likewise x / s, and - t",
         pattern=layers.convolution(mapped),
         replace=op.Conv(
             op.Add(layers.x, computed("offset", _divided)),
@@ -247,7 +249,9 @@ def _mapped(name: str, layer: Callable[[Pattern], Op], maps: Iterable[Op], sets:
         typical=(TYPICAL,),
     )
     shifts = () if maps is _FACTORS else (offset_stays_inside, offset_is_moderate)
-    return _prologue(name, LINEAR, layer(mapped), proof, *shifts)
+    likewise = layers.LIKEWISE if shifts else "likewise x / s and -x"
+    formula = f"{layer(mapped).op_type}(x * s, weight, bias); {likewise}"
+    return _prologue(name, LINEAR, layer(mapped), proof, *shifts, formula=formula)
 
 
 _FACTORS = layers.factors(layers.x)

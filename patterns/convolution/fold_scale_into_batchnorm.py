@@ -94,9 +94,10 @@ def _arithmetic(y: Pattern) -> Pattern:
     return layers.one_of((*layers.factors(y), *layers.offsets(y)))
 
 
-def _rule(name: str, pattern: Pattern, replace: Pattern, *guards: Any) -> Rule:
+def _rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *guards: Any) -> Rule:
     return Rule(
         name=f"batchnorm.fold_{name}_scale_shift",
+        formula=formula,
         pattern=pattern,
         replace=replace,
         guards=(layers.only_the_result, maps_channels, statistics_are_held, *guards),
@@ -118,9 +119,15 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, *guards: Any) -> Rule:
 scale, shift, mean = computed("new_scale", _scale), computed("new_shift", _shift), computed("new_mean", _mean)
 
 RULES = [
-    _rule("output", _arithmetic(layers.batch_norm(x).named("mapped")), _batch_norm(scale=scale, shift=shift)),
+    _rule(
+        "output",
+        f"x * s, x = BatchNormalization(y); {layers.LIKEWISE}",
+        _arithmetic(layers.batch_norm(x).named("mapped")),
+        _batch_norm(scale=scale, shift=shift),
+    ),
     _rule(
         "input",
+        f"BatchNormalization(x * s); {layers.LIKEWISE}",
         layers.batch_norm(_arithmetic(x)).named("mapped"),
         _batch_norm(scale=scale, mean=mean),
         offset_is_moderate,

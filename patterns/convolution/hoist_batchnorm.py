@@ -182,6 +182,7 @@ def is_over_spatial_axes(match: Match) -> Refusal | None:
 def _averaged(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard) -> Rule:
     return Rule(
         name=f"conv.hoist_batchnorm_above_{name}",
+        formula=layers.formula_of(layers.batch_norm(pattern)),
         pattern=layers.batch_norm(pattern).named("mapped"),
         replace=replace,
         guards=(layers.only_the_result, *guards, is_a_finite_map, of_convolutions("a")),
@@ -250,6 +251,7 @@ def _proof(parts: str, **attributes: Any) -> Proof:
 RULES = [
     Rule(
         name="conv.hoist_batchnorm_above_concat",
+        formula=layers.formula_of(layers.batch_norm(joined).named("mapped")),
         pattern=layers.batch_norm(joined).named("mapped"),
         replace=built(_each_normalised, makes=("BatchNormalization", "Concat")),
         guards=(layers.only_the_result, joins_channels, of_convolutions(*PARTS)),
@@ -259,6 +261,9 @@ RULES = [
     ),
     Rule(
         name="conv.hoist_batchnorm_above_slice",
+        formula=layers.formula_of(
+            layers.batch_norm(op.Slice(a, starts, ends, axes, opt(steps)).named("sliced")).named("mapped")
+        ),
         pattern=layers.batch_norm(op.Slice(a, starts, ends, axes, opt(steps)).named("sliced")).named("mapped"),
         replace=op.Slice(whole, starts, ends, axes, opt(steps)),
         guards=(layers.only_the_result, keeps_channels, of_convolutions("a")),
@@ -268,6 +273,7 @@ RULES = [
     ),
     Rule(
         name="conv.hoist_batchnorm_above_flattened_transpose",
+        formula=layers.formula_of(layers.batch_norm(rows).named("mapped")),
         pattern=layers.batch_norm(rows).named("mapped"),
         replace=op.Reshape(op.Transpose(whole, perm=attr("perm")), var("target"), allowzero=attr("allowzero")),
         guards=(layers.only_the_result, has_channels_as_columns, of_convolutions("a")),

@@ -8,7 +8,7 @@ arXiv:2105.15203).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -168,13 +168,21 @@ def _projected(form: Callable[[Pattern, Any], Op], place: int, is_activated: boo
     return made
 
 
+def _kernel(more: Mapping[str, Any]) -> str:
+    return "FusedConv" if more else "Conv"
+
+
+def _image_of(form: Callable[[Pattern, Any], Op]) -> str:
+    return "Reshape(Transpose" if form is _turned_first else "Transpose(Reshape"
+
+
 def _rule(name: str, build: Any, form: Callable[[Pattern, Any], Op], place: int, perm: Sequence[int],
           sizes: Sequence[int], guard: Guard, **more: Any) -> Rule:  # fmt: skip
     shapes = {"x": "n 6 5", "product": "5 4", "weight": "3 4 1 1", "bias": "4", "offset": "3", "target": "4"}
     fewer = [2 if size == 4 else 4 if size == 2 else size for size in sizes]
     return Rule(
         name=name,
-        formula="Conv(image(x W + b), V, c), V a single tap",
+        formula=f"{_kernel(more)}({_image_of(form)}(x W + b)), V, c), V a single tap",
         pattern=build(form(rows, target), weight, opt(offset), attributes=all_attributes("conv"), **more).named(
             "layer"
         ),

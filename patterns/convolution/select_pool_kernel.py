@@ -345,7 +345,7 @@ RULES = [
         has_pixels,
         is_not_quantised,
         makes=("AveragePool",),
-        formula="mean of blocks of pixels",
+        formula="ReduceMean(Reshape(x)) over blocks of pixels",
     ),
     _two_axes("AveragePool", {"count_include_pad": 1}),
     _two_axes(

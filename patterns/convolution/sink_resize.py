@@ -86,7 +86,7 @@ def _resized(name: str, build: Any, more: dict[str, Any], modes: list[dict[str, 
     shapes = {"x": "1 4 4 5", "weight": "3 4 1 1", "bias": "3", "roi": "0"}
     return convolution_rule(
         name,
-        "Conv(Resize(x), W), W a single tap",
+        f"{'FusedConv' if more else 'Conv'}(Resize(x), W), W a single tap",
         build(resized, weight, opt(bias), attributes=all_attributes("conv")).named("layer"),
         _resized_last(build),
         Proof(

@@ -164,7 +164,7 @@ def _parts(build: Any) -> Sequence[ir.Value]:
 def _rule(name: str, build: Any, replace: Any, **more: Any) -> Rule:
     return Rule(
         name=name,
-        formula="Conv(Concat(Resize(x), y), W, b), W a single tap",
+        formula=f"{'FusedConv' if more else 'Conv'}(Concat(Resize(x), y), W, b), W a single tap",
         pattern=build(joined, weight, opt(bias), attributes=all_attributes("conv"), **more).named("layer"),
         replace=replace,
         makes=("Conv", "Resize", "Concat", "Add", *(("Relu",) if more else ())),

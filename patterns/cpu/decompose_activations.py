@@ -128,7 +128,7 @@ RULES = [
     Rule(
         name="prelu.decompose_prelu",
         is_refinement=True,
-        formula="prelu(x, slope), slopes that differ",
+        formula="PRelu(x, slope), a slope for each channel",
         pattern=op.PRelu(x, slope),
         replace=op.Relu(x) + slope * op.Min(x, 0.0),
         guards=(is_single, slope_is_finite, is_not_quantised),
@@ -147,7 +147,7 @@ RULES = [
     ),
     Rule(
         name="where.one_zero_to_cast",
-        formula="where(condition, 1, 0), or 0 and 1",
+        formula="where(condition, 1, 0), also 0 and 1",
         pattern=op.Where(condition, scalar("chosen"), scalar("other")),
         replace=lambda match: op.Cast(condition if match["chosen"] else op.Not(condition), to=_dtype),
         makes=("Cast", "Not"),

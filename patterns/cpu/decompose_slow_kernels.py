@@ -132,11 +132,11 @@ def _reduced(name: str, formula: str, operator: str, replace: Any, *guards: Guar
     )
 
 
-def _of_all(name: str, reduced: Pattern, operator: str) -> Rule:
+def _of_all(name: str, formula: str, reduced: Pattern, operator: str) -> Rule:
     """A sum over all elements, as the operator that computes what is summed too."""
     return Rule(
         name=f"reduction.full_{name}",
-        formula=f"{operator}(x) of all elements, spelled out",
+        formula=formula,
         pattern=reduced,
         replace=getattr(op, operator)(x, keepdims=attr("keepdims")),
         exactness=Exactness.ROUNDING,
@@ -248,7 +248,7 @@ def _over_merged(kind: str) -> Callable[[Match], Pattern]:
 def _normalised(kind: str) -> Rule:
     return Rule(
         name=f"{kind.lower()}.merge_trailing_dims",
-        formula=f"{kind}(x), several axes behind its own",
+        formula=f"{kind}(x) over an axis with several behind it",
         pattern=getattr(op, kind)(x, axis=attr("axis")),
         replace=_over_merged(kind),
         makes=("Reshape", kind, "Shape", "ReduceProd", "Concat"),
@@ -290,7 +290,7 @@ RULES = [
     ),
     Rule(
         name="gather.contiguous_indices_to_slice",
-        formula="Gather(x, indices), indices one after the other",
+        formula="Gather(x, consecutive indices)",
         pattern=op.Gather(x, const("indices"), axis=attr("axis")),
         replace=op.Slice(
             x, _bound("start", 0, 0), _bound("end", -1, 1), computed("axis", lambda match: ints([match["axis"]]))
@@ -311,7 +311,7 @@ RULES = [
     ),
     Rule(
         name="gather.strided_indices_to_slice",
-        formula="Gather(x, indices), indices in equal steps",
+        formula="Gather(x, indices in equal steps)",
         pattern=op.Gather(x, const("indices"), axis=attr("axis")),
         replace=op.Slice(
             x,
@@ -358,10 +358,11 @@ RULES = [
         leaves_an_axis,
     ),
     _log_sum_exp(),
-    _of_all("sum_of_abs_to_l1", _sum_of(op.Abs(x)), "ReduceL1"),
-    _of_all("sum_of_square_to_sum_square", _sum_of(op.Mul(x, x)), "ReduceSumSquare"),
+    _of_all("sum_of_abs_to_l1", "ReduceSum(Abs(x)) over all axes", _sum_of(op.Abs(x)), "ReduceL1"),
+    _of_all("sum_of_square_to_sum_square", "ReduceSum(x * x) over all axes", _sum_of(op.Mul(x, x)), "ReduceSumSquare"),
     _of_all(
         "sqrt_of_sum_square_to_l2",
+        "Sqrt(ReduceSum(x * x)) over all axes",
         op.Sqrt(_sum_of(op.Mul(x, x)) | op.ReduceSumSquare(x, axes=attr("axes"), keepdims=attr("keepdims"))),
         "ReduceL2",
     ),

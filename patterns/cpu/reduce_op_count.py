@@ -59,7 +59,7 @@ def _leading_axes(name: str, operators: tuple[str, ...], dtype: str) -> Rule:
         pattern = pattern | side
     return Rule(
         name=f"op_count.drop_leading_unsqueeze_{name}",
-        formula="f(unsqueeze(x), y)",
+        formula=f"f(Unsqueeze(x, leading axes), y), f one of {', '.join(operators)}",
         pattern=pattern,
         replace=built(_direct, makes=operators),
         guards=(adds_leading_axes,),
@@ -101,8 +101,8 @@ def _halves() -> Iterator[Rule]:
     for name in ("Cos", "Sin"):
         whole = getattr(op, name)(op.Concat(part, y, axis=-1).kept())
         yield Rule(
-            name=f"op_count.slice_of_{name.lower()}_of_concat",
-            formula=f"{name}(concat(part, y))[:h]",
+            name=f"op_count.drop_concat_and_slice_around_{name.lower()}",
+            formula=f"{name}(Concat(part, y))[:h]",
             pattern=whole[..., :"h"],
             replace=getattr(op, name)(part),
             guards=(agree_elsewhere,),
@@ -132,7 +132,7 @@ def takes_sizes_in_a_row(match: Match) -> Refusal | None:
 def _sizes() -> Rule:
     taken = {name: attr(name) for name in ("starts", "ends", "axes", "steps")}
     return Rule(
-        name="op_count.slice_of_shape",
+        name="op_count.fold_slice_into_shape",
         formula="shape(x)[a : b]",
         pattern=op.Slice(op.Shape(x).kept(), **taken),
         replace=op.Shape(x, start=lambda match: _told(match).start, end=lambda match: _told(match).stop),
@@ -186,7 +186,7 @@ RULES = [
     _leading_axes("numeric", ("LessOrEqual", "Less", "Add", "Mul"), "float32"),
     _leading_axes("bool", ("And", "Or"), "bool"),
     Rule(
-        name="op_count.max_of_where",
+        name="op_count.fold_max_into_where",
         formula="max(where(condition, chosen, other), bound)",
         pattern=op.Max(op.Where(condition, scalar("chosen"), scalar("other")), scalar("bound")),
         replace=op.Where(condition, _bounded("chosen"), _bounded("other")),

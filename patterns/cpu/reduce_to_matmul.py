@@ -137,7 +137,7 @@ def _rule(name: str, operator: str, *, divided: bool) -> Rule:
     far: dict[str, Any] = {"axes": [(1,), (-2,)], "keepdims": [0, 1]}
     return Rule(
         name=f"reduction.{name}",
-        formula=f"{operator}(x), axes behind the reduced ones",
+        formula=f"{operator}(x) over axes before others",
         pattern=getattr(op, operator)(x, axes=axes, keepdims=attr("keepdims")),
         replace=_as_product(divided=divided),
         makes=("Reshape", "MatMul", "Conv", "Div") if divided else ("Reshape", "MatMul", "Conv"),
