@@ -10,6 +10,7 @@ Public names are imported lazily, on first use, so that `import ortfuse` itself 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ortfuse.io.version import __version__ as __version__
@@ -157,6 +158,31 @@ __all__ = [
     "variables",
     "verify",
 ]
+
+
+_FORMER = {
+    "assessment", "attempts", "assumptions", "bench", "bisection", "calibration", "children", "conclusion", "difference", "dims",
+    "ecosystem", "execution", "explanation", "facts", "fleet", "graph", "integrations", "model", "models_file", "page", "passes",
+    "pattern", "precision", "profiled", "proof", "quantized", "refusal", "result", "sessions", "version",
+}  # fmt: skip
+"""The modules of version 0.1 that have another place today (`ortfuse.naming.former_modules`)."""
+
+
+class _FormerModules:
+    """Find modules by the paths that they had in version 0.1."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        parts = name.split(".", 2)
+        if parts[0] != "ortfuse" or len(parts) < 2 or parts[1] not in _FORMER:
+            return None
+        from ortfuse.naming import former_modules
+
+        return former_modules.find_spec(name)
+
+
+# In front: the folder of a package that has moved holds its modules, which would be imported a second time.
+sys.meta_path.insert(0, _FormerModules)
 
 
 def __getattr__(name: str) -> Any:
