@@ -92,7 +92,7 @@ def inspect(
 ) -> Inspection:
     """Tell what is in a model: opsets, signature, weights, operators, blocks, and what they cost on this machine.
 
-    Blocks are found, and costs are told, in the model's normal form with recurrent layers, activations,
+    Blocks are found, and costs are told, in the model's canonical form with recurrent layers, activations,
     normalisations and attention recognised (`ortfuse.inspection.PASSES`).
 
     Args:

@@ -29,7 +29,7 @@ def inspect(
 
     Opsets, inputs and outputs, weights, operators and those without kernels, blocks (transformer, bottleneck, recurrent, ...),
     and what they cost: operations, bytes, and whether compute or memory binds them on this machine. Blocks and costs are those
-    of the normal form.
+    of the canonical form.
     """
     with guarded(debug):
         check_json(json_file)

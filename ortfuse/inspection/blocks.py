@@ -6,8 +6,8 @@ Each `Detector` is a pattern with guards, as in a rule, so that it can stand in 
     model = ortfuse.optimize("model.onnx", passes=PASSES).model
     for match in ortfuse.find(model, DETECTORS["feed-forward"].pattern): ...
 
-They are written for the normal form with recurrent layers, activations, normalisations and attention recognised, which the passes
-`PASSES` give.
+They are written for the canonical form with recurrent layers, activations, normalisations and attention recognised, which the
+passes `PASSES` give.
 Residual blocks and those that end in a Concat are told apart by what is between the two ends; `assembly` puts those that follow
 one another together.
 """
@@ -43,7 +43,7 @@ PASSES = (
     "canonicalize, "
     "fixpoint(fuse_recurrent, vectorize_loops, fuse.activation, fuse.normalization, fuse.attention, canonicalize)"
 )
-"""The passes that make the form in which the detectors find blocks: the normal form, with layers in the operators they are."""
+"""The passes that make the form in which the detectors find blocks: the canonical form, with layers in the operators they are."""
 
 NORMS = frozenset(
     {

@@ -135,7 +135,7 @@ class FoundBlock:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is in a model. Blocks, regions and costs are those of its normal form (see `ortfuse.inspection.PASSES`).
+    """What is in a model. Blocks, regions and costs are those of its canonical form (see `ortfuse.inspection.PASSES`).
 
     Attributes:
         ir_version: The version of the file format.
@@ -219,7 +219,7 @@ def inspection(
 
     Args:
         model: The model as it is.
-        normal: The model in its normal form.
+        normal: The model in its canonical form.
         target: The runtime whose kernels count.
         sizes: Sizes of the open dimensions, by symbol.
         peaks: The peaks of this machine, if they are known.

@@ -246,7 +246,7 @@ def substitute(
     """Replace one subgraph by another wherever a model has it. The input model is not changed.
 
     The two are made a rule (`ortfuse.rule_from_models`), which is proved as rules are before it is applied. Nothing else of the
-    model is rewritten, unless `passes` says so: `"canonicalize, user"` brings the model to its normal form first.
+    model is rewritten, unless `passes` says so: `"canonicalize, user"` brings the model to its canonical form first.
 
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.

@@ -278,7 +278,7 @@ class Editor(Changes):
     def replace_by_constant(self, old: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         """Replace `old`, an output of a node, by a constant that takes its name; removing the node is left to the caller.
 
-        The constant is an initializer, the normal form, where possible. A function has no initializers, and a graph
+        The constant is an initializer, the canonical form, where possible. A function has no initializers, and a graph
         output that is an initializer is legal but trips up tools: in these cases it is a Constant node.
         """
         producer = old.producer()

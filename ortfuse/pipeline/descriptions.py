@@ -21,8 +21,8 @@ from ortfuse.transforms.onnx_ir_adapter import ForeignPass
 
 Kind = Literal["pass", "rules", "word"]
 
-NORMAL_FORM = (
-    "The normal form: its rules with inline_functions, lift_constants, fold, inline_branches, licm, "
+CANONICAL_FORM = (
+    "The canonical form: its rules with inline_functions, lift_constants, fold, inline_branches, licm, "
     "eliminate_sequences, eliminate_unbind_stack, dims_from_convolution, drop_length_clamps, sink_transpose_below_split, cse and "
     "dce, to a fixed point."
 )
@@ -216,7 +216,7 @@ def _words() -> Iterator[PassInfo]:
     leaves = [OptionInfo("without", "str", "", "Passes that are left out, separated by blanks.")]
     growth = OptionInfo("max_growth", "int", None, _GROWTH)
     yield PassInfo(
-        CANONICALIZE, "word", NORMAL_FORM, "built-in", [rounds, growth, *rules], (), "canonicalize, fuse.*, dce"
+        CANONICALIZE, "word", CANONICAL_FORM, "built-in", [rounds, growth, *rules], (), "canonicalize, fuse.*, dce"
     )
     yield PassInfo(
         "fixpoint", "word", "Repeats the passes within until none changes anything.", "built-in", [rounds], (),

@@ -185,7 +185,7 @@ class RunReport:
         return list(self.log.misses.values())
 
     def families(self) -> dict[str, int]:
-        """The number of fused sites in the result for each family of fusions; rewrites to normal form are not counted.
+        """The number of fused sites in the result for each family of fusions; rewrites to canonical form are not counted.
 
         A site that a later pass took apart, or that nothing needed any more, is not there and not counted.
 
@@ -215,7 +215,7 @@ class RunReport:
         return {family: count for family, count in found.most_common() if count}
 
     def _fusions(self) -> Counter[str]:
-        """How often each rule was applied, without those that bring a model to normal form."""
+        """How often each rule was applied, without those that bring a model to canonical form."""
         hits: Counter[str] = Counter()
         for report in self.passes:
             for leaf in report.leaves():

@@ -3,7 +3,7 @@
 Besides registered passes, a name may be a pass of the catalogue (`fuse.attention`), a pass list (`transformer`), or one
 of these:
 
-- `canonicalize`: the rules of the normal form together with inline_functions, lift_constants, fold, inline_branches, licm,
+- `canonicalize`: the rules of the canonical form together with inline_functions, lift_constants, fold, inline_branches, licm,
   eliminate_sequences, eliminate_unbind_stack, dims_from_convolution, drop_length_clamps, sink_transpose_below_split, cse and dce,
   to a fixed point;
 - `fuse.*`: every fusion that comes with ortfuse, except those that the pipeline names itself;

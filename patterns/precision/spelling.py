@@ -4,7 +4,7 @@ Gemm(x, W, b, transB, alpha) = x (alpha W') + b          FusedMatMul(x, W, trans
 x Transpose(W) = x W'                                    W' is W or its transpose
 x W [1, k, n] = x W [k, n]                               where x has as many axes, or gets them
 
-This is no normal form: what has no rung chosen for it stays as it is. Transposed weights are moved when they are read.
+This is no canonical form: what has no rung chosen for it stays as it is. Transposed weights are moved when they are read.
 """
 
 from __future__ import annotations

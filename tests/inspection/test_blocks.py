@@ -17,7 +17,7 @@ from ortfuse.rewrite.pattern import op, var
 
 
 def normal(text: str) -> ir.Model:
-    """The normal form of a model in which inputs called w... are weights."""
+    """The canonical form of a model in which inputs called w... are weights."""
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 20]> {text}')
     rng = np.random.default_rng(0)
     for value in [value for value in proto.graph.input if value.name.startswith("w")]:

@@ -258,7 +258,7 @@ def test_indices_of_the_instances_exist() -> None:
     assert operators(ortfuse.substitute(given, find, replace)) == ["Gather", "Abs"]
 
 
-def test_the_normal_form_first_if_it_is_asked_for() -> None:
+def test_the_canonical_form_first_if_it_is_asked_for() -> None:
     given = model(
         "g (float[N, 8] x) => (float[N, 8] y) { i = Identity(x)  d = Dropout(i)  s = Sigmoid(d)  y = Mul(s, i) }"
     )

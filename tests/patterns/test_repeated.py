@@ -1,4 +1,4 @@
-"""The normal form of operators applied twice, of parts of parts and of parts joined again."""
+"""The canonical form of operators applied twice, of parts of parts and of parts joined again."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_a_file_is_read_anew_each_time(tmp_path: Path) -> None:
     assert len(load_catalogue([path]).passes()["fuse.mine"]) == 2
 
 
-def test_rules_can_be_added_to_the_normal_form(tmp_path: Path) -> None:
+def test_rules_can_be_added_to_the_canonical_form(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(rules("mine.one") + "PASS = 'canonicalize'\n")
     found = load_catalogue([tmp_path / "mine.py"])
     assert found.passes()["canonicalize"][-1].name == "mine.one"

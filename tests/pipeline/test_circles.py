@@ -73,7 +73,7 @@ def test_a_pass_of_the_users_that_undoes_itself_is_a_note() -> None:
 
 @pytest.mark.parametrize("made", ["r = Reshape(e, t)", "r = Reshape(e, t) z = Neg(r)"])
 @pytest.mark.parametrize("target", ["2, 15", "1, 5, 6", "1, 1, 2, 5, 3", "2, 5, 1, 3", "6, 5"])
-def test_layout_and_the_normal_form_agree_on_where_products_are_transposed(made: str, target: str) -> None:
+def test_layout_and_the_canonical_form_agree_on_where_products_are_transposed(made: str, target: str) -> None:
     outputs = "float[] r, float[] z" if "z" in made else "float[] r"
     model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 20]> g (float[2,3,4] x) => ({outputs})
         <int64[{target.count(",") + 1}] t = {{{target}}}> {{

@@ -102,7 +102,7 @@ def test_a_random_graph_computes_the_same_bits(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60, 80))
-def test_the_normal_form_of_a_random_graph_computes_the_same(seed: int) -> None:
+def test_the_canonical_form_of_a_random_graph_computes_the_same(seed: int) -> None:
     text = Writer(seed).model()
     model, _ = enter(proto_of(text))
     PassManager("canonicalize").run(model)

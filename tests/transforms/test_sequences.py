@@ -117,7 +117,7 @@ def test_a_sequence_that_is_an_output_stays_while_what_is_known_of_it_is_used() 
     assert sorted(operators(model)) == ["Exp", "Neg", "SequenceConstruct"]
 
 
-def test_sequences_are_resolved_on_the_way_to_the_normal_form_and_checked() -> None:
+def test_sequences_are_resolved_on_the_way_to_the_canonical_form_and_checked() -> None:
     body = "s = SplitToSequence<axis = 1>(x, sizes) a = SequenceAt(s, zero) b = SequenceAt(s, one) c = Neg(b) y = Concat<axis = 1>(a, c)"
     result = ortfuse.optimize(model_of(text(body)), verify="sites")
     assert [node.op_type for node in result.model.graph] == ["Split", "Neg", "Concat"]

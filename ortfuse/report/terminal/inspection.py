@@ -32,7 +32,7 @@ def show_inspection(console: Console, found: Inspection) -> None:
         text = f"no kernel: {detour.operator}, {len(detour.nodes)} nodes such as '{detour.nodes[0]}': {detour.reason}; {instead}"
         console.print(text, style="yellow", markup=False, highlight=False)
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.kinds().items())
-    console.print(f"blocks (in the normal form): {kinds or 'none that is known'}", markup=False, highlight=False)
+    console.print(f"blocks (in the canonical form): {kinds or 'none that is known'}", markup=False, highlight=False)
     _show_costs(console, found)
     show_notes(console, found.notes)
 

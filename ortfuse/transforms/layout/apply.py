@@ -183,7 +183,7 @@ class _Moved(NamedTuple):
 
 
 def _unless_merged(node: ir.Node) -> Refusal | None:
-    """A refusal of a Transpose of a Transpose, which the normal form makes one, so that the two passes would never settle."""
+    """A refusal of a Transpose of a Transpose, which the canonical form makes one, so that the two passes would never settle."""
     source = node.inputs[0]
     if (
         node.op_type != "Transpose"
@@ -192,7 +192,7 @@ def _unless_merged(node: ir.Node) -> Refusal | None:
         or above.op_type != "Transpose"
     ):
         return None
-    return refuse("needless", source, found="the normal form merges a Transpose with the one before it")
+    return refuse("needless", source, found="the canonical form merges a Transpose with the one before it")
 
 
 def _moves_ones(node: ir.Node, facts: Facts) -> bool:

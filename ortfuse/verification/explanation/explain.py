@@ -35,7 +35,7 @@ _NO_SITE = "no site comes near to"
 MOST_USERS = 3
 """The most users of a mark that are named."""
 
-NORMAL_FORM = "canonicalize"
+CANONICAL_FORM = "canonicalize"
 """The pass whose rules are not fusions, and are explained only when asked for by name."""
 
 
@@ -143,7 +143,7 @@ def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules:
     """
     chosen = chosen_rules(catalogue, rules)
     fused = fused_sites(model, chosen)
-    fusions = {rule.name for name, group in catalogue.passes().items() if name != NORMAL_FORM for rule in group}
+    fusions = {rule.name for name, group in catalogue.passes().items() if name != CANONICAL_FORM for rule in group}
     nearness = Nearness(chosen, rules, fusions)
     left_over = _left_over(model, report.misses, nearness, chosen)
     missed = nearest(report.misses, nearness, chosen, _preparing(catalogue, chosen), left_over)
@@ -189,7 +189,7 @@ def chosen_rules(catalogue: Catalogue, wanted: Sequence[str]) -> dict[str, Rule]
     passes = catalogue.passes()
     known = {rule.name: rule for rules in passes.values() for rule in rules}
     if not wanted:
-        return {rule.name: rule for name, rules in passes.items() if name != NORMAL_FORM for rule in rules}
+        return {rule.name: rule for name, rules in passes.items() if name != CANONICAL_FORM for rule in rules}
     chosen: dict[str, Rule] = {}
     there = {*known, *(rule.family for rule in known.values())}
     for name in (name_today(one, ("rules", "families"), there) for one in wanted):

@@ -29,7 +29,7 @@ from ortfuse.rewrite import NearMiss, Rule, Step
 from ortfuse.rewrite.pattern import Match, Miss
 from ortfuse.rewrite.pattern.min_nodes import least_operators, uncovered
 from ortfuse.rewrite.rule import SOME
-from ortfuse.verification.explanation.explain import FURTHEST, NORMAL_FORM, Missed, described, nearest
+from ortfuse.verification.explanation.explain import CANONICAL_FORM, FURTHEST, Missed, described, nearest
 from ortfuse.verification.explanation.near_miss_relevance import Nearness
 
 TOLD_ELSEWHERE = frozenset({"kept", "left_out", "not_equal", "pinned", "unasked"})
@@ -70,7 +70,7 @@ def remarks(model: ir.Model, report: RunReport, catalogue: Catalogue) -> list[Re
     fusions = {
         rule.name: rule
         for name, rules in catalogue.passes().items()
-        if name in run and name != NORMAL_FORM
+        if name in run and name != CANONICAL_FORM
         for rule in rules
     }
     own = {rule.name for rule in catalogue.rules_from("user") if rule.name in fusions}

@@ -332,7 +332,7 @@ def test_rounding_is_declared_where_numbers_are_added_in_another_order() -> None
     np.testing.assert_allclose(execute(model, X)[0], before[0], rtol=1e-5)
 
 
-def test_a_transpose_of_a_transpose_is_left_to_the_normal_form_which_would_merge_them_again() -> None:
+def test_a_transpose_of_a_transpose_is_left_to_the_canonical_form_which_would_merge_them_again() -> None:
     text = """<ir_version: 8, opset_import: ["": 20]> agraph (float[n, s, 2, 4] x, float[n, 2, q, 4] w) => (float[n, q, 2, 4] y) {
         v = Transpose<perm = [0, 2, 1, 3]>(x) k = Transpose<perm = [0, 2, 3, 1]>(x)
         a = MatMul(w, k) b = Tanh(a) c = MatMul(b, v) y = Transpose<perm = [0, 2, 1, 3]>(c) }"""
