@@ -37,21 +37,15 @@ def test_the_built_in_catalogue_is_found() -> None:
 
 
 def test_a_file_or_folder_of_the_catalogue_can_be_named_like_one_of_the_user(tmp_path: Path) -> None:
-    folder = ROOT / "patterns" / "activation"
-    built_in = {file.origin: file.rules for file in load_catalogue().files}
-    softplus = built_in[str(folder / "softplus.py")]
-    assert rules_in([folder / "softplus.py"]) == softplus
-    assert rules_in([folder]) == tuple(
-        rule for origin, found in built_in.items() if Path(origin).parent == folder for rule in found
-    )
+    files = [file for file in load_catalogue().files if file.pass_name == "fuse.activation"]
+    first = Path(files[0].origin)
+    assert rules_in([first]) == files[0].rules
+    assert rules_in([first.parent]) == tuple(rule for file in files for rule in file.rules)
     own = tmp_path / "mine.py"
     own.write_text(rules("mine.a"))
-    assert [rule.name for rule in rules_in([own, folder / "softplus.py"])] == [
-        *(rule.name for rule in softplus),
-        "mine.a",
-    ]
+    assert [rule.name for rule in rules_in([own, first])] == [*(rule.name for rule in files[0].rules), "mine.a"]
     with pytest.raises(RuleError, match="no such rule file"):
-        rules_in([folder / "nothing.py"])
+        rules_in([first.with_name("nothing.py")])
 
 
 def test_the_built_in_catalogue_is_found_in_a_checkout_that_is_not_installed(tmp_path: Path) -> None:

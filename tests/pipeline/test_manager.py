@@ -304,7 +304,7 @@ def test_a_manager_says_what_kind_of_model_it_works_on(model: Any) -> None:
 
 
 def test_a_pass_given_as_its_class_is_refused() -> None:
-    with pytest.raises(PipelineError, match=r"Fold is a class; give an object of it, Fold\(\)"):
+    with pytest.raises(PipelineError, match=r"ConstantFolding is a class; give an object of it, ConstantFolding\(\)"):
         PassManager(["dce", ConstantFolding])  # type: ignore[list-item]
 
 
