@@ -16,11 +16,11 @@ tolerance.
 
 With a float64 evaluation of the original as the truth, the allowed error is the original's own error times `FACTOR`, plus
 `FLOOR` roundings of the element type, but no more of these than the table allows (64 roundings of float16 are 6 % of the scale).
-That is stricter where the original is accurate and more lenient where it is not. If the original is off by more than `TRUST`
+The test is stricter where the original is accurate, and more lenient where it is not. If the original is off by more than `TRUST`
 times the table's tolerance, the evaluation is not trusted and the table decides: the model then has a discontinuity (a
 comparison, an ArgMax, an overflow) where float64 has none, and any result could be excused. A tolerance given by the caller
-takes precedence over everything else. What fails is weighed against the model's own
-sensitivity (`ortfuse.verification.weigh_differences`).
+takes precedence over everything else. A failure is weighed against the model's own sensitivity
+(`ortfuse.verification.weigh_differences`).
 """
 
 from __future__ import annotations

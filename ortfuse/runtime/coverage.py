@@ -79,7 +79,7 @@ class Point:
     missing: str
 
     def text(self) -> str:
-        """What is said if it never happened."""
+        """The remark if it never happened."""
         return f"{self.node} {self.missing}"
 
 

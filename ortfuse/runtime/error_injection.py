@@ -13,10 +13,10 @@ import onnx_ir as ir
 from ortfuse.runtime.inputs.random_inputs import Inputs
 
 PREFIX = "ortfuse.error."
-"""What the names of the further inputs begin with; the name of the value follows."""
+"""Prefix of the names of the further inputs; the name of the value follows."""
 
 SHOWN = "ortfuse.shown."
-"""What the names of the further outputs begin with."""
+"""Prefix of the names of the further outputs."""
 
 
 def disturbed(model: ir.Model, errors: Mapping[str, ir.DataType], shown: Collection[str] = ()) -> ir.Model:

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from ortfuse.io.small_files import from_json
 
 KEY = "ortfuse.caches"
-"""Where in a model's metadata its caches are."""
+"""The metadata key of a model's integer caches."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def integer_caches(model: Any) -> tuple[Cache, ...]:
 
 
 class Rounding:
-    """What a model with caches of integers is given in the place of caches in float32; the last of each is remembered."""
+    """Round caches in float32 to the integers that a model takes; the last of each is remembered."""
 
     def __init__(self, caches: Sequence[Cache]) -> None:
         self._caches = {one.past: one for one in caches}

@@ -1,4 +1,4 @@
-"""What the runtime's integer products do on this processor that their definitions do not say."""
+"""Deviations of the runtime's integer products from their definitions on this processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What integer operators round: their results before these become whole numbers, by which ties are known.
+"""The results of integer operators before rounding, by which ties are known.
 
 The runtime adds the products of integers up exactly and rounds once, so that a result may come out in two ways only where it lies
 in the middle of two steps, as with QuantizeLinear.
@@ -25,7 +25,7 @@ OPSET = 13
 
 
 def before_rounding(node: ir.Node, operands: Operands) -> tuple[Array, Array] | None:
-    """What a node rounds, as float32 numbers, and the size of a step; `None` if that is not known.
+    """The float32 numbers that a node rounds, and the size of a step; `None` if they are not known.
 
     Args:
         node: A node that computes quantised numbers from quantised numbers.

@@ -1,7 +1,7 @@
 """Files in the folder for temporary files that processes of this machine lock, whoever's they are.
 
-The system gives up a lock when the process that holds it ends, however it does. Where there are no such locks (Windows),
-everybody holds them.
+The system gives up a lock when the process that holds it ends, however it does. On systems without such locks
+(Windows), everybody holds them.
 """
 
 from __future__ import annotations

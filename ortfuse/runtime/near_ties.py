@@ -135,7 +135,7 @@ def _one_step(node: ir.Node, operands: Sequence[Array | None], expected: Array, 
 
 
 def _next_to_step(node: ir.Node, operands: Sequence[Array | None], expected: Array) -> Array | None:
-    """Which numbers are within rounding of the middle of two steps; `None` if that is not known."""
+    """A mask of the numbers within rounding of the middle of two steps; `None` if it is not known."""
     if is_integer_operator(node):
         found = before_rounding(node, operands)
         return None if found is None or found[0].shape != expected.shape else _in_the_middle(*found)
@@ -154,7 +154,7 @@ def _next_to_step(node: ir.Node, operands: Sequence[Array | None], expected: Arr
 
 
 def _in_the_middle(numbers: Array, scale: Array) -> Array:
-    """Which numbers are within rounding of the middle of two steps of a size, or of a size each."""
+    """A mask of the numbers within rounding of the middle of two steps, of one size or of a size each."""
     with np.errstate(divide="ignore", invalid="ignore"):
         steps, slack = numbers / scale, allowed(numbers) / np.abs(scale)
         return np.asarray(np.abs(steps - np.floor(steps) - 0.5) <= slack)

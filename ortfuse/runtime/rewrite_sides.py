@@ -1,7 +1,7 @@
 """Extracts the two sides of a rewrite as standalone models: the matched nodes, and the nodes that replace them.
 
-Both have the real weights and the same inputs: the values at the border of the rewrite. What the rest of the model says
-about these values is preserved where possible:
+Both have the real weights and the same inputs: the values at the border of the rewrite. Facts from the rest of the
+model about these values are preserved where possible:
 
 - Integers in shape tensors, which the facts give as formulas of the model's sizes, are computed from the sizes of the run.
 - Values computed only from integer inputs of the model, sizes and small constants (positions, masks) are computed by the
@@ -80,7 +80,7 @@ def sides(site: Edit, *, prelude: bool = True, observed: Mapping[str, Array] | N
 
 
 class _Known:
-    """What inputs are made of: the facts, else what was observed, else what the model declares, which may be wrong."""
+    """The sources of an input's type and shape: the facts, else observed values, else the declaration, which may be wrong."""
 
     def __init__(self, facts: Facts, observed: Mapping[str, Array]) -> None:
         self.facts, self._observed = facts, observed

@@ -1,7 +1,7 @@
 """Measures how far a model's outputs move when nothing but rounding changes.
 
 The original is run again in ways that must not matter: with the runtime's own optimisations, with inputs and with weights
-that are off by one rounding. What its outputs move by then, and their distance from float64, is the model's own
+that are off by one rounding. The movement of its outputs, and their distance from float64, are the model's own
 sensitivity. A result that moves further than `FACTOR` times that is not explained by it.
 """
 
@@ -63,7 +63,7 @@ class Sensitivity:
         return moved
 
     def _runs(self, inputs: Mapping[str, Any]) -> Iterator[tuple[str, Arrays]]:
-        """What the original computes where only rounding is different."""
+        """The outputs of the original under different rounding."""
         with suppress(VerificationError):
             yield OPTIMISED, Session(self._original, optimise=True).run(inputs)
         with suppress(VerificationError):

@@ -315,7 +315,7 @@ def refer_to_zeros(initializer: onnx.TensorProto, size: int) -> None:
 
 
 def log() -> str:
-    """What the runtime logged about the last session that was loaded with `verbose`."""
+    """The runtime's log of the last session that was loaded with `verbose`."""
     return WORKER.log()
 
 

@@ -38,7 +38,7 @@ _NUMBERS = dict(_BEYOND_NUMPY.values())
 _ALIGNMENT = 16
 
 Level = Literal["all", "basic", "none"]
-"""Which of its own optimisations the runtime applies when it creates a session."""
+"""The runtime's own optimisations at session creation."""
 
 _LEVELS: Mapping[Level, str] = {"all": "ORT_ENABLE_ALL", "basic": "ORT_ENABLE_BASIC", "none": "ORT_DISABLE_ALL"}
 
@@ -202,7 +202,7 @@ class Loaded:
         return [_from_value(value) for value in self._session.run_with_ort_values(only, values)]
 
     def run_each(self, inputs: Sequence[Mapping[str, Any]]) -> list[tuple[bool, Any]]:
-        """What `run` does with each of several sets of inputs: whether it succeeds, and the outputs or the error's text."""
+        """Run each of several sets of inputs: return whether it succeeds, and the outputs or the error's text."""
         return [_tried(self.run, given) for given in inputs]
 
     def end_profile(self) -> str:

@@ -50,7 +50,7 @@ class AsItIs:
 
 
 Runnable: TypeAlias = "ir.Model | AsItIs"
-"""What can be run: a graph, or a model that no graph can represent."""
+"""A model that can be run: a graph, or a model that no graph can represent."""
 
 
 def signature_of(model: Runnable) -> ir.Model:

@@ -136,7 +136,7 @@ class Worker:
                     stream.close()  # type: ignore[union-attr]
 
     def log(self) -> str:
-        """What the current process, or the last one, wrote to its standard error."""
+        """The standard error of the current process, or of the last one."""
         if self._log is None:
             return ""
         self._log.seek(0)
@@ -215,7 +215,7 @@ class Remote:
         return found
 
     def run_each(self, inputs: Sequence[Mapping[str, Any]]) -> list[tuple[bool, Any]]:
-        """What `run` does with each of several sets of inputs: whether it succeeds, and the outputs or the error's text."""
+        """Run each of several sets of inputs: return whether it succeeds, and the outputs or the error's text."""
         if self._generation != self._worker.generation():
             self._open()
         found: list[tuple[bool, Any]] = self._worker.request("run_each", self._number, (inputs,), "executes the model")

@@ -15,7 +15,7 @@ from ortfuse.runtime.session import STAND_IN, refer_to_zeros
 
 
 class Written(NamedTuple):
-    """What was written.
+    """The written files.
 
     Attributes:
         source: The serialised model, which has no data files any more.

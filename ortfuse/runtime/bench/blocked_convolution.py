@@ -2,8 +2,8 @@
 
 The runtime computes most convolutions in blocks of channels, and reorders an image only where it comes from or goes to what
 does not. A convolution alone would be measured with both reorderings, which it does not have among others. So whatever
-images such a model takes and gives go through a pool over single pixels, which runs in blocks and computes nothing. What pools
-and reorderings take is measured by themselves and subtracted.
+images such a model takes and gives go through a pool over single pixels, which runs in blocks and computes nothing. The
+time of pools and reorderings is measured on its own and subtracted.
 """
 
 from __future__ import annotations

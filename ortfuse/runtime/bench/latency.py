@@ -239,7 +239,7 @@ def _groups(models: Mapping[str, Runnable], names: Sequence[str]) -> Iterator[li
 
 
 class Runs(Protocol):
-    """What can be run on inputs: a session of ONNX Runtime, or of another."""
+    """A session that runs on inputs: of ONNX Runtime, or of another runtime."""
 
     def run(self, inputs: Inputs, /) -> Any:
         """The outputs."""
@@ -264,7 +264,7 @@ def interleaved(sessions: Mapping[str, Runs], inputs: Inputs, rounds: int, warmu
 def _no_collection() -> Iterator[None]:
     """Disable Python's garbage collector while measuring.
 
-    What the last steps left is collected before; all of a large program takes longer than most measurements.
+    Garbage of earlier steps is collected first; collecting that of a large program takes longer than most measurements.
     """
     gc.collect(1)
     was_enabled = gc.isenabled()

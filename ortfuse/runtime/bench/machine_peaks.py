@@ -1,4 +1,4 @@
-"""What this machine can do at best: operations a second in a product of matrices, and bytes a second in a copy.
+"""Measure the peaks of this machine: operations a second in a matrix product, and bytes a second in a copy.
 
 Measured once, in about a second, and kept in the user's cache folder by processor, number of threads and version of the runtime.
 """

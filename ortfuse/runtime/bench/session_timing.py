@@ -49,7 +49,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SessionLatency:
-    """What was measured of a session.
+    """The measurements of a session.
 
     Attributes:
         name: Its name.

@@ -16,7 +16,7 @@ SHORTEST = 0.002
 """The minimum seconds of one measurement: what is faster is repeated until it takes that long."""
 
 MOSTLY = 0.2
-"""What is left without the pools must be at least this share of a measurement; otherwise nothing is subtracted."""
+"""The least share of a measurement that must remain without the pools; otherwise nothing is subtracted."""
 
 Enough = Callable[[Sequence[float], float], bool]
 """Whether so many ratios, and so many seconds, are enough."""

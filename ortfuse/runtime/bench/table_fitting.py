@@ -17,7 +17,7 @@ LONGEST = 24
 """The letters of a name that stand in one line at least, if it has so many."""
 
 GAP = 2
-"""What separates two columns."""
+"""The separator of two columns."""
 
 
 @dataclass(frozen=True)

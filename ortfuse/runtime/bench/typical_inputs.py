@@ -82,7 +82,7 @@ def usual_sizes(model: Runnable, sizes: Mapping[str, int] | None = None) -> dict
 
 
 def labels_of_sizes(model: Runnable) -> dict[str, str]:
-    """What the symbols of open dimensions are called in messages: their names, or `input[axis]`."""
+    """Names of open dimensions in messages: those that they have, or `input[axis]`."""
     return {dim.symbol: dim.label for dim in open_dims(input_specs(signature_of(model)))}
 
 

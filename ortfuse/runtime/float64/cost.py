@@ -1,7 +1,7 @@
-"""What an evaluation by ONNX's reference implementation would take, told before it begins: memory, and time.
+"""Estimate the memory and time of an evaluation by ONNX's reference implementation, before it begins.
 
 Its pooling lays out every window of its input. Other operators take about as much memory as their operands and results, and
-products about as long as NumPy's in float64. What is not known counts as nothing.
+products about as long as NumPy's in float64. Unknown sizes count as nothing.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def strided(first: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) ->
 
 
 def or_ones(given: Sequence[int] | None, axes: int) -> list[int]:
-    """What is given for each axis, by default 1."""
+    """The number given for each axis, by default 1."""
     return list(given) if given is not None else [1] * axes
 
 

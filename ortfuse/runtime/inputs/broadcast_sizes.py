@@ -6,7 +6,7 @@
     conv(x, w), with w of [8, 12, 3]         needs 12 channels of x
 
 A model that was traced, with its loops unrolled, runs with the one length that it was traced with, although its inputs declare
-any. That length is none of the usual sizes, and its operators are the only ones to tell it.
+any. Only these operators tell that length, which is none of the usual sizes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHANNELS = {
 """Operators with an axis of the first operand that is as large as an axis of another one: the axis, the operand, its axis."""
 
 _BASE = 2
-"""Where a size is looked at to see how it grows: at 1 it may be stretched, at 0 everything is empty."""
+"""Sizes at which growth is observed: at 1 an axis may be broadcast, at 0 everything is empty."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Matched:
 
 
 def matched_sizes(model: ir.Model) -> list[Matched]:
-    """What must match in the main graph."""
+    """The sizes that must match in the main graph."""
     flat = looked_into(model)
     facts = Facts(flat, as_declared=True)
     return list(dict.fromkeys(one for node in flat.graph for one in _of(node, facts)))

@@ -38,7 +38,7 @@ class Joined:
 
 
 def joined_sizes(model: ir.Model) -> list[Joined]:
-    """What must be equal for the tensors of the main graph that are joined; nothing where that is known anyway."""
+    """The sizes that must be equal for the operands of Concats in the main graph; none where that is known anyway."""
     flat = looked_into(model)
     nodes = [node for node in flat.graph if node.op_type == "Concat" and not node.domain]
     facts = Facts(flat, as_declared=True) if nodes else None

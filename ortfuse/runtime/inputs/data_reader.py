@@ -16,7 +16,7 @@ MOST = 1000
 
 
 class DataReader(Protocol):
-    """What hands out sets of inputs; if it has a `rewind`, that is called first, so that it may be used again."""
+    """A source of sets of inputs; its `rewind`, if any, is called first, so that it may be used again."""
 
     def get_next(self) -> Any:
         """The next set of inputs by name; `None` or an empty one if there is none left."""

@@ -53,7 +53,7 @@ _TOLD = (Kind.BODY, Kind.BRANCH, Kind.SELECTION, Kind.COUNT)
 
 @dataclass(frozen=True)
 class Exercise:
-    """What the runs of a model have shown of it.
+    """The coverage of a model by its runs.
 
     Attributes:
         points: The number of coverage points.
@@ -84,7 +84,7 @@ class Exercise:
         return bool(self.outputs) and len(self.empty) == self.outputs
 
     def remarks(self) -> list[str]:
-        """What was not exercised, each as a clause."""
+        """The points that were not exercised, each as a clause."""
         found = list(self.missing)
         if self.empty:
             found.append(f"{_listed('output', self.empty)} empty in every run")
@@ -112,7 +112,7 @@ Ran = tuple[str, Inputs, Arrays]
 
 @dataclass
 class Shown:
-    """What runs have shown so far."""
+    """The coverage by the runs so far."""
 
     coverage: Coverage
     reached: set[int] = field(default_factory=set)
@@ -134,7 +134,7 @@ class Shown:
         return len(self.reached) == len(self.coverage.points) and set(self.outputs.values()) <= {_VARIED}
 
     def exercise(self, single: Sequence[str] = ()) -> Exercise:
-        """What was shown, and what was not."""
+        """The points that were covered, and those that were not."""
         points = self.coverage.points
         left = [point for number, point in enumerate(points) if number not in self.reached]
         return Exercise(
@@ -173,7 +173,7 @@ def _state(value: Any) -> str:
 
 
 def _without_implied(points: Sequence[Point]) -> Iterator[str]:
-    """What was never reached, without that which another says already: a body that never ran did not run twice either."""
+    """The points never reached, without those that another implies: a body that never ran did not run twice either."""
     never = {point.node for point in points if point.kind is Kind.BODY and not point.missing.endswith("once")}
     for point in points:
         if point.kind in _TOLD and not (

@@ -39,7 +39,7 @@ class InputSets(list[Inputs]):
 
 
 def notes_of(sets: Sequence[Inputs] | None) -> tuple[str, ...]:
-    """What was done to sets of inputs when they were read, in words."""
+    """Notes on changes that were made to sets of inputs when they were read."""
     return sets.notes if isinstance(sets, InputSets) else ()
 
 

@@ -289,7 +289,7 @@ def _attempted(
     most: int | None = None,
     drawings: Sequence[Mapping[str, Drawing]] | None = None,
 ) -> tuple[tuple[Ran, Sizes] | None, str]:
-    """What `attempt` finds, with the sizes; inputs are drawn in one way after the other."""
+    """Return the result of `attempt` with the sizes; inputs are drawn in one way after the other."""
     dims, search = open_dims(specs), search or Search(specs)
     first_error = "sizes tried before, a dimension below 1, or tensors that are joined though their sizes differ"
     for count, candidate in enumerate(itertools.islice(search.candidates(sizes, fixed), most)):

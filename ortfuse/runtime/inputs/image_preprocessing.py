@@ -9,7 +9,7 @@
     std = [0.229, 0.224, 0.225]
     layout = "NCHW"                     # or NHWC
 
-What a file leaves out is as it is guessed; without `scale`, `mean` and `std` numbers go from -1 to 1, and bytes stay bytes.
+Entries that a file leaves out are guessed; without `scale`, `mean` and `std` numbers go from -1 to 1, and bytes stay bytes.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class ForInput:
 
 
 def read_preprocessing(path: str | os.PathLike[str]) -> Preprocessing:
-    """What a TOML file says.
+    """Read the preprocessing that a TOML file describes.
 
     Raises:
         OptionError: It cannot be read, or says something that cannot be done; the message names the key.
@@ -186,7 +186,7 @@ def read_preprocessing(path: str | os.PathLike[str]) -> Preprocessing:
 
 
 def preprocessing_of(content: Mapping[str, Any], source: str) -> Preprocessing:
-    """What a table says; `source` is where it is from.
+    """Read the preprocessing that a table describes; `source` names its file in messages.
 
     Raises:
         OptionError: A key or value is not valid.

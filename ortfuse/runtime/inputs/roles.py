@@ -5,8 +5,8 @@ An input is followed through nodes that keep its numbers (casts, reshaping, slic
 
 - **Index**: it selects rows of a table (Gather, OneHot, RotaryEmbedding, ...).
 - **Mask**: it is cast to bool, compared with a constant, used as the condition of a Where, subtracted from 1, or multiplied
-  with something that is not a constant. Which of its values hide a position is inferred from where they lead: to a product
-  with a large negative number, or to the side of a Where that holds one.
+  with something that is not a constant. The values that hide a position are inferred from their use: in a product with
+  a large negative number, or on the side of a Where that holds one.
 - **Bias**: a floating-point input that is added to the scores of a Softmax.
 - **Values**: an integer is compared with certain numbers (a sample rate with 16000, tokens with that of the end).
 - **Length**: it is compared with positions; these say what lengths there are.
@@ -62,7 +62,7 @@ class Boxes(Enum):
 
 @dataclass(frozen=True)
 class Role:
-    """What an input is for.
+    """The role of an input.
 
     Attributes:
         limits: The tables it selects from.

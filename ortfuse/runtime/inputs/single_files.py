@@ -124,7 +124,7 @@ def _image(file: Path, value: ir.Value, how: Preprocessing) -> Array:
 
 
 def notes_on_images(files: Sequence[Path], inputs: Sequence[ir.Value], how: Preprocessing) -> list[str]:
-    """What is done to images, in words; nothing if there are none."""
+    """Notes on the preprocessing of images; none without images."""
     images = [file for file in files if file.suffix.lower() in IMAGES]
     named = {value.name: value for value in inputs}
     taking = [named[file.stem] for file in images if file.stem in named] or list(inputs[:1] if images else ())

@@ -85,7 +85,7 @@ def _sources(value: ir.Value, owners: Mapping[ir.Graph, ir.Node]) -> Iterator[ir
 
 
 def _of_body_input(body: ir.Graph, number: int, owner: ir.Node) -> list[ir.Value | None]:
-    """What a body's input is in the first iteration, and in the others; the number of an iteration is computed from nothing."""
+    """The values of a body's input in the first iteration and in the others; the iteration number is computed from nothing."""
     if owner.op_type == "Loop":
         return [*_at(owner.inputs, number), *_at(body.outputs, number - 1)] if number else []
     if owner.op_type == "Scan":

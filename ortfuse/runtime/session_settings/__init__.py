@@ -1,4 +1,4 @@
-"""What a session is opened with: recommended settings with their reasons, where they are stored, and how they are applied."""
+"""Session settings: recommendations with their reasons, storage, and application."""
 
 from ortfuse.runtime.session_settings.config import SessionConfig, Setting
 from ortfuse.runtime.session_settings.opening import session, stored_config

@@ -1,8 +1,8 @@
 """Numbers below the smallest normal one (1.2e-38 in float32): where a model makes them, and whether zeros can stand for them.
 
-A processor takes up to 100 times as long for an operation on such a number, and can be told to take it as zero. That is an error
-of at most 1.2e-38, which sums, products and smooth functions do not make visible; a logarithm, a quotient, a comparison with zero
-or a choice between numbers can. Zeros may stand for them only where no operator of the latter kind can see one.
+A processor takes up to 100 times as long for an operation on such a number, and can be told to take it as zero. The
+error is at most 1.2e-38. Sums, products and smooth functions hide it; a logarithm, quotient, comparison with zero or
+choice between numbers can show it. Zeros may stand for them only where no operator of the latter kind can see one.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _ATTENDS = frozenset({"Softmax", "Attention", f"{MICROSOFT}.Attention", f"{MICRO
 
 
 def sources(model: ir.Model) -> Iterator[str]:
-    """What in a model makes numbers below the smallest normal one, in words."""
+    """The parts of a model that make numbers below the smallest normal one, in words."""
     for value in model.graph.initializers.values():
         array = _numbers(value)
         if array is not None and _is_subnormal(array.reshape(-1)[:SAMPLED]):

@@ -75,7 +75,7 @@ def _attribute(one: ir.Attr) -> str:
 
 
 def _read(content: Any) -> tuple[Setting, ...] | None:
-    """What `remember` wrote; `None` if it is damaged, or holds a setting that no file may hold: they were measured together."""
+    """Read the settings that `remember` wrote; `None` if they are damaged or on no allow-list: they were measured together."""
     try:
         known = isinstance(content["threads"], int)
         read = [

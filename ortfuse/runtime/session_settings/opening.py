@@ -48,8 +48,8 @@ def session(
     """Open a session of a model file with the settings that were stored for it.
 
     The settings are those of the file beside the model (`MODEL.session.json`), else those in its metadata; the provider is
-    the CPU's unless they name others. Where the system grants this process fewer processors than the machine has (the quota
-    of a container), it gets only so many threads.
+    the CPU's unless they name others. The session gets no more threads than the system grants processors (the quota of
+    a container).
 
     `session.set_denormal_as_zero` holds for the runtime's own threads; for the thread that calls the session the runtime lets the
     first session of the process decide (numpy in that thread then takes such numbers as zero too): open such a session first.

@@ -18,15 +18,14 @@ DENORMALS = "session.set_denormal_as_zero"
 def recommended(model: ir.Model) -> SessionConfig:
     """The settings to open a model with, and why.
 
-    What is derived changes no result by more than 1.2e-38 before what follows it; what was measured (by
-    `ortfuse calibrate --session`) changed none beyond rounding. What depends on the machine alone, the number of threads, is
-    no part of them: `ortfuse.session` decides that where it runs.
+    Derived settings change no result by more than 1.2e-38; measured ones (`ortfuse calibrate --session`) changed none
+    beyond rounding. The number of threads depends on the machine alone: `ortfuse.session` chooses it where it runs.
     """
     return with_runtime((*derived(model), *remembered(model)))
 
 
 def derived(model: ir.Model) -> SessionConfig:
-    """What can be said without measuring."""
+    """The settings that follow from the model without measuring."""
     found = _denormals(model)
     return with_runtime(() if found is None else (found,))
 

@@ -1,4 +1,4 @@
-"""Where the settings of a session are kept: in the model's metadata, and in a file beside it that people can read and change."""
+"""Store the settings of a session: in the model's metadata, and in a file beside it that people can read and change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = "ortfuse.session"
 """The entry of the model's metadata."""
 
 ENDING = ".session.json"
-"""What is appended to the name of a model file."""
+"""The ending of settings files, appended to the name of a model file."""
 
 
 def store(model: ir.Model, config: SessionConfig) -> None:
@@ -82,7 +82,7 @@ def config_beside(path: str | os.PathLike[str]) -> SessionConfig | None:
 def write_beside(path: str | os.PathLike[str], config: SessionConfig) -> Path | None:
     """Write settings beside a model file; where there are none, only a file that stands there already is replaced.
 
-    Where the name of the model leaves no room for the ending, the metadata alone have the settings.
+    If the model's name leaves no room for the ending, only the metadata have the settings.
 
     Raises:
         OutputError: The file cannot be written.
