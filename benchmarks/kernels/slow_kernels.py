@@ -265,6 +265,8 @@ def main(
     write: Annotated[bool, typer.Option(help="Write the summary.")] = False,
 ) -> None:
     """Measure all candidates, print the slow kernels, slowest first."""
+    if only and write:
+        raise typer.BadParameter("the summary is about all operators; leave out --write or the name")
     measured = []
     for source in (from_identities, from_bodies, from_rules):
         for candidate in track(source(only.lower()), f"Measuring, {source.__name__.replace('_', ' ')}"):

@@ -117,6 +117,8 @@ def main() -> int:
     parser.add_argument("--cell", help="show one cell")
     parser.add_argument("--write", action="store_true", help="write the summary, of the operators or of the pairs")
     arguments = parser.parse_args()
+    if arguments.write and arguments.operators:
+        parser.error("the summary is about all operators; leave out --write or the names")
     if arguments.cell:
         return show(arguments.cell)
     started, total, by_operator = time.monotonic(), Counter[str](), Counter[str]()

@@ -118,6 +118,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="which of them")
     parser.add_argument("--write", action="store_true", help="write the summary")
     given = parser.parse_args()
+    if given.write and given.operators:
+        parser.error("the summary is about all operators; leave out --write or the names")
     warnings.simplefilter("ignore")
     started = time.monotonic()
     counts: Counter[str] = Counter()

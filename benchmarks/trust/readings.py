@@ -75,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--most", type=int, default=30, help="about so many cells of each operator")
     parser.add_argument("--write", action="store_true", help="write the summary")
     given = parser.parse_args(arguments)
+    if given.write and given.operators:
+        parser.error("the summary is about all operators; leave out --write or the names")
     warnings.simplefilter("ignore")
     started, counts = time.monotonic(), Counter[str]()
     changed: dict[str, dict[str, int]] = {}

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import results
 from benchmarks.results import Results, keep, read, rounded, text
+from benchmarks.trust import readings
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +68,10 @@ def test_the_text_of_a_summary_is_its_content_in_few_lines_that_are_not_long(val
     assert json.loads(made) == value
     assert all(len(line) <= 120 or len(line.strip()) > 150 for line in made.splitlines())
     assert len(made.splitlines()) <= max(1, len(json.dumps(value)) / 20)
+
+
+def test_a_part_of_a_question_does_not_replace_its_summary(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        readings.main(["Softmax", "--write"])
+    assert ended.value.code == 2 and "the summary is about all operators" in capsys.readouterr().err
+    assert not list(place.iterdir())
