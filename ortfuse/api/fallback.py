@@ -156,7 +156,8 @@ class Attempts:
     def mended(self, report: RunReport, error: UnloadableError) -> tuple[RunReport, bool]:
         """Run again without what keeps the runtime from loading the result where it loads the model as it was.
 
-        That is the opset, if the model as it was is not loaded at that of the result either, declared shapes, or else some edits.
+        The cause is the opset, if the model as it was is not loaded at that of the result either, declared shapes, or
+        else some edits.
 
         Returns:
             The report, and whether the result is now to be loaded wherever the runtime has been asked to.

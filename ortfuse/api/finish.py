@@ -1,4 +1,4 @@
-"""What comes after the pipeline: its result is checked, measured and written, as the options ask."""
+"""Finish an optimisation: check, measure and write the result, as the options ask."""
 
 from __future__ import annotations
 

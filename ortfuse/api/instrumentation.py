@@ -133,7 +133,7 @@ class UserChecks:
     found: SiteChecks | None = None
 
     def objection(self, edit: Edit) -> Refusal | None:
-        """What is wrong with a change; `None` if nothing is or it cannot be checked."""
+        """The error of a change; `None` if there is none or it cannot be checked."""
         if self.found is None:
             from ortfuse.verification import SiteChecks
 
@@ -269,7 +269,7 @@ class Assessment:
     def slowdown(
         self, result: ir.Model, report: RunReport, found: Latencies, make: Callable[[tuple[str, str]], Any]
     ) -> Slowdown | None:
-        """What makes the result slower than the original, and a model that is not; `None` if it is not slower.
+        """The passes that make the result slower than the original, and a model without them; `None` if it is not slower.
 
         Args:
             result: The result.

@@ -46,10 +46,10 @@ _OF_COMMANDS = ("output", "link", "loaded", "verify", "bench", "fastest", "expla
 _OPTIONS = tuple(name for name in IN_FILES if name not in _OF_COMMANDS)
 
 _BOUNDS = ("max_error",)
-"""What `quantize` and `convert` take besides options."""
+"""The settings that `quantize` and `convert` take besides options."""
 
 _KNOWN = ("expect", "why", "says")
-"""What an entry says about a known failure."""
+"""The known failure of an entry."""
 
 _ALTERNATIVES = (("inputs", "sizes"), ("passes", "level", "purpose"))
 """Options that exclude each other: one that is given later takes the place of the others."""
@@ -60,7 +60,7 @@ _MERGED = ("sizes", "pins", "same", "size_range", "fix")
 
 @dataclass(frozen=True)
 class Settings:
-    """What the file says about one model.
+    """The entry of one model.
 
     Attributes:
         options: Options by name, as a file of options has them; paths in them are resolved.
@@ -94,7 +94,7 @@ class Settings:
         return base.with_(**changes)
 
     def remark(self, equal: bool) -> str:
-        """What the file says about a comparison that found outputs equal, or not; empty if it is as usual."""
+        """The remark on a comparison that found outputs equal, or not; empty without an entry."""
         if self.expect not in ("fails", "wrong"):
             return ""
         said = f": {self.why}" if self.why else ""
@@ -179,7 +179,7 @@ class ModelsFile:
         return list(found.values())
 
     def settings(self, model: PathLike) -> Settings:
-        """What the file says about a model: of all entries that name it, later ones go before."""
+        """The settings of a model: of all entries that name it, later ones take precedence."""
         place = os.path.realpath(model)
         tables = [entry.table for entry in self.entries if place in self._places[entry.name]]
         whole = combined([self.shared, *tables])

@@ -98,7 +98,7 @@ def side_by_side(before: AnyModel, after: AnyModel, options: Options, progress: 
 
 
 def _explained(model: ir.Model) -> Explanation | None:
-    """What `optimize` would do; `None` if it cannot handle the model."""
+    """The explanation of an optimisation; `None` if `optimize` cannot handle the model."""
     try:
         return explain(model)
     except OrtfuseError:

@@ -308,7 +308,7 @@ def _is_qdq(form: str) -> bool:
 
 
 def _goal_of(goal: Goal | None, form: Form) -> Goal:
-    """What is to be small.
+    """The quantity to minimise.
 
     Raises:
         OptionError: It cannot be measured, as another tool runs the result.

@@ -134,7 +134,7 @@ class Result:
     def page(self, path: str | os.PathLike[str], name: str = "") -> None:
         """Write the page of `ortfuse optimize --report FILE.html`: what was done where, what it bought, what was left.
 
-        What stopped other fusions is on it if `explain` was asked for.
+        It shows what stopped other fusions if `explain` was asked for.
 
         Args:
             path: The HTML file.

@@ -1,4 +1,4 @@
-"""What is in a model: blocks found by patterns, costs and the limits of this machine."""
+"""Inspect a model: blocks found by patterns, costs and the limits of this machine."""
 
 from ortfuse.inspection.block_assembly import find_blocks
 from ortfuse.inspection.blocks import DETECTORS, PASSES, Detector

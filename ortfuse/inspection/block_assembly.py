@@ -161,7 +161,7 @@ def _transformers(found: Sequence[Block]) -> list[Block]:
 def _layer(last: Block, by_end: dict[ir.Value, Block], ends: Container[int]) -> list[Block]:
     """The blocks of a layer, the last first: attention, perhaps a convolution, feed-forward; only the last if none attends.
 
-    Where there is a convolution, half of the feed-forward layers may stand before the attention, arXiv:2005.08100.
+    If there is a convolution, half of the feed-forward layers may stand before the attention, arXiv:2005.08100.
     """
     parts, previous = [last], _before(last, by_end)
     while previous is not None and previous.kind != "feed-forward":

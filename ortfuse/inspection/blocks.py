@@ -87,7 +87,7 @@ def _feed_forward() -> Pattern:
 
 @dataclass(frozen=True)
 class Detector:
-    """What finds one kind of block.
+    """A detector of one kind of block.
 
     Attributes:
         kind: The name of the kind.
@@ -101,7 +101,7 @@ class Detector:
 
 
 def is_residual(match: Match) -> Refusal | None:
-    """What is added is a value, or one layer of it, and what several layers make of it."""
+    """The operands of the Add are a value, or one layer of it, and the result of several layers."""
     found = residual(match.root, match.facts)
     return None if found is not None else match.refuse("condition", "root", "a sum of a value and layers of it")
 
@@ -190,7 +190,7 @@ def _are_parallel(branches: Sequence[Sequence[ir.Node]]) -> bool:
 
 
 def _terms(node: ir.Node, facts: Facts, sums: list[ir.Node]) -> Iterator[ir.Value]:
-    """What a sum consists of: sums that nothing else uses are taken apart, constants left out."""
+    """The terms of a sum: sums that nothing else uses are taken apart, constants left out."""
     for value in node.inputs[:2]:
         if value is None or facts.is_const(value):
             continue

@@ -7,7 +7,7 @@
 | `cross-stage` | a part of a value as it is, and what convolutions make of the rest | CSPNet (arXiv:1911.11929), YOLO |
 | `shuffle` | one of these, with its channels shuffled | ShuffleNet (arXiv:1807.11164) |
 
-What is enlarged on the way comes from another level of a pyramid or of a U-Net, so that it is none of these.
+An operand that is resized on the way comes from another level of a pyramid or of a U-Net, so that it is none of these.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _convolves(branch: Sequence[ir.Node]) -> bool:
 def _joins_channels(node: ir.Node, parts: Sequence[ir.Value], rank: int) -> bool:
     """Whether images are joined by their channels: on axis 1 or, where layouts are the other way round, on the last.
 
-    What is given another shape behind its last convolution, as the anchors of detectors are, is no image any more.
+    A value that is reshaped behind its last convolution, as the anchors of detectors are, is no image any more.
     """
     given = node.attributes.get("axis")
     if given is None or given.is_ref() or int(given.value) % rank not in (1, rank - 1):

@@ -1,4 +1,4 @@
-"""What is in a model: its opsets, signature, weights, operators and blocks, and what these cost on this machine."""
+"""Inspect a model: its opsets, signature, weights, operators and blocks, and what these cost on this machine."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class FoundBlock:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is in a model. Blocks, regions and costs are those of its canonical form (see `ortfuse.inspection.PASSES`).
+    """The contents of a model. Blocks, regions and costs are those of its canonical form (see `ortfuse.inspection.PASSES`).
 
     Attributes:
         ir_version: The version of the file format.

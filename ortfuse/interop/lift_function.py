@@ -261,7 +261,7 @@ class _ReplacementLifter(Lifter):
 
 
 def _maker(value: ir.Value) -> str:
-    """What makes a constant, in words."""
+    """The producer of a constant, in words."""
     node = value.producer()
     return f"the initializer {value.name}" if node is None else walk.describe(node)
 

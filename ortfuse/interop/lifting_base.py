@@ -20,7 +20,7 @@ from ortfuse.rewrite.pattern.language import Op, Pattern
 
 @dataclass
 class Captures:
-    """What a lifted pattern captures: values, attributes, numbers, and constants with required contents."""
+    """The captures of a lifted pattern: values, attributes, numbers, and constants with required contents."""
 
     values: set[str] = field(default_factory=set)
     attributes: dict[str, Any] = field(default_factory=dict)

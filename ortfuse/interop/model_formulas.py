@@ -1,14 +1,14 @@
 """Formulas given as ONNX models: a subgraph to look for, or what is to stand in its place.
 
 The inputs of the model are variables: any values of their element types and shapes, where a number is exactly that size and a
-name any size, the same wherever it occurs. An initializer is a constant of exactly its numbers. What is *free* is captured
-instead:
+name any size, the same wherever it occurs. An initializer is a constant of exactly its numbers. Free operands and
+attributes are captured instead:
 
 - an initializer with the values of an input (one that ONNX lets a caller override), or named as free, is any constant of its
   element type and shape; one with a single number is any number, and a vector of integers any parameter (axes, a shape);
 - an attribute named as free, `NODE.ATTRIBUTE`, is any value. A node is named by its own name or that of an output.
 
-What is free in both models is the same by its name, which for an attribute is that of the attribute; `NODE.ATTRIBUTE=NAME` gives
+Free things of both models are the same if their names are; the name of an attribute is its own; `NODE.ATTRIBUTE=NAME` gives
 it another. A file can name what is free by itself, in its metadata under `ortfuse.free`.
 """
 

@@ -35,7 +35,7 @@ _PARTS = ("encoder", "decoder", "decoder_with_past", "unet", "transformer", "tex
 """The attributes in which models of several sessions keep them."""
 
 _READ = frozenset({"optimization_level", "enable_gelu_approximation", "enable_transformers_specific_optimizations"})
-"""What is taken from an `OptimizationConfig`."""
+"""The fields taken from an `OptimizationConfig`."""
 
 
 class ORTOptimizer:
@@ -168,7 +168,7 @@ def _options(config: Any) -> Options:
 
 
 def _changed(config: Any) -> Iterator[tuple[str, Any]]:
-    """What a configuration says that is not its default."""
+    """The fields of a configuration that differ from their defaults."""
     if not is_dataclass(config) or isinstance(config, type):
         raise OptionError("optimization_config", f"write ortfuse.Options, not a {type(config).__name__}")
     kind: Any = type(config)

@@ -15,7 +15,7 @@ from ortfuse.rewrite.pattern import Guard, Match, redundant
 
 @dataclass(frozen=True)
 class Parts:
-    """What a Split of a formula makes: so many parts, of these sizes or, if there are none, equal but for the last."""
+    """The outputs of a Split of a formula: so many parts, of these sizes or, if there are none, equal but for the last."""
 
     count: int
     sizes: tuple[int, ...] | None

@@ -46,8 +46,8 @@ def rule_from_models(
 ) -> Rule:
     """A rule from two models: wherever the nodes of the first are found, they are replaced by those of the second.
 
-    The inputs and outputs of the two correspond by name or, if no name is shared, by order. Of several outputs,
-    those that are not computed on the way to another share an input.
+    The inputs and outputs of the two correspond by name or, if no name is shared, by order. If there are several
+    outputs, those not computed on the way to another share an input.
 
     Args:
         find: What is looked for; its inputs are any values of their element types and shapes (a number is that size, a name any
@@ -106,7 +106,7 @@ def _completed(proof: Proof, sought: Formula) -> Proof:
 
 
 def _indices(sought: Formula) -> dict[str, Any]:
-    """What makes the inputs that are indices: numbers that exist even in small tensors."""
+    """The maker of inputs that are indices: numbers that exist even in small tensors."""
     found: dict[str, Any] = {}
     for value in sought.inputs:
         is_index = any(use.node.op_type in _GATHERS and use.idx == 1 for use in value.uses())

@@ -180,12 +180,12 @@ def _sync_folder(folder: Path) -> None:
 
 
 def real(path: str | os.PathLike[str]) -> Path:
-    """Where a path leads to through all symbolic links; links in a circle, for which `Path.resolve` raises, stay."""
+    """Follow a path through all symbolic links; links in a circle, for which `Path.resolve` raises, stay."""
     return Path(os.path.realpath(path))
 
 
 def followed(path: Path) -> Path:
-    """Where a file is written to that is written to a path: that which a symbolic link leads to, as with `cp` and `open`.
+    """The file that writing to a path changes: the one that a symbolic link leads to, as with `cp` and `open`.
 
     It, and not the link, is what a temporary file can take the place of, and has to be in the folder of.
     """
@@ -193,7 +193,7 @@ def followed(path: Path) -> Path:
 
 
 def writable_target(path: str | os.PathLike[str]) -> Path:
-    """Where a file is written to that is written to `path` (see `followed`), checked to be a place for one.
+    """The file that writing to `path` changes (see `followed`), checked to be writable.
 
     Raises:
         OutputError: The folder is missing or read-only, or the path exists and is not a file.

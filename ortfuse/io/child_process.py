@@ -43,5 +43,5 @@ def environment() -> dict[str, str]:
 
 
 def places() -> list[str]:
-    """Where this process looks for modules, as absolute paths; what is no path, or means the current folder, is left out."""
+    """The folders where this process looks for modules, as absolute paths, without the current folder."""
     return [place for place in sys.path if Path(place).is_absolute() and os.pathsep not in place]

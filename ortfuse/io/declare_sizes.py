@@ -150,7 +150,7 @@ class _Names:
         return found
 
     def formula(self, name: str, text: str) -> DimLike:
-        """What a dimension is to equal.
+        """The size or name that a dimension is declared to equal.
 
         Raises:
             OptionError: It is a number, or has a name that no input has.
@@ -191,7 +191,7 @@ class _Names:
 
 
 def _solved(same: Mapping[str, DimLike], fixed: Mapping[str, int]) -> dict[str, DimLike]:
-    """What each dimension that is no longer open equals, in terms of those that are.
+    """Each dimension that is no longer open, in terms of those that are.
 
     Raises:
         OptionError: Declarations contradict each other, or a dimension is to equal a formula of itself.
@@ -252,7 +252,7 @@ def _rename(model: ir.Model, sizes: Mapping[str, DimLike]) -> None:
 
 
 def _renamed(text: str, sizes: Mapping[str, DimLike]) -> int | ir.SymbolicDim | None:
-    """What stands in place of a declared size; `None` if it stays."""
+    """The replacement of a declared size; `None` if it stays."""
     if text in sizes:
         found = sizes[text]
     else:

@@ -201,8 +201,8 @@ def save(
     """Write a model to a file.
 
     Everything is written to temporary files in the same folder and then moved into place: after any failure or interrupt the
-    old files are unchanged and no other files are left behind. The model may be saved over the file it was loaded from. Where
-    the path is a symbolic link, the file that it leads to is written, and its data file beside that. Only
+    old files are unchanged and no other files are left behind. The model may be saved over the file it was loaded from.
+    If the path is a symbolic link, the file that it leads to is written, and its data file beside that. Only
     a process that is killed may leave a file behind, named `.ortfuse-*.tmp`; the model in place is intact even then.
 
     Weights are streamed without being held in memory. A model that has external weights, or is larger than 2 GB, gets a data
@@ -210,8 +210,8 @@ def save(
     the blocks of unchanged weights are shared.
 
     With `link=True`, an external file of which the model still needs at least half becomes a data file unchanged, by a hard
-    link where possible; other weights get a separate file (`.data.1`, ...). That takes no time and no space, but the file
-    then has two names: a program that writes into the original (as most exporters do when they export over an older
+    link where possible; other weights get a separate file (`.data.1`, ...). A hard link takes no time and no space, but
+    the file then has two names: a program that writes into the original (as most exporters do when they export over an older
     model) changes the result too, and `onnx.load` and `onnx.checker` reject data files with two names, including the
     original. ONNX Runtime and onnx_ir accept them.
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Program(Protocol):
-    """What `torch.onnx.export` returns (`torch.onnx.ONNXProgram`), as far as it matters here."""
+    """The result of `torch.onnx.export` (`torch.onnx.ONNXProgram`), as far as it matters here."""
 
     @property
     def model(self) -> onnx_ir.Model:
@@ -38,7 +38,7 @@ class Program(Protocol):
 
 
 AnyModel: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model | SurgeonGraph | Program"
-"""What a user may pass: the path of a model file, a model object of one of the three common kinds, or PyTorch's `ONNXProgram`."""
+"""A model as a user may pass it: a path, a model object of one of the three common kinds, or PyTorch's `ONNXProgram`."""
 
 K = TypeVar("K")
 
@@ -50,7 +50,7 @@ _NO_FOLDER = (
 
 @dataclass(frozen=True)
 class Source(Generic[K]):
-    """Where a model came from, and how to convert it back.
+    """The origin of a model, and how to convert it back.
 
     Attributes:
         kind: The kind of object that came in.

@@ -43,7 +43,7 @@ class OperatorCheck:
         self._problems: dict[Key, str | None] = {}
 
     def problem(self, node: onnx_ir.Node) -> str | None:
-        """What is wrong with a node, as text; None if nothing is."""
+        """The fault of a node, as text; None if there is none."""
         inputs = node.inputs
         key: Key = (
             node.domain,
@@ -106,7 +106,7 @@ class OperatorCheck:
 
 
 def _signature_problem(node: onnx_ir.Node, schema: defs.OpSchema, version: int) -> str | None:
-    """What is wrong with a node according to its operator's schema."""
+    """The fault of a node according to its operator's schema."""
     if schema.deprecated and not _comes_back(schema):
         return f"uses an operator that was removed in opset {schema.since_version} (the model imports {version})"
     return _operand_problem(node, schema) or _schema_attribute_problem(node, schema)

@@ -39,7 +39,7 @@ def byte_size(dtype: DataType, shape: Sequence[int]) -> int:
 
 
 def problem(tensor: onnx_ir.TensorProtocol) -> str | None:
-    """What is wrong with a tensor's type, shape and number of bytes, as text; None if nothing is."""
+    """The fault of a tensor's type, shape and number of bytes, as text; None if there is none."""
     shape = tensor.shape.numpy()
     if any(dim < 0 for dim in shape):
         return f"has the negative dimension {min(shape)}"

@@ -36,7 +36,7 @@ _WORTH_LINKING = 0.5
 
 Check: TypeAlias = Callable[[Path, Mapping[str, Path]], Callable[[], object]]
 """Starts to check a model that is written but not yet in place: the model file, and its data files by the names that it has for
-them. What is returned is called when all is on the disk, and waits for the finding; what either raises undoes all."""
+them. The returned function is called when all is on the disk, and waits for the finding; an exception of either undoes all."""
 
 
 def _approve(model: Path, data: Mapping[str, Path]) -> Callable[[], object]:

@@ -194,7 +194,7 @@ class Change:
         return self._taken_apart() or (self._guarded() if self._editor.guards else None)
 
     def _taken_apart(self) -> Refusal | None:
-        """What is wrong with the change because of nodes that are to stay."""
+        """The objection to a change that would remove preserved nodes."""
         if not self.removed:
             return None
         found = taken_apart(self.removed, self.nodes, dict(self._outputs()), self.added)
@@ -205,7 +205,7 @@ class Change:
         return found
 
     def _guarded(self) -> Refusal | None:
-        """What the guards have against the operands that nodes have now."""
+        """The objection of guards to the operands that nodes have now."""
         rewired = (entry for entry in self._editor._journal[self._start :] if isinstance(entry, Rewired))
         uses = ((node, index, entry.other) for entry in rewired for node, index in entry.uses if node.graph is not None)
         for node, index, before in uses:
@@ -275,7 +275,7 @@ def _keeps_none(rule: Any, made: Sequence[ir.Node]) -> Mapping[ir.Node, str]:
 
 
 class Changes:
-    """What the changes of one model share.
+    """The state that the changes of one model share.
 
     Attributes:
         model: The model.

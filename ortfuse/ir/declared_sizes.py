@@ -4,7 +4,7 @@
     size_range  sequence = 1:512       an open dimension is within bounds, both included
     fix         sequence = 128         an open dimension is a number
 
-Of `same` and `fix`, nothing remains but the declared shapes; bounds have no place in an ONNX file but the metadata.
+`same` and `fix` leave nothing but the declared shapes; bounds have no place in an ONNX file but the metadata.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def called(model: ir.Model, caller: ir.OperatorIdentifier | None = None) -> list
 
 
 def _reading(node: ir.Node, function: ir.Function, imports: Mapping[str, int]) -> Reading:
-    """What the opset of the model makes of a node of a function: the same, another operator, or nothing valid."""
+    """The meaning of a function's node under the opset of the model: the same, another operator, or nothing valid."""
     own, wanted = function.opset_imports.get(node.domain), imports.get(node.domain)
     if own is None or wanted is None or own == wanted:
         return "same"

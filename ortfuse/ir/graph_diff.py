@@ -1,4 +1,4 @@
-"""Where two versions of a graph differ: regions bounded by values that both versions have under the same name.
+"""Find where two versions of a graph differ: regions bounded by values that both versions have under the same name.
 
 Values of the same name are taken to be the same, or meant to be; nodes that compute such a value from the same inputs in
 the same way are the same node. All other nodes fall into regions: a region holds the old and the new nodes that are

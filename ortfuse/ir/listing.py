@@ -75,7 +75,7 @@ def key_of(node: ir.Node) -> Hashable:
 
 
 def operation(node: ir.Node) -> tuple[Any, ...]:
-    """What a node computes, by the names of its inputs; the graphs it contains are left out."""
+    """The entry of a node: what it computes, by the names of its inputs; the graphs it contains are left out."""
     attributes = tuple((name, _attribute(node.attributes[name])) for name in sorted(node.attributes))
     inputs = tuple(None if value is None else value.name for value in node.inputs)
     return node.op_identifier(), node.version, inputs, tuple(output.name for output in node.outputs), attributes

@@ -1,4 +1,4 @@
-"""Which module of the original network a node belongs to, as far as exporters say so: `encoder.layer.0.attention.self`.
+"""Find the module of the original network that a node belongs to, if exporters name it: `encoder.layer.0.attention.self`.
 
 PyTorch's exporters tell it in two ways: the newer one in metadata of the node (`pkg.torch.onnx.name_scopes`), the older one in
 its name (`/encoder/layer.0/attention/self/MatMul`), as do TensorFlow's; there a Sequential is named once more by what it
@@ -23,7 +23,7 @@ SCOPES_KEY = "pkg.torch.onnx.name_scopes"
 """Metadata by PyTorch: the modules around a node, each with its whole path, and then the node's own name."""
 
 _NONE = "_empty_nn_module_stack"
-"""What PyTorch calls the module of nodes that it made without one."""
+"""PyTorch's name for the module of nodes that it made without one."""
 
 
 def module_of(node: ir.Node) -> str:

@@ -22,7 +22,7 @@ _MOVABLE = frozenset({"Cast", "CastLike", "Constant", "ConstantOfShape", "Range"
 
 
 def keeper(node: ir.Node) -> str:
-    """Who wants a node to stay, in words; empty if nobody does."""
+    """The reason why a node is preserved, in words; empty if it is not."""
     found: str = node.meta.get(_KEY, "")
     return found
 

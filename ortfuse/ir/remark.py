@@ -13,7 +13,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 Kind = Literal["node", "value", "number", "attribute", "dimension", "operator", "operand", "rule"]
-"""What a refusal can be about. A `number` is the product or sum of several constants of the model; an `operand` is one that
+"""Kinds of subjects. A `number` is the product or sum of several constants of the model; an `operand` is one that
 is missing."""
 
 Code = Literal[
@@ -116,12 +116,12 @@ ANY = "*"
 """Marks a dimension of a needed shape that may have any size."""
 
 _UNKNOWN: Mapping[str, str] = {"dtype": "element type", "rank": "rank", "shape": "shape", "dimension": "size"}
-"""What is unknown when a refusal with this code has found `None`."""
+"""The unknown property, if a refusal with this code has found `None`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a refusal is about, by the names that the author of the model knows.
+    """The subject of a refusal, by the names that the author of the model knows.
 
     Attributes:
         kind: What it is.
@@ -206,14 +206,14 @@ class Refusal:
 
     @property
     def reason(self) -> str:
-        """What stands in the way, in words."""
+        """The obstacle, in words."""
         if self._is_unknown:
             return f"the {_UNKNOWN[self.code]} of {self.subject} is not known"
         return self._fill(_SENTENCES[self.code][0])
 
     @property
     def remedy(self) -> str:
-        """What would help, as the end of a sentence that begins with "it would match if"."""
+        """The remedy, as the end of a sentence that begins with "it would match if"."""
         if self.own_remedy:
             return self.own_remedy
         if self._is_unknown:
@@ -268,7 +268,7 @@ def _noted(thing: Any) -> Any:
 
 
 def words(thing: Any) -> str:
-    """What was found or is needed, in words: shapes in brackets, numbers short, the members of a set as alternatives."""
+    """A finding or need, in words: shapes in brackets, numbers short, the members of a set as alternatives."""
     match thing:
         case None:
             return "not known"

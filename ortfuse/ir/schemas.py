@@ -169,7 +169,7 @@ _DROPPABLE: Mapping[tuple[str, str], frozenset[int]] = {
 }
 """The outputs that may be left out, by domain and operator: what is left has the same bits (`benchmarks.trust.outputs`).
 
-That the schema calls an output optional is not enough: without an unused output the runtime refuses to load some operators
+An output that the schema calls optional may still be needed: without an unused output the runtime refuses to load some operators
 (EmbedLayerNormalization), takes another kernel for others (MultiHeadAttention) and crashes on one
 (DecoderMaskedMultiHeadAttention).
 """

@@ -61,7 +61,7 @@ def _listed(node: ir.Node, key: str) -> list[str]:
 KINDS: dict[str, Callable[[ir.Node], Iterator[str]]] = {
     "node": _names, "op": _operators, "module": _modules, "class": _classes, "value": _values,
 }  # fmt: skip
-"""What a pattern may name, by the kind before its colon."""
+"""The kinds of names that a pattern may have, by the word before its colon."""
 
 
 def patterns_of(given: str | Sequence[str]) -> Sequence[str]:
@@ -189,7 +189,7 @@ def _with_owners(model: ir.Model) -> Iterator[tuple[ir.Node, tuple[ir.Node, ...]
 
 
 def _no_match(pattern: str, nodes: Sequence[ir.Node]) -> str:
-    """What to write instead of a pattern that matches nothing."""
+    """The remedy for a pattern that matches nothing."""
     kind, colon, text = pattern.partition(":")
     kinds = [kind] if colon and kind in KINDS else list(KINDS)
     names = dict.fromkeys(name for one in kinds for node in nodes for name in KINDS[one](node))

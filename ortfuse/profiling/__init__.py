@@ -1,4 +1,4 @@
-"""Where the time of a model goes: the runtime's profiler joined with the graph, and the roofline of the machine."""
+"""Profile a model: the runtime's profiler joined with the graph, and the roofline of the machine."""
 
 from ortfuse.profiling.advice import bottlenecks
 from ortfuse.profiling.denormals import cost_of_denormals

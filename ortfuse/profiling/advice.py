@@ -1,4 +1,4 @@
-"""What takes the time of a model and can be helped, in words: from the profile, near misses and rungs of lower precision."""
+"""Advise on what takes the time of a model: from the profile, near misses and quantization schemes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ortfuse.runtime.session_settings.recommendations import DENORMALS
 from ortfuse.verification.explanation import Explanation
 
 LEAST = 0.02
-"""What takes a smaller part of the time is not named."""
+"""The least share of the time that is named."""
 
 MUCH = 0.05
 """The part of the time from which on an operator by itself is a bottleneck."""
@@ -87,7 +87,7 @@ class _Shares:
 
 
 def _to_fuse(shares: _Shares, explanation: Explanation) -> Iterator[_Row]:
-    """What `ortfuse optimize` would fuse, by family."""
+    """The sites that `ortfuse optimize` would fuse, by family."""
     families: dict[str, list[Collection[str]]] = {}
     for site in explanation.fused:
         families.setdefault(site.rule.partition(".")[0], []).append(site.nodes)
@@ -99,7 +99,7 @@ def _to_fuse(shares: _Shares, explanation: Explanation) -> Iterator[_Row]:
 
 
 def _missed(shares: _Shares, explanation: Explanation) -> Iterator[_Row]:
-    """Where a rule nearly applied, those that take most time."""
+    """The near misses that take most time."""
     found: dict[tuple[str, str], list[Collection[str]]] = {}
     for site in explanation.missed:
         found.setdefault((site.family, site.refusal.remedy), []).append(site.nodes)
@@ -161,7 +161,7 @@ def _by_operator(kernels: Iterable[Kernel]) -> Iterable[tuple[str, list[Kernel]]
 
 
 def _inserted(shares: _Shares) -> Iterator[_Row]:
-    """What the runtime inserted."""
+    """The nodes that the runtime inserted."""
     found: dict[str, list[Kernel]] = {}
     for one in shares.kernels:
         if one.made == "inserted":
@@ -173,7 +173,7 @@ def _inserted(shares: _Shares) -> Iterator[_Row]:
 
 
 def _moves(shares: _Shares) -> Iterator[_Row]:
-    """What only moves elements."""
+    """The nodes that only move elements."""
     kernels = [one for one in shares.kernels if one.operator in MOVES and one.made != "inserted"]
     names = ", ".join(dict.fromkeys(one.operator for one in sorted(kernels, key=lambda one: -one.seconds)))
     optimised = any(one.rule for one in shares.kernels)

@@ -1,4 +1,4 @@
-"""What numbers below the smallest normal one (1.2e-38 in float32) cost: a model is run with zeros in their place."""
+"""Measure the cost of numbers below the smallest normal one (1.2e-38 in float32): run a model with zeros in their place."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _has_own_process(model: Runnable) -> bool:
 
 
 def _about(model: Runnable) -> tuple[str, str | None]:
-    """What makes such numbers in a model, if that is known, and the operator that tells them from zero; empty for none."""
+    """The source of such numbers in a model, if it is known, and the operator that tells them from zero; empty for none."""
     if not isinstance(model, ir.Model):
         return "", None
     node = first_that_sees(model, Facts(model))

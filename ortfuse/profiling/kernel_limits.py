@@ -1,4 +1,4 @@
-"""What can be done about operators for which nothing better is known, or why nothing can: by what limits their kernels."""
+"""Advise on operators for which nothing better is known, by what limits their kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PRODUCTS = ("MatMul", "Gemm", "Conv", "Attention", "Einsum", "LSTM", "GRU", "RN
 
 
 def of_products(kernels: Sequence[Kernel], legal: str, threads: int) -> str:
-    """What can be done about kernels that the processor limits.
+    """Advice on kernels that the processor limits.
 
     Args:
         kernels: The kernels; the fraction of the roof that they reach is known.
@@ -45,7 +45,7 @@ def of_products(kernels: Sequence[Kernel], legal: str, threads: int) -> str:
 
 
 def of_others(operator: str, kernels: Sequence[Kernel], *, explained: bool) -> str:
-    """What can be done about kernels of one operator that no other advice is about, or why nothing can.
+    """Advice on kernels of one operator that no other advice is about.
 
     Args:
         operator: The operator.

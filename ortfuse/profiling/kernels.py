@@ -17,7 +17,7 @@ UNCHANGED = "as in the model"
 """The group of nodes that neither a rule nor the runtime made."""
 
 RUNTIME = "the runtime"
-"""What makes nodes that no rule of ortfuse made."""
+"""The origin of nodes that no rule of ortfuse made."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Kernel:
 
 
 def kernel(seen: Executed, origin: Origin | None, work: Work | None) -> Kernel:
-    """What is known of an executed node, put together; the roof is not known yet."""
+    """Collect what is known of an executed node; its roofline bound is not known yet."""
     origin = origin or Origin()
     return Kernel(
         name=seen.name,
@@ -150,7 +150,7 @@ def by_role(one: Kernel) -> str:
 
 
 def by_rule(one: Kernel) -> str:
-    """What made a node."""
+    """The origin of a node."""
     return one.rule or (f"{RUNTIME}, {one.made}" if one.made else UNCHANGED)
 
 

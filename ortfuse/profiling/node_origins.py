@@ -1,8 +1,9 @@
-"""Which nodes of a model each executed node stands for.
+"""Find the nodes of a model that each executed node stands for.
 
 At session creation the runtime folds constants, fuses nodes and inserts others between them, but the values that it keeps keep
 their names. An executed node stands for the node whose value it computes, and for those above that no executed node
-computes: these were fused with it. What has neither name is found by what the runtime makes names of: `x_nchwc` computes `x`.
+computes: these were fused with it. A node with neither name is found by the runtime's way to derive names: `x_nchwc`
+computes `x`.
 A convolution may be called after what it begins with; that it adds and activates too, its own inputs and attributes say.
 A kernel for the very operator of its node cannot compute others too, apart from what moves or pads its inputs; these were fused
 with what stands before them.
@@ -24,7 +25,7 @@ from ortfuse.ir.modules import common_module, module_of
 from ortfuse.ir.traits import MOVES, SIZES, has
 
 Made = Literal["", "fused", "inserted"]
-"""What the runtime did: nothing, fused several nodes into one, or inserted a node."""
+"""The runtime's change: none, fused several nodes into one, or inserted a node."""
 
 LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "Transpose", "Cast", "MemcpyToHost", "MemcpyFromHost"})
 """Operators that the runtime inserts to change the layout, type or place of a value."""
@@ -32,7 +33,7 @@ LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "Transpose", "Cast", "Memcp
 
 @dataclass(frozen=True)
 class Origin:
-    """What an executed node stands for.
+    """The nodes that an executed node stands for.
 
     Attributes:
         nodes: The names of nodes of the model.
@@ -114,7 +115,7 @@ def _is_inserted(node: ir.Node, ends: Collection[ir.Node]) -> bool:
 
 
 def _goes_on(node: ir.Node, end: ir.Node, taken: Collection[ir.Node]) -> Iterator[ir.Node]:
-    """What a convolution computes beyond the node that it is called after: the sum with its fourth input, and its activation."""
+    """The nodes that a fused convolution computes besides its own: the sum with its fourth input, and its activation."""
     if end.op_type != "Conv":
         return
     activation = node.attributes.get_string("activation", "")

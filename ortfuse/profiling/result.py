@@ -1,4 +1,4 @@
-"""What a profile says, as data."""
+"""The result of a profile, as data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Bottleneck:
 
 @dataclass(frozen=True)
 class Denormals:
-    """What numbers below the smallest normal one (1.2e-38 in float32) cost.
+    """The cost of numbers below the smallest normal one (1.2e-38 in float32).
 
     Attributes:
         kernels: The names of the executed nodes that they slow down.
@@ -48,7 +48,7 @@ class Denormals:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """What each operator takes in two models whose runs took turns.
+    """The time of each operator in two models whose runs took turns.
 
     Attributes:
         sizes: The sizes of the inputs, as text.
@@ -69,7 +69,7 @@ class SideBySide:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a model goes.
+    """The profile of a model.
 
     Attributes:
         sizes: The sizes of the inputs, as text.
@@ -109,7 +109,7 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """What all kernels take in a run."""
+        """The time of all kernels in a run."""
         return sum(one.seconds for one in self.kernels)
 
     @property

@@ -1,4 +1,4 @@
-"""What executed nodes cost at the sizes that were seen, and the least time that this takes at the peaks of the machine.
+"""Count the cost of executed nodes at the sizes that were seen, and the least time for it at the peaks of the machine.
 
 The roofline model: Williams, Waterman and Patterson, doi:10.1145/1498765.1498785.
 """
@@ -21,7 +21,7 @@ _TYPES = {"float": ir.DataType.FLOAT, "double": ir.DataType.DOUBLE}
 
 @dataclass(frozen=True)
 class Work:
-    """What a node does in a run.
+    """The work of a node in a run.
 
     Attributes:
         flops: Operations; `None` if they are not known.
@@ -36,7 +36,7 @@ class Work:
         return peaks.seconds(self.flops or 0, self.bytes)
 
     def bound(self, peaks: Peaks) -> str:
-        """What limits it: `compute` or `memory`, also of what does neither, such as a change of shape alone."""
+        """The limit of a node: `compute` or `memory`, also of what does neither, such as a change of shape alone."""
         return "compute" if (self.flops or 0) > self.bytes * peaks.ridge else "memory"
 
 

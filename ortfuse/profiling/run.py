@@ -100,7 +100,7 @@ def profile_of(
 def side_by_side_of(
     models: tuple[Runnable, Runnable], inputs: tuple[str, Inputs], *, rounds: int, threads: int
 ) -> SideBySide:
-    """What each operator takes in two models, whose runs under the profiler take turns.
+    """The time of each operator in two models, whose runs under the profiler take turns.
 
     Args:
         models: The models. Their nodes are given names, if they have none of their own.
@@ -158,7 +158,7 @@ def _kernels(graph: ir.Model | None, traced: Trace) -> tuple[Kernel, ...]:
 
 
 def _notes(graph: ir.Model | None, traced: Trace, measured: Timing, kernels: Sequence[Kernel]) -> list[str]:
-    """What should be known about the numbers."""
+    """Notes on the numbers."""
     notes = []
     if graph is None:
         notes.append(

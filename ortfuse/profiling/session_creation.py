@@ -1,4 +1,4 @@
-"""What the runtime does to a model when it creates a session."""
+"""Observe what the runtime does to a model when it creates a session."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Fusion:
 
 @dataclass(frozen=True)
 class Creation:
-    """What the runtime did to a model at session creation.
+    """The runtime's changes of a model at session creation.
 
     Attributes:
         before: The nodes of the model by operator, Constants left out.

@@ -1,7 +1,7 @@
 """Runs a model under the runtime's profiler: what each node took, and the graph that was executed.
 
-The times are those of kernels: a node that runs others in its body (If, Loop, Scan) has only what is left without these. What
-a run takes besides its kernels goes to the runtime's executor.
+The times are those of kernels: a node that runs others in its body (If, Loop, Scan) has only what is left without
+these. The time of a run besides its kernels goes to the runtime's executor.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Executed:
 
 @dataclass(frozen=True)
 class Trace:
-    """What happened in some runs of a model.
+    """The events of some runs of a model.
 
     Attributes:
         nodes: The nodes in the order of their first execution.

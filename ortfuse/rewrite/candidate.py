@@ -29,7 +29,7 @@ _MOST_VALUES = 10_000
 
 
 class Legality(Protocol):
-    """What the rewriter needs from a target: which nodes it can execute, and which quirks it has."""
+    """The part of a target that the rewriter needs: which nodes it executes, and which bugs are known."""
 
     @property
     def quirks(self) -> frozenset[Quirk]:

@@ -20,7 +20,7 @@ _AXES_ARE_INPUTS, _SHAPE_HAS_ENDS, _ZERO_CAN_BE_MEANT = 13, 15, 14
 
 
 class NodeEmitter(Protocol):
-    """What builds the nodes of a replacement (`ortfuse.rewrite.emit.Emitter`), as far as data movement needs it.
+    """The builder of a replacement (`ortfuse.rewrite.emit.Emitter`), as far as data movement needs it.
 
     Attributes:
         match: The match that is replaced.

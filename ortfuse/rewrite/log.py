@@ -1,4 +1,4 @@
-"""What the rewriter did: events, per-rule statistics and, on request, the nearest misses."""
+"""The log of the rewriter: events, per-rule statistics and, on request, the nearest misses."""
 
 from __future__ import annotations
 

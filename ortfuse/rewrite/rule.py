@@ -79,7 +79,7 @@ class Variation:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What a rule declares so that tests can build instances of it without further code.
+    """The declaration from which tests build instances of a rule without further code.
 
     Shapes that the pattern itself states are not repeated. `shapes` maps every other captured value to its shape as
     space-separated dimensions (`"b s 64"`; symbols are bound to several sizes, `""` is a scalar), and dimensions of the

@@ -98,7 +98,7 @@ class Worklist:
     def push_siblings(self, nodes: Iterable[ir.Node]) -> None:
         """Visit again what may be a root beside nodes that are new or have another input, in patterns with several roots.
 
-        Of many users of a value these are the last, as a new user comes behind them and only the next ones are tried.
+        If a value has many users, only the last ones are tried: a new user comes behind them.
         """
         level = list(nodes) if self._reach else []
         seen = set(level)

@@ -1,4 +1,4 @@
-"""Which models a sweep is about."""
+"""Find the models of a sweep."""
 
 from __future__ import annotations
 

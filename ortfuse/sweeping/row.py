@@ -18,7 +18,7 @@ Outcome = Literal["ok", "failed", "known failure", "unexpected success"]
 
 @dataclass(frozen=True)
 class Row:
-    """What came of one model.
+    """The outcome of one model.
 
     Attributes:
         model: Its path.
@@ -69,7 +69,7 @@ class Row:
         return self.outcome in ("ok", "known failure")
 
     def remark(self) -> str:
-        """What is to be said about how it ended; empty where it is simply ok."""
+        """The remark on how it ended; empty if it is simply ok."""
         said = f": {self.why}" if self.why else ""
         if self.outcome == "unexpected success":
             return f"unexpected success: the file of models expects {_expected(self)}{said}; take `expect` out of it"

@@ -151,7 +151,7 @@ def sweep(
 def _jobs(
     made: Iterable[tuple[Path, Path]], settings: Mapping[str, Settings], options: Options, is_kept: bool, measured: bool
 ) -> list[_Job]:
-    """What is to be done about each model, given the file of its result.
+    """The job of each model, given the file of its result.
 
     Raises:
         OptionError: An option cannot stand in a file, or contradicts one of the file of models.
@@ -330,7 +330,7 @@ def _on_ray(
 
 
 def _target(path: Path, models: Sequence[Path], folder: Path) -> Path:
-    """Where the result of a model goes: under its path from the folder that all models are in."""
+    """The result file of a model: under its path from the folder that all models are in."""
     root = Path(os.path.commonpath([real(model).parent for model in models]))
     return folder / real(path).relative_to(root)
 
@@ -346,7 +346,7 @@ def _as_data(options: Options) -> dict[str, Any]:
 
 
 def _key(path: Path, same: str, target: str) -> str:
-    """What a row is known by: the model, where its result goes, and what is the `same` for all of the sweep."""
+    """The key of a row: the model, its result file, and what is the `same` for all of the sweep."""
     return _digest(repr((same, target)), [path, *model_files(path)])[:32]
 
 

@@ -1,8 +1,8 @@
 """Whose turn it is on a machine: many may work at a time, but who measures is alone.
 
 A lock of the file system, so that it holds among all sweeps of the machine. It is passed through a second one, so that who
-wants to measure is not kept waiting by those who begin to work after him. Where there are no such locks (Windows), everybody
-works.
+wants to measure is not kept waiting by those who begin to work after him. On systems without such locks (Windows),
+everybody works.
 
 How long a process may take is a matter of turns, too: while it waits for its own, its time does not run.
 """
@@ -19,7 +19,7 @@ from ortfuse.runtime.machine_lock import lock_file
 def allow(seconds: float) -> None:
     """Have the system end this process by SIGALRM once it has taken so many seconds, those not counted in which it waits.
 
-    For the main thread. Where there is no such signal (Windows), nothing happens.
+    For the main thread. On systems without such a signal (Windows), nothing happens.
     """
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -109,7 +109,7 @@ def _no_part(value: ir.Value, wanted: Pattern, bound: ir.Value | None) -> Refusa
 
 
 def _part(pattern: Pattern) -> str:
-    """What a part of a sum or product must be, in words: the operators that may compute it, or its name.
+    """A part of a sum or product in words: the operators that may compute it, or its name.
 
     A part may have factors of its own: if it has another operator too, that is the one which tells.
     """

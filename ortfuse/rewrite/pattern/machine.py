@@ -223,7 +223,7 @@ def _asked(guard: Guard, match: Match) -> Refusal | None:
 
 
 def computed_by(node: ir.Node | None) -> str:
-    """What computes a value, in words."""
+    """The producer of a value, in words."""
     return "an input or constant" if node is None else words(node)
 
 

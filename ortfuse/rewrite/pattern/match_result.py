@@ -20,8 +20,8 @@ from ortfuse.targets.known_bugs import Quirk
 Ranges = Callable[[str, str], Any]
 """The range that the elements of a value were seen to have: by the value's name, and by the method that tells it.
 
-Of the method `columns`, it is the largest size at each index of the last axis; one number stands for all. Of `means`, it is the
-mean there, and of `moments` an object for their second moments. `None` if it is not known.
+The method `columns` gives the largest size at each index of the last axis; one number stands for all. `means` gives the
+mean there, and `moments` an object for their second moments. `None` if it is not known.
 """
 
 _LOOK: Any = object()
@@ -83,7 +83,7 @@ class Match:
             raise PatternError(f"the pattern captures no {name!r}; it captures {sorted(self.bindings)}") from None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """What `name` captured, or `default`."""
+        """The capture of `name`, or `default`."""
         return self.bindings.get(name, default)
 
     def choice(self, label: str) -> int:
@@ -141,7 +141,7 @@ class Match:
     def observed_sizes(self, name: str, count: int) -> Any:
         """The largest size that each of `count` columns of a captured value was seen to have, or `None`, as an array.
 
-        Where there is not one for each column, the largest of all stands for each.
+        If there is not one for each column, the largest of all stands for each.
         """
         found = None if self.ranges is None else self.ranges(self[name].name, "columns")
         if found is None:
@@ -267,7 +267,7 @@ class Miss:
 
     @property
     def refusal(self) -> Refusal:
-        """What stopped the match."""
+        """The refusal that stopped the match."""
         return self._why()
 
 

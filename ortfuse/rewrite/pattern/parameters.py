@@ -29,7 +29,7 @@ def parameter(node: ir.Node, name: str, facts: Facts) -> Any:
     """The value of an attribute or of a parameter input; axes are counted from the front if the rank is known.
 
     Integer tensors are returned as tuples of (symbolic) integers, or as one integer for rank 0; `UNKNOWN` if unknown. An empty
-    list of axes that means all of them to the runtime is `None`, as if it were absent. Where nothing is reduced then, they
+    list of axes that means all of them to the runtime is `None`, as if it were absent. If nothing is reduced then, they
     are the empty tuple.
     """
     found = _parameter(node, name, facts)

@@ -89,7 +89,7 @@ def _names(pattern: Pattern) -> Iterator[str]:
 
 
 def _signature(pattern: Pattern, common: frozenset[str]) -> Any:
-    """What a pattern demands, in a form that is equal for patterns that differ only in names that are not common.
+    """The demands of a pattern, in a form that is equal for patterns that differ only in names that are not common.
 
     Patterns of a kind that is compared by no means here are equal to themselves alone.
     """

@@ -1,6 +1,7 @@
 """Unification of named dimensions: checks the shapes of matched values against the shapes in the pattern.
 
-A name stands for the same dimension throughout the pattern. What cannot be decided when a value is matched (a product of
+A name stands for the same dimension throughout the pattern. A constraint that cannot be decided when a value is matched
+(a product of
 several unbound dimensions, `b|1` before b is known) is decided as soon as possible, at the latest when everything has
 matched.
 """
