@@ -1,4 +1,4 @@
-"""What is written with fewer nodes at the end: what it becomes, what is left alone, and that it stays right."""
+"""Algebraic simplification after the fusions: what is simplified, what is left alone, and that it stays right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains of sums and products with constants: which are combined, which are not, and that they stay right."""
+"""Chains of Mul and Add with constants: which are folded, which are not, and that they stay right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes the place of a part of a tensor is joined with the rest of it."""
+"""A scatter over a part of a tensor becomes a Concat of that part with the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches of convolutions of one input, and convolutions in a row, become one where that needs no more multiplications."""
+"""Parallel and consecutive Convs are merged into one where that needs no more multiplications."""
 
 from __future__ import annotations
 

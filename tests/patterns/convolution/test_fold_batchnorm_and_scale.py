@@ -1,4 +1,4 @@
-"""Affine maps of channels become part of a convolution, behind it and before it, where that is right and costs nothing."""
+"""BatchNormalization, scales and shifts behind and before a Conv are folded into its weights, where that is right and costs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Powers, exponentials and logarithms in fewer or faster nodes: what they become, and that they stay right."""
+"""Pow, Exp and Log in fewer or faster nodes: what they become, and that they stay right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pixel shuffle and unshuffle, as exporters spell them, are one node."""
+"""Pixel shuffle and unshuffle, as exporters spell them, become DepthToSpace and SpaceToDepth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps of the channels of images whose pixels are rows of a product are part of the product."""
+"""A Conv with a 1x1 kernel merges into the MatMul whose rows are the pixels of its image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The canonical form of operators applied twice, of parts of parts and of parts joined again."""
+"""The canonical form of operators applied twice, of Slices of Slices and of Concats of Slices."""
 
 from __future__ import annotations
 

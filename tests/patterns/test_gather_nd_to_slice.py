@@ -1,4 +1,4 @@
-"""Rows and columns of a matrix that are taken by their places, as many as other inputs have."""
+"""A GatherND or Gather over a grid of rows and columns, as many as other inputs have, is a Slice or Unsqueeze."""
 
 from __future__ import annotations
 

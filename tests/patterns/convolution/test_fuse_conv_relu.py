@@ -1,4 +1,4 @@
-"""BatchNormalization as older opsets have it, and residual sums where the runtime adds them in its blocked layout."""
+"""BatchNormalization as older opsets have it, and residual sums fused into Conv in the blocked layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of masks, positions and angles that exporters compute for every query, batch element and head."""
+"""Few small nodes are left of masks, positions and angles that exporters compute for every query, batch element and head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps of the channels of images that were enlarged are made before that."""
+"""An enlarging Resize sinks below a Conv with a 1x1 kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other spellings of operators that are slow: what is spelled anew, what is not, and that it stays right."""
+"""Decompositions of slow CPU kernels: what is decomposed, what is not, and that it stays right."""
 
 from __future__ import annotations
 

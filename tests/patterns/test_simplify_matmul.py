@@ -1,4 +1,4 @@
-"""Products with constants and the order of products: what is multiplied out, what is not, and that it stays right."""
+"""MatMul with constant weights and chains of MatMul: what is folded or reassociated, what is not, and that it stays right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions of reductions: what is one, what stays two, and that it stays right."""
+"""Reductions of reductions: what is merged, what stays two, and that it stays right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patches of images that are multiplied by a matrix: which are a convolution, and that it stays right."""
+"""Patches of images that are multiplied by a matrix: which are a Conv, and that it stays right."""
 
 from __future__ import annotations
 

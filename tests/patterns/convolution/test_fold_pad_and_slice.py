@@ -1,4 +1,4 @@
-"""Padding before convolutions and pools becomes their own, and trimming behind convolutions takes it off again."""
+"""Pad before Convs and pools is folded into their pads, and Slice behind Convs likewise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elements taken one after the other are the same elements in another shape."""
+"""A Gather of all elements in order is a Reshape."""
 
 from __future__ import annotations
 
