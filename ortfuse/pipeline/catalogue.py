@@ -162,7 +162,7 @@ def _built_in_package() -> ModuleType:
 
 
 def _places() -> tuple[tuple[str, int], ...]:
-    """Where packages are looked for, and when something was last installed there."""
+    """The folders where packages are looked for, and when something was last installed there."""
     found = []
     for place in sys.path:
         try:
@@ -174,7 +174,7 @@ def _places() -> tuple[tuple[str, int], ...]:
 
 @functools.lru_cache(maxsize=1)
 def _offered(places: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
-    """What installed packages offer; looking through all of them takes as long as optimising a small model."""
+    """The rule files of installed packages; looking through all packages takes as long as optimising a small model."""
     return tuple(entry_points(group=ENTRY_POINTS))
 
 

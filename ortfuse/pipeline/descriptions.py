@@ -164,7 +164,7 @@ def _called(rule: RuleInfo) -> tuple[str, ...]:
 
 
 def described(catalogue: Catalogue, lists: Lists) -> Described:
-    """What there is: registered passes, the passes of the catalogue, its rules, and pass lists."""
+    """Describe registered passes, the passes of the catalogue, its rules, and pass lists."""
     sources = {rule.name: file.source for file in catalogue.files for rule in file.rules}
     rules = [_rule(rule, pass_name) for pass_name, members in catalogue.passes().items() for rule in members]
     passes = [*_registered(), *_words(), *_of_rules(catalogue, sources)]
@@ -189,7 +189,7 @@ def _options(kind: type[Any]) -> Iterator[OptionInfo]:
 
 
 def _said(text: str, name: str) -> str:
-    """What a docstring says of an option: among its attributes, or in a sentence that begins with its name."""
+    """The description of an option in a docstring: among its attributes, or in a sentence that begins with its name."""
     attribute = re.search(rf"^ {{4}}{name}: (.*(?:\n {{8,}}.*)*)", text, re.MULTILINE)
     sentence = re.search(rf"`{name}`:? (?:is )?([^.]*\.)", text)
     found = attribute or sentence

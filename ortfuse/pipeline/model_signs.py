@@ -1,9 +1,9 @@
-"""What a model contains, in words that pass lists are chosen by: operators, and signs of architectures.
+"""Find the operators and architecture signs of a model, by which pass lists are chosen.
 
 A sign is a small piece of a graph, as exporters write it, that says what kind of model it belongs to: a table of embeddings, the
 halves of a rotation, the windows of a Swin transformer. Signs decide which passes run and in what order, never what is right: a
-sign that is missed or mistaken costs time or a fusion, not a wrong result. Where lists leave passes out for want of a sign, it is
-defined widely: everything that the rules of the pass could match shows it. Nothing is inferred from names.
+sign that is missed or mistaken costs time or a fusion, not a wrong result. A sign for want of which lists leave passes
+out is defined widely: everything that the rules of the pass could match shows it. Nothing is inferred from names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ortfuse.ir.walk import describe, nodes
 
 @dataclass(frozen=True)
 class Content:
-    """What a model contains.
+    """The operators and signs of a model.
 
     Attributes:
         operators: How many nodes of each operator, all graphs together; outside of ai.onnx with their domain.
@@ -160,7 +160,7 @@ def _turns_by_an_angle(node: ir.Node) -> bool:
 
 
 def _is_negated_part(node: ir.Node) -> bool:
-    """What is negated, by Neg or a factor, is put beside something else."""
+    """A Concat of a value negated, by Neg or a factor, with another value."""
     factors = [_constant(value) for value in node.inputs]
     negates = node.op_type == "Neg" or any(
         one is not None and one.size == 1 and float(one.numpy().ravel()[0]) < 0 for one in factors
@@ -215,7 +215,7 @@ def _joins_enlarged(node: ir.Node) -> bool:
 
 
 def _joins_predictions(node: ir.Node) -> bool:
-    """What convolutions predict for the places of images of several sizes, one after another, as detectors do."""
+    """A Concat of the predictions of convolutions for images of several sizes, as in detectors."""
     return len(node.inputs) > 1 and all(
         _made_by(value, ("Conv",), _DECODES, past=("Reshape", "Flatten")) for value in node.inputs
     )

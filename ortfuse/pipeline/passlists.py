@@ -57,7 +57,7 @@ class When:
         return len(self.all) + bool(self.any)
 
     def evidence(self, content: Content) -> str:
-        """What in the model fulfils the condition."""
+        """The part of the model that fulfils the condition."""
         found = [*self.all, *(name for name in self.any if name in content)]
         absent = f"; no {', '.join(self.none)}" if self.none else ""
         return ", ".join(map(content.evidence, found)) + absent

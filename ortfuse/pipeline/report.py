@@ -1,4 +1,4 @@
-"""What a run did: for each pass its time and changes, for each rule its sites, and the model before and after."""
+"""The report of a run: for each pass its time and changes, for each rule its sites, and the model before and after."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PassReport:
 
     @property
     def kind(self) -> str:
-        """What it is, without what it consists of: `fixpoint`."""
+        """The name of the pass without its parts: `fixpoint`."""
         return self.name.partition("(")[0]
 
     @property
@@ -181,7 +181,7 @@ class RunReport:
 
     @property
     def misses(self) -> list[NearMiss]:
-        """Where rules nearly applied, and what was in the way; empty unless `explain` was asked for."""
+        """The near misses of rules, each with its refusal; empty unless `explain` was asked for."""
         return list(self.log.misses.values())
 
     def families(self) -> dict[str, int]:
@@ -189,7 +189,7 @@ class RunReport:
 
         A site that a later pass took apart, or that nothing needed any more, is not there and not counted.
 
-        What had one operator before the run, such as a `Gelu` of the exporter, is not among them: see `improved`.
+        Operators that the model had before the run, such as a `Gelu` of the exporter, are not among them: see `improved`.
         """
         found: Counter[str] = Counter()
         for rule, hits in self._fusions().items():

@@ -10,7 +10,7 @@ of these:
 - `user`: every pass of rule files that do not come with ortfuse, except those that the pipeline names itself;
 - `auto`: the pass list that suits the model.
 
-Of `fuse.*` and pass lists, the option `without` leaves out passes: `all{without="fuse.rotary fuse.convolution"}`.
+The option `without` leaves out passes of `fuse.*` and of pass lists: `all{without="fuse.rotary fuse.convolution"}`.
 """
 
 from __future__ import annotations

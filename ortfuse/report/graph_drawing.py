@@ -55,7 +55,7 @@ class Picture:
 
 @dataclass
 class _Laid:
-    """Where the boxes are."""
+    """The positions of the boxes."""
 
     layers: list[list[str]] = field(default_factory=list)
     at: dict[str, tuple[float, float]] = field(default_factory=dict)

@@ -60,7 +60,7 @@ def _kind(row: Row) -> str:
 
 
 def _facts(row: Row) -> dict[str, str]:
-    """What a sweep found out about a model, by name."""
+    """The findings of a sweep about a model, by name."""
     facts = {"nodes": f"{row.nodes_before} -> {row.nodes_after}" if row.nodes_before else "", "fused": done(row)}
     facts["outputs"] = row.verdict
     if said := speed(row):

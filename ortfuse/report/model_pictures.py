@@ -17,7 +17,7 @@ WIDELY = 4
 """A value that more nodes take than this, such as a mask that all layers have, does not make one part of them."""
 
 _ENDS = {2**63 - 1: "2⁶³-1", -(2**63): "-2⁶³"}
-"""What slices without an end have as their end."""
+"""The end of slices without an end."""
 
 Name = Callable[[ir.Value], "str | None"]
 
@@ -131,7 +131,7 @@ def _operator(node: ir.Node) -> str:
 
 
 def _identity(node: ir.Node, name: Name) -> tuple[object, ...]:
-    """What makes two nodes the same in a comparison: operator, attributes, and the names of what they take and make.
+    """The key by which two nodes are the same: operator, attributes, and the names of their operands and results.
 
     Constants count by the names of the values alone: those that differ are told of by themselves.
     """

@@ -1,4 +1,4 @@
-"""What a tuned model must keep to, and by how much it does not."""
+"""Check the constraints of a tuned model, and by how much it misses them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ortfuse.errors import OptionError
 from ortfuse.tuning.outcome import Point
 
 NAMES = ("max-latency", "min-throughput", "max-memory", "max-error", "max-regression")
-"""What can be constrained, as the options are called."""
+"""The quantities that can be constrained, as the options are called."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Constraints:
         return [missed.get(name, 0.0) for name in NAMES]
 
     def nearest(self, points: Sequence[Point]) -> list[Unmet]:
-        """Of each constraint that no point keeps together with the others: what the nearest point misses."""
+        """The amount by which the nearest point misses each constraint that no point keeps together with the others."""
         if not points:
             return []
         return self.unmet(min(points, key=lambda point: sum(self.violations(point))))

@@ -1,6 +1,6 @@
 """The beginning of a search: one change at a time, each on top of those that were faster, and what costs little first.
 
-What comes next follows from the points so far and the time that is left, so that a search that was stopped goes on where it was.
+The next point follows from the points so far and the time that is left, so that a stopped search goes on where it was.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The end of a search: the best choices side by side, and what is taken.
 
 The best are measured again with the pass lists in a default session among them, and the slower half is left out again and
-again. Of many that are measured the best has been lucky: it is measured once more in new processes, beside the original and what
-`optimize` makes. These times count. There are as many rounds as there is time for, and where there is little, fewer choices.
+again. The best of many measurements has been lucky: it is measured once more in new processes, beside the original and
+the result of `optimize`. These times count. There are as many rounds as there is time for, and where there is little,
+fewer choices.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Finals:
     def outcome(self, search: Study, meter: Meter) -> TuningOutcome:
         """The best of a search, measured again side by side.
 
-        Where one choice alone competes with what `optimize` makes, or there is no time for more, that is left to `confirmed`.
+        If one choice alone competes with the result of `optimize`, or there is no time for more, `confirmed` decides.
 
         Args:
             search: Where it comes from.
@@ -105,7 +106,7 @@ class Finals:
     def confirmed(self, found: TuningOutcome, search: Study, meter: Meter) -> TuningOutcome:
         """An outcome whose choice has been measured once more, beside the original and what `optimize` makes.
 
-        What is no faster than these gives way to the best of them, and the notes say so.
+        A choice that is no faster than these gives way to the best of them, and the notes say so.
 
         Args:
             found: The outcome.
@@ -177,7 +178,7 @@ class Finals:
         return self._distinct([*best[:1], *plain[:1], *best[1:2], *plain[1:], *best[2:FINALISTS]])
 
     def _once_more(self, finalists: Sequence[Point], search: Study) -> list[Point]:
-        """What is measured once more: the best, and what `optimize` makes."""
+        """The choices measured once more: the best, and the result of `optimize`."""
         return self._distinct([*finalists[:1], *self._made_by_optimize(search)])
 
     def _compete(self, finalists: Sequence[Point], search: Study) -> bool:
@@ -187,7 +188,7 @@ class Finals:
         )
 
     def _made_by_optimize(self, search: Study) -> list[Point]:
-        """What `optimize` makes, in a default session and in the recommended one, as far as it was tried and can be taken."""
+        """The result of `optimize`, in a default session and in the recommended one, as far as it was tried and can be taken."""
         usual = self.space.usual
         tried = (search.known(choice) for choice in (usual, {**usual, **self.space.recommended}))
         return self._distinct([point for point in tried if point is not None and not point.failure])

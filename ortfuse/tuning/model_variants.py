@@ -153,7 +153,7 @@ class Variants:
     def refused(self, variant: Variant) -> str:
         """Verify a variant, once; returns why it cannot be taken, which is empty if it can.
 
-        What is in lower precision was held to its bound when it was made, on inputs of its own.
+        A variant in lower precision was held to its bound when it was made, on inputs of its own.
         """
         if variant.name in (ORIGINAL, QUANTIZED):
             return ""
@@ -220,7 +220,7 @@ def _key(name: str, pins: Mapping[str, str]) -> tuple[str, tuple[tuple[str, str]
 
 
 def _digest(path: Path) -> str:
-    """What tells models from each other: equal ones are one variant."""
+    """The key of a model: equal models are one variant."""
     digest = hashlib.sha256(path.read_bytes())
     data = path.with_name(path.name + ".data")
     if data.exists():

@@ -1,4 +1,4 @@
-"""What a search found."""
+"""The outcome of a search."""
 
 from __future__ import annotations
 

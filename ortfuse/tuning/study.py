@@ -1,8 +1,8 @@
 """Drives the search and keeps every trial in SQLite, so that a search that was stopped goes on where it was.
 
-First come single changes (`ortfuse.tuning.coordinate_ascent`); from then on Optuna proposes settings for the best model. What is
-proposed follows from the finished trials, the seed and the time that is left, so that a search that was stopped goes on as it
-would have.
+First come single changes (`ortfuse.tuning.coordinate_ascent`); from then on Optuna proposes settings for the best
+model. The proposals follow from the finished trials, the seed and the time that is left, so that a stopped search goes
+on as it would have.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def demand_optuna() -> None:
 def no_other_search(file: Path | None) -> Iterator[Path]:
     """Have a file to oneself: each of two searches would take the other's trial for that of one that was killed.
 
-    Yields a folder for the time of the search. That of one that was killed in the same file is removed first.
+    Yields a folder for the time of the search. The unfinished trial of a killed search in the same file is removed first.
 
     Raises:
         OutputError: Another search goes on in the file.
@@ -198,7 +198,7 @@ class Study:
             repeated = 0 if known is None else repeated + 1
 
     def learnt(self) -> dict[str, Any]:
-        """What was kept by `learn`."""
+        """The estimates that `learn` kept."""
         found = self._study.user_attrs.get(_LEARNT, {})
         return dict(found) if isinstance(found, dict) else {}
 
@@ -208,7 +208,7 @@ class Study:
             self._study.set_user_attr(_LEARNT, dict(what))
 
     def charge(self, what: str, seconds: float) -> float:
-        """Count time that no trial took, and tell how much. What is done again after an interruption is counted once."""
+        """Count time that no trial took, and tell how much. Work that is done again after an interruption is counted once."""
         before = float(self._study.user_attrs.get(what, 0.0))
         if seconds > before:
             with self._kept():
@@ -257,7 +257,7 @@ class Study:
         return self._study.ask()
 
     def _given(self, affordable: Callable[[Choice], bool]) -> Choice:
-        """What is known of the next choice: all of it at first, and later its model, since another takes long to make. Random
+        """The known part of the next choice: all of it at first, and later its model, since another takes long to make. Random
         search knows nothing, not even what `optimize` makes."""
         if self.sampler == "random":
             return {}

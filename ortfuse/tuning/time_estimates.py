@@ -54,7 +54,7 @@ class Watch:
 
 
 class Pace:
-    """What measurements took.
+    """The seconds that measurements took.
 
     Args:
         budget: The seconds of the whole search.
@@ -104,7 +104,7 @@ class Pace:
         return _usual(self._openings, OPENING) * (len(points) + others)
 
     def to_dict(self) -> dict[str, Any]:
-        """What was learnt, as data for JSON."""
+        """The estimates as data for JSON."""
         return {
             "openings": self._openings[-REMEMBERED:],
             "stretches": self._stretches[-REMEMBERED:],

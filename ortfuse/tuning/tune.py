@@ -50,7 +50,7 @@ OVERTIME = 60
 """How often a search for lower precision runs a model on after its time is over: a choice on all inputs, and on fresh ones."""
 
 OPTIONS = ".options.toml"
-"""What is appended to the name of the result for the file of options that make the same model."""
+"""The ending of the file with options that make the same model, appended to the name of the result."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def _portable(variant: Variant, options: Options) -> Options:
 def _digest(
     original: Path, usual: str, inputs: Inputs, space: Space, options: Options, limits: Constraints, sampler: Sampler
 ) -> str:
-    """What the trials depend on."""
+    """The conditions on which the trials depend."""
     digest = hashlib.sha256()
     digest.update(original.read_bytes())
     digest.update(usual.encode())

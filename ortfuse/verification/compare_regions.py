@@ -30,7 +30,7 @@ SAME = 1e-6
 """Relative error in float64 up to which both sides count as the same mathematics; constants are rounded to float32."""
 
 BLUNT = 1e-2
-"""Where weights off by one rounding move something by more than this in float64, float64 tells nothing of it."""
+"""The limit of sensitivity: if weights off by one rounding move a value by more than this in float64, float64 is no judge."""
 
 FACTOR = 4.0
 """How many times further apart in float64 both sides may be than the old one with weights off by one rounding."""
@@ -108,7 +108,7 @@ def _same(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> boo
 
 
 def _values_at(original: ir.Model, regions: Sequence[Region], inputs: Inputs) -> dict[str, Any]:
-    """What the original computes on `inputs`: every value that a region takes from outside, by name."""
+    """The values that regions take from outside, by name, as the original computes them on `inputs`."""
     wanted = {value.name for region in regions for nodes in (region.old, region.new) for value in taken(nodes)}
     computed = {value.name: value for node in original.graph for value in node.outputs if value.name in wanted}
     known = dict(inputs)

@@ -1,6 +1,6 @@
 """Finds the counterparts of a model's decisions in another model: by their names or, where axes were reordered, by what they are.
 
-Where a Transpose is moved across a QuantizeLinear, the quantised numbers are others by name and by order, but the same numbers.
+A Transpose that moves across a QuantizeLinear changes the name and order of the quantised numbers, and not the numbers.
 Whether a counterpart is the right one need not be known: what it decides is compared like any other decision.
 """
 
@@ -39,7 +39,7 @@ class Counterpart:
 
     @property
     def decisions(self) -> list[tuple[ir.Value, ir.Value]]:
-        """What both decide."""
+        """The decision that both make."""
         return list(zip(decisions(self.node), decisions(self.other), strict=True))
 
     def there(self, array: Any) -> Any:
@@ -55,7 +55,7 @@ class Counterpart:
 
 
 def decisions(node: ir.Node) -> list[ir.Value]:
-    """What a node decides."""
+    """The decision of a node."""
     return [
         node.outputs[number] for number in decided(node) if number < len(node.outputs) and node.outputs[number].name
     ]
@@ -79,7 +79,7 @@ def by_order(
     known: Sequence[Counterpart],
     values: Callable[[ir.Model, Sequence[ir.Value]], Mapping[str, Any]],
 ) -> list[Counterpart]:
-    """Of nodes of the candidate that quantise and are no counterparts, those whose numbers the original has in another order.
+    """Nodes of the candidate that quantise, have no counterpart, and whose numbers the original has in another order.
 
     Args:
         original: The original.

@@ -1,7 +1,7 @@
 """Compares two models apart from near ties: what the original has decided is imposed on the other model.
 
-Where an ArgMax, TopK, NonMaxSuppression, a comparison or a quantisation decides between numbers that are tied within rounding,
-everything after it may be different. So both models' decisions are compared where they are made, each given the earlier ones of
+An ArgMax, TopK, NonMaxSuppression, comparison or quantisation may decide between numbers that are tied within rounding.
+Everything after it may then differ. So both models' decisions are compared where they are made, each given the earlier ones of
 the original (`ortfuse.runtime.near_ties`), and the other outputs are computed from the original's decisions.
 """
 
@@ -127,7 +127,7 @@ class _Forced:
         return self._run(candidate, self.theirs, also)
 
     def shown(self, candidate: ir.Model) -> Mapping[str, Any]:
-        """What the candidate decides from, too."""
+        """The operands of the candidate's decisions, too."""
         if self._shown is None:
             names = {value.name or "" for pair in self._pairs for value in pair.other.inputs if value is not None}
             self._shown = self.of(candidate, names - set(self.theirs))
@@ -176,7 +176,7 @@ def _unlike(operands: Sequence[Any], pair: Counterpart, found: Mapping[str, Any]
 
 
 def _values(model: ir.Model, values: Iterable[ir.Value], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What values are when the model is run, by name."""
+    """The values of a run of the model, by name."""
     wanted = {value.name or "": value for value in values}
     known: dict[str, Any] = {name: v.const_value.numpy() for name, v in wanted.items() if v.const_value is not None}
     known |= {name: np.asarray(array) for name, array in inputs.items()}

@@ -1,8 +1,8 @@
 """Finds what the runtime's own optimisations change in the original: other numbers than without them, or a refusal to run.
 
 Rounding is no such change: an output counts as changed if it moves further than a few times what inputs and weights off by one
-rounding move it. Where the model has quantised numbers, which the runtime computes in integers then, only a change as large as
-`QUANTISED` counts.
+rounding move it. In a model with quantised numbers, which the runtime then computes in integers, only a change as large
+as `QUANTISED` counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUANTISED = 0.3
 
 @dataclass(frozen=True)
 class RuntimeChange:
-    """What the runtime's own optimisations do to a model.
+    """The changes of a model by the runtime's own optimisations.
 
     Attributes:
         label: The inputs on which they do it.
@@ -75,7 +75,7 @@ class RuntimeChange:
 def runtime_change(
     original: ir.Model, found: Sequence[Experiment], sensitivity: Sensitivity, budget: Budget | None = None
 ) -> RuntimeChange | None:
-    """What the runtime's optimisations change in a model; `None` if that is no more than rounding.
+    """The changes of a model by the runtime's optimisations; `None` if they are no more than rounding.
 
     Args:
         original: The model.

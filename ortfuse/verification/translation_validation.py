@@ -108,7 +108,7 @@ class SiteChecks:
     found: dict[tuple[str, str], SiteCheck] = field(default_factory=dict)
 
     def objection(self, edit: Edit) -> Refusal | None:
-        """What is wrong with a change; `None` if nothing is or it cannot be checked. Only rewrites may change bits."""
+        """The error of a change; `None` if there is none or it cannot be checked. Only rewrites may change bits."""
         if not edit.nodes and not edit.outputs:
             return None  # only names, types, imports or the order changed, nothing that is computed
         key = (edit.author, edit.name)

@@ -49,7 +49,7 @@ LEAST_SECONDS = 20.0
 """How long models are compared place by place, however little time is left."""
 
 UNSIGNED = "ortfuse.unsigned."
-"""What names of unsigned pairs begin with, so that nothing of another model has them by chance."""
+"""Prefix of the names of unsigned pairs, which no other model has by chance."""
 
 MOST_REASONS = 3
 """The most decisions that are listed for an output."""
@@ -123,7 +123,7 @@ def at_the_same_level(
 
 
 class _Weights:
-    """What is known about two models in order to weigh their differences; found out when it is first needed."""
+    """The evidence about two models by which their differences are weighed; each part is found when it is first needed."""
 
     def __init__(
         self,
@@ -289,7 +289,7 @@ def with_unsigned_pairs(model: ir.Model) -> ir.Model:
 
 
 def _made(model: ir.Model) -> Iterator[ir.Value]:
-    """What nodes of the main graph make."""
+    """The outputs of nodes of the main graph."""
     return (value for node in model.graph for value in node.outputs if value.name)
 
 

@@ -1,4 +1,4 @@
-"""What pages consist of. Each block is drawn by the part of the template that has its `kind`."""
+"""The blocks of pages. Each block is drawn by the part of the template that has its `kind`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Bars:
         return max(min(max(ends, default=1.0), 1.5 * usual), self.mark or 0.0) or 1.0
 
     def share(self, value: float) -> float:
-        """Where a value lies, in percent of the longest bar."""
+        """The position of a value, in percent of the longest bar."""
         return round(100 * min(1.0, max(0.0, value / self.largest)), 2)
 
 
@@ -174,13 +174,13 @@ class Scatter:
         return low, max(high, low + 1)
 
     def across(self, x: float) -> float:
-        """Where a number lies on the horizontal axis; zero lies at its left end."""
+        """The position of a number on the horizontal axis; zero is at its left end."""
         low, high = self._span()
         share = (math.log10(x) - low) / (high - low) if x > 0 else 0.0
         return round(50 + (self.WIDTH - 70) * share, 1)
 
     def up(self, y: float) -> float:
-        """Where a number lies on the vertical axis."""
+        """The position of a number on the vertical axis."""
         return round(self.HEIGHT - 40 - (self.HEIGHT - 60) * y / self.top, 1)
 
     @property
@@ -199,7 +199,7 @@ class Scatter:
 
     @property
     def anchor(self) -> str:
-        """Which end of the name of the limit stands at its line: it lies within the plane."""
+        """The end of the limit's name that stands at its line, so that it lies within the plane."""
         return "start" if self.limit is None or self.across(self.limit) < self.WIDTH / 2 else "end"
 
     @property

@@ -34,7 +34,7 @@ _HYPHENED = r"((?<!\S)--[a-z]+(?:-[a-z]+)*|\d[\d.]*e-\d+)"
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{script}'; base-uri 'none'; form-action 'none'"
 )
-"""What a page may do: have its own looks and run its own script, and nothing of what names in it may hold."""
+"""The content security policy of a page: its own style and its own script, and nothing that names in it may hold."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

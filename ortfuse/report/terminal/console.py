@@ -83,7 +83,7 @@ def show_latencies(console: Console, found: Latencies, title: str) -> None:
 
 
 def show_written(console: Console, path: Path | None, what: str = "model") -> None:
-    """Where the result is, or how to get it written."""
+    """The place of the result, or how to get it written."""
     if path is not None:
         console.print(f"written: {path}", markup=False, highlight=False)
     else:

@@ -1,4 +1,4 @@
-"""Where the numbers come from that choices were made by, for the console and for pages."""
+"""Name the sources of the costs that choices were made by, for the terminal and for pages."""
 
 from __future__ import annotations
 

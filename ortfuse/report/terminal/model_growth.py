@@ -35,7 +35,7 @@ def size_line(report: RunReport, file_bytes: tuple[int | None, int | None] = (No
 
 
 def growth_remarks(report: RunReport) -> Iterator[str]:
-    """What made the constants grow, and which values were not folded so that they do not."""
+    """The causes of growth of the constants, and the values that were not folded to avoid it."""
     growth = {name: size for name, size in report.growth().items() if size > 0}
     if report.after.constants > report.before.constants and growth:
         passes = ", ".join(f"{name} {size_text(size)}" for name, size in list(growth.items())[:_MOST])

@@ -30,7 +30,7 @@ MOST_LEFT = 8
 """The weights without a site that are shown."""
 
 LEAST_SECONDS = 0.1
-"""What takes less is not named."""
+"""The least share that is named."""
 
 UNTIMED = "not timed, since another tool runs the result"
 
@@ -84,7 +84,7 @@ def size_text(count: int) -> str:
 
 
 def summary(outcome: Outcome) -> list[str]:
-    """What came out, in a few lines."""
+    """The outcome in a few lines."""
     unseen = "" if outcome.held_out is None else f", {outcome.held_out:.3g} on inputs that the search never saw"
     error = f"{outcome.metric} error {outcome.error:.3g}{unseen}; the bound is {outcome.bound:.3g}"
     if outcome.reason:

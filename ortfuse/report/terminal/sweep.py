@@ -15,7 +15,7 @@ from ortfuse.sweeping import Row, Sweep
 _STYLES = {"ok": "", "wrong": "bold red", "refused": "yellow", "crashed": "bold red", "hung": "bold red"}
 
 WIDE = 100
-"""Where a line has fewer letters, what a model took is left out for the sake of names."""
+"""On narrower lines the times of models are left out in favour of names."""
 
 
 def show_sweep(console: Console, found: Sweep) -> None:
@@ -61,7 +61,7 @@ def speed(row: Row) -> str:
 
 
 def summary(found: Sweep) -> str:
-    """What a sweep comes to, in a line."""
+    """The summary of a sweep, in a line."""
     fine = [row for row in found.rows if row.status == "ok"]
     said = f"{len(fine)} of {len(found.rows)} models {'is' if len(fine) == 1 else 'are'} ok"
     outcomes = Counter(row.outcome for row in found.rows)

@@ -62,7 +62,7 @@ def _table(title: str, rows: Sequence[tuple[str, Point]]) -> Fitting:
 
 
 def changed(point: Point, usual: object) -> str:
-    """What a choice changes, in words."""
+    """The changes of a choice, in words."""
     plain = dict(usual) if isinstance(usual, dict) else {}
     names = [f"{name}={value}" for name, value in point.choice.items() if name != "model" and plain.get(name) != value]
     return ", ".join([str(point.choice["model"]), *names])

@@ -1,4 +1,4 @@
-"""What there is to measure: each rule that is chosen by cost, at each of its typical sizes and in each element type."""
+"""List the measurements: each rule that is chosen by cost, at each of its typical sizes and in each element type."""
 
 from __future__ import annotations
 

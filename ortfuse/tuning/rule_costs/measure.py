@@ -95,8 +95,8 @@ def calibrate(
 ) -> Calibration:
     """Measure on this machine what each rule buys that is chosen by cost, at all its typical sizes.
 
-    What was measured before with this runtime, processor and number of threads is not measured again, so that a run that was
-    stopped goes on where it was. From then on `optimize` chooses by these costs.
+    Rules measured before with this runtime, processor and number of threads are not measured again, so that a stopped
+    run goes on where it was. From then on `optimize` chooses by these costs.
 
     Args:
         budget: The seconds after which no further measurement is begun; `None` for no limit.

@@ -1,8 +1,8 @@
-"""What the settings of a session buy for a model on this machine: each by itself, and those that pay together.
+"""Measure the speedup of session settings for a model on this machine: each by itself, and those that pay together.
 
 Each is measured beside the model in the session that is recommended without measuring, runs interleaved, each in a process of
 its own. One pays if the whole 95 % interval of its speedup is above `WORTH_IT`; what pays is then measured once more, together,
-because the best of several is likely to have been lucky. What changes outputs beyond rounding is left out.
+because the best of several is likely to have been lucky. Settings that change outputs beyond rounding are left out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OPTIMISERS: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class Effect:
-    """What settings buy.
+    """The speedup of settings.
 
     Attributes:
         settings: Their values by name.
@@ -82,7 +82,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class MeasuredSettings:
-    """What the settings of a session buy for a model.
+    """The speedups of session settings for a model.
 
     Attributes:
         model: The model file.
@@ -131,8 +131,8 @@ def calibrate_session(
 ) -> MeasuredSettings:
     """Measure on this machine what settings of a session buy for a model file, such as a result of `optimize`.
 
-    What pays is written beside the model and kept for models of the same structure, for which `optimize` recommends it from
-    then on.
+    Settings that pay are written beside the model. They are kept for models of the same structure, for which `optimize`
+    recommends them from then on.
 
     Args:
         model: The model file.
@@ -182,7 +182,7 @@ class _Trials:
         self._expected = Session(str(path)).run(inputs)
 
     def effect(self, settings: Mapping[str, Any]) -> Effect:
-        """What settings buy."""
+        """The speedup of settings."""
         try:
             rows = self._meter.measure(
                 {"": Candidate(self._path, {**self._given, **settings})},
@@ -195,7 +195,7 @@ class _Trials:
         return Effect(settings, rows[1].speedup, rows[1].speedup_bounds)
 
     def together(self, paying: Sequence[Effect]) -> Effect | None:
-        """What is worth setting, measured anew: all that pays by itself or, if that is no faster, the best of it."""
+        """The settings worth having, measured anew: all that pay by themselves or, if together no faster, the best."""
         if not paying:
             return None
         best = max(paying, key=lambda effect: effect.speedup)

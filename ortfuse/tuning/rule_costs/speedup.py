@@ -25,7 +25,7 @@ from ortfuse.verification.rule_tests.build_instances import Builder, element_typ
 from ortfuse.verification.rule_tests.run_instance import rewrite
 
 OPSET = 23
-"""Where models with attention end up."""
+"""The opset that models with attention end up at."""
 
 ROUNDS = 40
 """The most rounds."""

@@ -2,8 +2,8 @@
 
 Delta debugging narrows down the passes, then the rules and passes whose edits matter, then the single edits. For the edits, a
 binary search first finds the earliest one that moves the output with everything before it applied; delta debugging then
-finds which of the others it needs. That edit is cut out of the model and run, before and after, on the values that reach it
-in the model, and compared with float64. Whether it is rounding or a wrong rewrite is judged there, not by how far the
+finds which of the others it needs. The edit is cut out of the model. Both of its sides run on the values that reach it
+in the model, and are compared with float64. Whether it is rounding or a wrong rewrite is judged there, not by how far the
 model's outputs moved. A result that cannot be loaded or run, or that crashes the runtime, is neither and is reported as
 such.
 

@@ -51,7 +51,8 @@ def smallest(units: Sequence[T], shows: Callable[[Sequence[T]], bool], most_test
 def first_showing(count: int, shows: Callable[[int], bool]) -> int:
     """The `n` at which the effect first shows, found by binary search between 0, which does not show it, and `count`.
 
-    That is, `shows(n)` and not `shows(n - 1)`. If the effect comes and goes as `n` grows, this is one such place.
+    For the result, `shows(n)` holds and `shows(n - 1)` does not. If the effect comes and goes as `n` grows, this is one
+    such place.
     """
     low, high = 0, count
     while high - low > 1:

@@ -32,7 +32,7 @@ Nature = Literal["rounding", "approximation", "wrong rewrite", "does not run", "
 
 @dataclass(frozen=True)
 class Culprit(Judged):
-    """What is known about a suspected edit.
+    """The findings about a suspected edit.
 
     Attributes:
         name: The rule or pass; several passes if their edits cannot be told apart.

@@ -27,7 +27,7 @@ MOST_TRIED = 12
 ORIGINAL, RESULT = "original", "result"
 
 Left = tuple[str, str]
-"""What is left out: a pass, and a rule of it or an empty text for all of them."""
+"""The part that is left out: a pass, and a rule of it or an empty text for all of them."""
 
 Make = Callable[[Left], tuple[ir.Model, RunReport]]
 """Runs the pipeline on the model as it was, without a pass or a rule of it."""
@@ -72,7 +72,7 @@ class Slowdown:
 
     @property
     def offered(self) -> str:
-        """What the model is that is offered instead."""
+        """The kind of model that is offered instead."""
         return "the original" if self.report is None else f"the result without {_named(self.culprit)}"
 
     def text(self) -> str:
@@ -154,7 +154,7 @@ class _Search:
     made: dict[Left, tuple[ir.Model, RunReport]] = field(default_factory=dict)
 
     def costliest(self, left: Sequence[Left]) -> Left | None:
-        """What makes the result faster than anything else does if it is left out; `None` if nothing does."""
+        """The part without which the result is fastest; `None` if none helps."""
         models = {RESULT: self.result}
         for one in left[:MOST_TRIED]:
             self.progress(f"measuring without {_named(one)}")

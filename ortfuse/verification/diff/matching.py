@@ -98,7 +98,7 @@ class Matching:
     def _by_operands(self, ours: Nodes, theirs: Nodes, *, alone: bool) -> None:
         """Match what is left by operator and operands, in the order of the graphs.
 
-        Of nodes that match alike, as many have to be in both models if `alone`: of others, users tell better which is which.
+        With `alone`, nodes that match alike must be equally many in both models; otherwise their users tell them apart better.
         """
         keys: dict[ir.Value, int] = {}
         for value, twin in self.values.items():

@@ -1,7 +1,7 @@
 """Runs two models with all values inside as outputs, and finds the first tensor that is not the same.
 
-The first is the first in the order of execution of the first model, over all sets of inputs. What comes before it is the same in
-both, so that what computes it is what differs.
+The first is the first in the order of execution of the first model, over all sets of inputs. All tensors before it are
+the same in both, so that its producer is the difference.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def compare_tensors(
 def _without_counterpart(first: ir.Model, matching: Matching, differing: Collection[ir.Value]) -> set[ir.Value]:
     """The tensors that differ although what is computed from them does not: their counterparts are others in truth.
 
-    That is so where a scale went from one weight into another. It is known where a value that must be the same comes after.
+    This happens if a scale moved from one weight into another. It is known where a value that must be the same comes after.
     """
     reached: dict[ir.Value, bool] = {}
     found = set()

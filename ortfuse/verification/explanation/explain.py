@@ -99,7 +99,7 @@ class Missed:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What happened at the sites of a model.
+    """The fused sites of a model, and the near misses.
 
     Attributes:
         fused: The sites that rules fused, in the order of the graph.
@@ -371,7 +371,7 @@ def _unprepared(family: str, miss: NearMiss, prepared: Mapping[tuple[str, str], 
 def _stops_preparation(miss: NearMiss, preparing: Mapping[str, Rule]) -> bool:
     """Whether a rule that brings values into the form that the fusions of its family ask for was refused in the end.
 
-    Where such a fusion stops at that value, this tells more than what the value is computed by.
+    If such a fusion stops at that value, this tells more than the value's producer.
     """
     refused = miss.step != "pattern" and miss.refusal.code not in POINTLESS
     return miss.rule in preparing and refused and miss.root is not None
@@ -394,7 +394,7 @@ def described(miss: NearMiss, least: int) -> Missed:
 def _absent(before: Counts, sought: Iterable[Rule], hits: Mapping[str, int], taken: Collection[str]) -> dict[str, str]:
     """Why rules that were asked for have no site and no near miss.
 
-    `hits` are those of all rules in the run. Of rules with sites that were `taken`, those are the reason.
+    `hits` are those of all rules in the run. If a rule's sites were `taken`, those are the reason.
     """
     present: Counter[str] = Counter()
     for operator, count in before.operators.items():

@@ -1,4 +1,4 @@
-"""What was left as it is although a rule nearly takes it: one remark for each family, without anybody asking for it.
+"""Collect missed-optimization remarks: one for each family with a site that a rule nearly fuses, unasked.
 
 Only real candidates count, of rules that make an operator of several:
 
@@ -161,7 +161,7 @@ def _left_over(
 def _how_near(rule: Rule, miss: NearMiss, operators: Collection[str]) -> tuple[bool, int, int, int]:
     """How near a rule came, in a model of these operators.
 
-    Of rules that came as near as each other, the one that asks for less besides is more likely to be meant.
+    If rules came equally near, the one with fewer further conditions is more likely to be meant.
     """
     return miss.step != "pattern", miss.matched, -len(rule.matcher.required - set(operators)), -len(rule.guards)
 

@@ -423,7 +423,7 @@ def opsets_for(rule: Rule) -> list[int]:
 
 
 def missing_at_all(rule: Rule) -> str:
-    """What keeps a rule from having an opset: an operator or attribute that none of them has, or all parts together."""
+    """The reason why no opset has a rule's instance: an operator or attribute that none has, or all parts together."""
     for part in rule.pattern.walk():
         if isinstance(part, Op) and not any(exists(part, opset) for opset in OPSETS):
             if all(_schema(part, opset) is None for opset in OPSETS):

@@ -19,7 +19,7 @@ FAR = 1 << 62
 
 
 class InstanceBuilder(Protocol):
-    """What builds an instance of a rule (`ortfuse.verification.rule_tests.build_instances.Builder`), as far as is needed here.
+    """The builder of an instance (`ortfuse.verification.rule_tests.build_instances.Builder`), as far as is needed here.
 
     Attributes:
         chooser: What decides between variants.

@@ -42,7 +42,7 @@ MOST_LOST = 0.5
 class Rewritten:
     """The result of applying a rule to an instance; `error` describes what it raised.
 
-    Of a lossy rule, `defined` is the instance in which the definition of the rule was put instead of its replacement.
+    For a lossy rule, `defined` is the instance with the rule's definition in place of its replacement.
     """
 
     model: ir.Model
@@ -151,7 +151,7 @@ class Runner:
             return None
 
     def run_each(self, inputs: Sequence[Mapping[str, np.ndarray[Any, Any]]]) -> Iterator[Arrays | None]:
-        """What `run` gives for each of several sets of inputs; `refusal` is about the last one taken that has no outputs."""
+        """The results of `run` for each of several sets of inputs; `refusal` is about the last one taken that has no outputs."""
         for found in repeat("", len(inputs)) if self._session is None else self._session.run_each(inputs):
             if isinstance(found, str):
                 self.refusal = found or self.refusal

@@ -45,7 +45,7 @@ class Tried:
         return self.runner.run(instance.inputs(next(instance.bindings()), 0)) is not None
 
     def problem(self, rule: Rule, rewritten: Rewritten) -> str | None:
-        """What is wrong with `rewritten`, the result of `rule` on the model; an empty text if it is right.
+        """The error of `rewritten`, the result of `rule` on the model; an empty text if it is right.
 
         `None` if the model does not run, so that nothing can be said, or if the proof assumes that it does not occur.
         """
@@ -93,7 +93,7 @@ class Tried:
     def _disagreement(
         self, rule: Rule, kind: Kind, inputs: Mapping[str, Array], old: Arrays, new: Arrays, meant: Arrays | None
     ) -> str | None:
-        """What is wrong with one result, given what the model itself and, of a lossy rule, its definition give."""
+        """The error of one result, given the results of the model itself and of a lossy rule's definition."""
         if meant is not None:
             if kind != "zero" and is_far_from(old, meant):
                 return "the definition is something else than what it stands for in lower precision"

@@ -1,4 +1,4 @@
-"""What several pages show: the environment, latencies, parts of a model before and after."""
+"""Build the blocks that several pages share: the environment, latencies, parts of a model before and after."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ MOST_UNFOLDED = 24
 RATIOS = (
     "A speedup is the median of the ratios of runs side by side, which can differ from the ratio of the median times."
 )
-"""What is to be known about speedups beside median times."""
+"""A note on speedups beside median times."""
 
 BOUNDS = "The thin line and the numbers in parentheses are the bounds of the speedup with 95 % confidence."
-"""What is to be known about the bounds of speedups."""
+"""A note on the bounds of speedups."""
 
 _PACKAGES = ("onnx", "onnxruntime", "onnx_ir", "numpy")
 
 
 def environment() -> list[tuple[str, str]]:
-    """What results depend on, by name."""
+    """The conditions on which results depend, by name."""
     return [
         ("ortfuse", __version__),
         *((name, version(name)) for name in _PACKAGES),
@@ -136,7 +136,7 @@ def session_bars(rows: Sequence[SessionLatency]) -> Bars:
 
 
 def profile_bars(found: SideBySide, latencies: Sequence[Latency] = ()) -> Bars:
-    """Where the time of two models goes, operator by operator; what takes longest in either comes first.
+    """The time of two models operator by operator; those that take longest in either come first.
 
     Args:
         found: Their profiles.
@@ -254,7 +254,7 @@ def site(
 
 
 def _omitted(picture: Picture | None) -> str:
-    """What the caption of a drawing says of nodes that it leaves out."""
+    """The part of a drawing's caption about nodes that it leaves out."""
     if picture is None or not picture.omitted:
         return ""
     drawn = sum(box.kind == "op" for box in picture.boxes)

@@ -47,7 +47,7 @@ def optimisation_page(
     formulas: Mapping[str, str],
     profiles: SideBySide | None = None,
 ) -> Page:
-    """What was done to a model, what it bought, and what was not done.
+    """Show the rewrites of a model, their speedup, and the missed optimizations.
 
     Args:
         name: What the model is called.

@@ -35,7 +35,7 @@ _VIEWS = {
 
 
 def profile_page(model: str, found: Profile) -> Page:
-    """Where the time of a model goes.
+    """Show where the time of a model goes.
 
     Args:
         model: What the model is called.
@@ -174,7 +174,7 @@ def _roofline(found: Profile) -> Scatter:
 
 
 def _creation(found: Profile) -> list[Block]:
-    """What the runtime did when it created the session."""
+    """The runtime's changes at session creation."""
     if not found.creation.after:
         return []
     headings = ("operator", "in the model", "executed", "change")

@@ -16,7 +16,7 @@ from ortfuse.runtime.bench.number_format import digits
 
 
 def quantisation_page(name: str, found: Quantized, profiles: SideBySide | None = None) -> Page:
-    """Where lower precision was taken, what it bought, and what it cost."""
+    """Show the sites in lower precision, their speedup and their error."""
     outcome = found.outcome
     blocks: list[Block] = [Cards(_cards(outcome))]
     if outcome.latencies:

@@ -21,7 +21,7 @@ _TRIALS = (
 
 
 def tuning_page(name: str, tuned: Tuned) -> Page:
-    """What was tried, and what was best."""
+    """Show the trials and the best of them."""
     outcome = tuned.outcome
     best, usual = outcome.best, outcome.baseline.choice
     usual_is_best = best.number == outcome.baseline.number
@@ -58,7 +58,7 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
 
 
 def unmet_page(name: str, why: str, tried: Sequence[Point]) -> Page:
-    """What was tried where nothing keeps what was asked."""
+    """The trials of a search without a point that keeps all constraints."""
     usual = dict(tried[0].choice) if tried else {}
     blocks: list[Block] = [_trials(tried, usual)] if tried else []
     return Page(
@@ -77,7 +77,7 @@ def _trials(points: Sequence[Point], usual: object) -> Rows:
 
 
 def _measured(point: Point) -> tuple[str, ...]:
-    """The numbers of a trial; none of them where it was not measured. What was measured and computes something else has them."""
+    """The numbers of a trial; none of them where it was not measured. Trials that compute something else have them."""
     if not point.median_ms:
         return ("",) * 5
     speedup = "" if point.failure else speedup_cell(point.speedup, point.speedup_bounds)
