@@ -12,9 +12,10 @@ Conventions, which are those of the literature:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
@@ -22,6 +23,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.transfer.fact import Shape
 from ortfuse.ir import walk
 from ortfuse.ir.dims import DimLike, floor_div, product
+from ortfuse.ir.operators import Facet
 from ortfuse.ir.traits import (
     BROADCASTS,
     CONTROL_FLOW,
@@ -72,26 +74,23 @@ BLOCKED = "com.microsoft.nchwc"
 """The domain of the operators that the runtime executes in its blocked layout; shapes and costs are those of ai.onnx's."""
 
 
-def operator_of(node: ir.Node) -> str:
-    """The operator, with its domain unless that is ai.onnx or the one for the blocked layout."""
-    return f"{node.domain}.{node.op_type}" if node.domain not in ("", BLOCKED) else node.op_type
-
-
 def cost_of(node: ir.Node, facts: Known) -> Cost | None:
     """The cost of a node; `None` if the operator, or a shape or element type that matters, is not known."""
     if has(node, CONTROL_FLOW) or node.op_type == "Constant" or _is_free(node):
         return Cost()
-    place = _Place(node, facts)
+    function = COSTS.get(("" if node.domain == BLOCKED else node.domain, node.op_type)) or _by_traits(node)
+    if function is None:
+        return None
+    at = NodeSizes(node, facts)
     try:
-        macs = _products(place)
-        flops = 2 * macs if macs is not None else _operations(place)
-        return None if flops is None else Cost(macs or 0, flops, place.bytes())
-    except _UnknownError:
+        work = function(at)
+        return Cost(work.macs, work.flops, at.bytes())
+    except UnknownCostError:
         return None
 
 
-class _UnknownError(Exception):
-    pass
+class UnknownCostError(Exception):
+    """Raised inside a cost function if a shape or attribute that it needs is unknown."""
 
 
 T = TypeVar("T")
@@ -99,40 +98,48 @@ T = TypeVar("T")
 
 def _known(thing: T | None) -> T:
     if thing is None:
-        raise _UnknownError
+        raise UnknownCostError
     return thing
 
 
-class _Place:
-    """A node with what is known about its operands and results; whatever is not known raises `_UnknownError`."""
+class NodeSizes:
+    """A node with what is known about its operands and results; whatever is not known raises `UnknownCostError`."""
 
     def __init__(self, node: ir.Node, facts: Known) -> None:
         self.node, self._facts = node, facts
 
     def has(self, index: int) -> bool:
+        """Return whether the node has the operand."""
         return index < len(self.node.inputs) and self.node.inputs[index] is not None
 
     def shape(self, index: int) -> Shape:
+        """Return the shape of an operand."""
         return _known(self._facts.shape(self.node.inputs[index]) if self.has(index) else None)
 
     def size(self, index: int) -> DimLike:
+        """Return the number of elements of an operand."""
         return product(self.shape(index))
 
     def result(self, index: int = 0) -> Shape:
+        """Return the shape of a result."""
         return _known(self._facts.shape(self.node.outputs[index]))
 
     def results(self) -> DimLike:
+        """Return the number of elements of the first result."""
         return product(self.result())
 
     def integer(self, name: str, default: int = 0) -> int:
+        """Return an integer attribute; `default` if the node does not have it."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None or attribute.is_ref() else int(attribute.value)
 
     def integers(self, name: str) -> tuple[int, ...]:
+        """Return an attribute that is a list of integers; an empty one if the node does not have it."""
         attribute = self.node.attributes.get(name)
         return () if attribute is None or attribute.is_ref() else tuple(attribute.value)
 
     def text(self, name: str) -> str:
+        """Return a string attribute; an empty one if the node does not have it."""
         attribute = self.node.attributes.get(name)
         return "" if attribute is None or attribute.is_ref() else str(attribute.value)
 
@@ -140,7 +147,7 @@ class _Place:
         """The bytes of the operands and results, as far as the node moves them."""
         results = [value for value in self.node.outputs if value.name != "" and _is_used(value)]
         written = sum((self._bytes_of(value) for value in results), start=0)
-        if has(self.node, MOVES - JOINS - FILLS):
+        if has(self.node, _PICKS_ELEMENTS):
             further = [value for value in self.node.inputs[1:] if value is not None]
             return 2 * written + sum((self._bytes_of(value) for value in further), start=0)
         operands = dict.fromkeys(value for value in self.node.inputs if value is not None)
@@ -149,9 +156,13 @@ class _Place:
     def _bytes_of(self, value: ir.Value) -> DimLike:
         elements, dtype = product(_known(self._facts.shape(value))), _known(self._facts.dtype(value))
         if dtype == ir.DataType.STRING:
-            raise _UnknownError
+            raise UnknownCostError
         bits = int(dtype.bitwidth)
         return elements * (bits // 8) if bits >= 8 else floor_div(elements * bits, 8)
+
+
+_PICKS_ELEMENTS = MOVES - JOINS - FILLS
+"""Operators that read only what they write."""
 
 
 def _is_used(value: ir.Value) -> bool:
@@ -163,28 +174,56 @@ def _is_free(node: ir.Node) -> bool:
     return has(node, RESHAPES) or has(node, SIZES)
 
 
-def _products(place: _Place) -> DimLike | None:
-    """The multiply-accumulates of a node; `None` if it is no product."""
-    found = _PRODUCTS.get(operator_of(place.node))
-    return None if found is None else found(place)
+class Work(NamedTuple):
+    """The operations of one execution of a node; `macs` are those among them that are multiply-accumulates, two each."""
+
+    macs: DimLike
+    flops: DimLike
 
 
-def _operations(place: _Place) -> DimLike | None:
-    """The operations of a node that is no product; `None` if they are not known."""
-    node, name = place.node, operator_of(place.node)
-    if name in _PER_RESULT:
-        return _PER_RESULT[name] * place.results()
-    if name in _PER_OPERAND or has(node, REDUCES):
-        return _PER_OPERAND.get(name, 1) * place.size(0)
-    if name in _POOLS:
-        return place.results() * product(_within(place.integers("kernel_shape"), place.shape(0)))
-    if name == "Sum" or name == "Mean":
-        return len(node.inputs) * place.results()
-    if has(node, MOVES | RANDOM) or name in _NOTHING:
-        return 0
-    if has(node, ELEMENTWISE | BROADCASTS | QUANTISES | DEQUANTISES):
-        return place.results()
-    return None
+CostOf: TypeAlias = Callable[["NodeSizes"], Work]
+
+COSTS: Facet[CostOf] = Facet("cost", "multiply-accumulates and operations of one execution")
+
+cost = COSTS.register
+"""Register the decorated function as the cost of the given operators."""
+
+
+def macs(count: Callable[[NodeSizes], DimLike]) -> CostOf:
+    """Return the cost of a product, from a function that counts its multiply-accumulates."""
+
+    def work(at: NodeSizes) -> Work:
+        found = count(at)
+        return Work(found, 2 * found)
+
+    return work
+
+
+def per_result(operations: int) -> CostOf:
+    """Return the cost of an operator that takes so many operations for each element of its first result."""
+    return lambda at: Work(0, operations * at.results())
+
+
+def per_operand(operations: int) -> CostOf:
+    """Return the cost of an operator that takes so many operations for each element of its first operand."""
+    return lambda at: Work(0, operations * at.size(0))
+
+
+def nothing(at: NodeSizes) -> Work:
+    """Return the cost of an operator that computes nothing, beyond moving elements."""
+    return Work(0, 0)
+
+
+def _by_traits(node: ir.Node) -> CostOf | None:
+    """The cost of an operator that has no function of its own; `None` if its traits do not tell either."""
+    return next((function for trait, function in _BY_TRAIT if has(node, trait)), None)
+
+
+_BY_TRAIT: Sequence[tuple[AbstractSet[str], CostOf]] = (
+    (REDUCES, per_operand(1)),
+    (MOVES | RANDOM, nothing),
+    (ELEMENTWISE | BROADCASTS | QUANTISES | DEQUANTISES, per_result(1)),
+)
 
 
 def _within(kernel: Sequence[int], shape: Shape) -> list[DimLike]:
@@ -193,53 +232,53 @@ def _within(kernel: Sequence[int], shape: Shape) -> list[DimLike]:
     return [min(side, size) if isinstance(size, int) else side for side, size in sizes]
 
 
-def _matmul(a: int, b: int) -> Callable[[_Place], DimLike]:
+def _matmul(a: int, b: int) -> Callable[[NodeSizes], DimLike]:
     """A product of matrices, the operands of which are inputs `a` and `b`."""
 
-    def macs(place: _Place) -> DimLike:
-        left = place.shape(a)
-        if not left or not place.shape(b):
-            raise _UnknownError
-        return place.results() * left[-2 if place.integer("transA") and len(left) > 1 else -1]
+    def macs(at: NodeSizes) -> DimLike:
+        left = at.shape(a)
+        if not left or not at.shape(b):
+            raise UnknownCostError
+        return at.results() * left[-2 if at.integer("transA") and len(left) > 1 else -1]
 
     return macs
 
 
-def _convolution(weight: int) -> Callable[[_Place], DimLike]:
+def _convolution(weight: int) -> Callable[[NodeSizes], DimLike]:
     """Each result is a sum over the channels of its group and the kernel."""
-    return lambda place: place.results() * product(place.shape(weight)[1:])
+    return lambda at: at.results() * product(at.shape(weight)[1:])
 
 
-def _transposed_convolution(place: _Place) -> DimLike:
+def _transposed_convolution(at: NodeSizes) -> DimLike:
     """Each element of the input goes to all channels of its group and all of the kernel."""
-    return place.size(0) * product(place.shape(1)[1:])
+    return at.size(0) * product(at.shape(1)[1:])
 
 
-def _recurrent(place: _Place) -> DimLike:
+def _recurrent(at: NodeSizes) -> DimLike:
     """For each step and sample, the gates of all directions: the input's weights and the state's."""
-    steps, samples, _ = place.shape(0)
-    return steps * samples * (place.size(1) + place.size(2))
+    steps, samples, _ = at.shape(0)
+    return steps * samples * (at.size(1) + at.size(2))
 
 
-def _einsum(place: _Place) -> DimLike:
-    equation = place.text("equation").replace(" ", "")
+def _einsum(at: NodeSizes) -> DimLike:
+    equation = at.text("equation").replace(" ", "")
     if "." in equation or not equation:
-        raise _UnknownError
+        raise UnknownCostError
     terms = equation.partition("->")[0].split(",")
     sizes: dict[str, DimLike] = {}
     for index, letters in enumerate(terms):
-        for letter, dim in zip(letters, place.shape(index), strict=True):
+        for letter, dim in zip(letters, at.shape(index), strict=True):
             sizes[letter] = dim if sizes.get(letter, 1) == 1 else sizes[letter]
     return product(tuple(sizes.values())) * (len(terms) - 1)
 
 
-def _attention(place: _Place) -> DimLike:
+def _attention(at: NodeSizes) -> DimLike:
     """Scores and weighted values of ai.onnx Attention."""
-    heads, kv_heads = place.integer("q_num_heads"), place.integer("kv_num_heads")
+    heads, kv_heads = at.integer("q_num_heads"), at.integer("kv_num_heads")
     query, key, value = (
-        _heads_apart(place.shape(index), count) for index, count in enumerate((heads, kv_heads, kv_heads))
+        _heads_apart(at.shape(index), count) for index, count in enumerate((heads, kv_heads, kv_heads))
     )
-    total = key[2] + (place.shape(4)[2] if place.has(4) else 0)
+    total = key[2] + (at.shape(4)[2] if at.has(4) else 0)
     return query[0] * query[1] * query[2] * total * (query[3] + value[3])
 
 
@@ -247,111 +286,153 @@ def _heads_apart(shape: Shape, heads: int) -> Shape:
     if len(shape) == 4:
         return shape
     if len(shape) != 3 or not heads:
-        raise _UnknownError
+        raise UnknownCostError
     return shape[0], heads, shape[1], floor_div(shape[2], heads)
 
 
-def _multi_head_attention(place: _Place) -> DimLike:
+def _multi_head_attention(at: NodeSizes) -> DimLike:
     """Scores and weighted values of com.microsoft.MultiHeadAttention, unless its operands are packed."""
-    query, key, value = place.shape(0), place.shape(1), place.shape(2)
+    query, key, value = at.shape(0), at.shape(1), at.shape(2)
     if len(query) != 3:
-        raise _UnknownError
+        raise UnknownCostError
     merged = len(key) == 3
     total = key[1] if merged else key[2]
-    if place.has(6):
-        total = total + place.shape(6)[2]
+    if at.has(6):
+        total = total + at.shape(6)[2]
     width = value[2] if merged else value[1] * value[3]
     return query[0] * query[1] * total * (query[2] + width)
 
 
-def _packed_attention(place: _Place) -> DimLike:
+def _packed_attention(at: NodeSizes) -> DimLike:
     """com.microsoft.Attention: the projections of query, key and value, then scores and weighted values."""
-    batch, length, _ = place.shape(0)
-    widths = place.integers("qkv_hidden_sizes") or (floor_div(place.shape(1)[1], 3),) * 3
-    total = length + (place.shape(4)[3] if place.has(4) else 0)
-    return batch * length * place.size(1) + batch * length * total * (widths[0] + widths[2])
+    batch, length, _ = at.shape(0)
+    widths = at.integers("qkv_hidden_sizes") or (floor_div(at.shape(1)[1], 3),) * 3
+    total = length + (at.shape(4)[3] if at.has(4) else 0)
+    return batch * length * at.size(1) + batch * length * total * (widths[0] + widths[2])
 
 
-def _group_query_attention(place: _Place) -> DimLike:
-    batch, length, width = place.shape(0)
-    heads, groups = place.integer("num_heads"), place.integer("kv_num_heads")
-    if not place.has(1):
+def _group_query_attention(at: NodeSizes) -> DimLike:
+    batch, length, width = at.shape(0)
+    heads, groups = at.integer("num_heads"), at.integer("kv_num_heads")
+    if not at.has(1):
         width = floor_div(width, heads + 2 * groups) * heads
-    total = length + (place.shape(3)[2] if place.has(3) else 0)
+    total = length + (at.shape(3)[2] if at.has(3) else 0)
     return 2 * batch * length * total * width
 
 
-def _linear_attention(place: _Place) -> DimLike:
+def _linear_attention(at: NodeSizes) -> DimLike:
     """For each position and head, the state is changed and read, and read once more where it is corrected (the delta rule)."""
-    batch, length, width = place.shape(0)
-    state = floor_div(width, place.integer("q_num_heads")) * place.shape(2)[2]
-    return batch * length * state * (3 if "delta" in place.text("update_rule") else 2)
+    batch, length, width = at.shape(0)
+    state = floor_div(width, at.integer("q_num_heads")) * at.shape(2)[2]
+    return batch * length * state * (3 if "delta" in at.text("update_rule") else 2)
 
 
-_PRODUCTS: Mapping[str, Callable[[_Place], DimLike]] = {
-    "MatMul": _matmul(0, 1),
-    "Gemm": _matmul(0, 1),
-    "MatMulInteger": _matmul(0, 1),
-    "QLinearMatMul": _matmul(0, 3),
-    f"{MICROSOFT}.QGemm": _matmul(0, 3),
-    f"{MICROSOFT}.FusedMatMul": _matmul(0, 1),
-    f"{MICROSOFT}.FusedGemm": _matmul(0, 1),
-    f"{MICROSOFT}.DynamicQuantizeMatMul": _matmul(0, 1),
-    f"{MICROSOFT}.MatMulIntegerToFloat": _matmul(0, 1),
-    f"{MICROSOFT}.MatMulNBits": lambda place: place.size(0) * place.integer("N"),
-    "Einsum": _einsum,
-    "Conv": _convolution(1),
-    "ConvInteger": _convolution(1),
-    "DeformConv": _convolution(1),
-    "QLinearConv": _convolution(3),
-    f"{MICROSOFT}.FusedConv": _convolution(1),
-    f"{MICROSOFT}.QLinearConv": _convolution(3),
-    "ConvTranspose": _transposed_convolution,
-    "LSTM": _recurrent,
-    "GRU": _recurrent,
-    "RNN": _recurrent,
-    f"{MICROSOFT}.DynamicQuantizeLSTM": _recurrent,
-    "Attention": _attention,
-    f"{MICROSOFT}.LinearAttention": _linear_attention,
-    f"{MICROSOFT}.CausalConvWithState": _convolution(1),
-    f"{MICROSOFT}.MultiHeadAttention": _multi_head_attention,
-    f"{MICROSOFT}.Attention": _packed_attention,
-    f"{MICROSOFT}.GroupQueryAttention": _group_query_attention,
-}
-"""The multiply-accumulates of products."""
+cost(
+    "MatMul",
+    "Gemm",
+    "MatMulInteger",
+    f"{MICROSOFT}.FusedMatMul",
+    f"{MICROSOFT}.FusedGemm",
+    f"{MICROSOFT}.DynamicQuantizeMatMul",
+    f"{MICROSOFT}.MatMulIntegerToFloat",
+)(macs(_matmul(0, 1)))
+cost("QLinearMatMul", f"{MICROSOFT}.QGemm")(macs(_matmul(0, 3)))
+cost(f"{MICROSOFT}.MatMulNBits")(macs(lambda at: at.size(0) * at.integer("N")))
+cost("Einsum")(macs(_einsum))
+cost("Conv", "ConvInteger", "DeformConv", f"{MICROSOFT}.FusedConv", f"{MICROSOFT}.CausalConvWithState")(
+    macs(_convolution(1))
+)
+cost("QLinearConv", f"{MICROSOFT}.QLinearConv")(macs(_convolution(3)))
+cost("ConvTranspose")(macs(_transposed_convolution))
+cost("LSTM", "GRU", "RNN", f"{MICROSOFT}.DynamicQuantizeLSTM")(macs(_recurrent))
+cost("Attention")(macs(_attention))
+cost(f"{MICROSOFT}.LinearAttention")(macs(_linear_attention))
+cost(f"{MICROSOFT}.MultiHeadAttention")(macs(_multi_head_attention))
+cost(f"{MICROSOFT}.Attention")(macs(_packed_attention))
+cost(f"{MICROSOFT}.GroupQueryAttention")(macs(_group_query_attention))
+cost(f"{MICROSOFT}.QLinearConcat", "Resize", "Upsample")(per_result(0))
+cost(f"{MICROSOFT}.QLinearAdd", f"{MICROSOFT}.QLinearMul", f"{MICROSOFT}.QLinearLeakyRelu")(per_result(1))
+cost("Hardmax", "BatchNormalization", "Clip")(per_result(2))
+cost(
+    f"{MICROSOFT}.QuickGelu",
+    "Swish",
+    "Sigmoid",
+    f"{MICROSOFT}.QLinearSigmoid",
+    "RotaryEmbedding",
+    f"{MICROSOFT}.RotaryEmbedding",
+)(per_result(3))
+cost("LpNormalization", "HardSigmoid", "Mish")(per_result(4))
+cost(
+    "Softmax",
+    "LogSoftmax",
+    "RMSNormalization",
+    "SimplifiedLayerNormalization",
+    "Gelu",
+    f"{MICROSOFT}.Gelu",
+    "HardSwish",
+    f"{MICROSOFT}.QLinearSoftmax",
+)(per_result(5))
+cost(
+    "MeanVarianceNormalization",
+    "LRN",
+    f"{MICROSOFT}.SkipSimplifiedLayerNormalization",
+    f"{MICROSOFT}.BiasGelu",
+    f"{MICROSOFT}.BiasSoftmax",
+)(per_result(6))
+cost("InstanceNormalization")(per_result(7))
+cost("GroupNormalization", "LayerNormalization", f"{MICROSOFT}.FastGelu", "GridSample")(per_result(8))
+cost(f"{MICROSOFT}.SkipLayerNormalization")(per_result(9))
+cost("NegativeLogLikelihoodLoss")(per_operand(0))
+cost(
+    "ArgMax",
+    "ArgMin",
+    "CumSum",
+    "CumProd",
+    "TopK",
+    f"{MICROSOFT}.QLinearGlobalAveragePool",
+    f"{MICROSOFT}.QLinearReduceMean",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+)(per_operand(1))
+cost("ReduceL2", "ReduceSumSquare", "ReduceLogSumExp", "GlobalLpPool")(per_operand(2))
+cost("SoftmaxCrossEntropyLoss")(per_operand(6))
+cost(
+    "ConstantOfShape",
+    "Range",
+    "OneHot",
+    "EyeLike",
+    "ScatterElements",
+    "ScatterND",
+    "TensorScatter",
+    "NonZero",
+    "Dropout",
+    "SequenceAt",
+    "SequenceConstruct",
+    "SequenceEmpty",
+    "SequenceInsert",
+    "SequenceErase",
+    "SequenceLength",
+    "SplitToSequence",
+    "ConcatFromSequence",
+    "Optional",
+    "OptionalGetElement",
+    "OptionalHasElement",
+    "ReorderInput",
+    "ReorderOutput",
+)(nothing)
 
-_PER_RESULT: Mapping[str, int] = {
-    "Softmax": 5, "LogSoftmax": 5, "Hardmax": 2,
-    "BatchNormalization": 2, "InstanceNormalization": 7, "GroupNormalization": 8, "LayerNormalization": 8,
-    "MeanVarianceNormalization": 6, "LpNormalization": 4, "RMSNormalization": 5, "SimplifiedLayerNormalization": 5,
-    "LRN": 6, f"{MICROSOFT}.SkipLayerNormalization": 9, f"{MICROSOFT}.SkipSimplifiedLayerNormalization": 6,
-    "Gelu": 5, f"{MICROSOFT}.Gelu": 5, f"{MICROSOFT}.BiasGelu": 6, f"{MICROSOFT}.FastGelu": 8, f"{MICROSOFT}.QuickGelu": 3,
-    "HardSigmoid": 4, "HardSwish": 5, "Swish": 3, "Sigmoid": 3, "Mish": 4, "Clip": 2,
-    f"{MICROSOFT}.QLinearAdd": 1, f"{MICROSOFT}.QLinearMul": 1, f"{MICROSOFT}.QLinearConcat": 0, f"{MICROSOFT}.QLinearSoftmax": 5,
-    f"{MICROSOFT}.QLinearSigmoid": 3, f"{MICROSOFT}.QLinearLeakyRelu": 1, f"{MICROSOFT}.BiasSoftmax": 6,
-    "RotaryEmbedding": 3, f"{MICROSOFT}.RotaryEmbedding": 3, "Resize": 0, "Upsample": 0, "GridSample": 8,
-}  # fmt: skip
-"""Operations for each element of the result, where that is not 1."""
 
-_PER_OPERAND: Mapping[str, int] = {
-    "ReduceL2": 2, "ReduceSumSquare": 2, "ReduceLogSumExp": 2, "ArgMax": 1, "ArgMin": 1, "CumSum": 1, "CumProd": 1, "TopK": 1,
-    "SoftmaxCrossEntropyLoss": 6, "NegativeLogLikelihoodLoss": 0,
-    f"{MICROSOFT}.QLinearGlobalAveragePool": 1, f"{MICROSOFT}.QLinearReduceMean": 1,
-    "GlobalAveragePool": 1, "GlobalMaxPool": 1, "GlobalLpPool": 2,
-}  # fmt: skip
-"""Operations for each element of the first operand; 1 for all other reductions."""
+@cost("AveragePool", "MaxPool", "LpPool")
+def pool(at: NodeSizes) -> Work:
+    """Return the work of one operation for each element under the kernel."""
+    kernel = _within(at.integers("kernel_shape"), at.shape(0))
+    return Work(0, at.results() * product(kernel))
 
-_POOLS = frozenset({"AveragePool", "MaxPool", "LpPool"})
 
-_NOTHING = frozenset(
-    {
-        "ConstantOfShape", "Range", "OneHot", "EyeLike", "ScatterElements", "ScatterND", "TensorScatter", "NonZero", "Dropout",
-        "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceLength",
-        "SplitToSequence", "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement",
-        "ReorderInput", "ReorderOutput",
-    }
-)  # fmt: skip
-"""Operators that compute nothing, beyond those that move elements."""
+@cost("Sum", "Mean")
+def variadic(at: NodeSizes) -> Work:
+    """Return the work of one operation for each operand and element."""
+    return Work(0, len(at.node.inputs) * at.results())
 
 
 def total(model: ir.Model, facts: Facts) -> tuple[Cost, list[ir.Node]]:

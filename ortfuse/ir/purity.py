@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortfuse.ir.traits import KNOWN_DOMAINS, RANDOM, has
+from ortfuse.ir.traits import KNOWN_DOMAINS, PURE, RANDOM, has
 from ortfuse.ir.walk import subgraphs
 
 
@@ -28,7 +28,7 @@ class Purity:
             return not updates_statistics(node)
         if self._functions and node.op_identifier() in self._functions:
             return self._is_pure_function(node.op_identifier())
-        return node.domain in KNOWN_DOMAINS
+        return node.domain in KNOWN_DOMAINS or has(node, PURE)
 
     def _is_pure_function(self, identifier: ir.OperatorIdentifier) -> bool:
         """Whether no function reachable from this one contains an impure node. Each function is looked at once."""

@@ -6,7 +6,9 @@ domain is known to be ai.onnx, with `node.op_type in MOVES`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from weakref import WeakValueDictionary
 
 import onnx_ir as ir
 
@@ -106,7 +108,39 @@ RegexFullMatch StringConcat StringNormalizer StringSplit       : -
 """
 
 
-def _read(table: str) -> dict[str, frozenset[str]]:
+class OperatorSet(set[str]):
+    """A set of operators that grows when an operator is described. Unions, intersections and differences grow with it."""
+
+    __slots__ = ("_holds",)
+
+    def __init__(self, names: Iterable[str], holds: Callable[[str], bool] | None = None) -> None:
+        super().__init__(names)
+        self._holds = holds
+        if holds is not None:
+            _DERIVED[id(self)] = self
+
+    def renew(self, name: str) -> None:
+        """Bring a derived set up to date after the traits of an operator have changed."""
+        if self._holds is not None and self._holds(name):
+            self.add(name)
+        elif self._holds is not None:
+            self.discard(name)
+
+    def __or__(self, other: AbstractSet[str]) -> OperatorSet:  # type: ignore[override]
+        return OperatorSet(self.union(other), lambda name: name in self or name in other)
+
+    def __and__(self, other: AbstractSet[object]) -> OperatorSet:
+        return OperatorSet(self.intersection(other), lambda name: name in self and name in other)
+
+    def __sub__(self, other: AbstractSet[object]) -> OperatorSet:
+        return OperatorSet(self.difference(other), lambda name: name in self and name not in other)
+
+
+_DERIVED: WeakValueDictionary[int, OperatorSet] = WeakValueDictionary()
+"""The sets that are computed from others and still in use, in the order of their creation."""
+
+
+def _read(table: str) -> dict[str, OperatorSet]:
     """The operators of each trait."""
     found: dict[str, set[str]] = {}
     for row in filter(None, table.splitlines()):
@@ -115,10 +149,11 @@ def _read(table: str) -> dict[str, frozenset[str]]:
         prefix = f"{MICROSOFT}." if marked else ""
         for trait in traits.split():
             found.setdefault(trait, set()).update(prefix + name for name in names.split())
-    return {trait: frozenset(names) for trait, names in found.items()}
+    return {trait: OperatorSet(names) for trait, names in found.items()}
 
 
 _OPERATORS = _read(_TABLE)
+_OPERATORS["pure"] = OperatorSet(())
 
 MOVES = _OPERATORS["moves"]
 """The outputs consist of elements of the first input; nothing is computed."""
@@ -192,6 +227,9 @@ SIZES = _OPERATORS["sizes"]
 RANDOM = _OPERATORS["random"]
 """Draws random numbers or, like BeamSearch, may do so. Dropout does so only in training."""
 
+PURE = _OPERATORS["pure"]
+"""Deterministic and without side effects, though of a domain that is not known here."""
+
 CONTROL_FLOW = _OPERATORS["control"]
 """Operators of ai.onnx whose attributes are graphs."""
 
@@ -224,6 +262,25 @@ def operator_name(node: ir.Node) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
-def has(node: ir.Node, trait: frozenset[str]) -> bool:
+def traits_of(name: str) -> frozenset[str]:
+    """The traits of an operator, by name as in the table."""
+    return frozenset(trait for trait, operators in _OPERATORS.items() if name in operators)
+
+
+def add_traits(name: str, traits: Iterable[str]) -> None:
+    """Give an operator traits besides those that it has.
+
+    Raises:
+        ValueError: There is no such trait.
+    """
+    for trait in traits:
+        if trait not in _OPERATORS:
+            raise ValueError(f"{name}: there is no trait {trait}; there are {', '.join(sorted(_OPERATORS))}")
+        _OPERATORS[trait].add(name)
+    for derived in list(_DERIVED.values()):
+        derived.renew(name)
+
+
+def has(node: ir.Node, trait: AbstractSet[str]) -> bool:
     """Whether the node's operator, with its domain, is in the set."""
     return operator_name(node) in trait

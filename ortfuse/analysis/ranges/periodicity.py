@@ -12,7 +12,15 @@ from ortfuse.analysis.ranges import queries
 from ortfuse.analysis.ranges.end_columns import cuts_of_last_axis, gathers_whole_rows, last_stays_last
 from ortfuse.analysis.ranges.queries import Asking, Question, Values
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, RESHAPES
+from ortfuse.ir.operators import Facet
+from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, RESHAPES, has
+
+_Answer: TypeAlias = Callable[[Asking], bool]
+
+PERIODS: Facet[_Answer] = Facet("periodicity", "whether the last axis of an output repeats its numbers")
+
+periods = PERIODS.register
+"""Register the decorated function for the given operators, which are not elementwise."""
 
 
 class Repeats(Question):
@@ -28,7 +36,7 @@ class Repeats(Question):
             array = values.constant(fact)
             return array is not None and self._is_repeated(array)
         node = value.producer()
-        function = None if node is None or node.domain else _function(node.op_type)
+        function = None if node is None else PERIODS.of(node) or (_by_element if has(node, _BY_ELEMENT) else None)
         if function is None or node is None or not fact.shape or _is_odd(fact.shape[-1]):
             return False
         try:
@@ -49,9 +57,6 @@ def _is_odd(dim: DimLike) -> bool:
     return isinstance(dim, int) and dim % 2 == 1
 
 
-_Answer: TypeAlias = Callable[[Asking], bool]
-
-
 def _in_pairs(op: Asking) -> bool:
     return isinstance(op.question, Repeats) and op.question.in_pairs
 
@@ -70,6 +75,7 @@ def _by_element(op: Asking) -> bool:
     return True
 
 
+@periods("Concat")
 def _concat(op: Asking) -> bool:
     """Along the last axis: the same tensor twice, or operands that all consist of pairs. Else: if all operands repeat."""
     rank = len(op.known_shape(0))
@@ -90,12 +96,14 @@ def _keeps_size(op: Asking) -> bool:
     return bool(before) and before[-1] == after[-1]
 
 
+@periods("Expand")
 def _expand(op: Asking) -> bool:
     """A single number for the whole axis, or a repeating operand."""
     before = op.known_shape(0)
     return not before or before[-1] == 1 or (_keeps_size(op) and _operand_repeats(op))
 
 
+@periods("Tile")
 def _tile(op: Asking) -> bool:
     """A single number for the whole axis, an even number of copies, or a repeating operand."""
     copies = op.constants(1)[-1]
@@ -109,6 +117,7 @@ def _even(op: Asking) -> bool:
     return isinstance(size, int) and size % 2 == 0
 
 
+@periods(*RESHAPES)
 def _reshape(op: Asking) -> bool:
     """A repeating operand if the last axis keeps its size; pairs also if they had an axis of their own."""
     if _keeps_size(op):
@@ -122,17 +131,8 @@ def _if_last_axis_is_kept(kept: _Answer) -> _Answer:
     return lambda op: _keeps_size(op) and kept(op) and _operand_repeats(op)
 
 
-_FUNCTIONS: dict[str, _Answer] = {
-    "Concat": _concat,
-    "Expand": _expand,
-    "Tile": _tile,
-    **dict.fromkeys(RESHAPES, _reshape),
-    "Gather": _if_last_axis_is_kept(gathers_whole_rows),
-    "Slice": _if_last_axis_is_kept(lambda op: not cuts_of_last_axis(op)),
-    "Transpose": _if_last_axis_is_kept(last_stays_last),
-}
+periods("Gather")(_if_last_axis_is_kept(gathers_whole_rows))
+periods("Slice")(_if_last_axis_is_kept(lambda op: not cuts_of_last_axis(op)))
+periods("Transpose")(_if_last_axis_is_kept(last_stays_last))
+
 _BY_ELEMENT = ELEMENTWISE | BROADCASTS
-
-
-def _function(op_type: str) -> _Answer | None:
-    return _FUNCTIONS.get(op_type) or (_by_element if op_type in _BY_ELEMENT else None)

@@ -28,7 +28,8 @@ from ortfuse.analysis.ranges.range import (
 )
 from ortfuse.analysis.transfer.fact import INTEGERS, Fact
 from ortfuse.analysis.transfer.op import Op, UnknownError
-from ortfuse.ir.traits import BROADCASTS, operator_name
+from ortfuse.ir.operators import Facet
+from ortfuse.ir.traits import BROADCASTS
 
 NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)
 """What a function raises if it needs something unknown, or if a node violates its operator's specification."""
@@ -203,20 +204,18 @@ class Asking(Op):
 
 Answer: TypeAlias = "Callable[[Asking], Range | None]"
 
-RANGES: dict[str, Answer] = {}
-"""The functions that compute the ranges of outputs, by operator: `Relu`, `com.microsoft.FusedConv`."""
+RANGES: Facet[Answer] = Facet("range", "the numbers that the elements of an output can be")
 
-BY_ELEMENT: set[str] = set()
-"""Operators whose function may be given part of each operand's elements, as long as the parts correspond."""
+BY_ELEMENT: Facet[Answer] = Facet("range_by_element", "`range`, if it may be given part of each operand's elements")
+"""The function of `RANGES` again, if it may be given part of each operand's elements, as long as the parts correspond."""
 
 
-def ranges(*op_types: str, by_element: bool = False) -> Callable[[Answer], Answer]:
+def ranges(*operators: str, by_element: bool = False) -> Callable[[Answer], Answer]:
     """Register the decorated function for the given operators."""
 
     def register(function: Answer) -> Answer:
-        RANGES.update(dict.fromkeys(op_types, function))
-        if by_element:
-            BY_ELEMENT.update(op_types)
+        for facet in (RANGES, BY_ELEMENT) if by_element else (RANGES,):
+            facet.register(*operators)(function)
         return function
 
     return register
@@ -251,7 +250,7 @@ class RangeOf(Question):
         node = value.producer()
         if node is None:
             return None
-        function = RANGES.get(operator_name(node))
+        function = RANGES.of(node)
         if function is None and (node.domain or self._assuming is None):
             return None
         asking = Asking(node, value, self, values)
@@ -290,7 +289,7 @@ class EndColumn(Question):
             if array is not None:
                 return of_array(array[..., -1 if self.last else 0] if array.ndim and array.size else array)
         node = value.producer()
-        function = None if node is None or node.domain else _column_function(node.op_type)
+        function = None if node is None else COLUMNS.of(node) or BY_ELEMENT.of(node)
         if function is not None and node is not None:
             try:
                 found = function(Asking(node, value, self, values))
@@ -302,22 +301,11 @@ class EndColumn(Question):
         return whole
 
 
-COLUMNS: dict[str, Answer] = {}
-"""The functions for the first and the last column of outputs, by operator, for operators that are not elementwise."""
+COLUMNS: Facet[Answer] = Facet("end_column", "the numbers in the first and the last column of an output")
+"""The functions for the first and the last column of outputs, for operators that are not elementwise."""
 
-
-def columns(*op_types: str) -> Callable[[Answer], Answer]:
-    """Register the decorated function for the first and the last column of the outputs of the given operators."""
-
-    def register(function: Answer) -> Answer:
-        COLUMNS.update(dict.fromkeys(op_types, function))
-        return function
-
-    return register
-
-
-def _column_function(op_type: str) -> Answer | None:
-    return COLUMNS.get(op_type) or (RANGES[op_type] if op_type in BY_ELEMENT else None)
+columns = COLUMNS.register
+"""Register the decorated function for the first and the last column of the outputs of the given operators."""
 
 
 class FillOf(Question):
@@ -352,7 +340,7 @@ def _is_varied(value: ir.Value, values: Values) -> bool:
         fact, node = values.analysis.fact(value), value.producer()
         if fact.is_constant or fact.dtype in INTEGERS:
             continue
-        if node is None or operator_name(node) not in RANGES:
+        if node is None or RANGES.of(node) is None:
             return True
         if node.op_type in _KEEPS_VARIETY and len(seen) < _MOST_LOOKED_AT:
             operands = node.inputs[: 2 if node.op_type in BROADCASTS else 1]

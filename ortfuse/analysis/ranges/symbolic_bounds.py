@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ortfuse.analysis.ranges.queries import NOT_KNOWN, Asking, Question, Values
 from ortfuse.analysis.transfer.op import UnknownError
 from ortfuse.ir.dims import DimLike, at_most, maximum, minimum
+from ortfuse.ir.operators import Facet
 from ortfuse.ir.traits import FILLS, JOINS, MOVES
 
 _LARGEST = 1 << 48
@@ -30,6 +31,12 @@ class Ends(NamedTuple):
     high: DimLike
 
 
+BOUNDS: Facet[Callable[[Asking], Ends]] = Facet("symbolic_bounds", "between which sizes the numbers of an output lie")
+
+bounds = BOUNDS.register
+"""Register the decorated function for the given operators."""
+
+
 class EndsOf(Question):
     """Between which sizes do the elements lie?"""
 
@@ -43,7 +50,7 @@ class EndsOf(Question):
             fits = all(abs(element) <= _LARGEST for element in known if isinstance(element, int))
             return Ends(minimum(*known), maximum(*known)) if fits else None
         node = value.producer()
-        function = None if node is None or node.domain else _ENDS.get(node.op_type)
+        function = None if node is None else BOUNDS.of(node)
         if function is None or node is None:
             return None
         try:
@@ -64,6 +71,7 @@ def _demand_wide(op: Asking) -> None:
         raise UnknownError
 
 
+@bounds("Range")
 def _counted(op: Asking) -> Ends:
     """From the start up to the last number before the limit, upwards."""
     _demand_wide(op)
@@ -73,10 +81,12 @@ def _counted(op: Asking) -> Ends:
     return Ends(start.low, limit.high - 1)
 
 
+@bounds(*(MOVES - JOINS - FILLS))
 def _moved(op: Asking) -> Ends:
     return _of(op, 0)
 
 
+@bounds("Cast")
 def _cast(op: Asking) -> Ends:
     """The same numbers, if they fit into the type."""
     found = _of(op, 0)
@@ -99,24 +109,18 @@ def _is_wide(op: Asking) -> bool:
     return op.result_dtype is ir.DataType.INT64
 
 
+@bounds("Add")
 def _sum(op: Asking) -> Ends:
     _demand_wide(op)
     first, second = _of(op, 0), _of(op, 1)
     return Ends(first.low + second.low, first.high + second.high)
 
 
+@bounds("Sub")
 def _difference(op: Asking) -> Ends:
     _demand_wide(op)
     first, second = _of(op, 0), _of(op, 1)
     return Ends(first.low - second.high, first.high - second.low)
 
-
-_ENDS: dict[str, Callable[[Asking], Ends]] = {
-    **dict.fromkeys(MOVES - JOINS - FILLS, _moved),
-    "Cast": _cast,
-    "Range": _counted,
-    "Add": _sum,
-    "Sub": _difference,
-}
 
 ENDS = EndsOf()

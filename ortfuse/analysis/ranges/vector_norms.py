@@ -22,7 +22,8 @@ from ortfuse.analysis.ranges.range import Range
 from ortfuse.analysis.transfer.fact import Fact, Shape
 from ortfuse.analysis.transfer.op import UnknownError, normalize_axes
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.traits import MICROSOFT, RESHAPES, operator_name
+from ortfuse.ir.operators import Facet
+from ortfuse.ir.traits import MICROSOFT, RESHAPES
 
 _LARGEST = 1 << 25
 """The most elements of a weight that is read for this."""
@@ -56,7 +57,7 @@ class NormOf(Question):
         if fact.is_constant:
             return self._of_constant(fact)
         node = value.producer()
-        function = None if node is None else NORMS.get(operator_name(node))
+        function = None if node is None else NORMS.of(node)
         found = None
         if node is not None and function is not None:
             with suppress(*NOT_KNOWN):
@@ -103,18 +104,10 @@ def largest_magnitude(found: Range | None) -> float | None:
 
 Answer: TypeAlias = Callable[[Asking], "float | None"]
 
-NORMS: dict[str, Answer] = {}
-"""The functions that bound the norms of outputs, by operator."""
+NORMS: Facet[Answer] = Facet("norm", "an upper bound of the Euclidean norm of the vectors along an axis")
 
-
-def norms(*op_types: str) -> Callable[[Answer], Answer]:
-    """Register the decorated function for the given operators."""
-
-    def register(function: Answer) -> Answer:
-        NORMS.update(dict.fromkeys(op_types, function))
-        return function
-
-    return register
+norms = NORMS.register
+"""Register the decorated function for the given operators."""
 
 
 def _question(op: Asking) -> NormOf:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.transfer.fact import NOTHING, Elements, Fact, Shape
 from ortfuse.ir.dims import DimLike
+from ortfuse.ir.operators import Facet
 
 
 class UnknownError(Exception):
@@ -208,16 +209,7 @@ def normalize_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 Transfer: TypeAlias = Callable[[Op], "Fact | tuple[Fact, ...]"]
 
-TRANSFERS: dict[tuple[str, str], Transfer] = {}
-"""The transfer functions by (domain, op_type)."""
+TRANSFERS: Facet[Transfer] = Facet("shape", "the facts of the outputs: element types, shapes, symbolic elements")
 
-
-def transfer(*op_types: str, domain: str = "") -> Callable[[Transfer], Transfer]:
-    """Register the decorated function as the transfer function of the given operators."""
-
-    def register(function: Transfer) -> Transfer:
-        for op_type in op_types:
-            TRANSFERS[domain, op_type] = function
-        return function
-
-    return register
+transfer = TRANSFERS.register
+"""Register the decorated function as the transfer function of the given operators."""

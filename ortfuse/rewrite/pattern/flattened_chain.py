@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -50,7 +51,7 @@ def flatten(root: ir.Value, product: bool, facts: Facts) -> Tree:
     return Tree(entries, _mark_leaves(entries))
 
 
-def _expand(entries: list[Entry], index: int, ops: frozenset[str], product: bool, facts: Facts) -> None:
+def _expand(entries: list[Entry], index: int, ops: AbstractSet[str], product: bool, facts: Facts) -> None:
     entry = entries[index]
     value = entry.value
     if value is None or entry.scalar is not None:

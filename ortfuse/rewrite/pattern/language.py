@@ -415,7 +415,7 @@ class Chain(Pattern):
 class Sum(Chain):
     """Terms added or subtracted in any order and nesting, plus a scalar constant."""
 
-    ops = SUM
+    ops = frozenset(SUM)
     neutral = 0.0
 
     @classmethod
@@ -433,7 +433,7 @@ class Sum(Chain):
 class Product(Chain):
     """Factors multiplied or divided in any order and nesting, times a scalar coefficient."""
 
-    ops = PRODUCT
+    ops = frozenset(PRODUCT)
     neutral = 1.0
 
     @classmethod

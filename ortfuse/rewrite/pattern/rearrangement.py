@@ -9,7 +9,7 @@ from ortfuse.ir.traits import RESHAPES
 from ortfuse.rewrite.pattern.axes import axes_of
 from ortfuse.rewrite.pattern.language import Pattern, bare
 
-_MOVES = RESHAPES | {"Transpose"}
+_MOVES = frozenset({*RESHAPES, "Transpose"})
 MOST_MOVES = 6
 """The most nodes that a rearrangement may consist of: TorchScript takes pixels apart by as many."""
 

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.rewrite.pattern.parameters import attribute_value
 from ortfuse.transforms.layout.builder import Draft
-from ortfuse.transforms.layout.layout_op import Port, State, Unit
+from ortfuse.transforms.layout.layout_op import Port, State, Unit, layout
 from ortfuse.transforms.layout.permutation import Order, unmoved
 from ortfuse.transforms.layout.transpose_elements import typical_elements
 
@@ -61,6 +61,7 @@ class Term:
         return "".join(self.labels[axis] for axis in state.orders[0])
 
 
+@layout("Einsum")
 def equation(node: ir.Node, facts: Facts) -> list[Unit]:
     """The operands and the result of an Einsum as units; none if its equation is implicit, repeats labels or leaves some out."""
     terms = _terms(attribute_value(node, "equation", facts))

@@ -14,7 +14,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import reshape_target
 from ortfuse.rewrite.pattern.parameters import attribute_value
 from ortfuse.transforms.layout.builder import Draft
-from ortfuse.transforms.layout.layout_op import Port, State
+from ortfuse.transforms.layout.layout_op import Port, State, layout
 from ortfuse.transforms.layout.permutation import Order, is_unmoved, unmoved
 from ortfuse.transforms.layout.reshape import Shape, reshaped
 
@@ -86,3 +86,6 @@ def flattened(node: ir.Node, facts: Facts) -> Flattened | None:
     port = Port(found.ports[0].value, 0, False, unmoved(len(found.shapes[0])))
     by_column = bool(attribute_value(node, "transB", facts))
     return Flattened(node, (port,), flatten, found.shapes, axes, tuple(sizes), by_column)
+
+
+layout("Gemm")(flattened)

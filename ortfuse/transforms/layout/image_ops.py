@@ -14,15 +14,8 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.traits import MICROSOFT
 from ortfuse.rewrite.pattern.parameters import attribute_value, parameter
 from ortfuse.transforms.layout.builder import Draft
-from ortfuse.transforms.layout.layout_op import Framed, Port, Unit, nothing
+from ortfuse.transforms.layout.layout_op import Framed, Port, Unit, layout, nothing
 from ortfuse.transforms.layout.permutation import Order, unmoved
-
-POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"}) | {
-    f"{MICROSOFT}.QLinearGlobalAveragePool"
-}
-CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "QLinearConv", f"{MICROSOFT}.FusedConv"})
-NORMALISES_CHANNELS = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"})
-RESIZES = frozenset({"Resize", "Upsample"})
 
 _SINCE_REGION = 11
 """The opset from which on Resize has a region as its second input."""
@@ -43,6 +36,10 @@ _PER_AXIS = ("kernel_shape", "strides", "dilations", "output_padding", "output_s
 """Attributes with a number for each axis behind the channels."""
 
 
+@layout(
+    *("AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"),
+    f"{MICROSOFT}.QLinearGlobalAveragePool",
+)
 def pool(node: ir.Node, facts: Facts) -> Unit | None:
     """A pool without indices, with channels first."""
     if sum(output.name != "" for output in node.outputs) > 1 or attribute_value(node, "channels_last", facts):
@@ -50,6 +47,7 @@ def pool(node: ir.Node, facts: Facts) -> Unit | None:
     return _of_images(node, facts, _windows(node))
 
 
+@layout("Conv", "ConvInteger", "ConvTranspose", "QLinearConv", f"{MICROSOFT}.FusedConv")
 def convolution(node: ir.Node, facts: Facts) -> Unit | None:
     """A convolution with constant weights; to that of FusedConv, something of its shape may be added."""
     position = _WEIGHTS.get(node.op_type, 1)
@@ -106,6 +104,7 @@ def _unit(
     return Framed(node, tuple(ports), rank, allows, write)
 
 
+@layout("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN")
 def normalisation(node: ir.Node, facts: Facts) -> Unit | None:
     """A normalisation whose channels are the second axis; only some are indifferent to where the batch is."""
     if sum(output.name != "" for output in node.outputs) > 1 or attribute_value(node, "training_mode", facts):
@@ -117,6 +116,7 @@ def normalisation(node: ir.Node, facts: Facts) -> Unit | None:
     return _of_images(node, facts, nothing)
 
 
+@layout("Resize", "Upsample")
 def resize(node: ir.Node, facts: Facts) -> Unit | None:
     """Resizing: nearest neighbours along any axes, interpolation with the batch first and the channels second or last."""
     mode = attribute_value(node, "mode", facts)

@@ -13,10 +13,11 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.rewrite.pattern.parameters import attribute_value
 from ortfuse.transforms.layout.builder import Draft
-from ortfuse.transforms.layout.layout_op import Framed, Port, Unit
+from ortfuse.transforms.layout.layout_op import Framed, Port, Unit, layout
 from ortfuse.transforms.layout.permutation import Order, restricted
 
 
+@layout("GatherND")
 def gather_nd(node: ir.Node, facts: Facts) -> Unit | None:
     """Slices of the first operand at coordinates behind the axes of the batch."""
     data, places, count = _known(node, facts)
@@ -28,6 +29,7 @@ def gather_nd(node: ir.Node, facts: Facts) -> Unit | None:
     return _in_groups(node, facts, groups, members, (0, 1, 3), still={2})
 
 
+@layout("ScatterND")
 def scatter_nd(node: ir.Node, facts: Facts) -> Unit | None:
     """Slices of the last operand at coordinates; they stay in their sequence, since later ones replace earlier ones."""
     data, places, count = _known(node, facts)
@@ -38,6 +40,7 @@ def scatter_nd(node: ir.Node, facts: Facts) -> Unit | None:
     return _in_groups(node, facts, groups, members, (1, 2), still={0, 1})
 
 
+@layout("GridSample")
 def grid_sample(node: ir.Node, facts: Facts) -> Unit | None:
     """Pixels at the coordinates of a grid, [n, height, width, 2]: those of the grid may be moved with those of the result."""
     rank = facts.rank(node.inputs[0])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.ir.operators import key_of
 from ortfuse.ir.traits import (
     ALONG_AXIS,
     BROADCASTS,
@@ -20,18 +21,25 @@ from ortfuse.ir.traits import (
     PARAMETER_INPUTS,
     REDUCES,
     TRAILING,
+    OperatorSet,
     has,
+    operator_name,
 )
 from ortfuse.rewrite.pattern.parameters import UNKNOWN, attribute_value, parameter
-from ortfuse.transforms.layout import image_ops, indexed_ops, positional_ops, quantized
+from ortfuse.transforms.layout import (
+    einsum,
+    flattened_matmul,
+    image_ops,
+    indexed_ops,
+    matmul,
+    positional_ops,
+    quantized,
+    reshape,
+)
 from ortfuse.transforms.layout.builder import Draft
-from ortfuse.transforms.layout.einsum import equation
-from ortfuse.transforms.layout.flattened_matmul import flattened
-from ortfuse.transforms.layout.layout_op import Framed, Unit
-from ortfuse.transforms.layout.matmul import product
+from ortfuse.transforms.layout.layout_op import LAYOUTS, Framed, Interface, Unit, layout
 from ortfuse.transforms.layout.permutation import Order
 from ortfuse.transforms.layout.ports import is_movable, is_single, keeps_last, operand_of, rank_of, results_of
-from ortfuse.transforms.layout.reshape import reshaped
 from ortfuse.transforms.layout.transpose_elements import typical_elements
 
 _SINCE_REPEATS = 6
@@ -41,9 +49,23 @@ _SINCE_AXES = 13
 """The opset from which on Softmax, LogSoftmax and Hardmax work along one axis; before, on all axes from one on."""
 
 
+__all__ = [
+    "einsum",
+    "flattened_matmul",
+    "image_ops",
+    "indexed_ops",
+    "is_movable_operator",
+    "matmul",
+    "positional_ops",
+    "quantized",
+    "reshape",
+    "units_of",
+]
+
+
 def units_of(node: ir.Node, facts: Facts) -> list[Unit]:
     """The units that a node consists of; none if it fixes the order of its operands and results."""
-    kind = next((make for traits, make in _KINDS if has(node, traits)), None)
+    kind = LAYOUTS.of(node) or next((make for trait, make in _BY_TRAIT if has(node, trait)), None)
     if kind is None or not node.inputs or any(attribute.is_ref() for attribute in node.attributes.values()):
         return []
     ranks = [facts.rank(value) for value in (*node.inputs, *node.outputs) if value is not None and value.name != ""]
@@ -52,9 +74,10 @@ def units_of(node: ir.Node, facts: Facts) -> list[Unit]:
     found = kind(node, facts)
     if found is None:
         return []
-    return list(found) if isinstance(found, list) else [found]
+    return list(found) if isinstance(found, Sequence) else [found]
 
 
+@layout(f"{MICROSOFT}.QLinearLeakyRelu", f"{MICROSOFT}.QLinearSigmoid")
 def _elementwise(node: ir.Node, facts: Facts) -> Unit | None:
     """One operand; the others are single numbers, or a bias for the last axis."""
     rank = rank_of(node.inputs[0], facts)
@@ -68,11 +91,12 @@ def _elementwise(node: ir.Node, facts: Facts) -> Unit | None:
     return Framed(node, ports, rank, keeps_last(rank)) if biased else Framed(node, ports, rank)
 
 
+@layout(*quantized.PAIRS)
 def _broadcast(node: ir.Node, facts: Facts) -> Unit | None:
     rank = rank_of(node.outputs[0], facts)
     if "axis" in node.attributes or "broadcast" in node.attributes:
         return None  # as before opset 7
-    data = (0, 3) if has(node, quantized.PAIRS) else range(len(node.inputs))
+    data = (0, 3) if operator_name(node) in quantized.PAIRS else range(len(node.inputs))
     if not all(index in data or is_single(value, facts) for index, value in enumerate(node.inputs)):
         return None
     moved = [index for index in data if is_movable(node.inputs[index], facts)]
@@ -170,6 +194,7 @@ def _trailing(node: ir.Node, facts: Facts) -> Unit | None:
     return Framed(node, ports, rank, lambda order: order[axis:] == last)
 
 
+@layout("Slice")
 def _slice(node: ir.Node, facts: Facts) -> Unit | None:
     rank, axes = rank_of(node.inputs[0], facts), parameter(node, "axes", facts)
     if axes is None and len(node.inputs) > 1:
@@ -196,6 +221,7 @@ def _one_to_one(node: ir.Node, rank: int, write: Callable[[Draft, Order], None])
     return Framed(node, (operand, *results_of(node, range(rank))), rank, rewrite=write)
 
 
+@layout("Pad")
 def _pad(node: ir.Node, facts: Facts) -> Unit | None:
     rank = rank_of(node.inputs[0], facts)
     chosen = node.inputs[3] if len(node.inputs) > 3 else None
@@ -219,6 +245,7 @@ def _pad(node: ir.Node, facts: Facts) -> Unit | None:
     return _one_to_one(node, rank, write)
 
 
+@layout("Tile")
 def _tile(node: ir.Node, facts: Facts) -> Unit | None:
     rank, repeats = rank_of(node.inputs[0], facts), parameter(node, "repeats", facts)
     if not isinstance(repeats, tuple | list) or len(repeats) != rank or not _are_ints(repeats):
@@ -232,6 +259,7 @@ def _are_ints(numbers: Iterable[object]) -> bool:
     return all(isinstance(number, int) for number in numbers)
 
 
+@layout("Expand")
 def _expand(node: ir.Node, facts: Facts) -> Unit | None:
     rank, own, shape = rank_of(node.outputs[0], facts), rank_of(node.inputs[0], facts), facts.const(node.inputs[1])
     if shape is None and facts.shape(node.inputs[1]) != (rank,):
@@ -250,6 +278,7 @@ def _expand(node: ir.Node, facts: Facts) -> Unit | None:
     return Framed(node, ports, rank, rewrite=write, aligns=True)
 
 
+@layout("Squeeze", "Unsqueeze")
 def _squeeze(node: ir.Node, facts: Facts) -> Unit | None:
     """Squeeze and Unsqueeze: the axes of the side that has more."""
     more = node.inputs[0] if node.op_type == "Squeeze" else node.outputs[0]
@@ -269,6 +298,7 @@ def _squeeze(node: ir.Node, facts: Facts) -> Unit | None:
     )
 
 
+@layout("Gather")
 def _gather(node: ir.Node, facts: Facts) -> Unit | None:
     rank, axis, numbers = rank_of(node.inputs[0], facts), parameter(node, "axis", facts), rank_of(node.inputs[1], facts)
     if not isinstance(axis, int) or not 0 <= axis < rank:
@@ -302,6 +332,7 @@ def _numbered(node: ir.Node, axis: int, numbers: int, rank: int) -> Unit | None:
     return Framed(node, (operand, *results_of(node, range(rank))), rank, allows, complete=complete)
 
 
+@layout(f"{MICROSOFT}.FusedMatMul", f"{MICROSOFT}.TransposeMatMul")
 def _fused_product(node: ir.Node, facts: Facts) -> Unit | None:
     """FusedMatMul with a plain matrix, nothing of which is transposed."""
     turned = any(attribute_value(node, name, facts) for name in ("transA", "transB", "transBatchA", "transBatchB"))
@@ -309,6 +340,7 @@ def _fused_product(node: ir.Node, facts: Facts) -> Unit | None:
     return None if turned or rank_of(node.inputs[1], facts) != 2 else quantized.product_of_rows(node, rank, facts)
 
 
+@layout(f"{MICROSOFT}.SkipLayerNormalization", f"{MICROSOFT}.SkipSimplifiedLayerNormalization")
 def _skip(node: ir.Node, facts: Facts) -> Unit | None:
     """The sum of two tensors of equal shapes, normalised over the last axis; weights and bias are for that one."""
     rank, (first, second) = rank_of(node.inputs[0], facts), node.inputs[:2]
@@ -320,47 +352,16 @@ def _skip(node: ir.Node, facts: Facts) -> Unit | None:
     return Framed(node, (*ports, *results_of(node, range(rank))), rank, keeps_last(rank))
 
 
-_FUSED = frozenset({f"{MICROSOFT}.FusedMatMul", f"{MICROSOFT}.TransposeMatMul"})
-_SKIPS = frozenset({f"{MICROSOFT}.{name}" for name in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")})
-
-_KINDS: Sequence[tuple[frozenset[str], Callable[[ir.Node, Facts], Unit | list[Unit] | None]]] = (
-    (ELEMENTWISE | IN_PLACE | quantized.ELEMENTWISE, _elementwise),
-    (BROADCASTS | quantized.PAIRS, _broadcast),
+_BY_TRAIT: Sequence[tuple[OperatorSet, Interface]] = (
+    (ELEMENTWISE | IN_PLACE, _elementwise),
+    (BROADCASTS, _broadcast),
     (REDUCES, _reduction),
     (ALONG_AXIS, _along_axis),
     (TRAILING, _trailing),
-    (frozenset({"Slice"}), _slice),
-    (frozenset({"Pad"}), _pad),
-    (frozenset({"Tile"}), _tile),
-    (frozenset({"Expand"}), _expand),
-    (frozenset({"Squeeze", "Unsqueeze"}), _squeeze),
-    (frozenset({"Gather"}), _gather),
-    (quantized.CONVERSIONS, quantized.conversion),
-    (image_ops.POOLS, image_ops.pool),
-    (image_ops.CONVOLUTIONS, image_ops.convolution),
-    (image_ops.NORMALISES_CHANNELS, image_ops.normalisation),
-    (image_ops.RESIZES, image_ops.resize),
-    (frozenset({"Shape", "Size"}), positional_ops.shape),
-    (frozenset({"Compress"}), positional_ops.compress),
-    (frozenset({"ReverseSequence"}), positional_ops.reverse_sequence),
-    (frozenset({"OneHot"}), positional_ops.one_hot),
-    (frozenset({"Det"}), positional_ops.determinant),
-    (frozenset({"CenterCropPad"}), positional_ops.cropped),
-    (frozenset({"Trilu"}), positional_ops.trilu),
-    (frozenset({"MeanVarianceNormalization"}), positional_ops.mean_variance),
-    (frozenset({"DynamicQuantizeLinear"}), positional_ops.dynamic_quantisation),
-    (frozenset({"Reshape", "Flatten"}), reshaped),
-    (frozenset({"MatMul"}), product),
-    (quantized.ROWS, quantized.rows),
-    (quantized.JOINS, quantized.joined),
-    (_FUSED, _fused_product),
-    (_SKIPS, _skip),
-    (frozenset({"Einsum"}), equation),
-    (frozenset({"GatherND"}), indexed_ops.gather_nd),
-    (frozenset({"ScatterND"}), indexed_ops.scatter_nd),
-    (frozenset({"GridSample"}), indexed_ops.grid_sample),
-    (frozenset({"Gemm"}), flattened),
 )
+"""The layout interfaces of operators that have none of their own, by trait; the first one counts."""
 
-MOVABLE = frozenset[str]().union(*(operators for operators, _ in _KINDS))
-"""Operators whose axes can be moved, as far as a node's attributes and operands allow it."""
+
+def is_movable_operator(operator: str) -> bool:
+    """Return whether the axes of an operator can be moved, as far as a node's attributes and operands allow it."""
+    return key_of(operator) in LAYOUTS or any(operator in trait for trait, _ in _BY_TRAIT)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import onnx_ir as ir
 
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.operators import Facet
 from ortfuse.transforms.layout.builder import Draft
 from ortfuse.transforms.layout.permutation import Order, extended, is_unmoved, restricted, unmoved
 
@@ -62,6 +64,16 @@ class Unit(Protocol):
 
     def write(self, draft: Draft, state: State) -> None:
         """Write the node for a state; the operands of the draft lie as the state says."""
+
+
+Interface: TypeAlias = "Callable[[ir.Node, Facts], Unit | Sequence[Unit] | None]"
+"""Returns the units that a node consists of; `None` or none if it fixes the order of its operands and results."""
+
+LAYOUTS: Facet[Interface] = Facet("layout", "how a node is written for another order of axes")
+"""The layout interfaces of operators whose traits do not tell."""
+
+layout = LAYOUTS.register
+"""Register the decorated function as the layout interface of the given operators."""
 
 
 def start(unit: Unit) -> State:

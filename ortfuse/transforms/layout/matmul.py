@@ -14,7 +14,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.rewrite.pattern.parameters import parameter
 from ortfuse.transforms.layout.builder import Draft
 from ortfuse.transforms.layout.flattened_matmul import flattened
-from ortfuse.transforms.layout.layout_op import Port, State, Unit
+from ortfuse.transforms.layout.layout_op import Port, State, Unit, layout
 from ortfuse.transforms.layout.permutation import Order, is_unmoved, swaps_last_two, unmoved
 
 ABSORBING = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
@@ -91,6 +91,7 @@ def _swap(draft: Draft, position: int, perm: Order) -> None:
     draft.operands[position] = made.outputs[0]
 
 
+@layout("MatMul")
 def product(node: ir.Node, facts: Facts) -> list[Unit]:
     """The operands of a MatMul as units, the first together with the result if the second is a plain matrix.
 

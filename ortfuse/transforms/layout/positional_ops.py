@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.rewrite.pattern.parameters import attribute_value
 from ortfuse.transforms.layout.builder import Draft
-from ortfuse.transforms.layout.layout_op import Framed, Port, Unit, anything, nothing
+from ortfuse.transforms.layout.layout_op import Framed, Port, Unit, anything, layout, nothing
 from ortfuse.transforms.layout.permutation import Order, inverse, unmoved
 
 
@@ -32,6 +32,7 @@ def _alike(
     return Framed(node, ports, rank, allows, write)
 
 
+@layout("Shape", "Size")
 def shape(node: ir.Node, facts: Facts) -> Unit | None:
     """The shape of what lies in another order is that shape, permuted; how many elements there are does not change."""
     found = _operand(node, facts)
@@ -52,6 +53,7 @@ def shape(node: ir.Node, facts: Facts) -> Unit | None:
     return Framed(node, (port,), rank, anything, write)
 
 
+@layout("Compress")
 def compress(node: ir.Node, facts: Facts) -> Unit | None:
     """Elements of one axis that a condition picks."""
     axis = _axis(node, facts)
@@ -68,6 +70,7 @@ def _axis(node: ir.Node, facts: Facts) -> int | None:
     return axis + rank if axis < 0 else axis
 
 
+@layout("ReverseSequence")
 def reverse_sequence(node: ir.Node, facts: Facts) -> Unit | None:
     """The first two axes are batch and time, in either order."""
 
@@ -78,6 +81,7 @@ def reverse_sequence(node: ir.Node, facts: Facts) -> Unit | None:
     return _alike(node, facts, lambda order: {*order[:2]} == {0, 1}, write)
 
 
+@layout("Det")
 def determinant(node: ir.Node, facts: Facts) -> Unit | None:
     """One number for each matrix in the last two axes."""
     found = _operand(node, facts)
@@ -88,6 +92,7 @@ def determinant(node: ir.Node, facts: Facts) -> Unit | None:
     return Framed(node, ports, rank, lambda order: order[-2:] == (rank - 2, rank - 1))
 
 
+@layout("CenterCropPad")
 def cropped(node: ir.Node, facts: Facts) -> Unit | None:
     """CenterCropPad: a size for each of some axes, or of all."""
     found, axes = _operand(node, facts), attribute_value(node, "axes", facts)
@@ -100,11 +105,13 @@ def cropped(node: ir.Node, facts: Facts) -> Unit | None:
     )
 
 
+@layout("Trilu")
 def trilu(node: ir.Node, facts: Facts) -> Unit | None:
     """The last two axes are rows and columns."""
     return _alike(node, facts, lambda order: order[-2:] == unmoved(len(order))[-2:], nothing)
 
 
+@layout("MeanVarianceNormalization")
 def mean_variance(node: ir.Node, facts: Facts) -> Unit | None:
     """Normalised over the same axes; the kernel takes only some sets of them."""
     axes = attribute_value(node, "axes", facts)
@@ -113,11 +120,13 @@ def mean_variance(node: ir.Node, facts: Facts) -> Unit | None:
     return _alike(node, facts, lambda order: {order.index(axis) for axis in axes} == {*axes}, nothing)
 
 
+@layout("DynamicQuantizeLinear")
 def dynamic_quantisation(node: ir.Node, facts: Facts) -> Unit | None:
     """One scale and zero point for all elements."""
     return _alike(node, facts, anything, nothing)
 
 
+@layout("OneHot")
 def one_hot(node: ir.Node, facts: Facts) -> Unit | None:
     """The axis that is inserted may stand anywhere."""
     found, axis = _operand(node, facts), attribute_value(node, "axis", facts)

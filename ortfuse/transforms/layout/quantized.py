@@ -14,17 +14,13 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.traits import MICROSOFT, RESHAPES
 from ortfuse.rewrite.pattern.parameters import attribute_value, parameter
 from ortfuse.transforms.layout.builder import Draft
-from ortfuse.transforms.layout.layout_op import Framed, Port, Unit, anything
+from ortfuse.transforms.layout.layout_op import Framed, Port, Unit, anything, layout
 from ortfuse.transforms.layout.permutation import Order, unmoved
 from ortfuse.transforms.layout.ports import is_movable, is_single, keeps_last, operand_of, rank_of, results_of
 from ortfuse.transforms.qdq_guard import has_scales
 
-CONVERSIONS = frozenset(
-    {f"{domain}{name}" for domain in ("", f"{MICROSOFT}.") for name in ("QuantizeLinear", "DequantizeLinear")}
-)
-PAIRS = frozenset({f"{MICROSOFT}.QLinearAdd", f"{MICROSOFT}.QLinearMul"})
-ELEMENTWISE = frozenset({f"{MICROSOFT}.QLinearLeakyRelu", f"{MICROSOFT}.QLinearSigmoid"})
-JOINS = frozenset({f"{MICROSOFT}.QLinearConcat"})
+PAIRS = (f"{MICROSOFT}.QLinearAdd", f"{MICROSOFT}.QLinearMul")
+"""Operators on two quantised operands, each followed by its scale and zero point."""
 
 _ROWS: Mapping[str, tuple[int, tuple[int, ...]]] = {
     f"{MICROSOFT}.DynamicQuantizeMatMul": (1, ()),
@@ -35,9 +31,8 @@ _ROWS: Mapping[str, tuple[int, tuple[int, ...]]] = {
 }
 """Positions: of the matrix, and of the scales and zero points of rows and result, which have to be single numbers."""
 
-ROWS = frozenset(_ROWS)
 
-
+@layout(*(f"{domain}{name}" for domain in ("", f"{MICROSOFT}.") for name in ("QuantizeLinear", "DequantizeLinear")))
 def conversion(node: ir.Node, facts: Facts) -> Unit | None:
     """QuantizeLinear and DequantizeLinear of activations: one scale, or one for each element of an axis.
 
@@ -56,6 +51,7 @@ def conversion(node: ir.Node, facts: Facts) -> Unit | None:
     return Framed(node, ports, rank, anything, lambda draft, order: draft.attribute("axis", order.index(axis)))
 
 
+@layout(*_ROWS)
 def rows(node: ir.Node, facts: Facts) -> Unit | None:
     """A product with a matrix: all axes but the last are rows."""
     position, single = _ROWS[f"{node.domain}.{node.op_type}" if node.domain else node.op_type]
@@ -75,6 +71,7 @@ def product_of_rows(node: ir.Node, rank: int, facts: Facts) -> Unit | None:
     return Framed(node, (first, *results_of(node, range(rank))), rank, keeps_last(rank))
 
 
+@layout(f"{MICROSOFT}.QLinearConcat")
 def joined(node: ir.Node, facts: Facts) -> Unit | None:
     """QLinearConcat: behind scale and zero point of the result, each part with its own."""
     data = range(2, len(node.inputs), 3)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike, reshape_target
 from ortfuse.transforms.layout.builder import Draft
-from ortfuse.transforms.layout.layout_op import Port, State
+from ortfuse.transforms.layout.layout_op import Port, State, layout
 from ortfuse.transforms.layout.permutation import Order, extended, is_unmoved, unmoved
 
 Shape = tuple[DimLike, ...]
@@ -88,6 +88,9 @@ def reshaped(node: ir.Node, facts: Facts) -> Reshaped | None:
         return None
     ports = (Port(operand, 0, False, unmoved(len(before))), Port(result, 0, True, unmoved(len(after))))
     return Reshaped(node, ports, (before, after), tuple(blocks))
+
+
+layout("Reshape", "Flatten")(reshaped)
 
 
 def _blocks(before: Shape, after: Shape) -> list[Block] | None:
