@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ortfuse
 from ortfuse.io.version import __version__
 
 yaml = pytest.importorskip("yaml")
@@ -61,3 +63,30 @@ def test_hooks_before_a_commit_use_tools_of_the_extra_dev() -> None:
     assert entries == {"ruff check", "ruff format", "lint-imports"}
     installed = " ".join(PROJECT["optional-dependencies"]["dev"])
     assert all(tool in installed for tool in ("ruff", "import-linter", "pre-commit"))
+
+
+PATH = re.compile(
+    r"`((?:ortfuse|patterns|tests|docs|golden|benchmarks|\.ci|\.github)/[\w./-]*|[A-Z]+\.md|pyproject\.toml)`"
+)
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
+RULE_FILE = "patterns/activation/absolute.py"
+
+
+def test_the_guide_names_files_that_exist_but_for_the_one_that_its_recipe_writes() -> None:
+    named = {*PATH.findall(GUIDE), *re.findall(r"\]\(([\w./-]+)\)", GUIDE)}
+    assert len(named) > 15
+    assert [path for path in named if not (ROOT / path).exists()] == [RULE_FILE]
+    commands = re.findall(r"(?:pytest|python) (?:-m )?((?:tests|golden|docs|benchmarks)[\w./]+)", GUIDE)
+    files = [ROOT / (path if "/" in path else f"{path.replace('.', '/')}.py") for path in commands]
+    assert len(files) > 8
+    assert [file for file in files if not file.exists()] == []
+
+
+def test_the_rule_of_the_guide_closes_the_gap_that_it_shows(tmp_path: Path) -> None:
+    gap, rule = (textwrap.dedent(block) for block in re.findall(r" +```python\n(.*?)```", GUIDE, re.DOTALL)[:2])
+    names: dict[str, Any] = {}
+    exec(compile(gap, "gap.py", "exec"), names)
+    file = tmp_path / "absolute.py"
+    file.write_text(rule)
+    result = ortfuse.optimize(names["model"], patterns=[file], passes="user")
+    assert [node.op_type for node in result.model.graph] == ["Abs"]
