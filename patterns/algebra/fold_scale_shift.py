@@ -67,13 +67,13 @@ def _plus(operand: Pattern, name: str) -> Pattern:
     return op.Add(operand, const(name)) | op.Sub(operand, const(name)) | op.Sub(const(name), operand)
 
 
-def _constant(match: Match, name: str) -> Array | None:
+def _float64_constant(match: Match, name: str) -> Array | None:
     return None if match[name] is None else match.const(name).astype(np.float64)
 
 
 def _factor(match: Match, name: str, label: str) -> Array:
     """The factor of a step: the constant, its inverse, or -1."""
-    found = _constant(match, name)
+    found = _float64_constant(match, name)
     if found is None:
         return np.asarray(-1.0)
     with np.errstate(divide="ignore"):
@@ -82,7 +82,7 @@ def _factor(match: Match, name: str, label: str) -> Array:
 
 def _term(match: Match, name: str, label: str) -> tuple[float, Array]:
     """The sign of x and the term of a step."""
-    found = _constant(match, name)
+    found = _float64_constant(match, name)
     assert found is not None
     choice = match.choice(label)
     return (-1.0 if choice == 2 else 1.0), (-found if choice == 1 else found)
@@ -127,7 +127,7 @@ class _Chain:
         self.line, self.names, self.factors = line, names, factors
 
     def constants(self, match: Match) -> dict[str, Array]:
-        found = {name: _constant(match, name) for name in self.names}
+        found = {name: _float64_constant(match, name) for name in self.names}
         return {name: array for name, array in found.items() if array is not None}
 
     def are_moderate(self, match: Match) -> Refusal | None:
@@ -175,7 +175,7 @@ def decides_nothing(match: Match) -> Refusal | None:
 def is_no_trick(match: Match) -> Refusal | None:
     """No large number is added and taken away again, which rounds x."""
     _, _, total = _terms(match)
-    large = np.maximum(*(np.abs(_constant(match, name)) for name in "ab"))  # type: ignore[arg-type]
+    large = np.maximum(*(np.abs(_float64_constant(match, name)) for name in "ab"))  # type: ignore[arg-type]
     rounds = large >= 1 / math.sqrt(EPSILON[match.dtype("root")])  # type: ignore[index]
     return match.unless_value("a", not np.any(rounds & (4 * np.abs(total) < large)), "not taken away again")
 
@@ -189,7 +189,7 @@ def shift_is_small(match: Match) -> Refusal | None:
     return match.unless_value("a", is_small, f"at most {limit:g}, also times the factor")
 
 
-def _rule(
+def _scale_shift_rule(
     name: str, formula: str, pattern: Pattern, chain: _Chain, replace: Any, makes: tuple[str, ...], *guards: Guard
 ) -> Rule:
     return Rule(
@@ -229,7 +229,7 @@ _FACTORS, _TERMS = _Chain(_factors, "ab", "ab"), _Chain(_terms, "ab", "")
 _SCALED_LAST, _SHIFTED_LAST = _Chain(_scaled_last, "abc", "ac"), _Chain(_shifted_last, "abc", "b")
 
 RULES = [
-    _rule(
+    _scale_shift_rule(
         "mul_of_mul",
         "x * a * b",
         _times(_times(x, "a").named("first"), "b").named("second"),
@@ -237,7 +237,7 @@ RULES = [
         op.Mul(x, _computed(_FACTORS, 1)),
         (),
     ),
-    _rule(
+    _scale_shift_rule(
         "add_of_add",
         "x + a + b",
         _plus(_plus(x, "a").named("first"), "b").named("second"),
@@ -246,7 +246,7 @@ RULES = [
         ("Add", "Sub"),
         redundant("without it the result would be more exact than it was meant to be")(is_no_trick),
     ),
-    _rule(
+    _scale_shift_rule(
         "mul_of_add_of_mul",
         "(x * a + b) * c",
         _times(_plus(_times(x, "a").named("first"), "b").named("second"), "c").named("third"),
@@ -255,7 +255,7 @@ RULES = [
         (),
         redundant(EXTREMES)(_SCALED_LAST.product_fits),
     ),
-    _rule(
+    _scale_shift_rule(
         "add_of_mul_of_add",
         "(x + a) * b + c",
         _plus(_times(_plus(x, "a").named("first"), "b").named("second"), "c").named("third"),

@@ -95,7 +95,7 @@ def _between(low: float, high: float) -> Any:
     return made
 
 
-def _rule(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard, **more: Any) -> Rule:
+def _power_rule(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard, **more: Any) -> Rule:
     return Rule(
         name=f"power.{name}",
         pattern=pattern,
@@ -129,7 +129,7 @@ root = op.Sqrt(x).kept()
 cube = op.Mul(op.Mul(x, x), x)
 
 RULES = [
-    _rule(
+    _power_rule(
         "integer_exponent_to_mul",
         op.Pow(x, scalar("exponent")),
         _as_products,
@@ -143,21 +143,21 @@ RULES = [
         is_not_averaged,
         makes=("Mul", "Reciprocal"),
     ),
-    _rule(
+    _power_rule(
         "minus_half_to_reciprocal_sqrt",
         op.Pow(x, -0.5),
         op.Reciprocal(op.Sqrt(x)),
         _ABOVE,
         is_at_least(0.0, above=True),
     ),
-    _rule("three_halves_to_mul_sqrt", op.Pow(x, 1.5), op.Mul(x, op.Sqrt(x)), _POSITIVE, is_at_least(0.0)),
-    _rule(
+    _power_rule("three_halves_to_mul_sqrt", op.Pow(x, 1.5), op.Mul(x, op.Sqrt(x)), _POSITIVE, is_at_least(0.0)),
+    _power_rule(
         "fourth_to_squares",
         op.Mul(cube | op.Pow(x, 3.0), x),
         _multiplied(4),
         Proof(shapes={"x": "b 3"}, typical=TYPICAL),
     ),
-    _rule("square_of_sqrt", op.Mul(root, root) | op.Pow(root, 2.0), x, _POSITIVE, is_at_least(0.0)),
-    _rule("exp_of_log", op.Exp(op.Log(x).kept()), x, _POSITIVE, is_at_least(0.0)),
-    _rule("log_of_exp", op.Log(op.Exp(x).kept()), x, _bounded(-40.0, 40.0, 100.0), keeps_its_digits),
+    _power_rule("square_of_sqrt", op.Mul(root, root) | op.Pow(root, 2.0), x, _POSITIVE, is_at_least(0.0)),
+    _power_rule("exp_of_log", op.Exp(op.Log(x).kept()), x, _POSITIVE, is_at_least(0.0)),
+    _power_rule("log_of_exp", op.Log(op.Exp(x).kept()), x, _bounded(-40.0, 40.0, 100.0), keeps_its_digits),
 ]

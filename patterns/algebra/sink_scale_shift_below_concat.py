@@ -30,7 +30,7 @@ FEW = 1 << 12
 Array = np.ndarray[Any, Any]
 
 
-def _numbers(match: Match) -> range:
+def _operand_numbers(match: Match) -> range:
     """The numbers of the parts that matched."""
     return range(1, 1 + sum(match.get(f"x{number}") is not None for number in range(1, MOST + 1)))
 
@@ -53,7 +53,7 @@ def _spread(match: Match, name: str, number: int) -> Array | None:
 
 def differ_along_one_axis(match: Match) -> Refusal | None:
     """The constants of each part are numbers, or differ along the axis that is joined, whose sizes are known."""
-    for number in _numbers(match):
+    for number in _operand_numbers(match):
         for name in ("a", "b"):
             if _spread(match, name, number) is None:
                 return match.refuse(
@@ -64,7 +64,7 @@ def differ_along_one_axis(match: Match) -> Refusal | None:
 
 def agree_elsewhere(match: Match) -> Refusal | None:
     """The parts have the same sizes along the other axes; the runtime passes over empty ones of any size."""
-    shapes = [match.shape(f"x{number}") or () for number in _numbers(match)]
+    shapes = [match.shape(f"x{number}") or () for number in _operand_numbers(match)]
     others = [[*shape[: match["axis"] % len(shape)], *shape[match["axis"] % len(shape) + 1 :]] for shape in shapes]
     for number, sizes in enumerate(others, 1):
         if sizes != others[0]:
@@ -75,7 +75,7 @@ def agree_elsewhere(match: Match) -> Refusal | None:
 @redundant(COST)
 def are_few(match: Match) -> Refusal | None:
     """The constants stay small."""
-    total = sum(array.size for number in _numbers(match) if (array := _spread(match, "a", number)) is not None)
+    total = sum(array.size for number in _operand_numbers(match) if (array := _spread(match, "a", number)) is not None)
     return None if total <= FEW else match.refuse("needless", "root", found="the constants would be large")
 
 
@@ -83,20 +83,20 @@ def _whole(name: str) -> Callable[[Match], Array]:
     """The constants of all parts, joined."""
 
     def joined(match: Match) -> Array:
-        parts = [array for number in _numbers(match) if (array := _spread(match, name, number)) is not None]
+        parts = [array for number in _operand_numbers(match) if (array := _spread(match, name, number)) is not None]
         return np.concatenate(parts)
 
     return joined
 
 
-def _parts(count: int) -> Pattern:
+def _concat_of_maps(count: int) -> Pattern:
     maps = [op.Add(op.Mul(var(f"x{n}"), const(f"a{n}")), const(f"b{n}")) for n in range(1, count + 1)]
     made: Pattern = op.Concat(*maps, axis=attr("axis"))
     return made
 
 
 def _map(match: Match) -> Pattern:
-    whole = op.Concat(*(var(f"x{number}") for number in _numbers(match)), axis=match["axis"])
+    whole = op.Concat(*(var(f"x{number}") for number in _operand_numbers(match)), axis=match["axis"])
     return op.Add(op.Mul(whole, computed("factor", _whole("a"))), computed("term", _whole("b")))
 
 
@@ -107,7 +107,7 @@ RULES = [
     Rule(
         name="scale_shift.sink_below_concat",
         formula="concat(x1 a1 + b1, x2 a2 + b2, ...)",
-        pattern=_parts(2) | _parts(3) | _parts(4),
+        pattern=_concat_of_maps(2) | _concat_of_maps(3) | _concat_of_maps(4),
         replace=_map,
         makes=("Concat", "Mul", "Add"),
         guards=(differ_along_one_axis, agree_elsewhere, are_few),

@@ -107,7 +107,7 @@ def _bounded(build: Any) -> ir.Value:
     return made
 
 
-def _rule(
+def _identity_rule(
     name: str,
     pattern: Pattern,
     replace: Any,
@@ -173,16 +173,16 @@ def _cast_proof() -> Proof:
 
 
 RULES = [
-    _rule("algebra.neg_of_neg", op.Neg(op.Neg(x).kept()), x, PLAIN),
-    _rule("algebra.not_of_not", op.Not(op.Not(x).kept()), x, TRUTHS),
-    _rule("algebra.abs_of_abs", op.Abs(op.Abs(x).kept().named("once")), once, PLAIN),
+    _identity_rule("algebra.neg_of_neg", op.Neg(op.Neg(x).kept()), x, PLAIN),
+    _identity_rule("algebra.not_of_not", op.Not(op.Not(x).kept()), x, TRUTHS),
+    _identity_rule("algebra.abs_of_abs", op.Abs(op.Abs(x).kept().named("once")), once, PLAIN),
     *(
-        _rule(f"algebra.{name.lower()}_of_integral", _whole_again(name), once, PLAIN)
+        _identity_rule(f"algebra.{name.lower()}_of_integral", _whole_again(name), once, PLAIN)
         for name in ("Floor", "Ceil", "Round")
     ),
-    _rule("algebra.sign_of_sign", _whole_again("Sign"), once, PLAIN),
-    _rule("algebra.abs_of_neg", op.Abs(op.Neg(x).kept()), op.Abs(x), PLAIN),
-    _rule(
+    _identity_rule("algebra.sign_of_sign", _whole_again("Sign"), once, PLAIN),
+    _identity_rule("algebra.abs_of_neg", op.Abs(op.Neg(x).kept()), op.Abs(x), PLAIN),
+    _identity_rule(
         "cast.cast_of_cast",
         op.Cast(op.Cast(x, to=attr("between")).kept(), to=attr("to")),
         _single_cast,
@@ -190,9 +190,9 @@ RULES = [
         loses_nothing,
         makes=("Cast",),
     ),
-    _rule("algebra.max_or_min_of_same", op.Max(x, x) | op.Min(x, x), x, PLAIN),
-    _rule("algebra.and_or_or_of_same", op.And(x, x) | op.Or(x, x), x, TRUTHS),
-    _rule(
+    _identity_rule("algebra.max_or_min_of_same", op.Max(x, x) | op.Min(x, x), x, PLAIN),
+    _identity_rule("algebra.and_or_or_of_same", op.And(x, x) | op.Or(x, x), x, TRUTHS),
+    _identity_rule(
         "algebra.where_of_same_branches",
         op.Where(var("condition"), x, x),
         x,
@@ -205,7 +205,7 @@ RULES = [
         # The runtime's Where takes the sign of a zero from one of its branches only.
         exactness=Exactness.ROUNDING,
     ),
-    _rule(
+    _identity_rule(
         "algebra.sub_of_same",
         op.Sub(x, x),
         op.Expand(computed("zero", lambda match: array_like(match, 0)), op.Shape(x)),

@@ -57,7 +57,7 @@ def _of_place(indices: str) -> Pattern:
     return made
 
 
-def _number(match: Match, name: str) -> DimLike | None:
+def _known_number(match: Match, name: str) -> DimLike | None:
     """A number that is known, perhaps as a size."""
     known = match.facts.ints(match[name])
     return None if known is None or len(known.elements) != 1 else known.elements[0]
@@ -67,15 +67,15 @@ def counts_all(match: Match) -> Refusal | None:
     """As many rows and columns are counted as x has."""
     for axis, name in enumerate(("rows_count", "columns_count")):
         shape = match.shape("x")
-        if shape is None or _number(match, name) != shape[axis]:
+        if shape is None or _known_number(match, name) != shape[axis]:
             return match.refuse("dimension", name, found="it is not known to be the size of x")
     return None
 
 
 def counts_all_rows(match: Match) -> Refusal | None:
     """As many rows are counted as x has, and a number of columns that is a size."""
-    shape, columns = match.shape("x"), _number(match, "columns_count")
-    if shape is None or _number(match, "rows_count") != shape[0]:
+    shape, columns = match.shape("x"), _known_number(match, "columns_count")
+    if shape is None or _known_number(match, "rows_count") != shape[0]:
         return match.refuse("dimension", "rows_count", found="it is not known to be the number of rows")
     if columns is None or not is_nonnegative(columns) or match.rank("columns_count") != 0:
         return match.refuse("dimension", "columns_count", found="it is not known to be a size")
@@ -89,7 +89,7 @@ def counts_all_rows(match: Match) -> Refusal | None:
 
 def counts_some_rows(match: Match) -> Refusal | None:
     """Numbers of rows and columns that are sizes, not known to be those of x."""
-    shape, counts = match.shape("x"), [_number(match, name) for name in ("rows_count", "columns_count")]
+    shape, counts = match.shape("x"), [_known_number(match, name) for name in ("rows_count", "columns_count")]
     for name, count in zip(("rows_count", "columns_count"), counts, strict=True):
         if count is None or not is_nonnegative(count) or match.rank(name) != 0:
             return match.refuse("dimension", name, found="it is not known to be a size")
@@ -106,7 +106,7 @@ def counts_some_rows(match: Match) -> Refusal | None:
 def steps_by_width(match: Match) -> Refusal | None:
     """A row is as long as x is wide."""
     shape = match.shape("x")
-    if shape is None or _number(match, "width") != shape[1]:
+    if shape is None or _known_number(match, "width") != shape[1]:
         return match.refuse("dimension", "width", found="it is not known to be the number of columns")
     flat = match.shape("flat")
     return None if flat and flat[0] == product(shape) else match.refuse("shape", "flat", found=flat)
@@ -142,7 +142,7 @@ def is_rows_by_columns(match: Match) -> Refusal | None:
     if isinstance(shapes, Refusal):
         return shapes
     rows, columns, root = shapes
-    ends = (_number(match, "rows_count"), _number(match, "columns_count"))
+    ends = (_known_number(match, "rows_count"), _known_number(match, "columns_count"))
     if len(rows) != len(root) or (root[0], root[-1]) != ends or any(dim != 1 for dim in root[1:-1]):
         return match.refuse("shape", "root", found=root)
     along = rows == (root[0], *(1,) * (len(root) - 1)) and columns[-1] == root[-1] and _axis(columns) == -1
@@ -151,15 +151,15 @@ def is_rows_by_columns(match: Match) -> Refusal | None:
 
 def _first_columns(match: Match) -> Pattern:
     """The first columns of x, in as many axes as the result has, which fails where x does not have them all."""
-    one = _numbers("one", 1)
+    one = _int64_vector("one", 1)
     count = op.Reshape(var("columns_count"), one)
-    part = op.Slice(x, _numbers("none", 0), count, one)
+    part = op.Slice(x, _int64_vector("none", 0), count, one)
     between = (1,) * (len(match.shape("root") or ()) - 2)
-    columns = _number(match, "columns_count")
+    columns = _known_number(match, "columns_count")
     if columns is not None and is_positive(columns):
-        some: Pattern = op.Reshape(part, op.Concat(_numbers("leading", 0, *between), count, axis=0))
+        some: Pattern = op.Reshape(part, op.Concat(_int64_vector("leading", 0, *between), count, axis=0))
         return some
-    sizes = op.Concat(op.Shape(x, start=0, end=1), _numbers("between", *between), count, axis=0)
+    sizes = op.Concat(op.Shape(x, start=0, end=1), _int64_vector("between", *between), count, axis=0)
     any_number: Pattern = op.Reshape(part, sizes, allowzero=1)
     return any_number
 
@@ -171,13 +171,13 @@ def _first_rows(match: Match) -> Pattern:
     rows or no columns nothing is asked.
     """
     between = (1,) * (len(match.shape("root") or ()) - 2)
-    rows, columns = (op.Reshape(var(f"{name}_count"), _numbers("one", 1)) for name in ("rows", "columns"))
-    part = op.Slice(x, _numbers("starts", 0, 0), op.Concat(rows, columns, axis=0), _numbers("both", 0, 1))
-    made: Pattern = op.Reshape(part, op.Concat(rows, _numbers("between", *between), columns, axis=0), allowzero=1)
+    rows, columns = (op.Reshape(var(f"{name}_count"), _int64_vector("one", 1)) for name in ("rows", "columns"))
+    part = op.Slice(x, _int64_vector("starts", 0, 0), op.Concat(rows, columns, axis=0), _int64_vector("both", 0, 1))
+    made: Pattern = op.Reshape(part, op.Concat(rows, _int64_vector("between", *between), columns, axis=0), allowzero=1)
     return made
 
 
-def _numbers(name: str, *numbers: int) -> Pattern:
+def _int64_vector(name: str, *numbers: int) -> Pattern:
     return computed(name, partial(_listed, [*numbers]))
 
 
@@ -215,15 +215,15 @@ def _size(axis: int) -> Callable[[Any], ir.Value]:
 
     def make(build: Any) -> ir.Value:
         source = next(value for value in build.graph.inputs if value.name == "x")
-        made: ir.Value = build.node(
-            "Gather", [build.node("Shape", [source]).outputs[0], _number_of(axis)(build)]
-        ).outputs[0]
+        made: ir.Value = build.node("Gather", [build.node("Shape", [source]).outputs[0], _scalar(axis)(build)]).outputs[
+            0
+        ]
         return made
 
     return make
 
 
-def _number_of(number: int) -> Callable[[Any], ir.Value]:
+def _scalar(number: int) -> Callable[[Any], ir.Value]:
     """A number of the type of indices."""
     return lambda build: build.constant(np.int64(number))
 
@@ -232,7 +232,7 @@ def _some(build: Any) -> ir.Value:
     """The size of another input, as a number, or one more than that."""
     made = _size_of(build, "cache", "n")
     if build.chooser.pick("columns", ("perhaps none", "some")) == 1:
-        made = build.node("Add", [made, _number_of(1)(build)]).outputs[0]
+        made = build.node("Add", [made, _scalar(1)(build)]).outputs[0]
     return made
 
 
@@ -245,7 +245,7 @@ def _size_of(build: Any, name: str, dim: str) -> ir.Value:
     """The size of an input with one dimension, made if it is not there yet, as a number."""
     known = [value for value in build.graph.inputs if value.name == name]
     value = known[0] if known else build.input(name, [dim])
-    made: ir.Value = build.node("Gather", [build.node("Shape", [value]).outputs[0], _number_of(0)(build)]).outputs[0]
+    made: ir.Value = build.node("Gather", [build.node("Shape", [value]).outputs[0], _scalar(0)(build)]).outputs[0]
     return made
 
 
@@ -264,7 +264,7 @@ def _repeated(rows: Callable[[Any], ir.Value], columns: Callable[[Any], ir.Value
 
 
 COUNTED = {
-    "rows_start": _number_of(0), "columns_start": _number_of(0), "rows_step": _number_of(1), "columns_step": _number_of(1),
+    "rows_start": _scalar(0), "columns_start": _scalar(0), "rows_step": _scalar(1), "columns_step": _scalar(1),
     "rows_count": _size(0), "width": _size(1), "columns_count": _size(1),
 }  # fmt: skip
 

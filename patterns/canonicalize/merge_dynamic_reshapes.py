@@ -83,17 +83,17 @@ def _reshaped(match: Match, moved: Pattern, old: Shape, new: Shape) -> Pattern:
     target: Pattern = shape
     if -1 in elements:
         place = elements.index(-1)
-        parts = (_part(0, place), _number(after[place]), _part(place + 1, len(elements)))
+        parts = (_part(0, place), _int64_vector(after[place]), _part(place + 1, len(elements)))
         target = op.Concat(*(part for part in parts if part is not None), axis=0)
     made: Pattern = op.Reshape(moved, target, allowzero=1)
     return made
 
 
 def _part(start: int, end: int) -> Pattern | None:
-    return op.Slice(shape, _number(start), _number(end)) if start < end else None
+    return op.Slice(shape, _int64_vector(start), _int64_vector(end)) if start < end else None
 
 
-def _number(number: Any) -> Pattern:
+def _int64_vector(number: Any) -> Pattern:
     return computed(f"number{number}", lambda match: ints([number]))
 
 

@@ -121,7 +121,7 @@ def is_only_reshaped(match: Match) -> Refusal | None:
     return match.refuse("needless", "turned", found="something else needs it with all its axes")
 
 
-def _moved_together(match: Match) -> Pattern:
+def _transpose_of_merged_dims(match: Match) -> Pattern:
     before, (shape, perm) = match.shape("x"), _together(match) or ((), [])
     there = reshape_target(before, shape)
     back = reshape_target(tuple(shape[axis] for axis in perm), match.shape("root"))
@@ -255,7 +255,7 @@ RULES = [
         pattern=op.Reshape(
             op.Transpose(x, perm=attr("perm")).kept().named("turned"), var("shape"), allowzero=attr("allowzero")
         ),
-        replace=_moved_together,
+        replace=_transpose_of_merged_dims,
         makes=("Reshape", "Transpose"),
         guards=(has_needless_axes, is_only_reshaped),
         exactness=Exactness.EXACT,

@@ -123,7 +123,7 @@ def something_is_empty(match: Match) -> Refusal | None:
     )
 
 
-def _joined(match: Match) -> Pattern:
+def _concat_of_nonempty(match: Match) -> Pattern:
     parts = [match.capture(f"part_{number}", part) for number, part in enumerate(_not_empty(match))]
     return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=match["axis"])
 
@@ -271,7 +271,7 @@ RULES = [
         name="noop.concat_empty_operand",
         formula="concat(x, nothing)",
         pattern=op.Concat(rest("parts"), axis=attr("axis")),
-        replace=_joined,
+        replace=_concat_of_nonempty,
         makes=("Concat",),
         guards=(something_is_empty,),
         exactness=Exactness.EXACT,

@@ -50,7 +50,7 @@ def comes_back(match: Match) -> Refusal | None:
     return match.unless_value("to", match["to"] == before.value, "the type of x again")
 
 
-def _rule(name: str, pattern: Pattern, replace: Pattern, *guards: Callable[[Match], Refusal | None]) -> Rule:
+def _cast_rule(name: str, pattern: Pattern, replace: Pattern, *guards: Callable[[Match], Refusal | None]) -> Rule:
     lost = Variation(inputs={"x": "float32", "y": "float32"}, attributes={"between": ir.DataType.FLOAT16.value})
     return Rule(
         name=f"cast.remove_{'before' if name in _COMPARED else 'around'}_{name.lower()}",
@@ -102,15 +102,15 @@ RULES = [
     ),
     _of_sizes("gather", lambda of: op.Gather(of, var("places"), axis=attr("axis"))),
     *(
-        _rule(name, op.Cast(getattr(op, name)(_wide(x)), to=attr("to")), getattr(op, name)(x), widens, comes_back)
+        _cast_rule(name, op.Cast(getattr(op, name)(_wide(x)), to=attr("to")), getattr(op, name)(x), widens, comes_back)
         for name in _UNARY
     ),
     *(
-        _rule(name, op.Cast(build(_wide(x), _wide(y)), to=attr("to")), build(x, y), widens, comes_back)
+        _cast_rule(name, op.Cast(build(_wide(x), _wide(y)), to=attr("to")), build(x, y), widens, comes_back)
         for name, build in ((name, getattr(op, name)) for name in _BINARY)
     ),
     *(
-        _rule(name, build(_wide(x), _wide(y)), build(x, y), widens)
+        _cast_rule(name, build(_wide(x), _wide(y)), build(x, y), widens)
         for name, build in ((name, getattr(op, name)) for name in _COMPARED)
     ),
 ]

@@ -32,13 +32,13 @@ def _lifted(name: str) -> Pattern:
     return made
 
 
-def _parts(match: Match) -> list[str]:
+def _operand_names(match: Match) -> list[str]:
     return [name for name in PARTS if match.get(name) is not None]
 
 
-def _joined(match: Match) -> Shape | None:
+def _concat_shape(match: Match) -> Shape | None:
     """The shape of the parts joined along the axis at which the stack has its new one; `None` if they have no such axis."""
-    shapes = match.shapes(*_parts(match))
+    shapes = match.shapes(*_operand_names(match))
     if isinstance(shapes, Refusal):
         return None
     axis, first = match["axes"][0], shapes[0]
@@ -49,7 +49,7 @@ def _joined(match: Match) -> Shape | None:
 
 def is_a_stack(match: Match) -> Refusal | None:
     """The parts have one shape, with an axis behind the new one, along which they are joined; the target can be a constant."""
-    whole, joined = match.rank("stack"), _joined(match)
+    whole, joined = match.rank("stack"), _concat_shape(match)
     if whole is None or joined is None:
         return match.refuse("shape", "a", "that of all parts, with an axis behind the new one")
     if match["axis"] % whole != match["axes"][0]:
@@ -58,8 +58,8 @@ def is_a_stack(match: Match) -> Refusal | None:
 
 
 def _reshaped(match: Match) -> Pattern:
-    joined = op.Concat(*map(var, _parts(match)), axis=match["axes"][0])
-    target = reshape_target(_joined(match), match.shape("root"))
+    joined = op.Concat(*map(var, _operand_names(match)), axis=match["axes"][0])
+    target = reshape_target(_concat_shape(match), match.shape("root"))
     assert target is not None
     made: Pattern = op.Reshape(joined, computed("target", lambda match: ints(target)))
     return made

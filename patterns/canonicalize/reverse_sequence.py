@@ -38,7 +38,7 @@ def _lengths(*numbers: int) -> Any:
     return lambda build: build.constant(ints(numbers))
 
 
-def _rule(name: str, pattern: Pattern, replace: Pattern, numbers: tuple[int, ...], *guards: Guard) -> Rule:
+def _reverse_rule(name: str, pattern: Pattern, replace: Pattern, numbers: tuple[int, ...], *guards: Guard) -> Rule:
     return Rule(
         name=f"reverse_sequence.{name}",
         pattern=pattern,
@@ -57,7 +57,7 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, numbers: tuple[int, ...
 
 
 RULES = [
-    _rule(
+    _reverse_rule(
         "full_length_to_slice",
         _reversed(x),
         op.Slice(
@@ -70,5 +70,5 @@ RULES = [
         (3, 3),
         are_whole,
     ),
-    _rule("reverse_of_reverse", _reversed(_reversed(x)), x, (1, 3)),
+    _reverse_rule("reverse_of_reverse", _reversed(_reversed(x)), x, (1, 3)),
 ]

@@ -159,7 +159,7 @@ def pays(match: Match) -> Refusal | None:
     return match.refuse("needless", "places", found=f"{count} of {size} places are assigned to")
 
 
-def _joined(match: Match) -> Pattern:
+def _concat_around_window(match: Match) -> Pattern:
     """What is left of x before and behind, and what takes the place of the rest."""
     found = _assigned(match.root, match.facts)
     assert found is not None
@@ -200,11 +200,13 @@ def _interleaved(match: Match) -> Pattern:
 
 
 def _slice(start: DimLike, end: DimLike, axis: int) -> Pattern:
-    made: Pattern = op.Slice(x, *(_numbers(name, at) for name, at in (("start", start), ("end", end), ("axis", axis))))
+    made: Pattern = op.Slice(
+        x, *(_int64_vector(name, at) for name, at in (("start", start), ("end", end), ("axis", axis)))
+    )
     return made
 
 
-def _numbers(name: str, number: DimLike) -> Pattern:
+def _int64_vector(name: str, number: DimLike) -> Pattern:
     return computed(f"{name} {number}", lambda match: ints([number]))
 
 
@@ -272,11 +274,11 @@ def _repeated(build: Any) -> ir.Value:
     return build.constant(np.broadcast_to(counted, counts).copy())  # type: ignore[no-any-return]
 
 
-def _rule(
+def _scatter_rule(
     name: str,
     formula: str,
     pattern: Pattern,
-    replace: Any = _joined,
+    replace: Any = _concat_around_window,
     guards: tuple[Guard, ...] = (are_neighbours, pays),
     **proof: Any,
 ) -> Rule:
@@ -286,7 +288,7 @@ def _rule(
         pattern=pattern,
         replace=replace,
         makes=("Concat", "Slice", "Identity")
-        if replace is _joined
+        if replace is _concat_around_window
         else ("Transpose", "Reshape", "Concat", "Unsqueeze"),
         guards=guards,
         exactness=Exactness.EXACT,
@@ -299,7 +301,7 @@ reduction = attr("reduction", _is_none, "none")
 before = op.ScatterND(x, first_places, first, reduction=reduction).named("before")
 
 RULES = [
-    _rule(
+    _scatter_rule(
         "contiguous_window_to_concat", "ScatterND(x, indices of x[a:b] along one axis, y)",
         op.ScatterND(x, places, y, reduction=reduction),
         shapes=(
@@ -316,7 +318,7 @@ RULES = [
             "the sum": Variation(attributes={"reduction": "add"}),
         },
     ),
-    _rule(
+    _scatter_rule(
         "interleaved_to_concat", "ScatterND(ScatterND(x, even indices, y), odd indices, z)",
         op.ScatterND(before, places, y, reduction=reduction), _interleaved, (are_every_second,),
         shapes=({"x": "6 b", "first": "3 b", "y": "3 b"}, {"x": "2 6 b", "first": "2 3 b", "y": "2 3 b"}),
@@ -330,7 +332,7 @@ RULES = [
             "the sum": Variation(attributes={"reduction": "add"}),
         },
     ),
-    _rule(
+    _scatter_rule(
         "elements_of_window_to_concat", "ScatterElements(x, indices of x[a:b] along one axis, y)",
         op.ScatterElements(x, places, y, axis=attr("axis"), reduction=reduction),
         shapes=({"x": "3 4", "y": "3 1"}, {"x": "3 4", "y": "1 4"}, {"x": "3 4", "y": "3 4"}),

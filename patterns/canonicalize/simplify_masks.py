@@ -168,7 +168,7 @@ def is_filled(match: Match) -> Refusal | None:
     return None if axes is not None and axes == (rank,) else match.refuse("rank", "filling", "as the sizes say")
 
 
-def _number(match: Match) -> Any:
+def _splat_number(match: Match) -> Any:
     return number_of(match["filling"], match.facts)
 
 
@@ -179,7 +179,7 @@ def condition_is_smaller(match: Match) -> Refusal | None:
     return match.refuse("needless", "condition", found="it has the shape of the result") if same else None
 
 
-def _rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *guards: Any, **proof: Any) -> Rule:
+def _mask_rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *guards: Any, **proof: Any) -> Rule:
     return Rule(
         name=f"mask.{name}",
         formula=formula,
@@ -195,7 +195,7 @@ def _rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *guards: 
 def _of_numbers() -> Iterator[Rule]:
     for name in ("Max", "Min"):
         function = getattr(op, name)
-        yield _rule(
+        yield _mask_rule(
             f"sink_expand_below_{name.lower()}", f"{name}(expand(y, shape), bound)",
             function(expanded, bound), op.Expand(function(y, bound), var("shape")), something_is_expanded,
             shapes={"y": "b 3 1", "shape": "3"}, inputs={"shape": _SHAPE}, scalars={"bound": [0.5, -1.0]},
@@ -219,7 +219,7 @@ RULES = [
         ),
     ),
     dataclasses.replace(
-        _rule(
+        _mask_rule(
             "sink_expand_below_where", "where(expand(y, shape), x, other)",
             op.Where(expanded, chosen_by, other_by), op.Expand(op.Where(y, chosen_by, other_by), var("shape")),
             something_is_expanded,
@@ -233,10 +233,10 @@ RULES = [
         # The runtime's Where takes the sign of a zero from one of its branches only.
         exactness=Exactness.ROUNDING,
     ),
-    _rule(
+    _mask_rule(
         "sink_splat_below_where", "where(condition, expand(number, shape), other)",
         op.Where(condition, _filling, other),
-        op.Expand(op.Where(condition, computed("number", _number), other), var("shape")),
+        op.Expand(op.Where(condition, computed("number", _splat_number), other), var("shape")),
         is_filled, condition_is_smaller,
         shapes={"condition": "b 1 4", "shape": "3", "number": ""},
         inputs={"condition": "bool", "shape": _FILLED},

@@ -69,10 +69,10 @@ def _merge_as_before(value: Op) -> Op:
 
 
 def _between(shape: Op, start: int, end: int) -> Op:
-    return op.Slice(shape, _number(start), _number(end))
+    return op.Slice(shape, _int64_vector(start), _int64_vector(end))
 
 
-def _number(number: int) -> Pattern:
+def _int64_vector(number: int) -> Pattern:
     return computed(str(number), lambda match: ints([number]))
 
 
@@ -85,7 +85,7 @@ def _targets(**targets: list[int]) -> dict[str, Any]:
     return {f"{name}_target": numbers for name, numbers in targets.items()}
 
 
-def _moved(name: str, pattern: Pattern, replace: Pattern, proof: Proof, *guards: Guard) -> Rule:
+def _sink_rule(name: str, pattern: Pattern, replace: Pattern, proof: Proof, *guards: Guard) -> Rule:
     return Rule(
         name=f"sink_batch_reshape.{name}",
         pattern=pattern,
@@ -174,7 +174,7 @@ def is_no_residual(match: Match) -> Refusal | None:
 
 def _summed_everywhere(match: Match) -> Pattern:
     other = var("other")
-    return _merge_as_before(op.Add(x, op.Unsqueeze(other, _number(0)) if match.rank("other") == 3 else other))
+    return _merge_as_before(op.Add(x, op.Unsqueeze(other, _int64_vector(0)) if match.rank("other") == 3 else other))
 
 
 def _split_shape(match: Match) -> tuple[DimLike, ...] | None:
@@ -213,9 +213,9 @@ def swap_last_two(match: Match) -> list[int]:
 def _split_sums(name: str) -> list[Rule]:
     made = getattr(op, name)
     other = var("other")
-    leading = op.Slice(var("target"), _number(0), _number(2))
+    leading = op.Slice(var("target"), _int64_vector(0), _int64_vector(2))
     split = op.Reshape(other, op.Concat(leading, _between(op.Shape(other), 1, 3), axis=0), allowzero=attr("allowzero"))
-    lifted = op.Unsqueeze(other, _number(0))
+    lifted = op.Unsqueeze(other, _int64_vector(0))
     pattern = op.Reshape(made(_merged("x"), other), var("target"), allowzero=attr("allowzero"))
     proof: dict[str, Any] = {
         "constants": {**_targets(x=[-1, 3, 4]), "target": [-1, 2, 3, 4]},
@@ -229,7 +229,7 @@ def _split_sums(name: str) -> list[Rule]:
         )
     }
     return [
-        _moved(
+        _sink_rule(
             f"cancel_through_{name.lower()}",
             pattern,
             made(x, split),
@@ -238,7 +238,7 @@ def _split_sums(name: str) -> list[Rule]:
             splits_again,
             other_is_merged_alike,
         ),
-        _moved(
+        _sink_rule(
             f"cancel_through_{name.lower()}_broadcast",
             pattern,
             made(x, lifted),
@@ -265,10 +265,10 @@ def splits_joined_again(match: Match) -> Refusal | None:
 def _split_joined(name: str, in_order: Callable[[Pattern, Pattern], list[Pattern]]) -> Rule:
     """What is joined along the third axis behind the merged ones; `in_order` puts the two operands in their order."""
     other = var("other")
-    leading = op.Slice(var("target"), _number(0), _number(2))
+    leading = op.Slice(var("target"), _int64_vector(0), _int64_vector(2))
     split = op.Reshape(other, op.Concat(leading, _between(op.Shape(other), 1, 3), axis=0), allowzero=1)
     joined = op.Concat(*in_order(_merged("x"), other), axis=1).named("joined")
-    return _moved(
+    return _sink_rule(
         name,
         op.Reshape(joined, var("target"), allowzero=attr("allowzero")),
         op.Concat(*in_order(x, split), axis=2),
@@ -355,7 +355,7 @@ RULES = [
             opset=17,
         ),
     ),
-    _moved(
+    _sink_rule(
         "through_length_first_transpose",
         op.Transpose(_merged("x"), perm=(1, 0, 2)),
         _length_first(),
@@ -367,7 +367,7 @@ RULES = [
         ),
         redundant(SHAPES)(merges_leading_axes("x")),
     ),
-    _moved(
+    _sink_rule(
         "split_before_transpose",
         op.Reshape(
             op.Transpose(var("plain", "_ _ _"), perm=(0, 2, 1)).kept(),
@@ -383,7 +383,7 @@ RULES = [
         ),
         splits_first_axis,
     ),
-    _moved(
+    _sink_rule(
         "through_matmul",
         op.MatMul(_merged("x"), _merged("y")),
         _merge(op.MatMul(x, y), x, _between(op.Shape(x), 2, 3), _between(op.Shape(y), 3, 4)),
@@ -395,7 +395,7 @@ RULES = [
         ),
         redundant(SHAPES)(merges_leading_axes("x", "y")),
     ),
-    _moved(
+    _sink_rule(
         "through_transpose",
         op.Transpose(_merged("x"), perm=(0, 2, 1)),
         _merge(op.Transpose(x, perm=(0, 1, 3, 2)), x, _between(op.Shape(x), 3, 4), _between(op.Shape(x), 2, 3)),
@@ -407,7 +407,7 @@ RULES = [
         ),
         redundant(SHAPES)(merges_leading_axes("x")),
     ),
-    _moved(
+    _sink_rule(
         "through_add",
         op.Add(_merged("x"), var("other")),
         _merge_as_before(op.Add(x, op.Reshape(var("other"), computed("other_split", _other_target)))),
@@ -424,7 +424,7 @@ RULES = [
         other_splits_alike,
         is_no_residual,
     ),
-    _moved(
+    _sink_rule(
         "through_add_broadcast",
         op.Add(_merged("x"), var("other")),
         built(_summed_everywhere, makes=("Add", "Unsqueeze", "Reshape")),
@@ -443,7 +443,7 @@ RULES = [
         other_is_the_same_everywhere,
         leads_to_softmax,
     ),
-    _moved(
+    _sink_rule(
         "through_softmax",
         op.Softmax(_merged("x"), axis=-1),
         _merge_as_before(op.Softmax(x, axis=-1)),
@@ -456,7 +456,7 @@ RULES = [
         merges_leading_axes("x"),
     ),
     *(
-        _moved(
+        _sink_rule(
             name,
             made(_merged("x"), scalar("factor")),
             _merge_as_before(made(x, scalar("factor"))),

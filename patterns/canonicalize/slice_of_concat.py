@@ -139,7 +139,7 @@ def _is_whole(match: Match, part: ir.Value, window: Window) -> bool:
 # Joining what was taken apart
 
 
-def _joined(match: Match) -> tuple[ir.Value, Window] | None:
+def _neighbouring_window(match: Match) -> tuple[ir.Value, Window] | None:
     """The tensor of which the operands of the Concat are neighbouring parts, and which part they make up."""
     axis, parts = match["axis"], match["parts"]
     if len(parts) < 2:
@@ -170,13 +170,13 @@ def _follows(part: ir.Value | None, before: ir.Value | None) -> bool:
 
 def are_neighbours(match: Match) -> Refusal | None:
     """The operands are all parts of one tensor, one next to the other: all of it, or between known numbers."""
-    found = _joined(match)
+    found = _neighbouring_window(match)
     if found is not None and (_is_whole(match, *found) or all(isinstance(bound, int) for bound in found[1])):
         return None
     return match.refuse("value", "root", "made of neighbouring parts of one tensor", "joined of other parts")
 
 
-def _constant(numbers: list[Any]) -> Pattern:
+def _int64_vector(numbers: list[Any]) -> Pattern:
     return computed(str(numbers), lambda match: ints(numbers))
 
 
@@ -188,7 +188,7 @@ def _taken(match: Match, place: tuple[ir.Value, Window] | None) -> Pattern:
         return part
     start, end = place[1]
     numbers = ([start], [end], [match["axis"]])
-    return op.Slice(part, *(_constant(values) for values in numbers))
+    return op.Slice(part, *(_int64_vector(values) for values in numbers))
 
 
 # Gather and Pad
@@ -319,7 +319,7 @@ RULES = [
         "concat.concat_of_slices",
         "concat(split(x)), also of Slices or Gathers of x",
         op.Concat(rest("parts"), axis=attr("axis")),
-        lambda match: _taken(match, _joined(match)),
+        lambda match: _taken(match, _neighbouring_window(match)),
         Proof(
             shapes={"whole": "b 5"},
             inputs={"parts": _neighbours},

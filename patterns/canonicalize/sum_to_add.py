@@ -102,7 +102,7 @@ def _lifted(build: Any) -> Sequence[ir.Value]:
     return [build.node("Unsqueeze", [build.input(name, dims), axis]).outputs[0] for name in names]
 
 
-def _parts(build: Any) -> Sequence[ir.Value]:
+def _sum_operands(build: Any) -> Sequence[ir.Value]:
     """Two operands of different ranks, or three of which two are branches."""
     x = build.input("x", build.dims("x"))
     if build.chooser.pick("operands", ("two", "three")) == 0:
@@ -121,7 +121,7 @@ RULES = [
         guards=(is_of_two_or_of_branches, was_there_before),
         exactness=Exactness.EXACT,
         source="ONNX operator Sum",
-        proof=Proof(shapes={"x": "n 3 4 5"}, inputs={"parts": _parts}),
+        proof=Proof(shapes={"x": "n 3 4 5"}, inputs={"parts": _sum_operands}),
     ),
     Rule(
         name="sum.reduce_sum_of_stack_to_add",

@@ -27,7 +27,7 @@ def state_is_as_large(match: Match) -> Refusal | None:
     return None
 
 
-def _rule(name: str, pattern: Pattern, replace: Pattern, source: str) -> Rule:
+def _scan_rule(name: str, pattern: Pattern, replace: Pattern, source: str) -> Rule:
     return Rule(
         name=f"scan.{name}",
         pattern=pattern,
@@ -47,13 +47,13 @@ _AXIS = computed("axis", lambda match: np.int64(0))
 _AXES = computed("axes", lambda match: ints([0]))
 
 RULES = [
-    _rule(
+    _scan_rule(
         "scan_to_cumsum",
         _SCAN[1],
         first + op.CumSum(elements, _AXIS),
         "https://onnx.ai/onnx/operators/onnx__CumSum.html",
     ),
-    _rule(
+    _scan_rule(
         "scan_to_reduce_sum",
         op.Scan(first, elements, body=body("state element", total), num_scan_inputs=1),
         first + op.ReduceSum(elements, _AXES, keepdims=0),

@@ -66,16 +66,16 @@ def _sizes(match: Match, node: ir.Node, sizes: Any, channels: int) -> Pattern:
     if known is not None:
         name = f"{node.outputs[0].name}/sizes"
         return computed(name, lambda match: ints([known[0], channels, *known[2:]]))
-    made: Pattern = op.Concat(_between(sizes, 0, 1), _number(channels), _between(sizes, 2, 2**31 - 1), axis=0)
+    made: Pattern = op.Concat(_between(sizes, 0, 1), _int64_vector(channels), _between(sizes, 2, 2**31 - 1), axis=0)
     return made
 
 
 def _between(sizes: Pattern, start: int, end: int) -> Pattern:
-    made: Pattern = op.Slice(sizes, _number(start), _number(end))
+    made: Pattern = op.Slice(sizes, _int64_vector(start), _int64_vector(end))
     return made
 
 
-def _number(number: int) -> Pattern:
+def _int64_vector(number: int) -> Pattern:
     return computed(str(number), lambda match: ints([number]))
 
 

@@ -154,7 +154,7 @@ def _flat(kind: str, *weights: Pattern) -> Any:
     return made
 
 
-def _rule(kind: str, *weights: Pattern, **proof: Any) -> Rule:
+def _layer_rule(kind: str, *weights: Pattern, **proof: Any) -> Rule:
     layer = getattr(op, kind)(turned | image | y, *weights, attributes=all_attributes("window")).named("layer")
     return Rule(
         name=f"conv.{kind.lower()}2d_to_{kind.lower()}1d",
@@ -223,8 +223,8 @@ _TRANSPOSED: list[dict[str, Any]] = [
 ]
 
 RULES = [
-    _rule("Conv", weight, opt(bias), windows=_CONV, weight="6 4 1 3", bias="6"),
-    _rule("ConvTranspose", weight, opt(bias), windows=_TRANSPOSED, weight="4 6 1 3", bias="6"),
-    _rule("MaxPool", windows=_POOL),
-    _rule("AveragePool", windows=_POOL),
+    _layer_rule("Conv", weight, opt(bias), windows=_CONV, weight="6 4 1 3", bias="6"),
+    _layer_rule("ConvTranspose", weight, opt(bias), windows=_TRANSPOSED, weight="4 6 1 3", bias="6"),
+    _layer_rule("MaxPool", windows=_POOL),
+    _layer_rule("AveragePool", windows=_POOL),
 ]

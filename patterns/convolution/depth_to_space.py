@@ -48,7 +48,7 @@ def _unshuffled(match: Match) -> Pattern:
     return made if known else rearrange(f"{BLOCKED} -> {SHUFFLED}", to_depth)
 
 
-def _rule(name: str, before: str, after: str, replace: Any, typical: str, **more: Any) -> Rule:
+def _rearrange_rule(name: str, before: str, after: str, replace: Any, typical: str, **more: Any) -> Rule:
     return Rule(
         name=f"depth_to_space.{name}",
         pattern=rearrange(f"{before} -> {after}", var("x", before)),
@@ -65,10 +65,12 @@ x = var("x")
 to_depth = op.SpaceToDepth(x, blocksize=_size)
 
 RULES = [
-    _rule("rearrange_to_crd", SHUFFLED, SPREAD, op.DepthToSpace(x, blocksize=_size, mode="CRD"), "1 64 56 56"),
-    _rule("rearrange_to_dcr", BLOCKED, SPREAD, op.DepthToSpace(x, blocksize=_size, mode="DCR"), "1 64 56 56"),
-    _rule("rearrange_to_space_to_depth", SPREAD, BLOCKED, to_depth, "1 16 112 112"),
-    _rule(
+    _rearrange_rule(
+        "rearrange_to_crd", SHUFFLED, SPREAD, op.DepthToSpace(x, blocksize=_size, mode="CRD"), "1 64 56 56"
+    ),
+    _rearrange_rule("rearrange_to_dcr", BLOCKED, SPREAD, op.DepthToSpace(x, blocksize=_size, mode="DCR"), "1 64 56 56"),
+    _rearrange_rule("rearrange_to_space_to_depth", SPREAD, BLOCKED, to_depth, "1 16 112 112"),
+    _rearrange_rule(
         "pixel_unshuffle_to_space_to_depth",
         SPREAD,
         SHUFFLED,

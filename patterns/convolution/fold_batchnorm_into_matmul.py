@@ -174,7 +174,7 @@ inputs_weight, shifted_bias = computed("weight", _scaled_inputs), computed("bias
 as_column = computed("bias", lambda match: _offset(match)[:, None])
 
 
-def _rule(name: str, pattern: Pattern, replace: Pattern, rank: int | None, *shapes: dict[str, str],
+def _batchnorm_rule(name: str, pattern: Pattern, replace: Pattern, rank: int | None, *shapes: dict[str, str],
           guards: tuple[Guard, ...] = (is_normalised,), constants: Mapping[str, Any] = POSITIVE,
           each: tuple[dict[str, Any], ...] = ({},), **attributes: Any) -> Rule:  # fmt: skip
     return Rule(
@@ -206,7 +206,7 @@ def _shapes(x: str, weight: str, **others: str) -> dict[str, str]:
 
 
 RULES = [
-    _rule(
+    _batchnorm_rule(
         "fold_batchnorm_into_gemm",
         _normalised(_gemm(x).named("product")),
         op.Gemm(x, new_weight, new_bias, alpha=attr("alpha"), transA=attr("transA"), transB=attr("transB")),
@@ -218,14 +218,14 @@ RULES = [
         transA=[0, 1],
         transB=[0, 1],
     ),
-    _rule(
+    _batchnorm_rule(
         "fold_batchnorm",
         _normalised(op.MatMul(x, weight).named("product") + opt(bias)),
         op.MatMul(x, new_weight) + new_bias,
         2,
         _shapes("n 3", "3 4", bias="4"),
     ),
-    _rule(
+    _batchnorm_rule(
         "fold_batchnorm_through_reshape",
         _normalised(op.Reshape(op.MatMul(x, weight).named("product") + opt(bias), target, allowzero=attr("allowzero"))),
         op.Reshape(op.MatMul(x, new_weight) + new_bias, target, allowzero=attr("allowzero")),
@@ -235,7 +235,7 @@ RULES = [
         constants={**POSITIVE, "target": [-1, 4]},
         allowzero=[0, 1],
     ),
-    _rule(
+    _batchnorm_rule(
         "fold_batchnorm_through_flatten",
         _normalised(op.Flatten(op.MatMul(x, weight).named("product") + opt(bias), axis=attr("axis"))),
         op.Flatten(op.MatMul(x, new_weight) + new_bias, axis=attr("axis")),
@@ -244,7 +244,7 @@ RULES = [
         guards=(has_rows, is_normalised),
         axis=[2, -1],
     ),
-    _rule(
+    _batchnorm_rule(
         "fold_batchnorm_through_transpose",
         _normalised(op.Transpose(op.MatMul(x, weight).named("product") + opt(bias), perm=attr("perm"))),
         op.Transpose(op.MatMul(x, new_weight) + new_bias, perm=attr("perm")),
@@ -254,7 +254,7 @@ RULES = [
         guards=(turns_columns, is_normalised),
         each=({"perm": [(0, 2, 1), (1, 2, 0)]}, {"perm": [(0, 3, 1, 2)]}),
     ),
-    _rule(
+    _batchnorm_rule(
         "fold_input_batchnorm_through_transpose",
         op.MatMul(op.Transpose(_normalised(x), perm=attr("perm")), weight).named("product") + opt(bias),
         op.MatMul(op.Transpose(x, perm=attr("perm")), inputs_weight) + shifted_bias,
@@ -264,14 +264,14 @@ RULES = [
         guards=(turns_into_columns, is_normalised_before),
         each=({"perm": [(0, 2, 1), (2, 0, 1)]}, {"perm": [(0, 2, 3, 1)]}),
     ),
-    _rule(
+    _batchnorm_rule(
         "fold_batchnorm_into_left_weight",
         _normalised(op.MatMul(weight, x).named("product")),
         op.MatMul(new_weight, x) + as_column,
         3,
         _shapes("n 3 s", "4 3"),
     ),
-    _rule(
+    _batchnorm_rule(
         "fold_input_batchnorm_into_gemm",
         _gemm(_normalised(x)).named("product"),
         op.Gemm(x, inputs_weight, shifted_bias, alpha=attr("alpha"), transB=attr("transB")),
@@ -284,7 +284,7 @@ RULES = [
         transA=[0],
         transB=[0, 1],
     ),
-    _rule(
+    _batchnorm_rule(
         "fold_input_batchnorm",
         op.MatMul(_normalised(x), weight).named("product") + opt(bias),
         op.MatMul(x, inputs_weight) + shifted_bias,

@@ -200,7 +200,7 @@ def _maximum() -> Proof:
     )
 
 
-def _rule(name: str, pattern: Op, replace: Op, proof: Proof, *guards: Guard) -> Rule:
+def _pad_rule(name: str, pattern: Op, replace: Op, proof: Proof, *guards: Guard) -> Rule:
     return Rule(
         name=f"conv.{name}",
         pattern=pattern,
@@ -278,21 +278,21 @@ trimmed = op.Slice(
 
 
 RULES = [
-    _rule(
+    _pad_rule(
         "fold_pad",
         op.Conv(padded, weight, opt(bias), attributes=all_attributes("window")),
         op.Conv(x, weight, opt(bias), **_CHANGED),
         _proof(BARE, {**PADDED, "strides": (2, 1)}, filling=[None, 0.0]),
         with_zeros,
     ),
-    _rule(
+    _pad_rule(
         "fold_pad_into_fused_conv",
         ms.FusedConv(padded, weight, opt(bias), opt(residual), attributes=all_attributes("window")),
         ms.FusedConv(x, weight, opt(bias), opt(residual), **_CHANGED),
         _proof({**BARE, "activation": "Relu"}, filling=[None, 0.0]),
         with_zeros,
     ),
-    _rule(
+    _pad_rule(
         "fold_pad_into_average_pool",
         _pool("AveragePool"),
         op.AveragePool(x, **_CHANGED, count_include_pad=1),
@@ -307,7 +307,7 @@ RULES = [
         has_elements,
         is_narrow,
     ),
-    _rule(
+    _pad_rule(
         "fold_pad_into_max_pool",
         _pool("MaxPool"),
         op.MaxPool(x, **_CHANGED),

@@ -94,7 +94,7 @@ def _arithmetic(y: Pattern) -> Pattern:
     return layers.one_of((*layers.factors(y), *layers.offsets(y)))
 
 
-def _rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *guards: Any) -> Rule:
+def _batchnorm_rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *guards: Any) -> Rule:
     return Rule(
         name=f"batchnorm.fold_{name}_scale_shift",
         formula=formula,
@@ -119,13 +119,13 @@ def _rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *guards: 
 scale, shift, mean = computed("new_scale", _scale), computed("new_shift", _shift), computed("new_mean", _mean)
 
 RULES = [
-    _rule(
+    _batchnorm_rule(
         "output",
         f"x * s, x = BatchNormalization(y); {layers.LIKEWISE}",
         _arithmetic(layers.batch_norm(x).named("mapped")),
         _batch_norm(scale=scale, shift=shift),
     ),
-    _rule(
+    _batchnorm_rule(
         "input",
         f"BatchNormalization(x * s); {layers.LIKEWISE}",
         layers.batch_norm(_arithmetic(x)).named("mapped"),

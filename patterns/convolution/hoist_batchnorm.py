@@ -44,24 +44,26 @@ a, b, c, d = (var(name) for name in PARTS)
 joined = op.Concat(a, b, opt(c), opt(d), axis=attr("axis")).named("joined")
 
 
-def _parts(match: Match) -> list[str]:
+def _operand_names(match: Match) -> list[str]:
     return [name for name in PARTS if match.get(name) is not None]
 
 
 def _sizes(match: Match) -> list[int]:
     """The number of channels of each part."""
-    return [shape[1] for shape in map(match.shape, _parts(match)) if shape is not None and isinstance(shape[1], int)]
+    return [
+        shape[1] for shape in map(match.shape, _operand_names(match)) if shape is not None and isinstance(shape[1], int)
+    ]
 
 
 def joins_channels(match: Match) -> Refusal | None:
     """The parts are joined along the axis of the channels, of which each has a known number, and agree in all others."""
-    shapes = match.shapes(*_parts(match))
+    shapes = match.shapes(*_operand_names(match))
     if isinstance(shapes, Refusal):
         return shapes
     first = shapes[0]
     if len(first) < 2 or match["axis"] != 1:
         return match.refuse("attribute", "axis", 1)
-    for name, shape in zip(_parts(match), shapes, strict=True):
+    for name, shape in zip(_operand_names(match), shapes, strict=True):
         # Where they disagree, the runtime passes over empty parts.
         if len(shape) != len(first) or (shape[0], *shape[2:]) != (first[0], *first[2:]):
             return match.refuse("shape", name, (first[0], "*", *first[2:]))
@@ -108,7 +110,9 @@ def _each_normalised(match: Match) -> Pattern:
     """The parts normalised, joined."""
     sizes = _sizes(match)
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
-    parts = [_normalised(match, var(name), *place) for name, *place in zip(_parts(match), starts, sizes, strict=True)]
+    parts = [
+        _normalised(match, var(name), *place) for name, *place in zip(_operand_names(match), starts, sizes, strict=True)
+    ]
     made: Pattern = op.Concat(*parts, axis=1)
     return made
 

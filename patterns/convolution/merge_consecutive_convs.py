@@ -36,11 +36,11 @@ def joint(match: Match) -> Window | None:
         or len(first.axes) != len(second.axes)
     ):
         return None
-    axes = [_joined(one, other) for one, other in zip(first.axes, second.axes, strict=True)]
+    axes = [_merged_axis(one, other) for one, other in zip(first.axes, second.axes, strict=True)]
     return None if None in axes else Window(tuple(axis for axis in axes if axis is not None), 1)
 
 
-def _joined(one: Axis, other: Axis) -> Axis | None:
+def _merged_axis(one: Axis, other: Axis) -> Axis | None:
     if other.kernel == 1 and not (other.front or other.back):
         return Axis(one.kernel, one.stride * other.stride, one.dilation, one.front, one.back)
     return other if one == Axis(1, 1, one.dilation) else None

@@ -176,7 +176,7 @@ def _image_of(form: Callable[[Pattern, Any], Op]) -> str:
     return "Reshape(Transpose" if form is _turned_first else "Transpose(Reshape"
 
 
-def _rule(name: str, build: Any, form: Callable[[Pattern, Any], Op], place: int, perm: Sequence[int],
+def _conv1x1_rule(name: str, build: Any, form: Callable[[Pattern, Any], Op], place: int, perm: Sequence[int],
           sizes: Sequence[int], guard: Guard, **more: Any) -> Rule:  # fmt: skip
     shapes = {"x": "n 6 5", "product": "5 4", "weight": "3 4 1 1", "bias": "4", "offset": "3", "target": "4"}
     fewer = [2 if size == 4 else 4 if size == 2 else size for size in sizes]
@@ -211,8 +211,8 @@ _COLUMNS: Any = (_turned_first, 1, (0, 2, 1), (-1, 4, 2, 3), pixels_are_columns)
 _ROWS: Any = (_split_first, -1, (0, 3, 1, 2), (-1, 2, 3, 4), pixels_are_rows)
 
 RULES = [
-    _rule("conv.merge_conv1x1_into_transposed_matmul", op.Conv, *_COLUMNS),
-    _rule("conv.merge_fused_conv1x1_into_transposed_matmul", ms.FusedConv, *_COLUMNS, activation="Relu"),
-    _rule("conv.merge_conv1x1_into_matmul", op.Conv, *_ROWS),
-    _rule("conv.merge_fused_conv1x1_into_matmul", ms.FusedConv, *_ROWS, activation="Relu"),
+    _conv1x1_rule("conv.merge_conv1x1_into_transposed_matmul", op.Conv, *_COLUMNS),
+    _conv1x1_rule("conv.merge_fused_conv1x1_into_transposed_matmul", ms.FusedConv, *_COLUMNS, activation="Relu"),
+    _conv1x1_rule("conv.merge_conv1x1_into_matmul", op.Conv, *_ROWS),
+    _conv1x1_rule("conv.merge_fused_conv1x1_into_matmul", ms.FusedConv, *_ROWS, activation="Relu"),
 ]

@@ -131,7 +131,7 @@ def _as_one(layers: Layers, number: int, match: Match) -> Pattern:
     return made
 
 
-def _joined(match: Match) -> Pattern:
+def _concat_of_merged_convs(match: Match) -> Pattern:
     parts: list[Pattern] = []
     for number, run in enumerate(_runs(match)):
         if isinstance(run, list) and len(run) > 1:
@@ -174,7 +174,7 @@ RULES = [
         name="conv.merge_convs_of_concat",
         formula="Concat(Conv(x, V, a), Conv(x, W, b), ...)",
         pattern=op.Concat(rest("parts"), axis=attr("axis")),
-        replace=_joined,
+        replace=_concat_of_merged_convs,
         makes=("Conv", "Concat"),
         guards=(joins_channels, has_neighbours),
         exactness=Exactness.ROUNDING,

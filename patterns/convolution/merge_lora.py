@@ -94,7 +94,7 @@ _BIASES = {"bias1": "2", "bias2": "5", "bias3": "5"}
 _TYPICAL = {"x": "1 64 28 28", "weight1": "8 64 3 3", "weight2": "64 8 1 1", "weight3": "64 64 3 3", "bias3": "64"}
 
 
-def _rule(name: str, sign: int) -> Rule:
+def _lora_rule(name: str, sign: int) -> Rule:
     adapter = numbered(2, numbered(1, x))
     return Rule(
         name=f"conv.{name}",
@@ -137,4 +137,4 @@ def _rule(name: str, sign: int) -> Rule:
     )
 
 
-RULES = [_rule("merge_lora", 1), _rule("merge_subtracted_lora", -1)]
+RULES = [_lora_rule("merge_lora", 1), _lora_rule("merge_subtracted_lora", -1)]

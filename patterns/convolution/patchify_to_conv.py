@@ -96,7 +96,7 @@ def _cut(build: Any) -> ir.Value:
     return made
 
 
-def _joined(build: Any) -> ir.Value:
+def _rows_target(build: Any) -> ir.Value:
     above, _, beside, _ = _sides(build)
     patches = [above, beside] if build.dims("x")[0] == 1 else [above * beside]
     made: ir.Value = build.constant([1 if build.dims("x")[0] == 1 else 0, *patches, build.dims("weight")[0]])
@@ -117,7 +117,7 @@ RULES = [
         source="arXiv:2010.11929",
         proof=Proof(
             shapes=({"x": "b 2 4 12", "weight": "16 5"}, {"x": "1 2 4 12", "weight": "16 5"}),
-            inputs={"cut": _cut, "joined": _joined},
+            inputs={"cut": _cut, "joined": _rows_target},
             attributes=(
                 {"perm": [(0, 2, 4, 3, 5, 1), (0, 2, 4, 1, 3, 5)], **_ZEROS},
                 {"perm": [(1, 3, 2, 4, 0)], **_ZEROS},

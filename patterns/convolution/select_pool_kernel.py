@@ -115,7 +115,7 @@ def _pool(kind: str) -> Op:
     return made
 
 
-def _rule(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard, **more: Any) -> Rule:
+def _pool_rule(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard, **more: Any) -> Rule:
     return Rule(
         name=f"pool.{name}",
         pattern=pattern,
@@ -255,7 +255,7 @@ def _over_two_axes(kind: str) -> Any:
 
 def _two_axes(kind: str, more: dict[str, Any], *guards: Guard, **proof: Any) -> Rule:
     far = {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1), **more}
-    return _rule(
+    return _pool_rule(
         f"{kind.lower()}1d_to_{kind.lower()}2d",
         _pool(kind),
         _over_two_axes(kind),
@@ -275,7 +275,7 @@ def _two_axes(kind: str, more: dict[str, Any], *guards: Guard, **proof: Any) -> 
 
 
 RULES = [
-    _rule(
+    _pool_rule(
         "global_average_pool_to_reduce_mean",
         op.GlobalAveragePool(x),
         mean,
@@ -284,7 +284,7 @@ RULES = [
         is_never_blocked,
         is_not_quantised,
     ),
-    _rule(
+    _pool_rule(
         "full_average_pool_to_reduce_mean",
         _pool("AveragePool"),
         mean,
@@ -293,7 +293,7 @@ RULES = [
         is_never_blocked,
         is_not_quantised,
     ),
-    _rule(
+    _pool_rule(
         "full_average_pool_to_global_average_pool",
         _pool("AveragePool"),
         op.GlobalAveragePool(x),
@@ -302,7 +302,7 @@ RULES = [
         is_blocked,
         is_not_quantised,
     ),
-    _rule(
+    _pool_rule(
         "reduce_mean_to_global_average_pool",
         op.ReduceMean(x, axes=attr("axes"), keepdims=1),
         op.GlobalAveragePool(x),
@@ -318,7 +318,7 @@ RULES = [
         is_reordered_once,
         is_not_quantised,
     ),
-    _rule(
+    _pool_rule(
         "full_max_pool_to_global_max_pool",
         _pool("MaxPool"),
         op.GlobalMaxPool(x),
@@ -330,7 +330,7 @@ RULES = [
         is_above_minus_infinity,
         is_not_quantised,
     ),
-    _rule(
+    _pool_rule(
         "block_mean_to_average_pool",
         op.ReduceMean(blocks, axes=attr("axes", lambda found, facts: bool(found), "given"), keepdims=0),
         _of_blocks,

@@ -135,7 +135,7 @@ _NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "
 _SPELLINGS = ("one of two", "the last of three", "all", "a known size")
 
 
-def _parts(build: Any) -> Sequence[ir.Value]:
+def _concat_operands(build: Any) -> Sequence[ir.Value]:
     """Six channels at twice the size of the images of four channels that some are enlarged from."""
     batch = build.dims("batch")[0]
     spelled = build.chooser.pick("parts", _SPELLINGS)
@@ -161,7 +161,7 @@ def _parts(build: Any) -> Sequence[ir.Value]:
     return [large, build.node("Resize", [small, None, None, sizes.outputs[0]], _MEANS).outputs[0]]
 
 
-def _rule(name: str, build: Any, replace: Any, **more: Any) -> Rule:
+def _sink_rule(name: str, build: Any, replace: Any, **more: Any) -> Rule:
     return Rule(
         name=name,
         formula=f"{'FusedConv' if more else 'Conv'}(Concat(Resize(x), y), W, b), W a single tap",
@@ -173,7 +173,7 @@ def _rule(name: str, build: Any, replace: Any, **more: Any) -> Rule:
         source="arXiv:2105.15203",
         proof=Proof(
             shapes={"weight": "3 6 1 1", "bias": "3", "batch": "n"},
-            inputs={"parts": _parts},
+            inputs={"parts": _concat_operands},
             attributes={"axis": [1, -3], "conv": [{}]},
             counterexamples={
                 "of several taps": Variation(shapes={"weight": "3 6 3 3"}),
@@ -185,6 +185,6 @@ def _rule(name: str, build: Any, replace: Any, **more: Any) -> Rule:
 
 
 RULES = [
-    _rule("conv.sink_resize_through_concat", op.Conv, _mapped),
-    _rule("conv.sink_resize_through_concat_fused_conv", ms.FusedConv, _activated, activation="Relu"),
+    _sink_rule("conv.sink_resize_through_concat", op.Conv, _mapped),
+    _sink_rule("conv.sink_resize_through_concat_fused_conv", ms.FusedConv, _activated, activation="Relu"),
 ]

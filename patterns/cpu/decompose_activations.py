@@ -55,7 +55,7 @@ def _softplus() -> Pattern:
     return op.Add(op.Relu(x), op.Mul(exponential, quotient))
 
 
-def _rule(name: str, pattern: Pattern, replace: Pattern, source: str, *guards: Guard) -> Rule:
+def _activation_rule(name: str, pattern: Pattern, replace: Pattern, source: str, *guards: Guard) -> Rule:
     return Rule(
         name=name,
         pattern=pattern,
@@ -108,8 +108,8 @@ RULES = [
             typical=TYPICAL,
         ),
     ),
-    _rule("mish.decompose_mish", op.Mish(x), _quotient(), "arXiv:1908.08681", is_single, is_not_quantised),
-    _rule(
+    _activation_rule("mish.decompose_mish", op.Mish(x), _quotient(), "arXiv:1908.08681", is_single, is_not_quantised),
+    _activation_rule(
         "mish.decompose_tanh_of_softplus",
         x * op.Tanh(op.Softplus(x)),
         _quotient(),
@@ -117,7 +117,7 @@ RULES = [
         is_single,
         is_not_quantised,
     ),
-    _rule(
+    _activation_rule(
         "softplus.decompose_softplus",
         op.Softplus(x),
         _softplus(),

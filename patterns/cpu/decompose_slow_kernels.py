@@ -226,7 +226,7 @@ def _merged(match: Match) -> tuple[DimLike, ...]:
     return (*shape[: axis + 1], product(shape[axis + 1 :]))
 
 
-def _constant(name: str, numbers: list[int]) -> Pattern:
+def _int64_vector(name: str, numbers: list[int]) -> Pattern:
     return computed(name, lambda match: ints(numbers))
 
 
@@ -236,11 +236,11 @@ def _over_merged(kind: str) -> Callable[[Match], Pattern]:
         there, back = reshape_target(shape, merged), reshape_target(merged, shape)
         rows = op.ReduceProd(op.Shape(x, start=axis + 1), keepdims=1)
         target = op.Concat(op.Shape(x, start=0, end=axis + 1), rows, axis=0)
-        flat = op.Reshape(x, target, allowzero=1) if there is None else op.Reshape(x, _constant("there", there))
+        flat = op.Reshape(x, target, allowzero=1) if there is None else op.Reshape(x, _int64_vector("there", there))
         result = getattr(op, kind)(flat, axis=axis)
         if back is None:
             return op.Reshape(result, op.Shape(x), allowzero=1)
-        return op.Reshape(result, _constant("back", back))
+        return op.Reshape(result, _int64_vector("back", back))
 
     return made
 

@@ -133,7 +133,7 @@ def is_single_or_double(match: Match) -> Refusal | None:
     return None if wide else match.refuse("dtype", "x", "float32 or float64")
 
 
-def _rule(name: str, operator: str, *, divided: bool) -> Rule:
+def _reduction_rule(name: str, operator: str, *, divided: bool) -> Rule:
     far: dict[str, Any] = {"axes": [(1,), (-2,)], "keepdims": [0, 1]}
     return Rule(
         name=f"reduction.{name}",
@@ -179,6 +179,6 @@ def _rule(name: str, operator: str, *, divided: bool) -> Rule:
 
 
 RULES = [
-    _rule("sum_to_matmul", "ReduceSum", divided=False),
-    _rule("mean_to_matmul", "ReduceMean", divided=True),
+    _reduction_rule("sum_to_matmul", "ReduceSum", divided=False),
+    _reduction_rule("mean_to_matmul", "ReduceMean", divided=True),
 ]

@@ -100,7 +100,7 @@ def takes_out_one_axis(count: int) -> Guard:
     return guard
 
 
-def _constant(number: int, build: Any) -> Any:
+def _size_vector(number: int, build: Any) -> Any:
     return build.constant([number])
 
 
@@ -124,7 +124,7 @@ def _taken_out(count: int) -> Rule:
         source="ONNX operators Expand and Squeeze",
         proof=Proof(
             shapes={"x": " ".join(["1", "1", "3", "4"][:count]), **{f"size{n}": "1" for n in range(count)}},
-            inputs={f"size{n}": partial(_constant, number) for n, number in enumerate((2, 1, 3, 4)[:count])},
+            inputs={f"size{n}": partial(_size_vector, number) for n, number in enumerate((2, 1, 3, 4)[:count])},
             attributes={"axes": [(1,)]},
         ),
     )

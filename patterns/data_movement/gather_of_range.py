@@ -76,7 +76,7 @@ def there_are_several_rows(match: Match) -> Refusal | None:
 def _vector(match: Match, name: str) -> Pattern:
     """A number as a vector: that which it was taken from, if there is one."""
     if match.facts.is_const(match[name]):
-        return computed(f"{name}_number", lambda match: np.reshape(match.const(name), (1,)))
+        return computed(f"{name}_scalar", lambda match: np.reshape(match.const(name), (1,)))
     node = match[name].producer()
     before = node.inputs[0] if node is not None and not node.domain and node.inputs else None
     if node is not None and before is not None and match.rank(name) == 0:
@@ -120,7 +120,7 @@ def _size_of(name: str, axis: int) -> Any:
     return make
 
 
-def _number(number: int) -> Any:
+def _scalar(number: int) -> Any:
     return lambda build: build.constant(np.int64(number))
 
 
@@ -195,14 +195,14 @@ RULES = [
         proof=Proof(
             shapes={"table": "30 4", "start": "", "end": "", "one": "", "x": "b t 4"},
             attributes={"axis": [0], "axes": [(0,)]},
-            inputs={"start": _number(0), "end": _size_of("like", 1), "one": _number(1)},
+            inputs={"start": _scalar(0), "end": _size_of("like", 1), "one": _scalar(1)},
             opset=18,
             counterexamples={
                 "from the second row on": Variation(
-                    inputs={"start": _number(1), "end": _number(6), "one": _number(1)}, shapes={"x": "b 5 4"}
+                    inputs={"start": _scalar(1), "end": _scalar(6), "one": _scalar(1)}, shapes={"x": "b 5 4"}
                 ),
                 "from the end on": Variation(
-                    inputs={"start": _number(-2), "end": _number(3), "one": _number(1)}, shapes={"x": "b 5 4"}
+                    inputs={"start": _scalar(-2), "end": _scalar(3), "one": _scalar(1)}, shapes={"x": "b 5 4"}
                 ),
             },
         ),
@@ -246,12 +246,12 @@ RULES = [
         proof=Proof(
             shapes={"zero": "", "one": "", "length": "", "past": ""},
             attributes={"axes": [(1,), (0, 2)]},
-            inputs={"zero": _number(0), "one": _number(1), "length": _size_of("like", 0), "past": _size_of("cache", 1)},
+            inputs={"zero": _scalar(0), "one": _scalar(1), "length": _size_of("like", 0), "past": _size_of("cache", 1)},
             opset=17,
             counterexamples={
                 "from below 0": Variation(
                     inputs={
-                        "zero": _number(0), "one": _number(1), "length": _size_of("like", 0), "past": _number(-2)
+                        "zero": _scalar(0), "one": _scalar(1), "length": _size_of("like", 0), "past": _scalar(-2)
                     }
                 ),
             },

@@ -351,9 +351,18 @@ def sum_is_no_larger(match: Match) -> Refusal | None:
 # Rules
 
 
-def _rule(name: str, formula: str, pattern: Pattern, made: Parts, layers: Sequence[Layer], shapes: Sequence[Mapping[str, str]],
-          *guards: Guard, scalars: Mapping[str, Sequence[float]] | None = None, assumes: Mapping[str, str] | None = None,
-          **more: Any) -> Rule:  # fmt: skip
+def _weight_rule(
+    name: str,
+    formula: str,
+    pattern: Pattern,
+    made: Parts,
+    layers: Sequence[Layer],
+    shapes: Sequence[Mapping[str, str]],
+    *guards: Guard,
+    scalars: Mapping[str, Sequence[float]] | None = None,
+    assumes: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Rule:
     return Rule(
         name=f"matmul.{name}",
         formula=formula,
@@ -396,7 +405,7 @@ def _side_by_side() -> Iterator[Rule]:
         square = {key: "4" if key.endswith("bias") else "4 4" for key in sizes}
         for name, sign in zip(names, (1, -1), strict=True):
             term = scalar("s") * branch
-            yield _rule(
+            yield _weight_rule(
                 name,
                 f"x weight {'+' if sign > 0 else '-'} s x {words}",
                 linear(WEIGHT, x) + term if sign > 0 else linear(WEIGHT, x) - term,
@@ -431,7 +440,7 @@ LIMITS = {"input 0 of Mul* is the lowest number*": "a factor that makes the resu
 _SHIFTED = tuple({"shift" if key == "scale" else key: shape for key, shape in row.items()} for row in _SCALED)
 
 RULES = [
-    _rule(
+    _weight_rule(
         "merge_consecutive_weights",
         "(x first + first_bias) second + second_bias",
         linear(SECOND, linear(FIRST, x, is_summed=True)),
@@ -445,23 +454,23 @@ RULES = [
         product_is_no_larger,
     ),
     *_side_by_side(),
-    _rule(
+    _weight_rule(
         "fold_input_scale", "(x * scale) weight", linear(WEIGHT, scaled_input), SCALED_INPUT, (WEIGHT,), _SCALED,
         weight_is_small, scale_is_along("x"), assumes=LIMITS,
     ),
-    _rule(
+    _weight_rule(
         "fold_output_scale", "(x weight + bias) * scale", scaled_output, SCALED_OUTPUT, (WEIGHT,), _SCALED,
         weight_is_small, scale_is_along("root"), assumes=LIMITS,
     ),
-    _rule(
+    _weight_rule(
         "fold_add_of_scaled_self", "y + scale y, y = x weight", plain + op.Mul(plain, scale), MULTIPLE, (WEIGHT,), _SCALED,
         weight_is_small, scale_is_along("root"), allow_extra_operands=True, assumes=LIMITS,
     ),
-    _rule(
+    _weight_rule(
         "fold_input_shift", "(x + shift) weight + bias", linear(WEIGHT, shifted, is_summed=True), SHIFTED_INPUT, (WEIGHT,),
         _SHIFTED, shift_is_along("x"), shift_is_small, sum_is_no_larger,
     ),
-    _rule(
+    _weight_rule(
         "fold_output_shift", "Gemm(x, weight, weight_bias) + shift", shifted_output, SHIFTED_OUTPUT, (WEIGHT,),
         _SHIFTED[:2], shift_is_along("root"),
     ),

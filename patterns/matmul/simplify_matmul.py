@@ -138,7 +138,7 @@ def _shared() -> Iterator[Rule]:
         products = [op.MatMul(c, other) if left else op.MatMul(other, c) for other in (z, w)]
         for made, sign in ((op.Add, "+"), (op.Sub, "-")):
             one = made(z, w)
-            yield _rule(
+            yield _matmul_rule(
                 f"factor_out_{side}{'' if sign == '+' else '_of_sub'}",
                 f"c z {sign} c w" if left else f"z c {sign} w c",
                 made(*products),
@@ -150,7 +150,7 @@ def _shared() -> Iterator[Rule]:
             )
 
 
-def _rule(
+def _matmul_rule(
     name: str, formula: str, pattern: Pattern, replace: Pattern, shapes: Sequence[Any], *guards: Guard, **more: Any
 ) -> Rule:
     return Rule(
@@ -176,7 +176,7 @@ RULES = [
     _transposed(
         "transpose_of_matmul_with_transposed_left", op.MatMul(turned_a, b), op.MatMul(op.Transpose(b, perm=(1, 0)), a)
     ),
-    _rule(
+    _matmul_rule(
         "reassociate_right",
         "(a b) c",
         op.MatMul(op.MatMul(a, b), c),
@@ -185,7 +185,7 @@ RULES = [
         _is_less_work(True),
         proof=FINITE,
     ),
-    _rule(
+    _matmul_rule(
         "reassociate_left",
         "a (b c)",
         op.MatMul(a, op.MatMul(b, c)),
