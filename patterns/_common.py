@@ -88,7 +88,7 @@ def ints(values: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 @redundant("the rule would be right, but not worth it")
 def is_not_quantised(match: Match) -> Refusal | None:
-    """The runtime does not compute it in integers, as it does between a DequantizeLinear and a QuantizeLinear.
+    """The runtime does not compute the node in integers, between DequantizeLinear and QuantizeLinear.
 
     It moves both through what only moves or picks numbers.
     """

@@ -104,12 +104,12 @@ def _signs() -> Iterator[Rule]:
 
 
 def has_several_steps(match: Match) -> Refusal | None:
-    """More than one node computes the quotient."""
+    """The quotient takes more than one node."""
     return None if len(match.nodes) > 1 else match.refuse("needless", "root", found="it is a single quotient")
 
 
 def numbers_are_moderate(match: Match) -> Refusal | None:
-    """No number is so large or so small that a step between overflows where the quotient does not."""
+    """The constants are moderate: no intermediate result overflows where the quotient does not."""
     constants = (match.facts.scalar(value) for node in match.nodes for value in node.inputs if value is not None)
     limit = 2.0**10 if match.dtype("root") == ir.DataType.FLOAT16 else 2.0**40
     numbers = [match["number"], *(number for number in constants if number is not None)]
@@ -223,7 +223,7 @@ def _limits(match: Match) -> tuple[float, float]:
 
 
 def lies_there(match: Match) -> Refusal | None:
-    """Every element of x is one that the node leaves as it is."""
+    """The range of x is known, and the node leaves every element in it unchanged."""
     values, (low, high) = match.facts.range(match["x"]), _limits(match)
     if values is None or not low <= values.low <= values.high <= high:
         return match.refuse("values_unknown", "x", f"between {low:g} and {high:g}")

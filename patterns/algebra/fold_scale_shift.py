@@ -131,7 +131,7 @@ class _Chain:
         return {name: array for name, array in found.items() if array is not None}
 
     def are_moderate(self, match: Match) -> Refusal | None:
-        """No constant is so large or so small that x times it is beyond the numbers of the type."""
+        """Each constant is moderate: its product with x neither overflows nor underflows."""
         largest = _LARGEST.get(match.dtype("root"))  # type: ignore[arg-type]
         if largest is None:
             return match.unless_dtype("root", *_LARGEST)
@@ -145,7 +145,7 @@ class _Chain:
         return None if fits else match.refuse("value", "root", f"of constants up to {largest:.3g} when combined")
 
     def stay_small(self, match: Match) -> Refusal | None:
-        """No constant grows, and none that is large is copied."""
+        """The folded constants are no larger than before, and no large constant is copied."""
         for name in self.constants(match):
             if match[name].is_graph_output() or (match.const(name).size > FEW and len(match[name].uses()) > 1):
                 return match.refuse("needless", name, found="it is large, and used elsewhere too")
@@ -160,7 +160,7 @@ class _Chain:
 
 
 def decides_nothing(match: Match) -> Refusal | None:
-    """No element of the result is soon rounded to an integer or compared."""
+    """No node close behind rounds the result to an integer or compares it."""
     pending, seen = [match.root], 0
     while pending and seen < NEAR:
         seen += 1
@@ -173,7 +173,7 @@ def decides_nothing(match: Match) -> Refusal | None:
 
 
 def is_no_trick(match: Match) -> Refusal | None:
-    """No large number is added and taken away again, which rounds x."""
+    """No large number is added and subtracted again: that rounds x on purpose."""
     _, _, total = _terms(match)
     large = np.maximum(*(np.abs(_float64_constant(match, name)) for name in "ab"))  # type: ignore[arg-type]
     rounds = large >= 1 / math.sqrt(EPSILON[match.dtype("root")])  # type: ignore[index]

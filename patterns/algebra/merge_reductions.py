@@ -39,7 +39,7 @@ def rank_is_known(match: Match) -> Refusal | None:
 
 @redundant(COST)
 def are_neighbours(match: Match) -> Refusal | None:
-    """The axes of both are one next to the other."""
+    """The axes of both reductions are adjacent."""
     found = _axes(match)
     return match.unless_value("outer", found == list(range(found[0], found[-1] + 1)), "neighbours of the inner axes")
 

@@ -93,7 +93,7 @@ def _outcomes(match: Match) -> tuple[bool, bool]:
 
 
 def tells_them_apart(match: Match) -> Refusal | None:
-    """x is of truth values, and the comparison holds for one of them."""
+    """x is boolean, and the comparison tells true from false."""
     if match.dtype("x") != ir.DataType.BOOL:
         return match.refuse("dtype", "x", ir.DataType.BOOL)
     one, other = _outcomes(match)

@@ -53,7 +53,7 @@ def _as_products(match: Match) -> Pattern:
 
 
 def is_whole(match: Match) -> Refusal | None:
-    """The exponent is a whole number that takes few products."""
+    """The exponent is a small integer."""
     exponent = float(match["exponent"])
     few = exponent.is_integer() and (LOWEST <= exponent < 0 or 2 <= exponent <= HIGHEST)
     return match.unless_value("exponent", few, f"a whole number from {LOWEST} to -1 or from 2 to {HIGHEST}")
@@ -61,7 +61,7 @@ def is_whole(match: Match) -> Refusal | None:
 
 @redundant(COST)
 def is_not_averaged(match: Match) -> Refusal | None:
-    """The result is no square in a variance, by which the runtime knows normalisations that were left to it."""
+    """The result is no square in a variance, by which the runtime recognises normalizations."""
     averaged = match["exponent"] == 2 and any(user.op_type == "ReduceMean" for user in match.root.consumers())
     return match.refuse("use", "root", "more than an average", "ReduceMean") if averaged else None
 

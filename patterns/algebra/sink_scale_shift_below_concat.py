@@ -52,7 +52,7 @@ def _spread(match: Match, name: str, number: int) -> Array | None:
 
 
 def differ_along_one_axis(match: Match) -> Refusal | None:
-    """The constants of each part are numbers, or differ along the axis that is joined, whose sizes are known."""
+    """The constants are numbers, or vectors along the Concat axis, whose sizes are known."""
     for number in _operand_numbers(match):
         for name in ("a", "b"):
             if _spread(match, name, number) is None:
@@ -63,7 +63,7 @@ def differ_along_one_axis(match: Match) -> Refusal | None:
 
 
 def agree_elsewhere(match: Match) -> Refusal | None:
-    """The parts have the same sizes along the other axes; the runtime passes over empty ones of any size."""
+    """The operands have the same sizes along the other axes; the runtime skips empty ones of any size."""
     shapes = [match.shape(f"x{number}") or () for number in _operand_numbers(match)]
     others = [[*shape[: match["axis"] % len(shape)], *shape[match["axis"] % len(shape) + 1 :]] for shape in shapes]
     for number, sizes in enumerate(others, 1):

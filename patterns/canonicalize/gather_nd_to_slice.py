@@ -113,7 +113,7 @@ def steps_by_width(match: Match) -> Refusal | None:
 
 
 def parts_are_an_index(match: Match) -> Refusal | None:
-    """What is joined are a row and a column each."""
+    """The index pairs are a row and a column each."""
     shapes = match.shapes("rows_part", "columns_part")
     if isinstance(shapes, Refusal):
         return shapes

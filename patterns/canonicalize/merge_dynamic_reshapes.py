@@ -98,7 +98,7 @@ def _int64_vector(number: Any) -> Pattern:
 
 
 def copies_sizes_of_x(match: Match) -> Refusal | None:
-    """What may be 0 in the target copies sizes that x has at the same place, or the target is the shape of the result."""
+    """Each element of the target that may be 0 copies a size of x at the same axis, or the target is the result's shape."""
     shapes = match.shapes("between", "x")
     return shapes if isinstance(shapes, Refusal) else _unless_sized(match, *shapes)
 
@@ -108,7 +108,7 @@ def _at_once(match: Match) -> Pattern:
 
 
 def copies_sizes_before_ones(match: Match) -> Refusal | None:
-    """What may be 0 in the target copies sizes that stay at their place, or the target is the shape of the result."""
+    """Each element of the target that may be 0 copies a size that stays at its axis, or the target is the result's shape."""
     turned = match.shape("turned")
     if turned is None:
         return match.refuse("shape", "turned")

@@ -166,7 +166,7 @@ def is_one_truth(match: Match) -> Refusal | None:
 
 
 def chooses(match: Match) -> Refusal | None:
-    """What is expanded are truth values."""
+    """The expanded value is boolean."""
     return match.unless_dtype("y", ir.DataType.BOOL)
 
 

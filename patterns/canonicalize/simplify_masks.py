@@ -143,7 +143,7 @@ _SHAPE, _FILLED = computed_shape("y", 1, [3, 4]), computed_shape("condition", 1,
 
 @redundant(COST)
 def something_is_expanded(match: Match) -> Refusal | None:
-    """What is computed of the operands as they are before is smaller than the result."""
+    """The operands before the Expand are smaller than the result."""
     root, shapes = (
         match.shape("root"),
         [match.shape(name) for name in ("y", "chosen_by", "other_by") if match.get(name)],
@@ -161,7 +161,7 @@ _filling = (
 
 
 def is_filled(match: Match) -> Refusal | None:
-    """What is chosen is one number everywhere."""
+    """The branch is a splat: one number everywhere."""
     if number_of(match["filling"], match.facts) is None:
         return match.refuse("value", "filling", "one number everywhere")
     axes, rank = match.shape("shape"), match.rank("filling")

@@ -154,7 +154,7 @@ def other_is_the_same_everywhere(match: Match) -> Refusal | None:
 
 @redundant(COST)
 def leads_to_softmax(match: Match) -> Refusal | None:
-    """The sum is what a Softmax is computed of, as the scores of attention are."""
+    """All users of the sum are Softmax nodes, as of attention scores."""
     users = match.root.consumers()
     if users and all(user.op_type == "Softmax" for user in users):
         return None

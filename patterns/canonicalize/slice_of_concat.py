@@ -124,7 +124,7 @@ def _place(match: Match) -> tuple[ir.Value, Window] | None:
 
 
 def is_within_one_part(match: Match) -> Refusal | None:
-    """What is taken is provably part of one operand: all of it, or between known numbers."""
+    """The window is provably within one operand: all of it, or between known bounds."""
     place = _place(match)
     if place is not None and (_is_whole(match, *place) or all(isinstance(bound, int) for bound in place[1])):
         return None

@@ -67,7 +67,7 @@ def _stacked(value: ir.Value, match: Match) -> ir.Value | None:
 
 
 def are_stacked(match: Match) -> Refusal | None:
-    """The operands are tensors along a new axis, over which alone the sum is, and which it does not keep."""
+    """The operands are stacked along a new axis, and the sum is over this axis only, without keepdims."""
     parts, rank = match["parts"], match.rank("joined")
     if rank is None or [axis % rank for axis in match["axes"] or ()] != [match["axis"] % rank]:
         return match.refuse("value", "axes", "the axis along which tensors are stacked")

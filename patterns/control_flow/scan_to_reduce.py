@@ -20,7 +20,7 @@ total = var("state") + var("element")
 
 
 def state_is_as_large(match: Match) -> Refusal | None:
-    """The sum has the shape of each element, whose axes stand behind that of the runs."""
+    """The loop-carried sum has the shape of each element."""
     shape, state = match.shape("elements"), match.shape("first")
     if shape is None or state is None or shape[1:] != state:
         return match.refuse("shape", "first", "the shape of an element")

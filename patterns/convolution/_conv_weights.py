@@ -284,7 +284,7 @@ MOST_COPIED = 1 << 16
 
 @redundant(COST)
 def growth_is_bounded(match: Match) -> Refusal | None:
-    """The weights are needed here alone, are small, or are mapped in the same way wherever they are used."""
+    """The weights have no other user, are small, or are folded in the same way for each user."""
     weights = match["weight"]
     others = [use.node for use in weights.uses() if use.node not in match.nodes]
     size = match.const("weight").nbytes if others else 0

@@ -25,7 +25,7 @@ x, past = var("x", "b c l"), var("past", "b c p")
 
 
 def fills_the_window(match: Match) -> Refusal | None:
-    """Each channel has one kernel of its own, which the past and one position fill."""
+    """The Conv is depthwise, and the state is one shorter than its kernel."""
     sizes = match.shape("weight") or ()
     kernel, channels, before = sizes[2] if len(sizes) == 3 else None, match.size("c"), match.size("p")
     if not isinstance(kernel, int) or not isinstance(channels, int) or before != kernel - 1 or kernel < 2:
@@ -39,7 +39,7 @@ def fills_the_window(match: Match) -> Refusal | None:
 
 @redundant(COST)
 def is_one_position(match: Match) -> Refusal | None:
-    """There is one new position."""
+    """x has one position."""
     return None if match.size("l") == 1 else match.refuse("condition", "x", "one position")
 
 
@@ -69,7 +69,7 @@ def _kernel(match: Match) -> Array:
 
 
 def window_is_longer(match: Match) -> Refusal | None:
-    """Each channel has one kernel of its own, which the past has room for, and a position more."""
+    """The Conv is depthwise, and the state is as long as its kernel."""
     sizes = match.shape("weight") or ()
     kernel, channels, before = sizes[2] if len(sizes) == 3 else None, match.size("c"), match.size("p")
     if not isinstance(kernel, int) or not isinstance(channels, int) or before != kernel or kernel < 2:

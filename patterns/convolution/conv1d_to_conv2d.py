@@ -30,7 +30,7 @@ def window_of_layer(match: Match) -> Window | None:
 
 @redundant(COST)
 def is_depthwise(match: Match) -> Refusal | None:
-    """Each channel is convolved for itself: the runtime multiplies matrices otherwise, which are as fast over one axis."""
+    """The Conv is depthwise: others are as fast over one axis."""
     shape, found = match.const("weight").shape, window_of_layer(match)
     depthwise = found is not None and shape[1] == 1 and found.groups == shape[0]
     return None if depthwise else match.refuse("needless", "root", found="it does not convolve each channel for itself")

@@ -67,7 +67,7 @@ def _unit_axes(match: Match) -> list[int] | None:
 
 
 def takes_out_what_was_put_in(match: Match) -> Refusal | None:
-    """The axes that are taken out are those that were put in, and leave at least one spatial axis."""
+    """The Squeeze drops the axes of the Unsqueeze, and leaves at least one spatial axis."""
     axes, rank = _unit_axes(match), _rank(match)
     if rank is None:
         return match.refuse("rank", "x" if match.get("y") is None else "y")
@@ -77,7 +77,7 @@ def takes_out_what_was_put_in(match: Match) -> Refusal | None:
 
 @redundant(COST)
 def is_computed_in_floats(match: Match) -> Refusal | None:
-    """x is not dequantised for the layer; y is made by another layer."""
+    """x is not the result of a DequantizeLinear."""
     return None if match.get("x") is None else is_not_quantised(match)
 
 
@@ -86,7 +86,7 @@ LAYERS = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool"})
 
 @redundant(COST)
 def comes_from_a_sequence(match: Match) -> Refusal | None:
-    """Only layers are between the image and an Unsqueeze, and each is needed by the next alone."""
+    """Only Convs and pools with one user each are between the Unsqueeze and y."""
     value = match.get("y")
     while value is not None:
         node = value.producer()
@@ -99,7 +99,7 @@ def comes_from_a_sequence(match: Match) -> Refusal | None:
 
 
 def reads_one_element(match: Match) -> Refusal | None:
-    """Along these axes, the window has size 1 and nothing is padded."""
+    """Along these axes, the kernel has size 1 and there is no padding."""
     axes, window = _unit_axes(match) or [], match["window"]
     spatial = (_rank(match) or 0) - 2
     shape = match.shape("weight") if match.get("weight") is not None else None
@@ -115,7 +115,7 @@ def reads_one_element(match: Match) -> Refusal | None:
 
 
 def gives_no_indices(match: Match) -> Refusal | None:
-    """Only the maxima are asked for."""
+    """The output with indices is not used."""
     others = [output for output in match["layer"].producer().outputs[1:] if output.name]
     return match.refuse("needless", "root", found="its indices are asked for") if others else None
 

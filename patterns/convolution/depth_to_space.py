@@ -23,7 +23,7 @@ TYPICAL: dict[str, str | int] = {"b": 1, "c": 16, "r": 2, "s": 2, "h": 56, "w": 
 
 
 def blocks_are_square(match: Match) -> Refusal | None:
-    """The blocks have a known number of rows, more than one, and as many columns."""
+    """The blocks are square, of known size above 1."""
     rows, columns = match.size("r"), match.size("s")
     if rows is not None and rows > 1 and rows == columns:
         return None

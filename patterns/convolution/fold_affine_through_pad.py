@@ -37,7 +37,7 @@ def _repeats(mode: Any, facts: Facts) -> bool:
 
 
 def frames_images(match: Match) -> Refusal | None:
-    """The frame is known, and stands around the spatial axes alone."""
+    """The pads are known, and of spatial axes only."""
     found = border_of(match)
     if found is None or any(found[0][:2] + found[1][:2]):
         return match.refuse("attribute", "border", "known numbers, none of them for batches and channels")

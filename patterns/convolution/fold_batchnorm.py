@@ -33,7 +33,7 @@ def _bias(match: Match) -> Any:
 
 
 def maps_channels(match: Match) -> Refusal | None:
-    """Behind the convolution stands a finite factor and offset for each of its channels."""
+    """The scale and shift are finite, with one number for each output channel."""
     if refused := layers.unless_layer(match):
         return refused
     found = layers.affine(match, layers.output_channels(match))
@@ -41,7 +41,7 @@ def maps_channels(match: Match) -> Refusal | None:
 
 
 def result_is_held(match: Match) -> Refusal | None:
-    """The type of the weights holds the new weights and the new bias."""
+    """The new weights and bias fit the type of the weights."""
     refused = layers.unless_held(match, _map(match).factor, of_inputs=False)
     return refused or layers.unless_finite(match, _bias(match))
 

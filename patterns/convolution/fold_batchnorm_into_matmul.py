@@ -71,7 +71,7 @@ def _offset(match: Match) -> Any:
 
 
 def is_normalised(match: Match) -> Refusal | None:
-    """The product has one channel for each statistic, the bias one number for each or for all, and the results are held."""
+    """The product has one channel for each statistic, the bias one number or one for each, and the results fit their type."""
     if refused := match.unless_dtype("weight", ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
         return refused
     found = layers.normalisation(match, _channels(match))
@@ -97,14 +97,14 @@ def _unless_held(match: Match, factor: Any, axis: int, bias: Any) -> Refusal | N
 
 
 def turns_columns(match: Match) -> Refusal | None:
-    """The columns of the product become the second axis."""
+    """The Transpose makes the columns of the product the second axis."""
     perm = match["perm"]
     wanted = perm is not None and len(perm) > 2 and perm[1] == len(perm) - 1
     return match.unless_value("perm", wanted, "one that makes the last axis the second one")
 
 
 def turns_into_columns(match: Match) -> Refusal | None:
-    """The second axis becomes the columns that are multiplied."""
+    """The Transpose makes the second axis the columns."""
     perm = match["perm"]
     wanted = perm is not None and len(perm) > 2 and perm[-1] == 1
     return match.unless_value("perm", wanted, "one that makes the second axis the last one")
@@ -158,7 +158,7 @@ def _shifted(match: Match) -> Any:
 
 
 def is_normalised_before(match: Match) -> Refusal | None:
-    """x has one column for each statistic, the bias one number for each column or for all, and the results are held."""
+    """x has one column for each statistic, the bias one number or one for each column, and the results fit their type."""
     if refused := match.unless_dtype("weight", ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
         return refused
     found = layers.normalisation(match, _inputs(match))

@@ -87,7 +87,7 @@ def _summed(match: Match, places: Sequence[int]) -> Any:
 
 def _reads(places: Places) -> Guard:
     def reads_every_channel(match: Match) -> Refusal | None:
-        """The convolution is of one group, and reads each channel of x, so that none that is not finite appears or is lost."""
+        """The Conv has one group and reads each channel of x, so that NaN and infinity neither appear nor vanish."""
         if refused := layers.unless_layer(match):
             return refused
         found, channels = places(match), _channels(match)
@@ -118,7 +118,7 @@ def _before(name: str, mapped: Pattern, places: Places, proof: Proof) -> Rule:
 
 
 def takes_filters(match: Match) -> Refusal | None:
-    """One Slice of known channels, at least one, behind a convolution of one group."""
+    """The Slice takes known channels, at least one, and the Conv has one group."""
     if refused := layers.unless_layer(match):
         return refused
     if layers.groups(match) != 1 or not _taken(match):

@@ -64,7 +64,7 @@ def _bias(match: Match) -> Any:
 
 
 def maps_channels(match: Match) -> Refusal | None:
-    """Before the convolution stands a finite factor and offset for each channel of x, which has all of these channels."""
+    """The scale and shift are finite, with one number for each channel of x."""
     if refused := layers.unless_layer(match):
         return refused
     channels, shape = layers.input_channels(match), match.shape("x")
@@ -78,7 +78,7 @@ def maps_channels(match: Match) -> Refusal | None:
 
 
 def offset_stays_inside(match: Match) -> Refusal | None:
-    """Either there is no offset, or every number that is convolved has it."""
+    """There is no shift, or the Conv has no padding with zeros."""
     if not np.any(_map(match).offset):
         return None
     if layers.layer_of(match).op_type == "ConvTranspose" or layers.is_padded(match["conv"]):
@@ -87,7 +87,7 @@ def offset_stays_inside(match: Match) -> Refusal | None:
 
 
 def offset_is_moderate(match: Match) -> Refusal | None:
-    """x + t is not a small difference of large numbers. BatchNormalization takes it by itself of x s and mean s."""
+    """x + t is not a small difference of large numbers. BatchNormalization subtracts x s and mean s itself."""
     largest = float(np.abs(_map(match).offset).max())
     return (
         None
@@ -97,14 +97,14 @@ def offset_is_moderate(match: Match) -> Refusal | None:
 
 
 def result_is_held(match: Match) -> Refusal | None:
-    """The type of the weights holds the new weights and the new bias."""
+    """The new weights and bias fit the type of the weights."""
     refused = layers.unless_held(match, _map(match).factor, of_inputs=True)
     return refused or layers.unless_finite(match, _bias(match))
 
 
 @redundant(COST)
 def leads_to_convolutions_alone(match: Match) -> Refusal | None:
-    """All that reads the mapped value are convolutions with constant weights, which may all take the map."""
+    """All users of the scaled value are Convs with constant weights, which can all fold it."""
     value: ir.Value = match["mapped"]
     for use in value.uses():
         weights = use.node.inputs[1] if len(use.node.inputs) > 1 else None
@@ -149,7 +149,7 @@ def _two_maps(match: Match) -> tuple[Any, Any] | Refusal:
 
 
 def takes_the_factor(match: Match) -> Refusal | None:
-    """The convolution is padded, x has all of its channels, and the offset divided by the factor is a number of its type."""
+    """The Conv is padded, and the shift divided by the scale fits its type."""
     if refused := layers.unless_layer(match):
         return refused
     found = _two_maps(match)

@@ -80,19 +80,19 @@ def _pads(match: Match) -> list[int] | None:
 
 
 def pads_known_axes(match: Match) -> Refusal | None:
-    """What is padded is known, and spatial axes alone."""
+    """The pads are known, and of spatial axes only."""
     return (
         None if _pads(match) is not None else match.refuse("attribute", "border", "numbers that pad spatial axes alone")
     )
 
 
 def with_zeros(match: Match) -> Refusal | None:
-    """The border is zeros."""
+    """The Pad is with zeros."""
     return match.unless_value("filling", match["filling"] in (None, 0), 0)
 
 
 def with_the_lowest(match: Match) -> Refusal | None:
-    """No element is lower than the border, so that it is no maximum of a window that has elements."""
+    """No element is lower than the padding, so that the padding is never a maximum."""
     values, filling = match.facts.range(match["x"]), match["filling"] or 0
     low = filling == -np.inf or (values is not None and filling <= values.low)
     return match.unless_value("filling", bool(low), "no higher than any element")
@@ -116,13 +116,13 @@ def is_narrow(match: Match) -> Refusal | None:
 
 
 def has_no_gaps(match: Match) -> Refusal | None:
-    """Windows are not dilated: those that are narrow may read padding alone, left and right of an image between."""
+    """The window is not dilated: it might read padding alone, on both sides of a narrow image."""
     gaps = any(step != 1 for step in match["window"].get("dilations") or ())
     return match.refuse("attribute", "window", "windows without gaps", "dilated ones") if gaps else None
 
 
 def rounds_down(match: Match) -> Refusal | None:
-    """Windows that reach beyond the end are left out."""
+    """The pool rounds its output size down."""
     return (
         None
         if not match["window"].get("ceil_mode")
@@ -131,7 +131,7 @@ def rounds_down(match: Match) -> Refusal | None:
 
 
 def counts_zeros(match: Match) -> Refusal | None:
-    """The pool has no padding of its own that would not count."""
+    """The pool has no padding of its own that its averages leave out."""
     window = match["window"]
     own = any(window.get("pads") or ()) and window.get("auto_pad", "NOTSET") == "NOTSET"
     return (
@@ -142,7 +142,7 @@ def counts_zeros(match: Match) -> Refusal | None:
 
 
 def gives_no_indices(match: Match) -> Refusal | None:
-    """Only the maxima are asked for."""
+    """The output with indices is not used."""
     others = [output for output in match["pool"].producer().outputs[1:] if output.name]
     return match.refuse("needless", "root", found="its indices are asked for") if others else None
 
@@ -255,7 +255,7 @@ def _trimmed_more(match: Match) -> list[int] | None:
 
 
 def trims_a_known_number(match: Match) -> Refusal | None:
-    """A known number of elements is trimmed off spatial axes, and some are left."""
+    """The Slice removes a known number of elements along spatial axes, and leaves some."""
     if _trimmed_more(match) is None:
         return match.refuse("attribute", "starts", "known, as is what is trimmed off spatial axes alone")
     if not all(map(is_nonzero, (match.shape("root") or ())[2:])):
@@ -264,7 +264,7 @@ def trims_a_known_number(match: Match) -> Refusal | None:
 
 
 def trims_padding(match: Match) -> Refusal | None:
-    """A known number of elements is trimmed off spatial axes of a stride of 1, no more than are made by padding."""
+    """The Slice removes no more elements than padding adds, along spatial axes of stride 1."""
     found = match["steps"] in (None, (1,) * len(match["starts"])) and _trimmed(match) is not None
     if found and not all(map(is_nonzero, (match.shape("root") or ())[2:])):
         return match.refuse("shape", "root", "one that is not empty: a convolution cannot make an empty result")

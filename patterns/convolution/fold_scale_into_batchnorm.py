@@ -56,7 +56,7 @@ _mean = _new(lambda match, map_: (_of(match, "mean") - map_.offset) / map_.facto
 
 
 def maps_channels(match: Match) -> Refusal | None:
-    """x has the channels of the statistics, and there is one number for each of them, or one for all."""
+    """The constant is one number, or one for each channel of the statistics."""
     shape, channels = match.shape("x"), match.shape("scale")
     if shape is None or len(shape) < 2 or channels is None or len(channels) != 1 or shape[1] != channels[0]:
         return match.refuse("shape", "x", "one with as many channels as there are statistics")
@@ -67,7 +67,7 @@ def maps_channels(match: Match) -> Refusal | None:
 
 
 def statistics_are_held(match: Match) -> Refusal | None:
-    """The type of the statistics holds the new ones."""
+    """The new statistics fit their type."""
     scale, before = np.abs(_scale(match)), _of(match, "scale")
     held = np.isfinite(scale) & ((scale >= np.finfo(scale.dtype).tiny) | (before == 0))
     others = all(bool(np.all(np.isfinite(made(match)))) for made in (_shift, _mean))
@@ -75,7 +75,7 @@ def statistics_are_held(match: Match) -> Refusal | None:
 
 
 def offset_is_moderate(match: Match) -> Refusal | None:
-    """What is added is not many deviations."""
+    """The shift is not many standard deviations."""
     found = layers.normalisation(match, _channels(match))
     assert isinstance(found, layers.Affine)
     far = float(np.abs(found.factor * _map(match).offset).max(initial=0.0))

@@ -56,7 +56,7 @@ def _sizes(match: Match) -> list[int]:
 
 
 def joins_channels(match: Match) -> Refusal | None:
-    """The parts are joined along the axis of the channels, of which each has a known number, and agree in all others."""
+    """The Concat is along channels of known number, and the operands agree in all other sizes."""
     shapes = match.shapes(*_operand_names(match))
     if isinstance(shapes, Refusal):
         return shapes
@@ -135,7 +135,7 @@ whole = op.BatchNormalization(a, *(var(name) for name in STATISTICS), epsilon=at
 
 
 def is_a_finite_map(match: Match) -> Refusal | None:
-    """The statistics are of the channels of a, and the factors and offsets that they come to are finite."""
+    """The statistics have one number for each channel of a, and give a finite scale and shift."""
     shape = match.shape("a")
     if shape is None or len(shape) < 3 or not isinstance(shape[1], int):
         return match.refuse("shape", "a", "one with a known number of channels")
@@ -144,7 +144,7 @@ def is_a_finite_map(match: Match) -> Refusal | None:
 
 
 def counts_elements_alone(match: Match) -> Refusal | None:
-    """Each window is the mean of elements of the image, without zeros around it."""
+    """Each window averages elements of the image only, no padding."""
     window = match["window"]
     padded = any(window.get("pads") or ()) or window.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
     if window.get("count_include_pad") and (padded or window.get("ceil_mode")):
@@ -153,7 +153,7 @@ def counts_elements_alone(match: Match) -> Refusal | None:
 
 
 def reads_elements(match: Match) -> Refusal | None:
-    """Each window has elements of the image, not what is around it alone."""
+    """Each window has elements of the image, not padding alone."""
     window = match["window"]
     padded = any(window.get("pads") or ()) or window.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
     gaps = any(step != 1 for step in window.get("dilations") or ())
@@ -163,7 +163,7 @@ def reads_elements(match: Match) -> Refusal | None:
 
 
 def keeps_the_largest(match: Match) -> Refusal | None:
-    """All factors are above 0, so that what is larger stays larger."""
+    """All factors are above 0, so that maxima stay maxima."""
     found = layers.normalisation(match, len(match.const("scale")))
     if isinstance(found, Refusal):
         return found
@@ -171,7 +171,7 @@ def keeps_the_largest(match: Match) -> Refusal | None:
 
 
 def gives_no_indices(match: Match) -> Refusal | None:
-    """Only the maxima are asked for."""
+    """The output with indices is not used."""
     others = [output for output in match["pool"].producer().outputs[1:] if output.name]
     return match.refuse("needless", "root", found="its indices are asked for") if others else None
 
@@ -204,7 +204,7 @@ rows = op.Reshape(turned, var("target"), allowzero=attr("allowzero")).named("row
 
 
 def has_channels_as_columns(match: Match) -> Refusal | None:
-    """The channels of a are moved behind its other axes, and these are merged."""
+    """The Transpose moves the channels to the end, and the Reshape merges the other axes."""
     shapes = match.shapes("a", "rows")
     if isinstance(shapes, Refusal):
         return shapes

@@ -76,7 +76,7 @@ def _bias(match: Match) -> Array | None:
 
 
 def are_one(match: Match) -> Refusal | None:
-    """Along each axis one of the two reads single elements, with nothing padded between them that the bias would not fill."""
+    """Along each axis one of the two Convs has a kernel of size 1; padding between them does not miss a bias."""
     dtype = match.dtype("weight1")
     if dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
         return match.refuse("dtype", "weight1", "float32")
@@ -90,14 +90,14 @@ def are_one(match: Match) -> Refusal | None:
 
 
 def product_is_held(match: Match) -> Refusal | None:
-    """The type of the weights holds the products."""
+    """The products fit the type of the weights."""
     held = all(one is None or bool(np.all(np.isfinite(one))) for one in (_weight(match), _bias(match)))
     return match.unless_value("weight1", held, "such that the products of the weights are finite")
 
 
 @redundant(COST)
 def saves_work(match: Match) -> Refusal | None:
-    """The one convolution needs fewer multiplications for each output than the two, and no large weights are copied."""
+    """The merged Conv needs fewer multiplications per output than both, and no large weights are copied."""
     first, second = match.const("weight1").shape, match.const("weight2").shape
     both = joint(match)
     assert both is not None

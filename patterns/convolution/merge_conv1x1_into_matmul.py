@@ -83,7 +83,7 @@ def _bias(match: Match) -> Array | None:
 
 
 def pixels_are_columns(match: Match) -> Refusal | None:
-    """The rows are turned, and the axis behind the channels becomes those of images."""
+    """The Transpose swaps rows and columns, and the Reshape splits the rows into spatial axes."""
     shapes = match.shapes("turned", "image")
     if isinstance(shapes, Refusal):
         return shapes
@@ -95,7 +95,7 @@ def pixels_are_columns(match: Match) -> Refusal | None:
 
 
 def pixels_are_rows(match: Match) -> Refusal | None:
-    """The rows become the pixels of images, of which the last axis, that of the channels, is moved to the second place."""
+    """The Reshape splits the rows into spatial axes, and the Transpose moves the channels to the second axis."""
     shape = match.shape("split")
     if shape is None or len(shape) < 3 or shape[-1] != match.const("product").shape[1]:
         return match.refuse("shape", "split", ("*", match.const("product").shape[1]))
@@ -104,7 +104,7 @@ def pixels_are_rows(match: Match) -> Refusal | None:
 
 
 def is_a_map_of_channels(match: Match) -> Refusal | None:
-    """The convolution maps the channels of each pixel."""
+    """The Conv has a 1x1 kernel, without strides or padding."""
     shape = match.const("weight").shape
     found = window(match["conv"], shape[2:]) if len(shape) > 2 else None
     if found is None or found.groups != 1 or not found.is_single_tap:
@@ -130,7 +130,7 @@ def target_is_kept(match: Match) -> Refusal | None:
 
 
 def result_is_held(match: Match) -> Refusal | None:
-    """The type of the weights holds their product."""
+    """The product of the weights fits their type."""
     finite = all(made is None or bool(np.all(np.isfinite(made))) for made in (_product(match), _bias(match)))
     return match.unless_value("product", finite, "such that its product with the weights is finite")
 

@@ -106,7 +106,7 @@ def _bias(layers: Layers, match: Match) -> Any:
 
 
 def joins_channels(match: Match) -> Refusal | None:
-    """The Concat is along the axis of the channels."""
+    """The Concat is along the channel axis."""
     rank = match.rank("root")
     if rank is None:
         return match.refuse("rank", "root")
@@ -114,7 +114,7 @@ def joins_channels(match: Match) -> Refusal | None:
 
 
 def has_neighbours(match: Match) -> Refusal | None:
-    """Some neighbours are convolutions of one group that read one input alike."""
+    """Some adjacent operands are Convs of one group, with one input and one window."""
     if any(isinstance(run, list) and len(run) > 1 for run in _runs(match)):
         return None
     return match.refuse("condition", "root", "of neighbours that are convolutions of one input with one window")

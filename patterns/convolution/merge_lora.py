@@ -48,7 +48,7 @@ def _bias(match: Match, sign: int) -> Array | None:
 
 
 def is_beside(match: Match) -> Refusal | None:
-    """The other convolution is of the same type and has as many inputs, outputs, groups and places as the adapter."""
+    """The other Conv has the type, channels, group and output positions of the adapter."""
     shape, dtype = match.shape("weight3") or (), match.dtype("weight1")
     wanted = ((match.shape("weight2") or (None,))[0], (match.shape("weight1") or (None, None))[1])
     if shape[:2] != wanted or dtype is None:
@@ -60,7 +60,7 @@ def is_beside(match: Match) -> Refusal | None:
 
 def _is_held(sign: int) -> Guard:
     def sum_is_held(match: Match) -> Refusal | None:
-        """The type of the weights holds the sums."""
+        """The sums fit the type of the weights."""
         made = [_weight(match, sign), _bias(match, sign)]
         finite = all(one is None or bool(np.all(np.isfinite(one))) for one in made)
         return match.unless_value("weight3", finite, "such that the sums of weights and of biases are finite")
@@ -70,7 +70,7 @@ def _is_held(sign: int) -> Guard:
 
 @redundant(COST)
 def saves_work(match: Match) -> Refusal | None:
-    """The one convolution needs no more multiplications for each output than the three, and copies no large weights."""
+    """The merged Conv needs no more multiplications per output than the three, and no large weights are copied."""
     shapes, new = [match.const(f"weight{number}").shape for number in (1, 2, 3)], _together(match)
     assert new is not None
     before, after = sum(map(prod, shapes)), prod(shapes[2][:2]) * new.taps

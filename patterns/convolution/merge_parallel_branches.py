@@ -56,7 +56,7 @@ def _summed_bias(match: Match, sign: int) -> Array | None:
 
 
 def are_branches(match: Match) -> Refusal | None:
-    """Both branches have weights of one type and one number of groups, and equally many outputs."""
+    """Both branches have weights of one type, one group, and outputs of one size."""
     dtype = match.dtype("weight1")
     if dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
         return match.refuse("dtype", "weight1", "float32")
@@ -68,14 +68,14 @@ def are_branches(match: Match) -> Refusal | None:
 
 
 def agree_in_channels(match: Match) -> Refusal | None:
-    """Both branches have the same numbers of channels."""
+    """Both branches have the same numbers of input and output channels."""
     one, other = match.shape("weight1") or (), match.shape("weight2") or ()
     return None if one[:2] == other[:2] else match.refuse("shape", "weight2", (*one[:2], *other[2:]))
 
 
 def _is_held(sign: int) -> Guard:
     def sum_is_held(match: Match) -> Refusal | None:
-        """The type of the weights holds their sum."""
+        """The sum fits the type of the weights."""
         made = [_summed_weight(match, sign), _summed_bias(match, sign)]
         finite = all(one is None or bool(np.all(np.isfinite(one))) for one in made)
         return match.unless_value("weight1", finite, "such that the sums of weights and of biases are finite")
@@ -85,7 +85,7 @@ def _is_held(sign: int) -> Guard:
 
 @redundant(COST)
 def saves_work(match: Match) -> Refusal | None:
-    """The common window has no more taps than the two together, and no large weights are copied."""
+    """The merged kernel has no more taps than both together, and no large weights are copied."""
     one, other, new = window_of(match, 1), window_of(match, 2), _together(match)
     assert one is not None
     assert other is not None
@@ -133,7 +133,7 @@ def _bias_with_offset(match: Match) -> Array | None:
 
 
 def reads_its_place(match: Match) -> Refusal | None:
-    """The convolution has as many channels as x, and a tap that reads each element where it is."""
+    """The Conv keeps the channels and size of x, and a tap reads each element at its own position."""
     shape, old = match.shape("weight1") or (), window_of(match, 1)
     if old is None or len(shape) < 3 or match.dtype("weight1") != match.dtype("x"):
         return match.refuse("condition", "layer1", "a convolution with known padding")
@@ -145,7 +145,7 @@ def reads_its_place(match: Match) -> Refusal | None:
 
 
 def result_is_held(match: Match) -> Refusal | None:
-    """The map is finite, and the type of the weights holds the sums."""
+    """The scale and shift are finite, and the sums fit the type of the weights."""
     if match.get("variance") is not None:
         found = layers.normalisation(match, len(match.const("weight1")))
         if isinstance(found, Refusal):

@@ -37,7 +37,7 @@ def _order(match: Match) -> tuple[int, ...] | None:
 
 
 def are_patches(match: Match) -> Refusal | None:
-    """The image, of known size, is cut into patches that are rows, of channels, rows and columns of pixels in some order."""
+    """The rows are patches of an image of known size, with channels, rows and columns of pixels in some order."""
     shapes = match.shapes("x", "apart", "rows")
     if isinstance(shapes, Refusal):
         return shapes

@@ -63,14 +63,14 @@ def is_blocked(match: Match) -> Refusal | None:
 
 @redundant(COST)
 def is_never_blocked(match: Match) -> Refusal | None:
-    """The runtime computes x outside of its blocked layout on every processor, so that nothing is reordered for means of it."""
+    """The runtime never computes x in its blocked layout, so that ReduceMean needs no reordering."""
     blocked = may_be_blocked(match["x"], match.facts)
     return match.refuse("needless", "x", found="it may be in the blocked layout") if blocked else None
 
 
 @redundant(COST)
 def is_reordered_once(match: Match) -> Refusal | None:
-    """x need not be reordered for others, and the means for theirs as well."""
+    """No reordering is needed for the other users of x and for those of the result."""
     if reads_blocks(match.root, match.facts):
         return None
     others = leaves_blocks(match["x"], match.facts, match.root.producer())
@@ -78,12 +78,12 @@ def is_reordered_once(match: Match) -> Refusal | None:
 
 
 def over_spatial_axes(match: Match) -> Refusal | None:
-    """The means are over all axes from the third on."""
+    """The ReduceMean is over all spatial axes."""
     return match.unless_value("axes", list(match["axes"] or ()) == _spatial(match), "all from the third on")
 
 
 def reads_everything(match: Match) -> Refusal | None:
-    """The one window is the image, with nothing padded and nothing left out."""
+    """The window is the whole image, without padding."""
     shape, window = match.shape("x"), match["window"]
     if shape is None or tuple(window.get("kernel_shape") or ()) != shape[2:]:
         return match.refuse("attribute", "window", "a window as large as the image", "another")
@@ -93,7 +93,7 @@ def reads_everything(match: Match) -> Refusal | None:
 
 
 def gives_no_indices(match: Match) -> Refusal | None:
-    """Only the maxima are asked for."""
+    """The output with indices is not used."""
     others = [output for output in match.root.producer().outputs[1:] if output.name]  # type: ignore[union-attr]
     return match.refuse("needless", "root", found="its indices are asked for") if others else None
 
@@ -163,7 +163,7 @@ def over_one_axis(match: Match) -> Refusal | None:
 
 @redundant(COST)
 def is_not_behind_padding(match: Match) -> Refusal | None:
-    """The runtime makes no Pad before it part of the pool."""
+    """There is no Pad before the pool, which the runtime would fold."""
     before = match["x"].producer()
     if before is None or before.op_type != "Pad" or match["window"].get("auto_pad") == "VALID":
         return None
@@ -171,7 +171,7 @@ def is_not_behind_padding(match: Match) -> Refusal | None:
 
 
 def is_above_minus_infinity(match: Match) -> Refusal | None:
-    """No element is -infinity: some kernels make the lowest finite number of such elements, others -infinity."""
+    """No element is -infinity, for which kernels differ."""
     values = match.facts.range(match["x"])
     low = values is not None and values.low > -math.inf
     return None if low else match.refuse("values_unknown", "x", "above -infinity")
@@ -216,7 +216,7 @@ def _window(match: Match) -> tuple[int, int] | None:
 
 
 def are_blocks(match: Match) -> Refusal | None:
-    """The rows, the columns or both of an image are split into blocks of known size, and means are taken over all in each."""
+    """The Reshape splits rows, columns or both of an image into blocks of known size, which the ReduceMean averages."""
     return match.unless_value("axes", _window(match) is not None, "those within blocks of the pixels of an image")
 
 

@@ -28,7 +28,7 @@ resized = op.Resize(x, opt(roi), opt(scales), opt(sizes), attributes=all_attribu
 
 
 def is_single_tap(match: Match) -> Refusal | None:
-    """The convolution maps the channels of each pixel."""
+    """The Conv has a 1x1 kernel, without strides or padding."""
     found = window_of_layer(match)
     if found is None or not found.is_single_tap:
         return match.refuse("condition", "layer", "a convolution of a single tap, without padding or strides")
@@ -36,21 +36,21 @@ def is_single_tap(match: Match) -> Refusal | None:
 
 
 def takes_means(match: Match) -> Refusal | None:
-    """The image is enlarged along its spatial axes alone, by means of its pixels, or copies of them."""
+    """The Resize is along spatial axes only, and does not crop."""
     if leaves_channels(_resize(match), match.facts):
         return None
     return match.refuse("condition", "resized", "enlarged along spatial axes alone")
 
 
 def may_be_activated_before(match: Match) -> Refusal | None:
-    """The image is enlarged by copies of its pixels, so that the activation may be applied before."""
+    """The Resize copies pixels (mode nearest), so that the activation commutes with it."""
     mode = match["how"].get("mode", "nearest")
     return None if mode == "nearest" else match.refuse("attribute", "how", "nearest", mode)
 
 
 @redundant(COST)
 def is_less_work(match: Match) -> Refusal | None:
-    """The image becomes provably larger, and has no more channels afterwards."""
+    """The Resize provably enlarges the image, and the Conv adds no channels."""
     outputs, inputs = match.const("weight").shape[:2]
     if outputs <= inputs and becomes_larger(_resize(match), match.facts):
         return None

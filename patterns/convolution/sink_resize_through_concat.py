@@ -68,7 +68,7 @@ def _resizes(match: Match) -> list[ir.Node | None]:
 
 
 def is_a_map_of_channels(match: Match) -> Refusal | None:
-    """The parts are joined along the channels, of which there are known numbers, and each pixel is mapped for itself."""
+    """The Concat is along channels of known number, and the Conv has a 1x1 kernel, without strides or padding."""
     rank = match.rank("joined")
     if rank is None or match["axis"] not in (1, 1 - rank) or not _channels(match):
         return match.refuse(
@@ -83,7 +83,7 @@ def is_a_map_of_channels(match: Match) -> Refusal | None:
 
 @redundant(COST)
 def has_enlarged_parts(match: Match) -> Refusal | None:
-    """Some part is an image that becomes provably larger, of at least as many channels as the result."""
+    """Some operand is a Resize that provably enlarges its input, with no fewer channels than the result."""
     if any(_resizes(match)):
         return None
     return match.refuse("needless", "joined", found="no image becomes provably larger")

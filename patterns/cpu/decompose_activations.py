@@ -81,7 +81,7 @@ def _dtype(match: Match) -> int:
 
 
 def is_halved(match: Match) -> Refusal | None:
-    """The result goes from 0 to 1."""
+    """The scaled Tanh goes from 0 to 1."""
     halves = match["gain"] == 0.5 and match["offset"] in (None, 0.5)
     return match.unless_value("gain", halves, 0.5)
 

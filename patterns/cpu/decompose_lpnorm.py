@@ -26,7 +26,7 @@ x = var("x")
 
 @redundant(COST)
 def others_follow(match: Match) -> Refusal | None:
-    """The axis is not the last one, for which the kernel is as fast."""
+    """The axis is not the last one, where the kernel is fast."""
     rank = match.rank("x")
     return match.unless_value("axis", rank is not None and match["axis"] not in (-1, rank - 1), "before the last one")
 

@@ -36,7 +36,7 @@ def is_not_negative(match: Match) -> Refusal | None:
 
 
 def are_neighbours(match: Match) -> Refusal | None:
-    """The indices are one after the other, and within the axis, whose size is known."""
+    """The indices are consecutive and within the axis, whose size is known."""
     shape, indices = match.shape("x"), match.const("indices")
     size = None if shape is None else shape[match["axis"]]
     if indices.ndim != 1 or not indices.size or not isinstance(size, int):
@@ -47,7 +47,7 @@ def are_neighbours(match: Match) -> Refusal | None:
 
 
 def are_in_steps(match: Match) -> Refusal | None:
-    """The indices run through the last axis, of known size, in equal steps other than 1."""
+    """The indices have a constant stride other than 1 along the last axis, whose size is known."""
     shape, indices = match.shape("x"), match.const("indices")
     size = None if shape is None else shape[match["axis"]]
     if shape is None or indices.ndim != 1 or indices.size < 2 or not isinstance(size, int):
@@ -69,14 +69,14 @@ def _beyond(match: Match) -> Any:
 
 @redundant(COST)
 def is_no_list(match: Match) -> Refusal | None:
-    """x has more than one axis: of a list of sizes, either takes no time."""
+    """x has more than one axis: for a vector of sizes, both take no time."""
     few = match.rank("x") == 1
     return match.refuse("needless", "x", found="it is a list") if few else None
 
 
 @redundant("the Slice would be right where the kernel of Gather is not")
 def is_no_text(match: Match) -> Refusal | None:
-    """x is no text: of blocks of strings, the runtime's Gather leaves all but the first empty, which is not put right here."""
+    """x has no strings, for which the runtime's Gather is wrong."""
     text = match.dtype("x") in (None, ir.DataType.STRING)
     return match.refuse("dtype", "x", "numbers") if text else None
 
@@ -92,14 +92,14 @@ def _positive(build: Any) -> Any:
 
 @redundant(COST)
 def reduces_the_last(match: Match) -> Refusal | None:
-    """The last axis is reduced: over others, the sum of squares has the faster kernel itself."""
+    """The last axis is reduced: over others, ReduceSumSquare is faster."""
     rank = match.rank("x")
     return match.unless_value("axes", rank is not None and match["axes"][-1] == rank - 1, "up to the last axis")
 
 
 @redundant(COST)
 def leaves_an_axis(match: Match) -> Refusal | None:
-    """Some axis is not reduced: of all elements at once, the operator is the faster one."""
+    """Some axis is not reduced: over all axes, the operator is faster."""
     rank = match.rank("x")
     some = rank is not None and len(match["axes"]) < rank
     return match.unless_value("axes", some, "not all axes")
@@ -211,7 +211,7 @@ def _log_sum_exp() -> Rule:
 
 
 def has_axes_behind(match: Match) -> Refusal | None:
-    """At least two axes that may be longer than 1 follow: the runtime transposes them one by one, and together fast."""
+    """At least two axes that may be longer than 1 follow: the runtime transposes them slowly, and a merged one fast."""
     shape, node = match.shape("x"), match.root.producer()
     if shape is None or node is None:
         return match.refuse("shape", "x")

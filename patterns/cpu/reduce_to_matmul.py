@@ -41,7 +41,7 @@ def _reduced(match: Match) -> tuple[int, ...] | None:
 
 
 def reduces_known_rows(match: Match) -> Refusal | None:
-    """Axes of known size, one behind the other, are reduced, and others follow."""
+    """Consecutive axes of known size are reduced, and others follow."""
     reduced, shape = _reduced(match), match.shape("x")
     if reduced is None or shape is None:
         return match.refuse("shape", "x")

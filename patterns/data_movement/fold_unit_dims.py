@@ -67,7 +67,7 @@ def drops_ones(match: Match) -> Refusal | None:
 
 @redundant(COST)
 def is_executed(match: Match) -> Refusal | None:
-    """The runtime does not merge the Transpose into products of matrices behind it."""
+    """The runtime does not fuse the Transpose into MatMuls behind it."""
     perm, users = list(match["perm"]), match.root.consumers()
     swapped = perm == [*range(len(perm) - 2), len(perm) - 1, len(perm) - 2]
     if swapped and users and all(user.op_type == "MatMul" for user in users):

@@ -45,21 +45,21 @@ positions = op.Range(var("zero", is_filled_with(0), "0"), length, one).kept().na
 
 
 def starts_at_the_first_row(match: Match) -> Refusal | None:
-    """Counting starts at 0: from another row on, a Slice may be cut off to one row and broadcast, where the Gather fails."""
+    """The Range starts at 0: from another row on, a Slice may be clamped to one row and broadcast, where the Gather fails."""
     known = match.facts.ints(match["start"])
     first = None if known is None or len(known.elements) != 1 else known.elements[0]
     return match.unless_value("start", first == 0, "0") or match.unless_dtype("start", ir.DataType.INT64)
 
 
 def axes_are_leading(match: Match) -> Refusal | None:
-    """Axes are added to the indices before theirs, which broadcasting does too."""
+    """The Unsqueeze adds leading axes, which broadcasting adds too."""
     axes = match.get("axes")
     leading = axes is None or sorted(axis % (len(axes) + 1) for axis in axes) == list(range(len(axes)))
     return match.unless_value("axes", leading, "before the others")
 
 
 def ends_at_a_size(match: Match) -> Refusal | None:
-    """Counting ends at a number that is known not to be negative, from which a Slice would count backwards."""
+    """The Range ends at a nonnegative number: a Slice counts negative ones from the end."""
     known = match.facts.ints(match["end"])
     last = None if known is None or len(known.elements) != 1 else known.elements[0]
     return None if last is not None and is_nonnegative(last) else match.refuse("values_unknown", "end", "a size")
@@ -134,7 +134,7 @@ def counts_all_rows(match: Match) -> Refusal | None:
 
 
 def cuts_the_last_axis(match: Match) -> Refusal | None:
-    """The positions are cut along their last axis, in steps of 1."""
+    """The Slice is along the last axis of the positions, with step 1."""
     rank, steps = match.const("positions").ndim, match["steps"]
     known = match["along"] is not None and tuple(match["along"]) in ((-1,), (rank - 1,))
     if not known and not (match["along"] is None and rank == 1):
@@ -154,7 +154,7 @@ def _cut_alike(match: Match) -> Pattern:
 
 @redundant(COST)
 def counts_for_this(match: Match) -> Refusal | None:
-    """What is counted is read for such sums alone, with axes added or without."""
+    """The Range has no users but such sums."""
     left: list[ir.Value] = [match["counted"]]
     while left:
         value = left.pop()
@@ -175,7 +175,7 @@ def _counted_on(match: Match) -> Pattern:
 
 
 def are_sizes(match: Match) -> Refusal | None:
-    """Both are single numbers computed from sizes, whose sum is none that 64 bits do not hold."""
+    """Both are scalars computed from sizes, whose sum fits 64 bits."""
     for name in ("length", "past"):
         known = match.facts.ints(match[name])
         if known is None or known.shape or known.elements[0] is None or not is_nonnegative(known.elements[0]):

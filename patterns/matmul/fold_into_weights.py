@@ -288,7 +288,7 @@ def is_not_copied(*names: str) -> Guard:
 
 @redundant(COST)
 def weight_is_small(match: Match) -> Refusal | None:
-    """The weight is small, and used for nothing else if it is not tiny."""
+    """The weight is small, and has no other user unless it is tiny."""
     if match.const("weight").size > LARGEST_SCALED:
         return match.refuse("needless", "weight", found="it is large: it stays as it is in its file")
     return _is_copied(match, "weight")
@@ -338,7 +338,7 @@ def shift_is_small(match: Match) -> Refusal | None:
 
 @redundant(COST)
 def sum_is_no_larger(match: Match) -> Refusal | None:
-    """The sum behind the product is there already, or takes no more than the one before it."""
+    """There is an Add behind the product already, or it is no larger than the one before it."""
     inputs, columns = _sizes(match, WEIGHT)
     is_there = match[WEIGHT.bias] is not None or _is_gemm(match, WEIGHT)
     return (

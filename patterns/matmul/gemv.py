@@ -34,7 +34,7 @@ def in_float32(match: Match) -> Refusal | None:
 
 @redundant(COST)
 def has_rows(match: Match) -> Refusal | None:
-    """There is more than one row: one row times one column is no matter."""
+    """x has more than one row."""
     shape = match.shape("x")
     single = shape is not None and shape[-2] == 1
     return match.refuse("needless", "x", found="it has a single row") if single else None
@@ -42,7 +42,7 @@ def has_rows(match: Match) -> Refusal | None:
 
 @redundant(COST)
 def is_no_batch(match: Match) -> Refusal | None:
-    """The rows are not those of a batch, of which there may be one: the product and its bias are one kernel then."""
+    """The rows are not those of a dynamic batch, where MatMul and its bias are one kernel."""
     shape = match.shape("x")
     batch = shape is not None and len(shape) == 2 and isinstance(shape[0], Dim)
     return match.refuse("needless", "x", found="its rows may be those of a batch") if batch else None
@@ -50,7 +50,7 @@ def is_no_batch(match: Match) -> Refusal | None:
 
 @redundant("only sums of nothing show it, which the kernel leaves as the memory was")
 def sums_something(match: Match) -> Refusal | None:
-    """Something is summed in every run."""
+    """The summed axis is never empty."""
     shape = match.shape("x")
     if shape is None:
         return match.refuse("shape", "x")

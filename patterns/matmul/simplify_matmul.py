@@ -81,7 +81,7 @@ repeated = (op.Expand(y, var("shape")).kept() | op.Tile(y, var("repeats")).kept(
 
 
 def matrices_are_whole(match: Match) -> Refusal | None:
-    """What is repeated are matrices, not what is in them, along axes of size 1: MatMul repeats them by itself."""
+    """Only batch axes of size 1 are expanded, which MatMul broadcasts."""
     shapes = match.shapes("y", "repeated")
     if isinstance(shapes, Refusal):
         return shapes
