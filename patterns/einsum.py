@@ -1,4 +1,4 @@
-"""Einsum of up to four operands as the products, transpositions and sums that its equation says.
+"""Decompose Einsum of up to four operands to MatMul, Mul, Transpose and ReduceSum.
 
     bihd,bjhd->bhij        MatMul of [b, h, i, d] and [b, h, d, j]
     ibh,hnd->ibnd          MatMul of [i, b, h] and [h, n * d]
@@ -10,10 +10,10 @@
     ij,kl->il              Einsums of one operand each, which sum over j and k, then one of both
     ij,jk,kl->il           Einsums of two operands each, in the order that is the least work
 
-A label is of the *batch* if both operands and the result have it, *contracted* if only the operands have it, and of the rows
-or columns if one operand and the result have it. The runtime's Einsum transposes its operands to such a product as well, and
-the result back, on every run; Transposes in the graph are merged with those next to them, those of weights are folded.
-The runtime dies of an Einsum of an empty batch; its MatMul does not.
+A label is of the *batch* if both operands and the result have it, *contracted* if only the operands have it. It is of the rows
+or columns if one operand and the result have it. The runtime's Einsum transposes its operands to such a MatMul as well, and
+the result back, on every run. Transposes in the graph merge with their neighbours, and those of weights are folded.
+The runtime crashes on an Einsum of an empty batch; its MatMul does not.
 Axes called `...` that are equal in all operands are given labels first. An ellipsis that broadcasts, and a label that one
 operand has twice, are left alone.
 """
@@ -404,7 +404,6 @@ def an_ellipsis_is_the_same_axes(match: Match) -> Refusal | None:
 elliptic = attr("equation", lambda text, facts: _terms(text) is not None, "one with an ellipsis in the result, too")
 
 
-_COUNTS = {1: "_of_one", 2: "", 3: "_of_three", 4: "_of_four"}
 _WITH_ELLIPSIS: Mapping[int, Sequence[_Case]] = {
     1: ((("b 3 s 4",), "...ij->...ji"), (("b 3 s 4",), "i...j -> ...i")),
     2: ((("b 3 s 4", "b 3 t 4"), "...id,...jd->...ij"), (("b 3 2 s t", "b 3 t 2 4"), "...hqk, ...khd -> ...qhd"),
@@ -417,28 +416,29 @@ _WITH_ELLIPSIS: Mapping[int, Sequence[_Case]] = {
 RULES = [
     *(
         _rule(
-            f"ellipsis{_COUNTS[count]}", f"einsum({', '.join(NAMES[:count])}) with an ellipsis",
+            f"ellipsis_to_labels_{count}_operand{'s' if count > 1 else ''}",
+            f"einsum({', '.join(NAMES[:count])}) with an ellipsis",
             op.Einsum(*OPERANDS[:count], equation=elliptic), op.Einsum(*OPERANDS[:count], equation=_labelled),
             (an_ellipsis_is_the_same_axes,), *cases, counted=(),
         )
         for count, cases in _WITH_ELLIPSIS.items()
     ),
     _rule(
-        "three", "einsum(a, b, c)", several[3], _pair_first, (a_pair_keeps_labels,),
+        "split_3_operands", "einsum(a, b, c)", several[3], _pair_first, (a_pair_keeps_labels,),
         (("2 3", "3 s", "s 5"), "ij,jk,kl->il"), (("b 2", "b 3", "b 4"), "bi,bj,bk->bijk"), (("s", "s", "s 4"), "i,i,ij->j"),
         makes=("Einsum",),
     ),
     _rule(
-        "four", "einsum(a, b, c, d)", several[4], _pair_first, (a_pair_keeps_labels,),
+        "split_4_operands", "einsum(a, b, c, d)", several[4], _pair_first, (a_pair_keeps_labels,),
         (("2 3", "3 s", "s 5", "5 2"), "ij,jk,kl,lm->im"), makes=("Einsum",),
     ),
     _rule(
-        "summed_first", "einsum(a, b), labels of one alone summed over", two, _summed_first, (sums_one_alone,),
+        "reduce_private_labels_first", "einsum(a, b), labels of one alone summed over", two, _summed_first, (sums_one_alone,),
         (("s 3", "4 b"), "ij,kl->il"), (("b s 3", "b 4"), "bij,bk->bik"), (("b 4", "b s 3"), "bk,bij->bik"),
         makes=("Einsum",),
     ),
     _rule(
-        "inner", "einsum(a, b), the same labels", two,
+        "inner_product_to_mul_reduce_sum", "einsum(a, b), the same labels", two,
         (
             _inner_product(lambda products, axes: op.ReduceSum(products, computed("axes", lambda match: ints(axes)), keepdims=0)),
             _inner_product(lambda products, axes: op.ReduceSum(products, axes=tuple(axes), keepdims=0)),
@@ -448,11 +448,11 @@ RULES = [
         makes=("Transpose", "Mul", "ReduceSum"),
     ),
     _rule(
-        "transpose", "einsum(a), all labels kept", one, transposed, (redundant(SHAPES)(sums_nothing),),
+        "permutation_to_transpose", "einsum(a), all labels kept", one, transposed, (redundant(SHAPES)(sums_nothing),),
         (("s t b 2",), "ijbn->bnij"), (("3 s",), "ba"), (("3 s",), "ab -> ba"), exactness=Exactness.EXACT,
     ),
     _rule(
-        "sum", "einsum(a), labels summed over", one,
+        "to_reduce_sum", "einsum(a), labels summed over", one,
         (
             op.ReduceSum(transposed, computed("axes", lambda match: ints(_summed_axes(match))), keepdims=0),
             op.ReduceSum(transposed, axes=_summed_axes, keepdims=0),
@@ -461,12 +461,12 @@ RULES = [
         (("b s 4",), "bsd->bd"), (("b s 4",), "bsd->db"), (("3 s",), "ab->"), (("b s 4",), "bsd -> s"),
     ),
     _rule(
-        "outer", "einsum(a, b), nothing summed", two, _spread_product, (sums_nothing,),
+        "outer_product_to_mul", "einsum(a, b), nothing summed", two, _spread_product, (sums_nothing,),
         (("s", "4"), "i,j->ij"), (("b s", "b 4"), "bs,bd->bds"), (("s", "4"), "i,j"), (("b s 4", "b 4"), "bsd,bd->sbd"),
         makes=("Transpose", "Unsqueeze", "Mul"),
     ),
     _rule(
-        "product", "einsum(a, b), a product of matrices", two, lambda match: _product(match).matrices(),
+        "to_matmul", "einsum(a, b), a product of matrices", two, lambda match: _product(match).matrices(),
         (sums_over_both, is_a_product), *_PRODUCTS, *(_exchanged(*case) for case in _PRODUCTS),
         makes=("Transpose", "Reshape", "Unsqueeze", "MatMul"),
     ),

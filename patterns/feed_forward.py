@@ -1,9 +1,9 @@
-"""Two linear layers with an activation between as one operator, where a pin asks for it.
+"""Fuse two linear layers with an activation between them if a pin asks for it.
 
 ffn(x) = f(x W + a) V + b          f relu, gelu (by the error function or by tanh) or swish: Vaswani et al., arXiv:1706.03762
 
-They are no faster on the CPU, but other targets and tools look for them (`--pin ffn=FeedForwardGelu`). They are functions of the
-model, in the domain `ortfuse`: the runtime executes their bodies, and the file runs anywhere.
+They are no faster on the CPU, but other targets and tools look for them (`--pin ffn=FeedForwardGelu`). They are model-local
+functions in the domain `ortfuse`: the runtime executes their bodies, and the file runs anywhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const
 from ortfuse.targets import register_operators
 
 from ._common import array_like
-from .gated import BODIES, activated, function, is_not_double, made_of
+from .glu import BODIES, activated, function, is_not_double, made_of
 
 KINDS = {"Relu": "relu", "Gelu": "gelu", "GeluTanh": "gelu_tanh", "Swish": "swish"}
 

@@ -1,9 +1,9 @@
-"""Linear layers: one product of the input with a constant weight, plus a bias.
+"""Canonicalize linear layers to MatMul and Add; fold a Transpose into Gemm.
 
     linear(x) = x W + b
 
-Exporters write it as MatMul + Add, as Gemm, or, for inputs with more than two axes, as either between two Reshapes. The normal
-form is MatMul + Add, which the runtime executes for any rank; Gemm on a two-dimensional input is left alone.
+Exporters write it as MatMul + Add, as Gemm, or, for more than two axes, as either between two Reshapes. The canonical form is
+MatMul + Add, which the runtime executes for any rank. Gemm on a two-dimensional input is left alone.
 
     gemm(transpose(x), w) = gemm(x, w, transA=1)        the same for w
 
@@ -11,8 +11,7 @@ The runtime merges the Transpose too, but deletes it even if it is a graph outpu
 
     fused_gemm(x, W, c, activation) = activation(gemm(x, W, c))
 
-The runtime makes one operator of the two again when it loads the model; models that it has saved have that one already, which
-no other rule knows.
+The runtime fuses the two again when it loads the model. Models that it has saved contain FusedGemm, which no other rule knows.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ def _reshape_gemm(name: str, transposed: int, factor: Pattern) -> Rule:
 def _reshape_matmul() -> Rule:
     outcome = (op.MatMul(flat, weight) + opt(bias)).named("gemm")
     return Rule(
-        name="linear.reshape_matmul",
+        name="linear.matmul_between_reshapes",
         pattern=op.Reshape(outcome, var("shape"), allowzero=attr("allowzero")),
         replace=built(_restored(lambda data: op.MatMul(data, weight) + opt(bias)), makes=("MatMul", "Add", "Reshape")),
         guards=(only_last_axis_is_multiplied,),
@@ -161,7 +160,7 @@ def _transposed(name: str) -> Rule:
     before = {**operands, name: swapped[name]}
     other = f"trans{name}"
     return Rule(
-        name=f"linear.gemm_trans_{name.lower()}",
+        name=f"linear.gemm_of_transposed_{name.lower()}",
         pattern=op.Gemm(before["A"], before["B"], opt(var("c")), **flags, **factors),
         replace=op.Gemm(operands["A"], operands["B"], opt(var("c")), **{**flags, other: flipped(other)}, **factors),
         exactness=Exactness.ROUNDING,
@@ -198,7 +197,7 @@ def _fused() -> Rule:
     how: dict[str, Any] = {name: attr(name) for name in names}
     flags: dict[str, list[Any]] = {"transA": [0], "transB": [1], "alpha": [0.5], "beta": [2.0]}
     return Rule(
-        name="linear.fused_gemm",
+        name="linear.split_fused_gemm_activation",
         pattern=ms.FusedGemm(var("a"), var("b"), var("c"), activation_alpha=attr("slope"), **how),
         replace=built(_activated, makes=("Gemm", *ACTIVATIONS)),
         guards=(activation_is_known,),
@@ -232,7 +231,7 @@ RULES = [
     _reshape_matmul(),
     _transposed("A"),
     _transposed("B"),
-    _reshape_gemm("linear.reshape_gemm", 0, weight),
+    _reshape_gemm("linear.gemm_between_reshapes", 0, weight),
     # The Transpose of the constant will be folded.
-    _reshape_gemm("linear.reshape_gemm_transposed", 1, op.Transpose(weight, perm=(1, 0))),
+    _reshape_gemm("linear.gemm_trans_b_between_reshapes", 1, op.Transpose(weight, perm=(1, 0))),
 ]

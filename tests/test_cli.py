@@ -114,7 +114,7 @@ def test_what_cost_decides_can_be_measured_here_or_pinned(tmp_path: Path, monkey
     choices = {choice["rule"]: choice for choice in json.loads(report.read_text())["choices"]}
     assert choices["gelu.erf"]["source"] == "pinned"
     assert "gelu.add_bias_to_bias_gelu" not in choices, "it would take the pinned operator away"
-    assert choices["layernorm.skip"]["source"] == "measured here"
+    assert choices["layernorm.add_to_skip_layer_normalization"]["source"] == "measured here"
     assert cache.exists()
 
 

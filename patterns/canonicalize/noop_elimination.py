@@ -37,7 +37,7 @@ def keeps_dtype(match: Match) -> Refusal | None:
 
 
 def _is_not_kept_apart(value: ir.Value, facts: Any) -> bool:
-    """A check for variables: nothing makes it that a Sum may keep apart from what comes next (see `patterns.runtime`)."""
+    """A check for variables: nothing makes it that a Sum may keep apart from what comes next (see `patterns.ort_workarounds`)."""
     producer = value.producer()
     kinds = ("Pad", "MatMul", "Mul", "Div") if facts.dtype(value) == ir.DataType.DOUBLE else ("Pad",)
     return producer is None or producer.op_type not in kinds

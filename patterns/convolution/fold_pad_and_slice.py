@@ -6,7 +6,7 @@ maxpool(pad(x, p)) = maxpool(x, pads + p)                    numbers no higher t
 slice(conv(x), p) = conv(x, pads - p)                        of a stride of 1, as causal convolutions are written
 slice(convtranspose(x), p) = convtranspose(x, pads + p)
 
-Other zeros before a MaxPool stay: `patterns.runtime` keeps the runtime from folding them.
+Other zeros before a MaxPool stay: `patterns.ort_workarounds` keeps the runtime from folding them.
 """
 
 from __future__ import annotations

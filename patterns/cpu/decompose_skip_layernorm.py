@@ -2,7 +2,8 @@
 
 skip_layer_normalization(x, skip, gamma, beta, bias) = layer_normalization(x + skip + bias, gamma, beta)
 
-The sum is a Sum, which the runtime does not fuse again (see `patterns.runtime`). Forcing the operator of the family keeps it.
+The sum is a Sum, which the runtime does not fuse again (see `patterns.ort_workarounds`).
+Forcing the operator of the family keeps it.
 
 Rationale: tools that fuse whatever they find leave the operator in models.
 """
@@ -14,7 +15,7 @@ from ortfuse.rewrite.pattern import attr, op, opt, var
 from ortfuse.targets import Quirk
 
 from .._common import same_shape
-from ..normalization.normalization import fused_skip
+from ..normalization.layer_and_rms_normalization import fused_skip
 
 PASS = "cpu_decompositions"
 

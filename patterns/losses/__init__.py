@@ -1,8 +1,8 @@
-"""Losses of classifiers."""
+"""Fuse and decompose losses of classifiers."""
 
 ORDER = (
-    "focal",
-    "recognised",
-    "spelled",
+    "focal_loss",
+    "fuse_losses",
+    "decompose_losses",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

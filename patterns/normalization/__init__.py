@@ -1,13 +1,13 @@
-"""Normalisations, affine maps of channels, softmax."""
+"""Fuse and decompose normalisations, channel scales and Softmax."""
 
 ORDER = (
-    "channel",
-    "embedding",
-    "group",
-    "moments",
-    "normalization",
-    "pooled",
+    "per_channel",
+    "embed_layer_normalization",
+    "decompose_group_normalization",
+    "fold_scale_and_casts",
+    "layer_and_rms_normalization",
+    "global_average_pool",
     "softmax",
-    "spelled",
+    "group_and_instance_normalization",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

@@ -1,4 +1,4 @@
-"""Softmax and its logarithm, decomposed.
+"""Fuse Softmax, LogSoftmax and ReduceLogSumExp.
 
 softmax(x)     = exp(x - max(x)) / sum(exp(x - max(x)))
 log_softmax(x) = x - max(x) - log(sum(exp(x - max(x)))) = log(softmax(x)) = x - logsumexp(x)
@@ -7,8 +7,8 @@ exp(log_softmax(x)) = softmax(x)
 logsumexp(x)   = m + log(sum(exp(x - m))), m = max(x), or 0 where that is infinite
 
 With the maximum subtracted, a row with an infinity gives NaN on both sides. The last two forms of log_softmax differ: the
-logarithm of a softmax that underflows is infinite, and logsumexp of a row with an infinity is infinite, not NaN. So is the last
-line without the 0.
+logarithm of a softmax that underflows is infinite. The logsumexp of a row with an infinity is infinite too, not NaN. So is
+the last line without the 0.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def _log_sum_exp(name: str, added: Pattern, keepdims: int) -> Rule:
 
 
 RULES = [
-    _log_sum_exp("guarded", _shift, 1),
-    _log_sum_exp("guarded_dropped", op.Squeeze(_shift, axes=axes), 0),
+    _log_sum_exp("with_infinity_guard", _shift, 1),
+    _log_sum_exp("with_infinity_guard_without_keepdims", op.Squeeze(_shift, axes=axes), 0),
     Rule(
         name="softmax.decomposed",
         formula="exp(x - max(x)) / sum(exp(x - max(x)))",
@@ -146,7 +146,7 @@ RULES = [
         proof=_PROOF,
     ),
     Rule(
-        name="softmax.shifted",
+        name="softmax.drop_max_subtraction",
         formula="softmax(a (b x - max(b x)))",
         is_refinement=True,
         pattern=op.Softmax(
@@ -164,7 +164,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="softmax.exp_of_log",
+        name="softmax.exp_of_log_softmax",
         pattern=op.Exp(op.LogSoftmax(x, axis=attr("axis"))),
         replace=op.Softmax(x, axis=last_axis),
         guards=(axis_is_last,),
@@ -183,7 +183,7 @@ RULES = [
         proof=_PROOF,
     ),
     Rule(
-        name="log_softmax.log",
+        name="log_softmax.log_of_softmax",
         pattern=op.Log(op.Softmax(x, axis=attr("axis"))),
         replace=op.LogSoftmax(x, axis=last_axis),
         guards=(axis_is_last,),
@@ -192,7 +192,7 @@ RULES = [
         proof=_PROOF_OF_ONE_AXIS,
     ),
     Rule(
-        name="log_softmax.logsumexp",
+        name="log_softmax.x_minus_logsumexp",
         pattern=x - op.ReduceLogSumExp(x, axes=axes, keepdims=1),
         replace=op.LogSoftmax(x, axis=last_axis),
         guards=(last_axis_alone,),

@@ -1,11 +1,11 @@
-"""Boxes, enlarged images, places under affine maps, images sampled at given places."""
+"""Fuse Resize, RoiAlign, GridSample, affine grids, and boxes of NonMaxSuppression."""
 
 ORDER = (
-    "affine",
-    "boxes",
-    "interpolated",
-    "regions",
-    "resizing",
-    "sampling",
+    "affine_grid",
+    "nms_box_format",
+    "bilinear_resize",
+    "roi_align",
+    "nearest_resize",
+    "grid_sample",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

@@ -27,7 +27,7 @@ def test_close_sites_are_counted_apart() -> None:
 
 
 def test_the_rules_at_stake_are_those_about_which_a_model_has_a_choice() -> None:
-    assert "layernorm.skip" in at_stake([GOLDEN / "bert.sdpa.ts.onnx"])
+    assert "layernorm.add_to_skip_layer_normalization" in at_stake([GOLDEN / "bert.sdpa.ts.onnx"])
 
 
 def test_models_add_up() -> None:

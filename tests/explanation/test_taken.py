@@ -25,20 +25,24 @@ def rule(name: str, pattern: Any, made: Any) -> Rule:
 
 
 def test_sites_that_cost_decided_against_are_told_although_their_nodes_are_others_now() -> None:
-    found = ortfuse.explain(GOLDEN / "roberta.eager.dynamo.onnx", "layernorm.skip")
+    found = ortfuse.explain(GOLDEN / "roberta.eager.dynamo.onnx", "layernorm.add_to_skip_layer_normalization")
     left = next(one for one in found.taken if one.reason)
-    assert left.rule == "layernorm.skip"
+    assert left.rule == "layernorm.add_to_skip_layer_normalization"
     assert len(left.sites) == 5
     assert "slower than what it replaces" in left.text()
     assert "--pin layernorm=com.microsoft.SkipLayerNormalization takes it whatever it costs" in left.text()
-    assert dict(left.by) == {"runtime.sum_before_layernormalization": 5}
-    assert "layernorm.skip" not in found.absent
+    assert dict(left.by) == {"ort.block_skip_layer_normalization_fusion": 5}
+    assert "layernorm.add_to_skip_layer_normalization" not in found.absent
 
 
 def test_each_site_that_cost_decided_against_is_told_once() -> None:
     path = GOLDEN / "gpt2_cache.sdpa.dynamo.onnx"
-    choices = [one for one in ortfuse.optimize(path).report.choices if one.rule == "layernorm.skip" and not one.taken]
-    found = ortfuse.explain(path, "layernorm.skip")
+    choices = [
+        one
+        for one in ortfuse.optimize(path).report.choices
+        if one.rule == "layernorm.add_to_skip_layer_normalization" and not one.taken
+    ]
+    found = ortfuse.explain(path, "layernorm.add_to_skip_layer_normalization")
     told = [miss.site for miss in found.missed] + [site for one in found.taken for site in one.sites]
     assert {site for choice in choices for site in choice.sites} <= set(told)
     assert len(told) == len(set(told))
@@ -68,9 +72,11 @@ def test_of_two_rules_of_a_family_the_one_without_a_site_says_why() -> None:
 
 
 def test_the_command_says_what_is_alike_once() -> None:
-    done = CliRunner().invoke(app, ["explain", str(GOLDEN / "bert.sdpa.ts.onnx"), "--rule", "layernorm.skip"])
+    done = CliRunner().invoke(
+        app, ["explain", str(GOLDEN / "bert.sdpa.ts.onnx"), "--rule", "layernorm.add_to_skip_layer_normalization"]
+    )
     text = " ".join(done.output.split())
-    assert "layernorm.skip at 4 sites" in text
+    assert "layernorm.add_to_skip_layer_normalization at 4 sites" in text
     assert text.count("would match if it were faster here") == 1
     done = CliRunner().invoke(app, ["explain", str(GOLDEN / "gpt2.sdpa.ts.onnx"), "--rule", "reduction"])
     assert " ".join(done.output.split()).count("the model has no ReduceMean, which the pattern needs") == 1

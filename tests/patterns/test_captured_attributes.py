@@ -34,22 +34,29 @@ _COMPARISONS = ("greater", "greaterorequal", "less", "lessorequal", "equal")
 
 LOST = {
     "noop.": "facts say that nothing is computed",
-    "layernorm.casts saturate": "the Casts are between floats of 16 and 32 bits, for which it has no meaning",
-    "layernorm.casts round_mode": "the same",
-    "layernorm.casts to": "a name for the same type in several Casts",
-    "rmsnorm.casts saturate": "as for layernorm.casts",
-    "rmsnorm.casts round_mode": "the same",
-    "rmsnorm.casts to": "the same",
+    "layernorm.remove_float32_casts_around saturate": "the Casts are between floats of 16 and 32 bits, for which it has no meaning",
+    "layernorm.remove_float32_casts_around round_mode": "the same",
+    "layernorm.remove_float32_casts_around to": "a name for the same type in several Casts",
+    "rmsnorm.remove_float32_casts_around saturate": "as for layernorm.remove_float32_casts_around",
+    "rmsnorm.remove_float32_casts_around round_mode": "the same",
+    "rmsnorm.remove_float32_casts_around to": "the same",
     "conv.fold_slice_into_pads ends": "how much is trimmed is a fact about the sizes",
     "slice.slice_of_slice": "read by names that are put together",
     "slice.drop_full_axes": "the same",
     "slice.slice_of_concat": "the same; the sizes of parts are facts",
     "pad.pad_of_pad": "the same",
-    **{f"roi.{made}": "read by names that are put together" for made in ("averaged", "largest", "resized")},
+    **{
+        f"roi.{made}": "read by names that are put together"
+        for made in (
+            "average_pool_of_crop_to_roi_align",
+            "max_pool_of_crop_to_max_roi_pool",
+            "resize_of_crop_to_roi_align",
+        )
+    },
     **{f"algebra.{name}_of_cast_bool to": "truth values are 0 and 1 in every type" for name in _COMPARISONS},
-    "layernorm.skip stash_type": "the runtime's kernel of LayerNormalization does not read it",
-    "embedding.layernorm stash_type": "the same",
-    "normalisation.centred axes": "it is the same mean before and after",
+    "layernorm.add_to_skip_layer_normalization stash_type": "the runtime's kernel of LayerNormalization does not read it",
+    "embedding.fuse_embed_layer_normalization stash_type": "the same",
+    "normalization.factor_out_mean axes": "it is the same mean before and after",
     "reverse_sequence.full_length_to_slice batch_axis": "all sequences are whole, whichever axis they are counted along",
     "reverse_sequence.reverse_of_reverse": "both reversals have the same axes, which are gone with them",
     "rotary.unbroadcast_cos_sin interleaved": "read by names that are put together",
@@ -58,15 +65,18 @@ LOST = {
     "gather_nd.full_grid": "the same",
     "gather.flat_leading_": "the same",
     "gather.flat_full_grid": "the same",
-    "focal.sigmoid_spelled": "read by their names by the body of the function, which is spelled out",
-    "focal.softmax_spelled": "the same",
+    "focal.decompose_sigmoid": "read by their names by the body of the function, which is spelled out",
+    "focal.decompose_softmax": "the same",
     "unsqueeze.unsqueeze_of_squeeze axes": "the shape is the same before and after",
     "reshape.dynamic_reshape_of_reshape axes": "all elements, in their order, are reshaped again",
     "where.masked_sum_to_where to": "the type is that of what is chosen",
     "attention.keep_times_scores_to_additive_mask to": "a mask of ones and zeros is the same in every type",
     "attention.finite_fill_keep_times_scores_to_additive_mask to": "the same",
     "conv.fold_slice_into_conv_transpose_pads ends": "how much is trimmed is a fact about the sizes",
-    **{f"quantised.weight_{how} axis": "there is one step for all" for how in ("reshape", "squeeze", "unsqueeze")},
+    **{
+        f"quantized.{how}_of_dequantized_weight axis": "there is one step for all"
+        for how in ("reshape", "squeeze", "unsqueeze")
+    },
 }
 """By the beginning of the rule and attribute: why the rule may lose it."""
 

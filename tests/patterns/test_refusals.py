@@ -15,7 +15,7 @@ from typing import Any, get_args
 import numpy as np
 import onnx_ir as ir
 import pytest
-from ortfuse.patterns.runtime import integer_products
+from ortfuse.patterns.ort_workarounds import quantized_gemm
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import symbol
@@ -290,7 +290,7 @@ def refusals(guard: Callable[[Match], Any], match: Match) -> Iterator[Any]:
 @pytest.mark.sample(24)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_every_guard_refuses_by_subject_and_remedy(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integer_products, "saturates", lambda: True)  # as on a processor without VNNI
+    monkeypatch.setattr(quantized_gemm, "saturates", lambda: True)  # as on a processor without VNNI
     matches = list(instances(rule))
     assert matches
     for guard in rule.guards:

@@ -65,7 +65,7 @@ def test_the_runtime_loads_a_product_that_it_crashed_on(form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_the_other_spelling_has_the_same_bits(form: str) -> None:
     before = FORMS[form]
-    after = rewritten(before, "fuse.runtime")
+    after = rewritten(before, "fuse.ort_workarounds")
     assert "Unsqueeze Transpose Squeeze" in ops(after)
     rng = np.random.default_rng(0)
     sizes = {"a": 2, "b": 3, "c": 5, "n": 2}
@@ -90,7 +90,7 @@ def test_the_other_spelling_has_the_same_bits(form: str) -> None:
     ids=["float32", "operands of one rank", "only the last two axes", "all axes reversed"],
 )
 def test_what_the_runtime_does_not_crash_on_stays(model: ir.Model) -> None:
-    assert "Unsqueeze" not in ops(rewritten(model, "fuse.runtime"))
+    assert "Unsqueeze" not in ops(rewritten(model, "fuse.ort_workarounds"))
 
 
 def pooling(
@@ -166,7 +166,7 @@ def test_they_do_where_the_number_of_windows_has_no_formula(attributes: str) -> 
     ids=["nothing negative", "another value", "nothing negative and padding of its own", "padded as the size demands"],
 )
 def test_other_poolings_stay(model: ir.Model) -> None:
-    made = rewritten(model, "fuse.runtime")
+    made = rewritten(model, "fuse.ort_workarounds")
     assert "VALID" not in str(made) and "Sum" not in ops(made)
 
 

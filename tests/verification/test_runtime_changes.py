@@ -77,7 +77,7 @@ def test_dequantised_numbers_that_are_moved_keep_their_signs(body: str) -> None:
     x = np.random.default_rng(0).standard_normal((2, 8, 4)).astype("f4")
     want = Session(ir.from_onnx_text(text), optimise=False).run({"x": x})["y"]
     np.testing.assert_allclose(Session(ir.from_proto(result.model), optimise=True).run({"x": x})["y"], want, atol=1e-6)
-    assert any("runtime.dequantize_with_zero_point" in note for note in result.report.notes)
+    assert any("ort.explicit_dequantize_zero_point" in note for note in result.report.notes)
 
 
 def test_verify_names_the_optimiser(tmp_path: Path) -> None:

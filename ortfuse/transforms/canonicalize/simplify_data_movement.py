@@ -96,7 +96,7 @@ class _Shorter:
     def is_read_as_before(self, facts: Facts) -> bool:
         """Whether a product of matrices that reads the result gets a Transpose if it had one, which it reads as it is.
 
-        A product of float16 gets none that it had not: some of them crash the runtime (see `runtime.squeezed_transposition`).
+        A product of float16 gets none that it had not: some of them crash the runtime (see `ort.block_matmul_transpose_fusion`).
         """
         last, turned = self.chain[0], bool(self.steps) and self.steps[-1][0] == "Transpose"
         if not any(user.op_type in _PRODUCTS for user in last.outputs[0].consumers()):

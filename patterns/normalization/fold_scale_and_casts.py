@@ -1,4 +1,4 @@
-"""Nodes around a normalisation that it can absorb: a scale after it, and Casts to float32 before and back after it.
+"""Fold a scale and bias after LayerNormalization or RMSNormalization into it; remove Casts to float32 around it.
 
 norm(x, 1) * w = norm(x, w)                            float16(norm(float32(x), float32(w))) = norm(x, w), x of float16
 
@@ -108,7 +108,7 @@ def _between_casts(kind: str, biased: bool) -> Rule:
     inner = _normalisation(kind, op.Cast(half, to=ir.DataType.FLOAT.value, **_CAST), *inputs)
     name = kind.lower().replace("alization", "")
     return Rule(
-        name=f"{name}.casts",
+        name=f"{name}.remove_float32_casts_around",
         formula=f"float16({kind}(float32(x)))",
         pattern=op.Cast(inner, to=attr("to"), **_CAST),
         replace=_normalisation(kind, half, *replaced),
@@ -133,7 +133,7 @@ def _scaled(kind: str, biased: bool) -> Rule:
     inner = _normalisation(kind, x, unit, opt(nothing)) if biased else _normalisation(kind, x, unit)
     name = kind.lower().replace("alization", "")
     return Rule(
-        name=f"{name}.scale",
+        name=f"{name}.fold_scale{'_and_bias' if biased else ''}_after",
         formula=f"{kind}(x, 1) * scale" + (" + bias" if biased else ""),
         pattern=inner * opt(scale) + opt(shift) if biased else inner * scale,
         replace=_normalisation(kind, x, scale | unit, opt(shift)) if biased else _normalisation(kind, x, scale),

@@ -1,12 +1,12 @@
-"""Embeddings of tokens, positions and kinds of tokens, summed and normalised: one operator that gathers the rows itself.
+"""Fuse com.microsoft EmbedLayerNormalization: the sum of token, position and segment embeddings, normalised.
 
 layernorm(words[ids] + positions[places] + kinds[segments]) = embed_layernorm(ids, segments, words, positions, kinds, ..., places)
                                                                                         Devlin et al., arXiv:1810.04805
 
-The operator counts rows from the front, while Gather takes -1 for the last: indices that may be negative are brought to the front
-by adding the number of rows; those beyond either end fail on both sides. It is made where a pin asks for it,
-`--pin embedding=com.microsoft.EmbedLayerNormalization`: on the CPU it is no faster for short texts. Its mask, of which it
-counts the tokens, is left out, as no operator made here asks for that number.
+The operator counts rows from the front, while Gather takes -1 for the last. Indices that may be negative get the number of rows
+added; those beyond either end fail on both sides. The rule runs if a pin asks for it,
+`--pin embedding=com.microsoft.EmbedLayerNormalization`: on the CPU it is no faster for short texts. Its mask counts the tokens,
+and is left out, as no operator made here asks for that number.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ _SIZES = {"v": 7, "p": 9, "k": 2, "c": 8}
 
 RULES = [
     Rule(
-        name="embedding.layernorm",
+        name="embedding.fuse_embed_layer_normalization",
         is_refinement=True,
         on_request=True,
         formula="LayerNormalization(words[ids] + positions[places] + kinds[segments], gamma, beta)",

@@ -1,12 +1,12 @@
-"""Focal losses as functions of the model, and spelled out again.
+"""Fuse focal losses to model-local functions, and decompose these functions.
 
 p = sigmoid(x)          far = p (1 - t) + (1 - p) t = 1 - p t - (1 - p) (1 - t)
 sigmoid_focal(x, t) = far^gamma e          times alpha t + beta (1 - t) where it is balanced, beta mostly 1 - alpha
 softmax_focal(x, labels) = (1 - exp(-e))^gamma e          e = cross_entropy(x, labels)
 
-ONNX has no operators for these. A pin asks for a function (`--pin focal=SigmoidFocalLoss`), which the runtime executes as what it
-holds. The cross entropy e is written in several ways, which are infinite or NaN for different x, and some labels may be ignored:
-there is a function for each of these forms, of the same name in a domain of its own.
+ONNX has no operators for these. A pin asks for a function (`--pin focal=SigmoidFocalLoss`), and the runtime executes its body.
+Exporters write the cross entropy e in several ways, which are infinite or NaN for different x; some labels may be ignored.
+Each of these forms has a function of the same name in a domain of its own.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Op, OpBuilder, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.targets import register_operators
 
-from .recognised import a_label_for_each, logs, normalises_classes_alone, of_kept, picked, safe
-from .spelled import labels, x
+from .decompose_losses import labels, x
+from .fuse_losses import a_label_for_each, logs, normalises_classes_alone, of_kept, picked, safe
 
 SOURCE = "arXiv:1708.02002"
 DOMAIN = "ortfuse.losses"
@@ -129,7 +129,7 @@ def _spelled(name: str, functions: Sequence[Function], proof: Proof) -> Rule:
     calls = functools.reduce(operator.or_, (_call(function) for function in functions))
     makes = dict.fromkeys(node.op_type for function in functions for node in function.node)
     return Rule(
-        name=f"focal.{name}_spelled", formula=f"{functions[0].name}({', '.join(functions[0].input)})",
+        name=f"focal.decompose_{name}", formula=f"{functions[0].name}({', '.join(functions[0].input)})",
         pattern=calls.named("call"), replace=replacement, makes=[one for one in makes if one != "Constant"],
         spells_out=True, exactness=Exactness.ROUNDING, source=SOURCE, proof=proof,
     )  # fmt: skip
@@ -207,7 +207,7 @@ RULES = [
     _spelled("sigmoid", [*OF_SIGMOID.values()], Proof(**_OF_TWO, attributes=_NUMBERS)),
     _named("softmax", op.Pow(1 - op.Exp(log_probability), gamma) * -log_probability, [OF_SOFTMAX[False]], _softmax_call,
            Proof(**_OF_MANY, scalars=_NUMBERS), a_label_for_each, normalises_classes_alone),
-    _named("softmax_ignoring", op.Pow(1 - op.Exp(-kept_loss), gamma) * kept_loss, [OF_SOFTMAX[True]], _softmax_call,
+    _named("softmax_ignore_index", op.Pow(1 - op.Exp(-kept_loss), gamma) * kept_loss, [OF_SOFTMAX[True]], _softmax_call,
            Proof(**_OF_MANY, constants={"number": 2, "class": 0}, scalars=_NUMBERS), has_int64_labels, a_label_for_each,
            normalises_classes_alone),
     _spelled("softmax", [*OF_SOFTMAX.values()], Proof(**_OF_MANY, attributes={**_NUMBERS, "ignored": [2]})),

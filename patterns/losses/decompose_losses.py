@@ -1,7 +1,7 @@
-"""NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss spelled out, where there are no kernels for them.
+"""Decompose NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss for targets without kernels for them.
 
-The runtime puts their definitions in their place: these move the classes to the last axis and back, and are the same whatever
-is known of the labels. The formulas are those of `recognised`, which is the other direction.
+The runtime would inline their definitions, which move the classes to the last axis and back, whatever is known of the labels.
+The formulas are those of `fuse_losses`, in the other direction.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _proof(**attributes: Any) -> Proof:
 
 def _spelled_rule(name: str, replace: Any, pattern: Op, **more: Any) -> Rule:
     return Rule(
-        name=f"loss.{name}_spelled", formula=f"{OPERATORS[name]}(x, labels)", pattern=pattern, replace=replace,
+        name=f"loss.decompose_{name}", formula=f"{OPERATORS[name]}(x, labels)", pattern=pattern, replace=replace,
         makes=(*_MAKES, *log_probs.makes), spells_out=True, guards=(ranks_are_known,), exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=_proof(ignored=[None, 2, -100], reduction=["mean", "sum", "none"]), **more,

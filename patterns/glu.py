@@ -1,10 +1,10 @@
-"""Gated linear units as one operator, where a pin asks for them.
+"""Fuse gated linear units (GLU, SwiGLU, GeGLU, ReGLU) if a pin asks for them.
 
 glu(g, x) = sigmoid(g) x        swiglu(g, x) = swish(g) x        geglu(g, x) = gelu(g) x        reglu(g, x) = relu(g) x
 
 They are no faster on the CPU, but other targets and tools look for them (`--pin glu=SwiGLU`). The standard has SwiGLU from opset
-28 on, which runtimes do not have yet, so that they are functions of the model, in the domain `ortfuse`: the runtime executes
-their bodies, and the file runs anywhere. Gate and value may be halves of one product or products of their own.
+28 on, which runtimes do not have yet. So they are model-local functions in the domain `ortfuse`: the runtime executes their
+bodies, and the file runs anywhere. Gate and value may be halves of one MatMul, or two MatMuls.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _rule(name: str, kind: str, biased: bool) -> Rule:
     gated = _OF_GATE[kind] if biased else activated(kind, gate)
     own = () if biased else (is_not_itself,)
     return Rule(
-        name=f"glu.{_RULES[kind]}{'_with_bias' if biased else ''}",
+        name=f"glu.{'bias_' if biased else ''}{_RULES[kind]}",
         pattern=op.Mul(gated, x),
         replace=getattr(made_of, name)(op.Add(gate, bias) if biased else gate, x),
         guards=(same_shape("gate", "x"), *own, *((is_not_double,) if kind == "GeluTanh" else ())),

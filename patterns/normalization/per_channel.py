@@ -1,4 +1,4 @@
-"""Normalisations and affine maps with one scale and bias for each channel.
+"""Fuse InstanceNormalization, BatchNormalization and LayerNormalization with one scale and bias per channel.
 
 instancenorm(x) = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bias, means over all axes from the third
                                                                                    Ulyanov et al., arXiv:1607.08022
@@ -7,7 +7,7 @@ batchnorm(x)    = (x - mean) / sqrt(variance + eps) * scale + bias, all constant
 
 If the means of an image are over its channels alone (axis 1), LayerNormalization computes it between two Transposes.
 
-GroupNormalization has no kernel on the CPU, where the runtime makes 30 nodes of it: see `group`.
+GroupNormalization has no kernel on the CPU, where the runtime makes 30 nodes of it: see `decompose_group_normalization`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, const, op, 
 
 from .._common import array_like
 from .._proofs import COST, NUMBERS
-from ._pixels import convolved, has_pixels, keeps_digits
-from .normalization import bias, normalised, scale
+from ._image_sizes import convolved, has_pixels, keeps_digits
+from .layer_and_rms_normalization import bias, normalised, scale
 
 BATCH_NORM = "arXiv:1502.03167"
 
@@ -250,7 +250,12 @@ RULES = [
         ),
     ),
     _batch_norm(
-        "batchnorm.centred", "(x - mean) / deviation * scale + bias", op.Add(scaled, shift) | scaled, offset_is_moderate
+        "batchnorm.from_centered_form",
+        "(x - mean) / deviation * scale + bias",
+        op.Add(scaled, shift) | scaled,
+        offset_is_moderate,
     ),
-    _batch_norm("batchnorm.affine", "x * scale + bias, for each channel", op.Add(op.Mul(x, factor), shift)),
+    _batch_norm(
+        "batchnorm.from_channel_scale_and_bias", "x * scale + bias, for each channel", op.Add(op.Mul(x, factor), shift)
+    ),
 ]

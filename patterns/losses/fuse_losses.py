@@ -1,13 +1,13 @@
-"""Losses of classifiers as the operators that stand for them.
+"""Fuse NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss.
 
 nll(x, labels) = -x[labels]          cross_entropy(x, labels) = nll(log_softmax(x), labels)
 nll(x, labels, w) = w[labels] nll(x, labels)          nll(x, labels, ignored) = where(labels = ignored, 0, nll(x, labels))
 mean(nll) = sum(nll) / sum(w[labels], 1 without w, 0 where ignored)
 
-A rule for each step: the loss of each label, its weight, what is ignored, the sum, the mean. The operators have kernels in few
-builds; elsewhere a pin asks for them (`--pin loss=SoftmaxCrossEntropyLoss`), and the runtime executes their definitions.
+Each step is a rule: the loss of each label, its weight, the ignored labels, the sum, the mean. The operators have kernels in few
+builds. Elsewhere a pin asks for them (`--pin loss=SoftmaxCrossEntropyLoss`), and the runtime executes their definitions.
 
-Labels are taken to be numbers of classes, as the operators demand; GatherElements would count those below 0 from the end.
+Labels are taken to be numbers of classes, as the operators demand. GatherElements would count those below 0 from the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, c
 
 from .._common import array_like
 from .._proofs import SHAPES
-from .spelled import OPERATORS, OUTPUTS, SHAPE_SETS, SOURCE, labels, reduction, weight, x
+from .decompose_losses import OPERATORS, OUTPUTS, SHAPE_SETS, SOURCE, labels, reduction, weight, x
 
 
 def reduces_all(match: Match) -> Refusal | None:
@@ -114,13 +114,13 @@ def _steps(name: str) -> list[Rule]:
     return [
         _rule(f"{name}_weighted", _loss(name, "none", None) * op.Gather(weight, labels).kept(),
               _loss(name, "none", weight), a_weight_for_each),
-        _rule(f"{name}_ignoring", op.Where(kept, safely, 0) | op.Where(hidden, 0, safely),
+        _rule(f"{name}_ignore_index", op.Where(kept, safely, 0) | op.Where(hidden, 0, safely),
               _loss(name, "none", opt(weight), ignore_index=lambda match: int(match.const("number").item()))),
         _rule(f"{name}_sum", op.ReduceSum(_loss(name, "none", opt(weight), **ignored), **whole),
               _loss(name, "sum", opt(weight), **ignored), reduces_all, ignored=(None, 2)),
         _rule(f"{name}_mean", op.ReduceMean(_loss(name, "none", None), **whole),
               _loss(name, "mean", None), reduces_all, weighted=False),
-        _rule(f"{name}_mean_of_kept", _loss(name, "sum", None, **ignored) / count,
+        _rule(f"{name}_mean_without_ignored", _loss(name, "sum", None, **ignored) / count,
               _loss(name, "mean", None, **ignored), reduces_all, the_same_are_ignored, weighted=False, ignored=(2,)),
         _rule(f"{name}_weighted_mean", _loss(name, "sum", weight, **ignored) / op.ReduceSum(shares, **whole),
               _loss(name, "mean", weight, **ignored), reduces_all, the_same_are_ignored, ignored=(None, 2)),
@@ -147,7 +147,12 @@ negative = op.NegativeLogLikelihoodLoss(logs, labels, opt(weight), reduction=red
 def _picks(name: str, scores: Pattern, *guards: Guard) -> list[Rule]:
     """The loss of each label, and the sum and mean of all where the minus is taken of those."""
     made = []
-    for suffix, kind in (("", "none"), ("_minus_inside", "none"), ("_minus_sum", "sum"), ("_minus_mean", "mean")):
+    for suffix, kind in (
+        ("", "none"),
+        ("_scaled_before_squeeze", "none"),
+        ("_negated_sum", "sum"),
+        ("_negated_mean", "mean"),
+    ):
         loss, factor = _loss(name, kind, None), scalar("factor")
         more: dict[str, Any] = {"intermediates": {"logs": loss[1]}} if scores is logs else {}
         of_all: tuple[Guard, ...] = ()

@@ -1,9 +1,9 @@
-"""Factors of products that the runtime rounds.
+"""Block MatMulScaleFusion of ONNX Runtime, which rounds float64 factors to float32.
 
 MatMul(x c, y) = MatMul(Sum(x c), y)          c MatMul(x, y) = c Sum(MatMul(x, y))
 
-MatMulScaleFusion of ONNX Runtime (1.31 among others) makes one operator of a product and its factor, which is an attribute of
-float32, in float64 too. Factors that are computed in the model it leaves alone, until they are folded.
+MatMulScaleFusion (1.31 among others) fuses a MatMul and its factor; the factor becomes an attribute of float32, in float64 too.
+It leaves factors alone that are computed in the model, until they are folded.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _multiplied(build: Any, root: ir.Value) -> ir.Value:
 
 def _factor_apart(name: str, formula: str, operand: Pattern, replace: Any, *guards: Guard, **proof: Any) -> Rule:
     return Rule(
-        name=f"runtime.{name}",
+        name=f"ort.{name}",
         formula=formula,
         pattern=_scaled(operand),
         replace=replace,
@@ -81,7 +81,7 @@ def _factor_apart(name: str, formula: str, operand: Pattern, replace: Any, *guar
 
 RULES = [
     _factor_apart(
-        "scaled_operand_apart",
+        "block_matmul_scale_fusion_of_operand",
         "MatMul(x c, y)",
         x,
         lambda match: op.Sum(_as_it_was(match, x)),
@@ -90,7 +90,7 @@ RULES = [
         followed_by=_multiplied,
     ),
     _factor_apart(
-        "scaled_product_apart",
+        "block_matmul_scale_fusion_of_product",
         "c MatMul(x, y)",
         op.MatMul(x, var("y")).named("product"),
         lambda match: _as_it_was(match, op.Sum(op.MatMul(x, var("y")))),

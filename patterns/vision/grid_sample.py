@@ -1,12 +1,12 @@
-"""Images sampled at given places, as one operator.
+"""Fuse bilinear sampling, written as gathers of four pixels with weights, to GridSample.
 
 x, y = pixels that grid points to        left, top = floor(x), floor(y)        right, bottom = left + 1, top + 1
 grid_sample(image, grid) = image[top, left] (right - x) (bottom - y) + image[bottom, left] (right - x) (y - top)
                          + image[top, right] (x - left) (bottom - y) + image[bottom, right] (x - left) (y - top)
 
-Networks spell this out for exporters without the operator. What is outside of the image is 0: it gets a border of zeros, and
-places outside are moved there. Or it is the nearest pixel: numbers of pixels are clamped. Pixels are gathered from rows that
-are joined. Some 60 to 80 nodes become one. Places are taken to be finite.
+Networks write this out for exporters without the operator, in some 60 to 80 nodes. With `zero_padding` the image gets a border
+of zeros, and samples outside are moved there. With `border_padding` the coordinates are clamped to the nearest pixel. Pixels
+are gathered from flattened rows. Coordinates are taken to be finite.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _rules(name: str, formula: str, pattern: Callable[[bool], Pattern], padding:
     numbers = {"zero": 0, "one": 1, "number_x": 0, "number_y": 1, **constants}
     return [
         Rule(
-            name=f"sample.{name}{'_aligned' if aligned else ''}",
+            name=f"grid_sample.{name}{'_align_corners' if aligned else ''}",
             formula=formula,
             pattern=pattern(aligned),
             replace=op.GridSample(image, grid, align_corners=int(aligned), padding_mode=padding),
@@ -168,8 +168,8 @@ def _rules(name: str, formula: str, pattern: Callable[[bool], Pattern], padding:
 SAMPLE = "sum of the four pixels around each place, each with its share, "
 
 RULES = [
-    *_rules("on_border", SAMPLE + "0 outside", _on_border, None, {"last_x": 5, "last_y": 4, "width": 6},
+    *_rules("zero_padding", SAMPLE + "0 outside", _on_border, None, {"last_x": 5, "last_y": 4, "width": 6},
             stays_within_the_border),
-    *_rules("clamped", SAMPLE + "clamped", _clamped, "border", {"lowest": 0.0, "last_x": 3.0, "last_y": 2.0},
+    *_rules("border_padding", SAMPLE + "clamped", _clamped, "border", {"lowest": 0.0, "last_x": 3.0, "last_y": 2.0},
             stays_within_the_image),
 ]  # fmt: skip

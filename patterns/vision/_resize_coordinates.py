@@ -1,4 +1,4 @@
-"""Where the pixels of a resized image lie in the image that it is made of, by the modes of the operator."""
+"""Coordinates of the pixels of a resized image in its source image, by the modes of Resize."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Images that the runtime's InstanceNormalization can normalise.
+"""Conditions on images that the runtime's InstanceNormalization can normalise.
 
-On one without any pixels, it ends the process. It computes `x f + (bias - mean f)`, `f = scale / sqrt(variance + epsilon)`: where
-the variance is 0, the bias loses as many digits as `f` is large. Of a single element, `x - mean` is exactly 0, so that the
+The kernel ends the process on an image without pixels.
+It computes `x f + (bias - mean f)`, `f = scale / sqrt(variance + epsilon)`.
+If the variance is 0, the bias loses as many digits as `f` is large. For a single element, `x - mean` is exactly 0, so that the
 result is the bias with all of its digits.
 """
 

@@ -1,11 +1,11 @@
-"""Signed 8-bit numbers, which the runtime makes unsigned, or computes with in float32.
+"""Convert pairs of QuantizeLinear and DequantizeLinear from int8 to uint8 before the runtime does.
 
 DequantizeLinear(QuantizeLinear(x, s, z), s, z) = DequantizeLinear(QuantizeLinear(x, s, z + 128), s, z + 128)
 
-On processors whose fast kernels take unsigned activations, ONNX Runtime (1.31 among others) makes pairs of signed 8 bits
-unsigned, but not where several operators read what is dequantised, which it then computes in float32. Where it has put such
-a pair on the other side of a Reshape, Transpose, Squeeze, Unsqueeze or Slice before, that has the attribute `output_dtype` from
-opset 21 on, which stays int8: it does not load the model. Pairs that are unsigned already compute the same bits.
+ONNX Runtime (1.31 among others) converts int8 pairs to uint8 on processors whose fast kernels take unsigned activations. It does
+not if several operators read the dequantised value, which it then computes in float32. It may also have moved such a pair
+across a Reshape, Transpose, Squeeze, Unsqueeze or Slice. From opset 21 on, that pair has the attribute `output_dtype`, which
+stays int8, and the model does not load. Pairs that are uint8 already compute the same bits.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def is_of_one_step_with_its_neighbours(match: Match) -> Refusal | None:
 
 RULES = [
     Rule(
-        name="runtime.unsigned_pair",
+        name="ort.int8_qdq_pair_to_uint8",
         formula="DequantizeLinear(QuantizeLinear(x, step, zero), step, zero)",
         pattern=op.DequantizeLinear(op.QuantizeLinear(x, step, zero, **along, **named), step, zero, **along),
         replace=op.DequantizeLinear(op.QuantizeLinear(x, step, unsigned, **along), step, unsigned, **along),
@@ -150,7 +150,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="runtime.unsigned_constant",
+        name="ort.int8_dequantized_constant_to_uint8",
         formula="DequantizeLinear(constant, step, zero)",
         pattern=op.DequantizeLinear(whole, step, zero, **along),
         replace=op.DequantizeLinear(_unsigned("whole"), step, unsigned, **along),

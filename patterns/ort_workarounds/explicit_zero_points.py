@@ -1,10 +1,10 @@
-"""Zero points that DequantizeLinear leaves out.
+"""Give DequantizeLinear an explicit zero point of 0.
 
 DequantizeLinear(x, s) = DequantizeLinear(x, s, 0)
 
 The runtime (1.32 among others) inserts quantised pairs behind Reshape, Transpose, Slice and MaxPool
-(QDQPropagationTransformer), and makes signed 8-bit pairs unsigned (QDQS8ToU8Transformer). If a DequantizeLinear has no zero
-point, the new pair has none either, and negative numbers become 0. It is right with pairs whose zero points are given.
+(QDQPropagationTransformer), and converts int8 pairs to uint8 (QDQS8ToU8Transformer). If a DequantizeLinear has no zero
+point, the new pair has none either, and negative numbers become 0. Pairs with explicit zero points stay right.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_computed(match: Match) -> Refusal | None:
 
 RULES = [
     Rule(
-        name="runtime.dequantize_with_zero_point",
+        name="ort.explicit_dequantize_zero_point",
         formula="DequantizeLinear(x, s)",
         pattern=op.DequantizeLinear(x, step, **along),
         replace=op.DequantizeLinear(x, step, zero, **along),

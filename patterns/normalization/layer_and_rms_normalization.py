@@ -1,12 +1,12 @@
-"""Layer normalisation, decomposed or as an operator, and the residual sum before it.
+"""Fuse LayerNormalization and RMSNormalization, and SkipLayerNormalization with the residual sum.
 
 layernorm(x) = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bias     Ba et al., arXiv:1607.06450
              = x f + (bias - mean(x) f),  f = scale / sqrt(mean((x - mean(x))^2) + eps)          as TensorFlow has it
 rmsnorm(x) = x / sqrt(mean(x^2) + eps) * scale                                      Zhang & Sennrich, arXiv:1910.07467
 skip_layernorm(x, skip) = layernorm(x + skip + bias)
 
-Before opset 23 the runtime has SimplifiedLayerNormalization for rmsnorm, which the standard lacks although it is in its domain:
-onnx.checker refuses a model with it. So it is not made here; the runtime makes it itself.
+Before opset 23 the runtime has SimplifiedLayerNormalization for rmsnorm. It is in the domain of the standard, which lacks it:
+onnx.checker refuses a model with it. The rules do not make it; the runtime makes it itself.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ RULES = [
         proof=_PROOF,
     ),
     Rule(
-        name="layernorm.expanded",
+        name="layernorm.from_scale_and_offset_form",
         formula="x f + (bias - mean(x) f), f = scale / sqrt(mean((x - mean(x))^2) + epsilon)",
         pattern=expanded | by_opposite,
         replace=op.LayerNormalization(
@@ -248,7 +248,7 @@ RULES = [
     ),
     Rule(
         # The difference of the means may be negative or lose all digits where the variance does not.
-        name="layernorm.by_products",
+        name="layernorm.variance_from_mean_of_squares",
         formula="(x - mean(x)) / sqrt(max(mean(x^2) - mean(x)^2, 0) + epsilon) * scale + bias",
         pattern=by_products * opt(scale) + opt(bias),
         replace=op.LayerNormalization(
@@ -264,7 +264,7 @@ RULES = [
         proof=_PROOF,
     ),
     Rule(
-        name="rmsnorm.l2",
+        name="rmsnorm.from_l2_normalization",
         formula="gain x / sqrt(sum(x^2) + epsilon)",
         pattern=l2_normalised,
         replace=op.RMSNormalization(x, computed("gains", gains), axis=first_axis, epsilon=mean_epsilon),
@@ -286,7 +286,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="layernorm.skip",
+        name="layernorm.add_to_skip_layer_normalization",
         is_refinement=True,
         formula="LayerNormalization(x + skip + sum_bias, gamma, beta)",
         pattern=op.LayerNormalization(

@@ -1,15 +1,15 @@
-"""Products of quantised numbers as the runtime computes them in integers.
+"""Rewrite dequantized weights and biases so that the runtime computes Gemm and MatMul in integers.
 
-transpose(dq(w8)) = dq(transpose(w8))                     w8 constant: what is transposed is the integers, once
+transpose(dq(w8)) = dq(transpose(w8))                     w8 constant: the integers are transposed, once
 reshape(dq(w8)) = dq(reshape(w8))                         the same with one step for all
 
 x W + b, as Gemm or MatMul and Add with two axes  =  gemm(x, W) + b         x and W dequantised, b in float32
 
 x W + b  =  x W + b[None]                          the same with more axes, all of known sizes, which the runtime flattens
 
-Of Gemm with a bias, ONNX Runtime (1.31 among others) makes a product of integers only if the bias is made of integers too, as its
-own quantiser writes it, or the result is quantised at once. It makes such a Gemm of MatMul and Add by
-itself, where the bias has one axis, and MatMul two or known sizes. Without bias, Gemm becomes QGemm, whose result is in float32.
+ONNX Runtime (1.31 among others) computes a Gemm with a bias in integers only if the bias is made of integers too, as its own
+quantiser writes it, or if the result is quantised at once. It fuses MatMul and Add to such a Gemm by itself if the bias has
+one axis, and the MatMul two axes or known sizes. Without bias, Gemm becomes QGemm, whose result is in float32.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _reshaped(operator: str, **more: Any) -> Rule:
     """Integers are reshaped; `more` says what the sizes or axes of the proof are."""
     make = getattr(op, operator)
     return Rule(
-        name=f"quantised.weight_{operator.lower()}",
+        name=f"quantized.{operator.lower()}_of_dequantized_weight",
         formula=f"{operator}(DequantizeLinear(weight, step, zero), to)",
         pattern=make(op.DequantizeLinear(weight, step, zero, axis=attr("axis")), to),
         replace=op.DequantizeLinear(make(weight, to), step, zero),
@@ -152,7 +152,7 @@ def is_multiplied_by_one(match: Match) -> Refusal | None:
 
 def _rule(name: str, formula: str, pattern: Any, replace: Any, shapes: Any, guards: Any = (), **proof: Any) -> Rule:
     return Rule(
-        name=f"quantised.{name}",
+        name=f"quantized.{name}",
         formula=formula,
         is_refinement=True,
         pattern=pattern,
@@ -174,7 +174,7 @@ row = computed("row", lambda match: ints([1, -1]))
 
 RULES = [
     Rule(
-        name="quantised.weight_transposed",
+        name="quantized.transpose_of_dequantized_weight",
         formula="Transpose(DequantizeLinear(weight, step, zero))",
         pattern=op.Transpose(op.DequantizeLinear(weight, step, zero, axis=attr("axis")), perm=attr("perm")),
         replace=op.DequantizeLinear(op.Transpose(weight, perm=_perm), step, zero, axis=_moved_axis),
@@ -212,7 +212,7 @@ RULES = [
         constants={"weight": np.arange(-6, 6, dtype=np.int8).reshape(4, 1, 3), "to": [1], **ONE_STEP},
     ),
     _rule(
-        "bias_apart",
+        "gemm_bias_to_add",
         "gemm(x, W, bias)",
         op.Gemm(x, w, bias, transB=turned, alpha=factor, beta=attr("beta")),
         op.Gemm(x, w, transB=turned, alpha=factor) + bias,
@@ -224,14 +224,14 @@ RULES = [
         ),
     ),
     _rule(
-        "product_apart",
+        "matmul_add_to_gemm_add",
         "x W + bias",
         op.MatMul(x, var("w", "k n", **BYTES)) + bias,
         op.Gemm(x, var("w")) + bias,
         {"bias": "n"},
     ),
     _rule(
-        "product_of_rows",
+        "unsqueeze_bias_after_matmul",
         "x W + bias, of known sizes",
         op.MatMul(var("x", "... b m k", **BYTES), var("w", "k n", **BYTES)) + var("bias", "n"),
         op.MatMul(var("x"), var("w")) + op.Reshape(var("bias"), row),

@@ -1,9 +1,9 @@
-"""Boxes for NonMaxSuppression, by their centres.
+"""Convert the boxes of NonMaxSuppression from corners to the center format, `center_point_box=1`.
 
 nms([c - k s, c + k s]) = nms([c, 2 k s], center_point_box=1)        sizes s and factors k at least 0, k mostly a half
 
-Detectors predict centres and sizes and turn them into corners. Whether the first number is that of x or y makes no difference to
-what overlaps. By its centre a box of negative size is empty, by its corners, in whatever order, it is not.
+Detectors predict centres and sizes and turn them into corners. The order of x and y makes no difference to the overlaps.
+A box of negative size is empty in the center format, but not by its corners, in whatever order.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _rules(name: str, formula: str, corners: Pattern, centres: Pattern, parts: S
 
     return [
         rule("", corners, centres, "b", 2),
-        rule("_of_one_image", op.Unsqueeze(corners, axes=(0,)), op.Unsqueeze(centres, first), "", 1),
+        rule("_single_image", op.Unsqueeze(corners, axes=(0,)), op.Unsqueeze(centres, first), "", 1),
     ]
 
 
@@ -174,8 +174,9 @@ FORMULA = "nms([x - k w, y - k h, x + k w, y + k h])"
 NUMBERS = ("x", "y", "width", "height")
 
 RULES = [
-    *_rules("pairs", "nms([c - k s, c + k s])", _joined(centre - half * size, centre + half * size),
+    *_rules("corner_pairs_to_center_format", "nms([c - k s, c + k s])", _joined(centre - half * size, centre + half * size),
             _joined(centre, _whole("size")), ("centre", "size"), "2", are_pairs),
-    *_rules("columns", FORMULA, _joined(*CORNERS), _joined(*CENTRES), NUMBERS, "1", are_columns),
-    *_rules("stacked", FORMULA, _stacked(*CORNERS), _stacked_again(*CENTRES), NUMBERS, "", are_stacked_last),
+    *_rules("corner_columns_to_center_format", FORMULA, _joined(*CORNERS), _joined(*CENTRES), NUMBERS, "1", are_columns),
+    *_rules("stacked_corners_to_center_format", FORMULA, _stacked(*CORNERS), _stacked_again(*CENTRES), NUMBERS, "",
+            are_stacked_last),
 ]  # fmt: skip

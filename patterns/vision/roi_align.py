@@ -1,13 +1,13 @@
-"""Parts of images that are pooled or resized, as the operators that pool regions.
+"""Fuse pooled or resized crops to RoiAlign and MaxRoiPool; merge RoiAligns of one image.
 
 averagepool(x[..., a:b, c:d]) = roialign(x, [c, a, d, b])        windows of k x k beside one another, k x k samples in each
 concat(roialign(x, r), roialign(x, s)) = roialign(x, concat(r, s))
 maxpool(x[..., a:b, c:d]) = maxroipool(x, [c, a, d - 1, b - 1])
 resize(x[..., a:b, c:d]) = roialign(x, the same region, half a pixel further out)        linear, one sample for each pixel made
 
-Sample p of a region from s on, whose bins are t long, lies at s - 1/2 + (p + 1/2) t; Girshick, arXiv:1504.08083, and He et al.,
-arXiv:1703.06870. A resized part repeats its outer pixels where places lie outside of it, for which the operator would read
-the image around it, so that no place may. The operators are slower on the CPU, but other targets and tools look for them
+Sample p of a region from s on, whose bins are t long, lies at s - 1/2 + (p + 1/2) t (Girshick, arXiv:1504.08083; He et al.,
+arXiv:1703.06870). A resized crop repeats its outer pixels for samples outside of it, but the operator reads the image around
+it. So all samples must lie inside. The operators are slower on the CPU, but other targets and tools look for them
 (`--pin roi=RoiAlign`). RoiAlign has a kernel from opset 16 to 21.
 """
 
@@ -284,7 +284,7 @@ def _joined(count: int) -> Rule:
 
     how = {"output_height": 2, "output_width": 3, "sampling_ratio": 2}
     return Rule(
-        name=f"roi.joined_{count}",
+        name=f"roi.concat_of_{count}_roi_aligns",
         formula="concat(roialign(x, a), roialign(x, b)) = roialign(x, concat(a, b))",
         pattern=op.Concat(*parts, axis=0),
         replace=pooled,
@@ -311,20 +311,20 @@ def _first_image(count: int) -> Any:
 RULES = [
     *(_joined(count) for count in range(2, MOST + 1)),
     _rule(
-        "averaged", op.AveragePool(part, attributes=all_attributes("window")), _averages, "RoiAlign",
+        "average_pool_of_crop_to_roi_align", op.AveragePool(part, attributes=all_attributes("window")), _averages, "RoiAlign",
         (windows_lie_side_by_side(square=True),),
         shapes=_IMAGE, attributes={"window": _SQUARES},
         counterexamples=_CHANNELS | _PIXELS | _windows(oblong=_OBLONG, close=_CLOSE, padded=_PADDED, up=_UP),
         assumes={"input * is *inf*": "pixels are taken to be finite: infinity times 0 is NaN"},
     ),
     _rule(
-        "largest", op.MaxPool(part, attributes=all_attributes("window")), _maxima, "MaxRoiPool",
+        "max_pool_of_crop_to_max_roi_pool", op.MaxPool(part, attributes=all_attributes("window")), _maxima, "MaxRoiPool",
         (windows_lie_side_by_side(square=False), is_above_minus_infinity),
         shapes=_IMAGE, attributes={"window": [*_SQUARES, _OBLONG]}, inputs={"x": _positive},
         counterexamples=_PIXELS | _windows(close=_CLOSE, padded=_PADDED, up=_UP, as_many=_AS_MANY) | _LOWEST,
     ),
     _rule(
-        "resized", resized, _samples, "RoiAlign", (samples_lie_within,),
+        "resize_of_crop_to_roi_align", resized, _samples, "RoiAlign", (samples_lie_within,),
         shapes=({**_IMAGE, "roi": "0", "scales": "0", "sizes": "4"}, {**_IMAGE, "roi": "0", "scales": "4"}),
         constants={"roi": np.zeros(0, np.float32), "sizes": np.array([2, 3, 3, 4])},
         inputs={"scales": _scales},

@@ -1,12 +1,12 @@
-"""Enlarged images.
+"""Fuse images enlarged by repeated pixels to Resize with the nearest mode, and merge two such Resizes.
 
 repeat(x, r, s) = rearrange(x, b c h w -> b c (h r) (w s)) = resize(x, [1, 1, r, s])        the nearest pixel
 resize(resize(x, a), b) = resize(x, a b), of whole pixels
 x[..., grid of rows and columns] = x[..., rows, :][..., columns]
 
 Every pixel becomes a block: as Reshape, Expand and Reshape (4 to 40 times slower on four sizes), or as Gathers of rows and
-columns (3 to 18 times slower). Of an image that becomes any other size, some rows and columns are taken more often than others.
-torch.export takes pixels by GatherND, with their axes moved to the front and back.
+columns (3 to 18 times slower). For other sizes, some rows and columns are gathered more often than others.
+torch.export gathers pixels by GatherND, with their axes moved to the front and back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, computed, const, op, opt, rearrange, var
 
-from ._places import NEAREST, Array, nearest, scale
+from ._resize_coordinates import NEAREST, Array, nearest, scale
 
 x = var("x")
 
@@ -213,10 +213,10 @@ def _scales(name: str, numbers: list[float]) -> Any:
 _PLACES = np.stack(np.meshgrid([1, 0, 1], [0, 3], indexing="ij"), -1)
 
 RULES = [
-    _repeated("repeated", "b c h w", "b c (h r) (w s)", lambda match: [match.size("r"), match.size("s")]),
-    _repeated("repeated_samples", "b c h", "b c (h r)", lambda match: [match.size("r")]),
+    _repeated("nearest_from_repeat", "b c h w", "b c (h r) (w s)", lambda match: [match.size("r"), match.size("s")]),
+    _repeated("nearest_from_repeat_1d", "b c h", "b c (h r)", lambda match: [match.size("r")]),
     Rule(
-        name="resize.grid",
+        name="resize.gather_nd_grid_to_two_gathers",
         formula="x[..., grid of rows and columns]",
         pattern=op.Transpose(op.GatherND(op.Transpose(image, perm=_LAST).kept(), const("places"), batch_dims=0), perm=_LAST),
         replace=op.Gather(op.Gather(x, _line(0), axis=2), _line(1), axis=3),
@@ -234,7 +234,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="resize.gathered",
+        name="resize.nearest_from_gathers",
         formula="x[..., rows, columns], the nearest to those of an image of another size",
         pattern=gathered,
         replace=_nearest_pixels,
@@ -264,7 +264,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="resize.twice",
+        name="resize.resize_of_resize",
         formula="Resize(Resize(x)), both of whole pixels",
         pattern=_resized(_resized(x, "first"), "second"),
         replace=op.Resize(x, region, computed("scales", _at_once), **_NEAREST),

@@ -1,9 +1,9 @@
-"""Grids of places under affine maps, as products.
+"""Replace the sum of a grid times an affine matrix by MatMul.
 
 sum(grid[:, :, None] * theta[:, None], -2) = grid @ theta        grid [m, k] constant, theta [n, k, p]
 
-torch.export decomposes affine_grid so, with the grid as a constant. The runtime refuses to repeat one matrix for no others, so
-that a number of maps that is not known is on the left: (theta^T @ grid^T)^T.
+torch.export decomposes affine_grid this way, with the grid as a constant. The runtime does not broadcast one matrix to a batch
+of unknown size on the right, so that an unknown number of maps is on the left: (theta^T @ grid^T)^T.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _rows(match: Match) -> Any:
 
 RULES = [
     Rule(
-        name="grid.affine",
+        name="affine_grid.to_matmul",
         formula="sum(grid[:, :, None] * theta[:, None], -2)",
         pattern=op.ReduceSum(const("grid", "m k 1") * op.Unsqueeze(theta, axes=(1,)), axes=(2,), keepdims=0),
         replace=_product,

@@ -1,10 +1,11 @@
-"""Sums before a normalisation, which the runtime fuses into a slower operator.
+"""Block the fusion to SkipLayerNormalization, which is slower on the CPU than Add and LayerNormalization.
 
 LayerNormalization(Add(x, skip)) = LayerNormalization(Sum(x, skip))
 
-At session creation ONNX Runtime (1.23 to 1.32) fuses a sum of two values that it knows to have the same three axes, which nothing
-else uses, and the normalisation behind it into SkipLayerNormalization, which on the CPU is several times slower than the two
-(benchmarks/kernels/kernels.md). It looks for Add; Sum computes the same bits, by one thread, so that it takes a little longer.
+ONNX Runtime (1.23 to 1.32) fuses an Add and the LayerNormalization behind it at session creation. Both values must have the same
+three axes, and nothing else may use the sum. On the CPU, SkipLayerNormalization is several times slower than the two
+(benchmarks/kernels/kernels.md). The fusion looks for Add. Sum computes the same bits, by one thread, so that it takes a little
+longer.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def is_taken_by_the_normalisation_alone(match: Match) -> Refusal | None:
 
 RULES = [
     Rule(
-        name="runtime.sum_before_layernormalization",
+        name="ort.block_skip_layer_normalization_fusion",
         formula="LayerNormalization(x + skip)",
         pattern=op.LayerNormalization(added, scale, opt(bias), attributes=all_attributes("normalisation")),
         replace=op.LayerNormalization(summed, scale, opt(bias), attributes=all_attributes("normalisation")),

@@ -1,9 +1,9 @@
-"""Images resized by the means of the four pixels around each place, as one operator.
+"""Fuse bilinear interpolation from gathered pixels to Resize.
 
 v[y, x] = rows and columns taken by constants      a = v[y, x] + (v[y, x + 1] - v[y, x]) across, b the same a row below
 resize(image) = a + (b - a) down
 
-torch.export decomposes interpolate so. Places are taken for those of the operator if they differ by rounding alone.
+torch.export decomposes interpolate this way. Coordinates count as those of the operator if they differ by rounding alone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, computed, const, op, var
 
 from .._common import floating
-from ._places import MODES, Array, places, scale
-from .resizing import region
+from ._resize_coordinates import MODES, Array, places, scale
+from .nearest_resize import region
 
 x = var("x", "b c h w")
 CORNERS = ("above_left", "above_right", "below_left", "below_right")
@@ -122,7 +122,7 @@ def _to(rows: int, columns: int, **sizes: Any) -> dict[str, Any]:
 
 RULES = [
     Rule(
-        name="resize.interpolated",
+        name="resize.bilinear_from_gathers",
         formula="a + (b - a) down, a = v[y, x] + (v[y, x + 1] - v[y, x]) across, b the same a row below",
         pattern=_between(above, below, "down"),
         replace=_resized,

@@ -1,11 +1,11 @@
-"""Group and instance normalisation spelled out by means and variances, with the channels second or last.
+"""Fuse group normalisation, and instance normalisation with the channels last; factor the mean out of scale-and-offset forms.
 
 groupnorm(x)    = merge((y - mean(y)) / sqrt(mean((y - mean(y))^2) + eps) * scale + bias), y = split(x), the channels in groups
 instancenorm(x) = the same of x itself, means over all axes but the first and the last
 x f + (bias - mean(x) f) = (x - mean(x)) f + bias                     as TensorFlow and Keras have any of them
 
-Channels that are last are brought to the front and back again: in a network of convolutions the Transposes meet those around
-the convolutions, and go (pass `layout`).
+Channels that are last are transposed to the front and back again. In a network of convolutions these Transposes meet those
+around the convolutions, and the pass `layout` removes them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, o
 
 from .._common import array_like
 from .._proofs import COST
-from ._pixels import convolved, has_pixels, keeps_digits
-from .group import merged_groups, scaled_channels
-from .normalization import bias, scale
+from ._image_sizes import convolved, has_pixels, keeps_digits
+from .decompose_group_normalization import merged_groups, scaled_channels
+from .layer_and_rms_normalization import bias, scale
 
 x, term = var("x"), var("term")
 split = op.Reshape(x, var("groups"), allowzero=attr("groups_allowzero")).named("split")
@@ -225,7 +225,7 @@ _EMPTY = {"*": "the runtime cannot divide an empty image into groups"}
 
 RULES = [
     Rule(
-        name="normalisation.centred",
+        name="normalization.factor_out_mean",
         is_refinement=True,
         formula="x f + (term - mean(x) f)",
         pattern=apart,

@@ -1,13 +1,13 @@
-"""Padding that the runtime takes for that of a MaxPool.
+"""Block Pad_Fusion of ONNX Runtime, which takes the zeros of a Pad for the padding of the MaxPool behind it.
 
 MaxPool(Pad(x)) = MaxPool(Pad(x), auto_pad=VALID)
 
-Pad_Fusion of ONNX Runtime (1.31 among others) moves a Pad with zeros into the MaxPool behind it, whose own padding is lower than
-any number: where x is negative at the border, the maximum is no longer 0. It leaves a MaxPool alone that says how it pads.
+Pad_Fusion (1.31 among others) moves a Pad with zeros into the MaxPool behind it, whose own padding is lower than any number.
+If x is negative at the border, the maximum is then no longer 0. It leaves a MaxPool alone that says how it pads.
 
 MaxPool(Pad(x), pads) = MaxPool(Sum(Pad(x)), pads)
 
-It does the same where the MaxPool has a padding of its own, or rounds the size of its result up. A Sum of one operand, which
+It does the same if the MaxPool has a padding of its own, or rounds the size of its result up. A Sum of one operand, which
 copies it, keeps the two apart.
 """
 
@@ -111,7 +111,7 @@ _poolings: dict[str, list[Any]] = {
 
 RULES = [
     Rule(
-        name="runtime.valid_max_pool",
+        name="ort.max_pool_of_pad_to_auto_pad_valid",
         formula="MaxPool(Pad(x))",
         pattern=op.MaxPool(
             x,
@@ -133,7 +133,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="runtime.apart_max_pool",
+        name="ort.block_pad_max_pool_fusion",
         formula="MaxPool(Pad(x), pads)",
         pattern=op.MaxPool(
             x,

@@ -1,12 +1,12 @@
-"""Transposed operands of products on which the runtime crashes, or which it does not transpose.
+"""Rewrite transposed operands of MatMul on which MatmulTransposeFusion crashes or computes wrong numbers.
 
 MatMul(transpose(x), y) = MatMul(squeeze(transpose(unsqueeze(x))), y)
 
-ONNX Runtime (1.31 among others) crashes when it creates a session for this product of float16 if the Transpose moves the first
-axis behind the batch axes and the operands differ in rank, as with a weight. The CPU has no such product, so a Cast to float32
-is inserted; MatmulTransposeFusion swaps the two, then gives up because of the ranks without reporting that it has changed the
-graph, and NchwcTransformer reads the missing schema of the new nodes. A Cast in the model itself triggers it as well. The
-fusion only looks for a Transpose there, so with a Squeeze in its place it changes nothing.
+ONNX Runtime (1.31 among others) crashes when it creates a session for this MatMul of float16. The Transpose moves the first
+axis behind the batch axes, and the operands differ in rank, as with a weight. The CPU has no such MatMul, so the runtime
+inserts a Cast to float32. MatmulTransposeFusion swaps Cast and Transpose, then gives up because of the ranks without reporting
+that it has changed the graph. NchwcTransformer then reads the missing schema of the new nodes. A Cast in the model itself
+triggers it as well. The fusion only looks for a Transpose there, so with a Squeeze in its place it changes nothing.
 
 MatMul(swap(x), v) = MatMul(v, x), v a vector
 
@@ -80,7 +80,7 @@ _front = computed("front", lambda match: ints([0]))  # axes are an input since o
 
 RULES = [
     Rule(
-        name="runtime.squeezed_transposition",
+        name="ort.block_matmul_transpose_fusion",
         formula="transpose(x)",
         pattern=op.Transpose(x, perm=attr("perm", _moves_first_axis, "of the first axis behind the batch")),
         replace=(
@@ -101,7 +101,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="runtime.vector_times_matrix",
+        name="ort.transposed_matrix_times_vector_swap",
         formula="swap(x) v, v a vector",
         pattern=op.MatMul(op.Transpose(x, perm=attr("perm", _swaps_last_axes, "that swaps the last two axes")), vector),
         replace=op.MatMul(vector, x),

@@ -1,8 +1,8 @@
-"""Means over the last of three axes that are written as pools, as tf2onnx does before opset 18.
+"""Replace GlobalAveragePool by ReduceMean over the last of three axes, which tf2onnx writes as a pool before opset 18.
 
 globalaveragepool(x) = mean(x)
 
-In a pass of their own, which runs behind the normalisations: these are looked for again once all of their means are such.
+The rule is in a pass of its own behind the normalisations, which are looked for again once all of their means are such.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ortfuse.rewrite.pattern import Match, computed, op, redundant, var
 from .._common import ints, is_not_quantised
 from .._proofs import COST
 
-PASS = "fuse.pooled_means"
+PASS = "fuse.global_average_pool"
 
 x = var("x")
 
@@ -27,7 +27,7 @@ def has_three_axes(match: Match) -> Refusal | None:
 
 RULES = [
     Rule(
-        name="layernorm.pooled_mean",
+        name="layernorm.global_average_pool_to_reduce_mean",
         is_refinement=True,
         pattern=op.GlobalAveragePool(x),
         replace=(

@@ -1,0 +1,12 @@
+"""Work around fusions of ONNX Runtime that make a model slower, change its results, or crash."""
+
+ORDER = (
+    "block_matmul_scale_fusion",
+    "quantized_gemm",
+    "block_pad_fusion",
+    "int8_qdq_to_uint8",
+    "block_skip_layer_normalization",
+    "matmul_transpose_fusion",
+    "explicit_zero_points",
+)
+"""The files in the order in which they are tried; those that are not named come last, by name."""
