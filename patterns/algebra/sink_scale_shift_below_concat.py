@@ -2,8 +2,8 @@
 
 concat(x a + b, y c + d) = concat(x, y) concat(a, c) + concat(b, d)
 
-Rationale: images normalised by one set of means and deviations are renormalised to another, a channel at a time (Szegedy et al.,
-arXiv:1512.00567, as its implementations prepare their input). The convolution behind them can then take the one map.
+Rationale: implementations of Inception (Szegedy et al., arXiv:1512.00567) renormalise their input a channel at a time. The Conv
+behind the Concat can then fold the one map.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Windows of convolutions: the positions that they read, and the smallest window that contains those of several.
 
-Along one axis, output o of a convolution with stride s, dilation d and a kernel of k taps reads the input at s o + t for its taps
-t = -p, d - p, ..., (k - 1) d - p, where p zeros are padded in front. There are as many outputs as there is room for, so that two
-convolutions have equally many if they have the same stride and the same padding in excess of their reach.
+A Conv along one axis has stride s, dilation d, k taps and p zeros padded in front. Its output o reads the input at s o + t, for
+the taps t = -p, d - p, ..., (k - 1) d - p.
+
+The size of the input bounds the number of outputs. Two Convs have equally many if their strides are equal, and so is their
+padding in excess of their reach.
 """
 
 from __future__ import annotations

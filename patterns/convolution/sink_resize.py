@@ -2,8 +2,8 @@
 
 conv(resize(x), W) = resize(conv(x, W))      where W is a single tap and the Resize makes larger images
 
-Rationale: an interpolation is a mean of pixels whose weights sum up to 1, so that a linear map of the channels, with its bias,
-commutes with it.
+Rationale: an interpolation is a mean of pixels whose weights sum up
+to 1. A linear map of the channels, with its bias, commutes with it.
 """
 
 from __future__ import annotations

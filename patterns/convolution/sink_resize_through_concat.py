@@ -3,7 +3,7 @@
 conv(concat(resize(x), y), concat(V, W), b) = resize(conv(x, V)) + conv(y, W, b)
 
 where the weights are a single tap and the Resize makes larger images. An interpolation is a mean of pixels whose weights sum up
-to 1, so that a linear map of the channels, with its bias, commutes with it.
+to 1. A linear map of the channels, with its bias, commutes with it.
 
 Rationale: heads of segmentation networks map features of several sizes so (SegFormer, arXiv:2105.15203).
 """
