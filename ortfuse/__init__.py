@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ortfuse.errors import BoundError, OrtfuseError
     from ortfuse.interop import (
         as_ir_pass,
+        describe_operator,
         pattern_from,
         read_functions,
         register_operators,
@@ -73,7 +74,8 @@ _HOMES = {
     "ortfuse.api.optimize": "optimize",
     "ortfuse.io.files": "load save",
     "ortfuse.tuning.rule_costs": "calibrate calibrate_session",
-    "ortfuse.interop": "as_ir_pass pattern_from read_functions register_operators rule_from rule_from_models substitute",
+    "ortfuse.interop": "as_ir_pass describe_operator pattern_from read_functions register_operators rule_from rule_from_models "
+    "substitute",
     "ortfuse.errors": "BoundError OrtfuseError",
     "ortfuse.analysis.facts": "Facts",
     "ortfuse.sweeping": "Sweep sweep",
@@ -128,6 +130,7 @@ __all__ = [
     "computed",
     "const",
     "convert",
+    "describe_operator",
     "diff",
     "explain",
     "find",

@@ -6,8 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
+import ortfuse
 from ortfuse.pipeline import load_catalogue, registry
 from ortfuse.targets import custom_operators
 from ortfuse.verification.rule_tests import prove
@@ -47,3 +50,12 @@ def test_the_passes_of_the_guide_print_what_the_guide_says(capsys: pytest.Captur
         exec(compile(block, "writing-a-pass.md", "exec", dont_inherit=True), names)
         said = re.findall(r"print\(.*\)  # (.*)", block)
         assert capsys.readouterr().out.splitlines() == said
+
+
+def test_the_guide_teaches_an_operator() -> None:
+    (block,) = blocks("adding-an-operator.md")
+    exec(compile(block, "adding-an-operator.md", "exec", dont_inherit=True), {"__name__": "guide"})
+    text = """<ir_version: 8, opset_import: ["": 18, "my.domain": 1]> g (float[2, 3] x) => (float[2, 3] y)
+        { t = Transpose(x) s = my.domain.Square(t) u = Transpose(s) y = Relu(u) }"""
+    optimised = ortfuse.optimize(onnx.parser.parse_model(text)).model
+    assert [node.op_type for node in optimised.graph.node] == ["Square"]

@@ -4,6 +4,7 @@ Passes of onnx_ir and rule sets of onnxscript can be used in pipelines of ortfus
 `ortfuse.register_pass`).
 """
 
+from ortfuse.interop.describe_operator import describe_operator
 from ortfuse.interop.function_rules import pattern_from, rule_from
 from ortfuse.interop.functions import AnyFunction, read_functions
 from ortfuse.interop.onnx_ir_pass import OrtfusePass, as_ir_pass
@@ -16,6 +17,7 @@ __all__ = [
     "Substitution",
     "UnprovedError",
     "as_ir_pass",
+    "describe_operator",
     "pattern_from",
     "read_functions",
     "register_operators",

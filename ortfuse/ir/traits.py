@@ -25,7 +25,8 @@ Transpose Expand Tile Slice DepthToSpace SpaceToDepth          : moves
 Split GatherElements                                           : moves along
 Gather GatherND ReverseSequence Compress                       : moves
 Concat                                                         : moves joins along
-Pad Trilu CenterCropPad                                        : moves fills
+Pad CenterCropPad                                              : moves fills
+Trilu                                                          : moves fills matrices
 ScatterElements                                                : along
 ScatterND TensorScatter Unique                                 : -
 
@@ -214,6 +215,9 @@ ALONG_AXIS = _OPERATORS["along"]
 
 TRAILING = _OPERATORS["trailing"]
 """Works on all axes of the first input from `axis` on together, and treats the others alike."""
+
+MATRICES = _OPERATORS["matrices"]
+"""Works on each matrix of the last two axes of the first input alone; the result has its shape."""
 
 QUANTISES = _OPERATORS["quantises"]
 """Quantises to integers, or operates on quantised numbers."""

@@ -17,6 +17,7 @@ from ortfuse.ir.traits import (
     BROADCASTS,
     ELEMENTWISE,
     IN_PLACE,
+    MATRICES,
     MICROSOFT,
     PARAMETER_INPUTS,
     REDUCES,
@@ -358,6 +359,7 @@ _BY_TRAIT: Sequence[tuple[OperatorSet, Interface]] = (
     (REDUCES, _reduction),
     (ALONG_AXIS, _along_axis),
     (TRAILING, _trailing),
+    (MATRICES, positional_ops.matrices),
 )
 """The layout interfaces of operators that have none of their own, by trait; the first one counts."""
 

@@ -105,8 +105,7 @@ def cropped(node: ir.Node, facts: Facts) -> Unit | None:
     )
 
 
-@layout("Trilu")
-def trilu(node: ir.Node, facts: Facts) -> Unit | None:
+def matrices(node: ir.Node, facts: Facts) -> Unit | None:
     """The last two axes are rows and columns."""
     return _alike(node, facts, lambda order: order[-2:] == unmoved(len(order))[-2:], nothing)
 

@@ -1,0 +1,53 @@
+"""Describe an operator to ortfuse: its traits, shape function, value range, cost and layout interface, in one call."""
+
+from __future__ import annotations
+
+from ortfuse.analysis.costs import COSTS, CostOf
+from ortfuse.analysis.ranges.queries import BY_ELEMENT, COLUMNS, RANGES, Answer
+from ortfuse.analysis.transfer.op import TRANSFERS, Transfer
+from ortfuse.ir.operators import describe, key_of
+from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE
+from ortfuse.transforms.layout.layout_op import LAYOUTS, Interface
+
+
+def describe_operator(
+    operator: str,
+    *,
+    traits: str = "",
+    shape: Transfer | None = None,
+    value_range: Answer | None = None,
+    end_column: Answer | None = None,
+    cost: CostOf | None = None,
+    layout: Interface | None = None,
+) -> None:
+    """Enter an operator into the registry, or add to its entry.
+
+    All analyses and passes of the process use the entry from then on. Traits tell cost and layout of most operators; a function
+    takes precedence. Call `register_operators` first for an operator that rules make or that needs kernels.
+
+    Args:
+        operator: The operator with its domain: `my.domain.Square`.
+        traits: Traits of `ortfuse.ir.traits`, separated by spaces: `pure elementwise`.
+        shape: The shape function: takes an `Op`, returns the `Fact` of the first output, or a tuple with one per output.
+        value_range: Takes an `Asking`, returns the `Range` of the elements of the output, or `None`.
+        end_column: The same for the first and the last index of the last axis.
+        cost: Takes a `NodeSizes`, returns the `Work` of one execution.
+        layout: Takes a node and the facts, returns the unit that writes the node for another order of axes, or `None`.
+
+    Raises:
+        ValueError: There is no such trait.
+    """
+    describe(operator, traits=traits)
+    key = key_of(operator)
+    if shape is not None:
+        TRANSFERS[key] = shape
+    if value_range is not None:
+        RANGES[key] = value_range
+        if operator in ELEMENTWISE or operator in BROADCASTS:
+            BY_ELEMENT[key] = value_range
+    if end_column is not None:
+        COLUMNS[key] = end_column
+    if cost is not None:
+        COSTS[key] = cost
+    if layout is not None:
+        LAYOUTS[key] = layout

@@ -1,0 +1,136 @@
+"""An operator that is described in one file is known to facts, ranges, costs, purity and layout alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+from ortfuse import describe_operator, inspect, optimize, register_operators
+from ortfuse.analysis import costs
+from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.ranges.queries import Asking
+from ortfuse.analysis.ranges.range import Range, between
+from ortfuse.analysis.transfer.fact import Fact
+from ortfuse.analysis.transfer.op import Op
+from ortfuse.ir import operators, traits
+from ortfuse.runtime.session import Session
+from ortfuse.targets import custom_operators
+
+BODY = onnx.parser.parse_function('<domain: "toy", opset_import: ["": 18]> Square (a) => (b) { b = Mul(a, a) }')
+
+
+def same_shape(op: Op) -> Fact:
+    return Fact(op.dtype(), op.shape())
+
+
+def not_negative(op: Asking) -> Range | None:
+    return between(0.0, np.inf, nan=op.range_or_anything(0).nan)
+
+
+def teach() -> None:
+    """Everything that ortfuse has to know of the operator."""
+    register_operators(bodies=[BODY])
+    describe_operator(
+        "toy.Square",
+        traits="pure elementwise",
+        shape=same_shape,
+        value_range=not_negative,
+        cost=costs.per_result(3),
+    )
+
+
+@pytest.fixture
+def taught() -> Iterator[None]:
+    before = dict(custom_operators._registered)
+    teach()
+    yield
+    custom_operators._registered.clear()
+    custom_operators._registered.update(before)
+    for facet in operators._FACETS.values():
+        facet.pop(("toy", "Square"), None)
+    for names in traits._OPERATORS.values():
+        names.discard("toy.Square")
+    for derived in traits._DERIVED.values():
+        derived.renew("toy.Square")
+
+
+def model_of(inputs: str, output: str, body: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 18, "toy": 1]> g ({inputs}) => ({output}) {{ {body} }}'
+    )
+
+
+def operators_of(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in optimize(model).model.graph.node]
+
+
+SQUARE = model_of("float[n, 3] x", "float[n, 3] y", "y = toy.Square(x)")
+TURNED = model_of(
+    "float[2, 3, 4] x",
+    "float[2, 3, 4] y",
+    "t = Transpose<perm = [0, 2, 1]>(x) s = toy.Square(t) y = Transpose<perm = [0, 2, 1]>(s)",
+)
+CLAMPED = model_of("float[n, 3] x", "float[n, 3] z", "y = toy.Square(x) z = Relu(y)")
+TWICE = model_of("float[n, 3] x", "float[n, 3] z", "a = toy.Square(x) b = toy.Square(x) z = Div(a, b)")
+
+
+def test_its_entry_holds_all_that_was_described(taught: None) -> None:
+    info = operators.op_info("toy", "Square")
+    assert info.name == "toy.Square"
+    assert info.traits == {"pure", "elementwise"}
+    assert info.facets["shape"] is same_shape
+    assert info.facets["range"] is not_negative
+
+
+def test_facts_are_inferred_by_its_functions(taught: None) -> None:
+    model = ir.from_proto(SQUARE)
+    facts = Facts(model)
+    (output,) = model.graph.outputs
+    assert [str(size) for size in facts.shape(output) or ()] == ["n", "3"]
+    found = facts.range(output)
+    assert found is not None
+    assert found.low == 0
+
+
+def test_inspection_counts_its_cost(taught: None) -> None:
+    custom_operators._registered.pop(("toy", "Square"))  # the nodes of a body would be counted as well
+    assert inspect(SQUARE, sizes={"n": 2}).total.flops == 18
+
+
+def test_layout_moves_transposes_through_it(taught: None) -> None:
+    assert operators_of(TURNED) == ["Square"]
+
+
+def test_equal_nodes_of_a_pure_operator_are_merged(taught: None) -> None:
+    assert operators_of(TWICE).count("Square") == 1
+
+
+def test_an_optimised_model_computes_the_same(taught: None) -> None:
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 12
+    found = optimize(TURNED).model
+    np.testing.assert_array_equal(Session(found.SerializeToString()).run({"x": x})["y"], x * x)
+
+
+def test_nothing_is_assumed_of_an_operator_that_nobody_described() -> None:
+    assert operators_of(TURNED) == ["Transpose", "Square", "Transpose"]
+    assert operators_of(TWICE).count("Square") == 2
+
+
+def test_an_unknown_trait_is_an_error() -> None:
+    with pytest.raises(ValueError, match="there is no trait sparkling"):
+        describe_operator("toy.Square", traits="sparkling")
+
+
+def test_sets_computed_from_others_grow_with_them(taught: None) -> None:
+    union, rest = traits.ELEMENTWISE | {"Other"}, traits.BROADCASTS - traits.ELEMENTWISE
+    operators.describe("toy.Cube", traits="elementwise")
+    assert {"toy.Square", "toy.Cube", "Other"} <= union
+    operators.describe("toy.Both", traits="broadcasts")
+    assert "toy.Both" in rest
+    operators.describe("toy.Both", traits="elementwise")
+    assert "toy.Both" not in rest
