@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import operators
 from onnx.parser import parse_model
 from typer.testing import CliRunner
 
@@ -47,10 +48,6 @@ UNNAMED = HEAD + "(float[] x) => (float[] z) { z = Relu(x) }"
 
 def proto(text: str) -> onnx.ModelProto:
     return parse_model(text)
-
-
-def operators(result: ortfuse.Result) -> list[str]:
-    return [node.op_type for node in result.model.graph.node]
 
 
 def shapes(result: ortfuse.Result) -> list[list[Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 import pytest
+from graphs import operators
 from typer.testing import CliRunner
 
 import ortfuse
@@ -51,10 +52,6 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr("ortfuse.runtime.bench.measure", measured)
     (tmp_path / "mine.py").write_text(RULES)
     return {"patterns": tmp_path / "mine.py", "passes": "canonicalize, user", "check_user": False, "bench": True}
-
-
-def operators(result: ortfuse.Result) -> list[str]:
-    return [node.op_type for node in result.model.graph]
 
 
 def test_the_rule_at_fault_is_found_and_the_model_without_it_offered(options: dict[str, Any]) -> None:

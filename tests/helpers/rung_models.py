@@ -54,7 +54,3 @@ def distance(made: ir.Model, low: ir.Model, inputs: Mapping[str, np.ndarray]) ->
 def images(count: int = 3, shape: Sequence[int] = (2, 4, 6, 6)) -> list[dict[str, np.ndarray]]:
     """Several random inputs x of one shape."""
     return [{"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)} for seed in range(count)]
-
-
-def operators(made: ir.Model) -> list[str]:
-    return [node.op_type for node in made.graph]

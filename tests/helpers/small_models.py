@@ -13,7 +13,6 @@ import onnxruntime as ort
 from ortfuse.analysis.facts import Facts
 from ortfuse.io.check import check
 from ortfuse.io.interop import enter
-from ortfuse.ir.walk import scopes
 from ortfuse.targets import Target
 from ortfuse.transforms import Context, Pass
 
@@ -30,11 +29,6 @@ def model_of(text: str) -> ir.Model:
 
 def context_of(model: ir.Model) -> Context:
     return Context(model, Facts(model), Target())
-
-
-def operators(model: ir.Model) -> list[str]:
-    """The operators of the main graph, then of the graphs nested in it and of functions."""
-    return [node.op_type for scope in scopes(model) for node in scope.graph]
 
 
 def execute(model: ir.Model | onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:

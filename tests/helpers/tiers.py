@@ -16,7 +16,7 @@ import json
 import os
 import re
 import resource
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,22 +144,24 @@ class Recorder:
         self._found: dict[str, tuple[int, float]] = {}
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         item.user_properties.append((_SECONDS, (name_of(item), -processor_seconds())))
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         if call.when == "teardown":
-            (place,) = [place for place, (name, _) in enumerate(item.user_properties) if name == _SECONDS]
-            name, begun = item.user_properties[place][1]  # type: ignore[misc]
-            item.user_properties[place] = (_SECONDS, (name, processor_seconds() + begun))
+            (place,) = [place for place, (kind, _) in enumerate(item.user_properties) if kind == _SECONDS]
+            measured: Any = item.user_properties[place][1]
+            item.user_properties[place] = (_SECONDS, (measured[0], processor_seconds() + measured[1]))
         return (yield)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        taken = dict(report.user_properties).get(_SECONDS)
+        taken: Any = dict(report.user_properties).get(_SECONDS)
         if report.when == "teardown" and taken is not None and not self._is_worker:
-            name, seconds = taken  # type: ignore[misc]
+            name, seconds = taken
             cases, known = self._found.get(name, (0, 0.0))
             self._found[name] = (cases + 1, known + seconds)
 

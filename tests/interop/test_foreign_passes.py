@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 import pytest
+from graphs import parsed
 from onnx_ir.passes import common
 from onnxscript.rewriter import _DEFAULT_REWRITE_RULES, RewriteRuleSet, pattern
 from onnxscript.rewriter.rules.common import fuse_hardswish_rules, successive_relu_rule
@@ -26,12 +26,8 @@ TWICE = """<ir_version: 8, opset_import: ["": 20]> g (float[2, 8] x) => (float[2
     { a = Relu(x)  b = Relu(a)  y = Neg(b)  z = Exp(x) }"""
 
 
-def parse(text: str) -> ir.Model:
-    return ir.from_proto(onnx.parser.parse_model(text))
-
-
 def run(passes: Sequence[Any] | str, text: str) -> Result:
-    return optimize(parse(text), passes=passes)
+    return optimize(parsed(text), passes=passes)
 
 
 def ops(model: ir.Model) -> str:
@@ -40,20 +36,20 @@ def ops(model: ir.Model) -> str:
 
 def test_a_rule_set_of_onnxscript_runs_in_a_pipeline():
     rules = fuse_hardswish_rules()
-    result = ortfuse.optimize(parse(HARD_SWISH), passes=["canonicalize", rules, "dce"])
+    result = ortfuse.optimize(parsed(HARD_SWISH), passes=["canonicalize", rules, "dce"])
     assert ops(result.model) == "HardSwish"
     counts = {found.name: found.changes for found in result.report.passes}
     assert counts["onnxscript.RewriteRuleSet"] > 0
 
 
 def test_a_single_rule_of_onnxscript_is_called_by_its_name():
-    result = ortfuse.optimize(parse(TWICE), passes=[successive_relu_rule])
+    result = ortfuse.optimize(parsed(TWICE), passes=[successive_relu_rule])
     assert ops(result.model) == "Relu Neg Exp"
     assert result.report.passes[0].name.startswith("onnxscript.")
 
 
 def test_a_pass_of_onnx_ir_runs_in_a_pipeline():
-    result = ortfuse.optimize(parse(HARD_SWISH), passes=[common.IdentityEliminationPass(), fuse_hardswish_rules()])
+    result = ortfuse.optimize(parsed(HARD_SWISH), passes=[common.IdentityEliminationPass(), fuse_hardswish_rules()])
     assert ops(result.model) == "HardSwish"
     assert result.report.passes[0].name == "onnx_ir.IdentityEliminationPass"
     assert result.report.passes[0].changes > 0
@@ -61,7 +57,7 @@ def test_a_pass_of_onnx_ir_runs_in_a_pipeline():
 
 def test_a_pass_that_changes_nothing_counts_no_changes():
     manager = PassManager(["fixpoint(dce)", common.IdentityEliminationPass(), successive_relu_rule])
-    model = parse(TWICE)
+    model = parsed(TWICE)
     manager.run(model)
     assert [found.changes for found in manager.run(model).passes][1:3] == [0, 0]
 
@@ -75,7 +71,7 @@ def test_a_functional_pass_returns_another_model():
             node.replace_input_with(0, made.outputs[0])
             return ir.passes.PassResult(other, True)
 
-    original = parse(TWICE)
+    original = parsed(TWICE)
     result = ortfuse.optimize(original, passes=[Renamed(), "dce"], check_user=False)
     assert ops(result.model) == "Abs Relu Relu Neg Exp"
     assert ops(original) == "Relu Relu Neg Exp"
@@ -85,7 +81,7 @@ def test_a_functional_pass_returns_another_model():
 def test_a_pass_of_another_package_can_have_a_name_in_texts():
     register_pass(common.IdentityEliminationPass(), name="test_no_identity")
     try:
-        assert "Identity" not in ops(ortfuse.optimize(parse(HARD_SWISH), passes="test_no_identity, dce").model)
+        assert "Identity" not in ops(ortfuse.optimize(parsed(HARD_SWISH), passes="test_no_identity, dce").model)
         with pytest.raises(PipelineError, match="it has none"):
             PassManager("test_no_identity{x=1}")
     finally:
@@ -100,7 +96,7 @@ def test_what_a_pass_raises_names_it():
             raise ValueError("no luck")
 
     with pytest.raises(PipelineError, match=r"pass test_foreign_passes.Broken fails: ValueError: no luck"):
-        PassManager([Broken()]).run(parse(TWICE))
+        PassManager([Broken()]).run(parsed(TWICE))
 
 
 def test_facts_are_learned_anew_after_a_pass_of_another_package():
@@ -114,7 +110,7 @@ def test_facts_are_learned_anew_after_a_pass_of_another_package():
             seen.extend(context.facts.shape(node.outputs[0]) for node in context.model.graph)
             return 0
 
-    PassManager([fuse_hardswish_rules(), Look()]).run(parse(HARD_SWISH))
+    PassManager([fuse_hardswish_rules(), Look()]).run(parsed(HARD_SWISH))
     assert seen[-1] == (2, 8)
 
 
@@ -134,7 +130,7 @@ ADDED = """<ir_version: 8, opset_import: ["": 20]> g (float[2, 8] x) => (float[2
 
 
 def checks(passes: Sequence[Any], text: str) -> tuple[str, list[tuple[str, str, str]]]:
-    result = optimize(parse(text), passes=passes, verify="sites")
+    result = optimize(parsed(text), passes=passes, verify="sites")
     assert result.sites is not None
     return ops(result.model), [(check.rule, check.site, check.state) for check in result.sites]
 
@@ -158,8 +154,8 @@ def test_a_wrong_rule_is_caught_and_undone_and_right_ones_stay():
 
     wrong_rule = pattern.RewriteRule(wrong, lambda op, x: op.Abs(op.Exp(x)), name="wrong")
     rules = pattern.RewriteRuleSet([wrong_rule, successive_relu_rule])
-    assert "Abs Exp Abs" in ops(optimize(parse(ADDED), passes=[rules], check_user=False).model)
-    assert "Abs Exp Neg" in ops(optimize(parse(ADDED), passes=[rules]).model)
+    assert "Abs Exp Abs" in ops(optimize(parsed(ADDED), passes=[rules], check_user=False).model)
+    assert "Abs Exp Neg" in ops(optimize(parsed(ADDED), passes=[rules]).model)
     found, seen = checks([rules], ADDED)
     assert found == "Abs Exp Neg Sqrt Relu Neg"
     assert sorted(state for *_, state in seen) == ["equal", "undone"]
@@ -175,7 +171,7 @@ def test_a_wrong_constant_is_caught():
 
     text = """<ir_version: 8, opset_import: ["": 20]> g (float[2, 8] x) => (float[2, 8] y)
         <float[1] three = {3.0}> { a = Add(x, three)  y = Neg(a) }"""
-    result = optimize(parse(text), passes=[Doubles()], verify="sites")
+    result = optimize(parsed(text), passes=[Doubles()], verify="sites")
     assert [check.state for check in result.sites or ()] == ["undone"]
     assert [value.const_value.numpy().tolist() for value in result.model.graph.initializers.values()] == [[3.0]]
 
@@ -194,7 +190,7 @@ def test_what_is_not_one_of_regions_is_let_through_and_said():
             model.graph.opset_imports[""] = 21
             return ir.passes.PassResult(model, True)
 
-    result = optimize(parse(TWICE), passes=[Newer()], verify="sites")
+    result = optimize(parsed(TWICE), passes=[Newer()], verify="sites")
     assert result.model.graph.opset_imports[""] == 21
     assert any("the opset of ai.onnx is another" in note for note in result.report.notes)
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import onnx
 import pytest
+from graphs import operators
 
 import ortfuse
 from ortfuse.errors import ModelFileError, OptionError
@@ -36,10 +37,6 @@ def folder(tmp_path: Path) -> Path:
     (made / "config.json").write_text("{}")
     (made / "model.onnx_data").write_text("not to be copied")
     return made
-
-
-def operators(path: Path) -> list[str]:
-    return [node.op_type for node in onnx.load(path).graph.node]
 
 
 def test_a_folder_is_optimised_into_another_with_its_other_files(folder: Path, tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
+from graphs import run
 from typer.testing import CliRunner
 
 import ortfuse
@@ -18,10 +18,6 @@ TRAINING = f"""<ir_version: 8, opset_import: ["": 15]> g (float[n, 2] x) => (flo
 INFERENCE = f"""<ir_version: 8, opset_import: ["": 15]> g (float[n, 2] x) => (float[n, 2] y) {NORM} {{
     h = BatchNormalization(x, s, b, m, v) y = Relu(h) }}"""
 X = np.random.default_rng(0).standard_normal((5, 2)).astype("f4")
-
-
-def run(model: onnx.ModelProto) -> list[np.ndarray]:
-    return onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": X})
 
 
 def proto(text: str) -> onnx.ModelProto:
@@ -41,7 +37,9 @@ def test_training_mode_is_told_and_kept() -> None:
 
 def test_the_result_of_inference_is_what_the_trained_network_computes() -> None:
     result = ortfuse.optimize(proto(TRAINING), inference=True, verify="whole")
-    np.testing.assert_allclose(run(result.model)[0], run(proto(INFERENCE))[0], rtol=1e-6)
+    np.testing.assert_allclose(
+        run(result.model, {"x": X}, optimised=True)[0], run(proto(INFERENCE), {"x": X}, optimised=True)[0], rtol=1e-6
+    )
     assert any(note.startswith("removed training mode from") for note in result.report.notes)
     assert not any("--inference" in note for note in result.report.notes)
 
@@ -52,7 +50,7 @@ def test_updated_statistics_become_those_that_were_given() -> None:
     )
     model = ir.from_onnx_text(text)
     assert to_inference(model) is not None
-    _, mean, var = run(ir.to_proto(model))
+    _, mean, var = run(ir.to_proto(model), {"x": X}, optimised=True)
     np.testing.assert_array_equal(mean, [3, -1])
     np.testing.assert_array_equal(var, [-2, -0.5])
 

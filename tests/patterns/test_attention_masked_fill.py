@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from attention_models import INPUTS, model, scores_to_result
+from graphs import operators
 from small_models import execute
 
 import ortfuse
@@ -19,10 +20,6 @@ PLAIN = "qk = MatMul(q, kt)"
 
 def _graph(product: str, filled: str, filler: float, inputs: str = KEEP, **more: float) -> ir.Model:
     return model(f"{product} scores = Mul(qk, half) {filled} {scores_to_result()}", inputs, filler=filler, **more)
-
-
-def _operators(made: ir.Model) -> list[str]:
-    return [node.op_type for node in made.graph]
 
 
 def _agree(before: ir.Model, after: ir.Model, size: float) -> None:
@@ -45,7 +42,7 @@ def _agree(before: ir.Model, after: ir.Model, size: float) -> None:
 def test_a_filler_that_no_bounded_score_reaches_becomes_a_mask(filler: float, filled: str) -> None:
     before = _graph(UNIT, filled, filler)
     after = ortfuse.optimize(before).model
-    assert "Attention" in _operators(after) and "Softmax" not in _operators(after)
+    assert "Attention" in operators(after) and "Softmax" not in operators(after)
     _agree(before, after, 1.0)
 
 
@@ -55,7 +52,7 @@ def test_capped_scores_and_scores_with_a_bounded_bias_are_above_the_filler() -> 
     first = model(f"{PLAIN} {capped} {scores_to_result()}", KEEP, filler=-1000.0, cap=30.0)
     second = _graph(UNIT, biased, -1000.0, f"{KEEP}, float[1,2,s,t] bias")
     for before in (first, second):
-        assert "Attention" in _operators(ortfuse.optimize(before, verify="whole").model)
+        assert "Attention" in operators(ortfuse.optimize(before, verify="whole").model)
     _agree(first, ortfuse.optimize(first).model, 1e4)
 
 
@@ -63,7 +60,7 @@ def test_scores_times_a_mask_plus_a_filler_are_chosen_by_the_mask() -> None:
     filled = "m = Cast<to = 1>(keep) one = Constant<value_float = 1.0>() n = Sub(one, m) a = Mul(scores, m) c = Mul(n, filler) masked = Add(a, c)"
     before = _graph(UNIT, filled, -1e4)
     after = ortfuse.optimize(before).model
-    assert "Attention" in _operators(after)
+    assert "Attention" in operators(after)
     _agree(before, after, 1.0)
 
 
@@ -71,7 +68,7 @@ def test_scores_times_a_mask_plus_a_filler_are_chosen_by_the_mask() -> None:
 def test_a_filler_that_scores_may_reach_is_left_with_the_reason_and_remedies(filler: float) -> None:
     before = _graph(PLAIN, HIDDEN, filler)
     result = ortfuse.optimize(before, explain=["attention"])
-    assert "Attention" not in _operators(result.model)
+    assert "Attention" not in operators(result.model)
     _agree(before, result.model, 1e5)
     (miss,) = result.explanation.missed
     assert "MatMul" not in miss.refusal.reason
@@ -82,10 +79,10 @@ def test_a_filler_that_scores_may_reach_is_left_with_the_reason_and_remedies(fil
 def test_a_filler_is_taken_to_hide_keys_if_the_user_says_so() -> None:
     before = _graph(PLAIN, HIDDEN, -1000.0)
     result = ortfuse.optimize(before, assume="fills-hide")
-    assert "Attention" in _operators(result.model)
+    assert "Attention" in operators(result.model)
     assert any("--assume fills-hide" in note for note in result.report.notes)
     _agree(before, result.model, 10.0)
-    assert "Attention" not in _operators(ortfuse.optimize(_graph(PLAIN, HIDDEN, -10.0), assume="fills-hide").model)
+    assert "Attention" not in operators(ortfuse.optimize(_graph(PLAIN, HIDDEN, -10.0), assume="fills-hide").model)
 
 
 def test_a_filler_to_which_something_is_added_is_left() -> None:
@@ -104,4 +101,4 @@ def test_a_filler_to_which_something_is_added_is_left() -> None:
 def test_a_bias_that_may_hide_kept_keys_leaves_the_filler() -> None:
     biased = "sum = Add(scores, bias) masked = Where(keep, sum, filler)"
     before = _graph(UNIT, biased, -1e4, f"{KEEP}, float[1,2,s,t] bias")
-    assert "Attention" not in _operators(ortfuse.optimize(before).model)
+    assert "Attention" not in operators(ortfuse.optimize(before).model)

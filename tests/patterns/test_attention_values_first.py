@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
+from graphs import operators
 
 import ortfuse
 
@@ -23,22 +24,18 @@ def block(positions: int, merged: bool = False) -> onnx.ModelProto:
     )
 
 
-def _operators(result: ortfuse.Result) -> list[str]:
-    return [node.op_type for node in result.model.graph.node]
-
-
 @pytest.mark.parametrize("merged", [False, True], ids=["heads", "merged heads"])
 def test_values_first_are_attention_where_there_are_many_positions(merged: bool) -> None:
     result = ortfuse.optimize(block(400, merged), verify="whole")
-    assert "Softmax" not in _operators(result)
-    assert len([name for name in _operators(result) if name.endswith("Attention")]) == 1
+    assert "Softmax" not in operators(result)
+    assert len([name for name in operators(result) if name.endswith("Attention")]) == 1
 
 
 def test_values_first_are_left_where_more_would_be_transposed_than_it_is_worth() -> None:
     result = ortfuse.optimize(block(64), explain=["attention"])
-    assert "Attention" not in _operators(result)
+    assert "Attention" not in operators(result)
     assert any("attention.sdpa_value_times_transposed_weights was not applied" in note for note in result.report.notes)
     assert result.explanation is not None
     assert not result.explanation.missed
     pinned = ortfuse.optimize(block(64), pins={"attention": "Attention"}, verify="whole")
-    assert _operators(pinned).count("Attention") == 1
+    assert operators(pinned).count("Attention") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from graphs import operators
 from onnxscript.rewriter import pattern
 from small_models import model_of
 
@@ -31,10 +32,6 @@ FUSED = rule(
     ms.SkipLayerNormalization(x, skip, gamma, epsilon=1e-5),
 )
 """Makes what `layernorm.decompose_skip_layernorm` takes apart again."""
-
-
-def operators(result: ortfuse.Result) -> list[str]:
-    return [node.op_type for node in result.model.graph]
 
 
 @pytest.mark.parametrize("name", ["layernorm.add_to_skip_layer_normalization", "layernorm"])

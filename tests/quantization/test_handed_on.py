@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from rung_models import distance, first_output, images, model, operators, put
+from graphs import operators
+from rung_models import distance, first_output, images, model, put
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.quantization import lowered, sites

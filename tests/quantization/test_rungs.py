@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from rung_models import HEADER, distance, first_output, model, operators, put
+from graphs import operators
+from rung_models import HEADER, distance, first_output, model, put
 
 import ortfuse
 from ortfuse.errors import PrecisionError

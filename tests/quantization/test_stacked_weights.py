@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
+from graphs import run
 from typer.testing import CliRunner
 
 import ortfuse
@@ -32,11 +32,6 @@ def product(x: Sequence[int | str], w: Sequence[int], *, left: bool = False) -> 
     ends = [onnx.helper.make_tensor_value_info("x", 1, x), onnx.helper.make_tensor_value_info("y", 1, [None] * rank)]
     graph = onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:], [onnx.numpy_helper.from_array(given, "w")])
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
-
-
-def run(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
-    found: np.ndarray = ort.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
-    return found
 
 
 RIGHT = [
@@ -70,7 +65,7 @@ def test_it_is_lowered_and_right(x: tuple[int | str, ...], w: tuple[int, ...], l
     given = RNG.standard_normal([SIZES[size] if isinstance(size, str) else size for size in x]).astype(np.float32)
     made = ortfuse.lower(original, scheme, inputs=[{"x": given}] * 2 if scheme == "static_int8" else None)
     assert made.uniform.size < 0.4 * made.uniform.float_size
-    expected, found = run(original, given), run(made.model, given)
+    expected, found = run(original, {"x": given}, optimised=True)[0], run(made.model, {"x": given}, optimised=True)[0]
     assert found.shape == expected.shape
     assert 0 < np.linalg.norm(found - expected) < LIMITS[scheme] * np.linalg.norm(expected)
 
@@ -81,9 +76,9 @@ def test_experts_may_have_scales_of_their_own() -> None:
     array[2] *= 100
     original.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(array, "w"))
     x = RNG.standard_normal((4, 5, K)).astype(np.float32)
-    expected = run(original, x)
+    expected = run(original, {"x": x}, optimised=True)[0]
     for scheme in ("dynamic_int8.channel", "weight_int8", "weight_int4.block32_level4"):
-        found = run(ortfuse.lower(original, scheme).model, x)
+        found = run(ortfuse.lower(original, scheme).model, {"x": x}, optimised=True)[0]
         assert np.linalg.norm(found[0] - expected[0]) < 0.15 * np.linalg.norm(expected[0])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 import pytest
-from small_models import operators
+from graphs import operators
 
 import ortfuse
 from ortfuse.analysis.facts import Facts

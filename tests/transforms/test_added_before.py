@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_models import apply, execute, floats, model_of, operators, proto_of
+from graphs import operators
+from small_models import apply, execute, floats, model_of, proto_of
 
 import ortfuse
 from ortfuse.transforms import SlicesToSplit

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_models import apply, floats, operators
+from graphs import operators
+from small_models import apply, floats
 
 from ortfuse.transforms import DeadCodeElimination, UnrolledSumToReduce
 

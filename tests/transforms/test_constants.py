@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from small_models import apply, floats, operators
+from graphs import operators
+from small_models import apply, floats
 
 from ortfuse.ir.tensors import constant_tensor
 from ortfuse.transforms import ConstantsToInitializers

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from small_models import apply, context_of, floats, model_of, operators
+from graphs import operators
+from small_models import apply, context_of, floats, model_of
 
 from ortfuse.io.data_file import DataFile
 from ortfuse.io.files import load, save

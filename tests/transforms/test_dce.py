@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_models import apply, floats, model_of, operators
+from graphs import operators
+from small_models import apply, floats, model_of
 
 from ortfuse.transforms import DeadCodeElimination
 

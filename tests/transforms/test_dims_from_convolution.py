@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_models import apply, execute, floats, operators, proto_of
+from graphs import operators
+from small_models import apply, execute, floats, proto_of
 
 from ortfuse.transforms import DeadCodeElimination, DimsFromConvolution
 

@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from crashing import runtime_that
+from graphs import operators
 from onnx import TensorProto
-from small_models import apply, context_of, execute, floats, model_of, operators, proto_of
+from small_models import apply, context_of, execute, floats, model_of, proto_of
 
 from ortfuse.io.interop import enter
 from ortfuse.io.stored_tensor import StoredTensor

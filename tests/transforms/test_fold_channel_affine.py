@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import operators
 from onnx import helper, numpy_helper
-from small_models import context_of, execute, operators
+from small_models import context_of, execute
 
 from ortfuse.io.interop import enter
 from ortfuse.transforms import DeadCodeElimination, FoldChannelAffine

@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import operators
 from onnx import helper, numpy_helper
-from small_models import apply, context_of, execute, floats, model_of, operators
+from small_models import apply, context_of, execute, floats, model_of
 from typer.testing import CliRunner
 
 import ortfuse

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
+from graphs import parsed
 from rewriting import ops, same
 
 from ortfuse.errors import TargetError
 from ortfuse.ir.walk import nodes
 from ortfuse.pipeline import PassManager
 from ortfuse.targets import raise_opset
-
-
-def parse(text: str) -> ir.Model:
-    return ir.from_proto(onnx.parser.parse_model(text))
 
 
 def after(passes: str, model: ir.Model) -> ir.Model:
@@ -30,7 +26,7 @@ HEAD = '<ir_version: 10, opset_import: ["": 22, "own": 1]>'
 
 def model(call: str, functions: str, inputs: str = "float[n,4] x", given: str = "") -> ir.Model:
     """A model with `call` in its main graph, and these functions."""
-    return parse(f"""{HEAD} g ({inputs}) => (float[n,4] y) {given} {{ {call} }} {functions}""")
+    return parsed(f"""{HEAD} g ({inputs}) => (float[n,4] y) {given} {{ {call} }} {functions}""")
 
 
 def function(body: str, *, opset: int = 22, head: str = "f (a) => (r)") -> str:
@@ -97,7 +93,7 @@ def test_large_constants_are_not_repeated() -> None:
 
 
 def test_a_kernel_goes_before_a_function() -> None:
-    original = parse("""<ir_version: 10, opset_import: ["": 22, "com.microsoft": 1]> g (float[n,4] x) => (float[n,4] y)
+    original = parsed("""<ir_version: 10, opset_import: ["": 22, "com.microsoft": 1]> g (float[n,4] x) => (float[n,4] y)
         { y = com.microsoft.QuickGelu<alpha = 1.0>(x) }
         <domain: "com.microsoft", opset_import: ["": 22]> QuickGelu <alpha> (a) => (r) { s = Sigmoid(a) r = Mul(a, s) }""")
     assert ops(after("inline_functions", original)) == "QuickGelu"
@@ -105,7 +101,7 @@ def test_a_kernel_goes_before_a_function() -> None:
 
 def test_an_operator_of_another_definition_keeps_the_call() -> None:
     newer = function("k = Constant<value_ints = [1]>() r = ReduceMax(a, k)", opset=20)
-    original = parse(
+    original = parsed(
         f"""<ir_version: 10, opset_import: ["": 13, "own": 1]> g (float[n,4] x) => (float[n,1] y) {{ y = own.f(x) }} {newer}"""
     )
     result = after("canonicalize", original)
@@ -124,7 +120,7 @@ READ_OTHERWISE = {
 def test_the_call_of_a_function_stays_if_the_runtime_reads_it_by_another_opset(body: str) -> None:
     """It reads the nodes of a function by the opset of the model: inlined by its own, the result would be another."""
     opset, own, operator = READ_OTHERWISE[body]
-    original = parse(
+    original = parsed(
         f"""<ir_version: 10, opset_import: ["": {opset}, "own": 1]> g (float[2,3,4] x) => (float[2,3,4] y)
         {{ s = Neg(x) t = Neg(s) y = own.f(t) }} {function("c = own.h(a) r = Relu(c)", opset=own)}
         {function(body, opset=own, head="h (a) => (r)")}"""
@@ -148,7 +144,7 @@ def test_the_call_of_a_function_stays_if_the_runtime_reads_it_by_another_opset(b
 )
 def test_an_operator_that_only_took_on_types_and_options_means_the_same(body: str, opset: int, own: int) -> None:
     text = function(f"k = Constant<value = int64[2] {{0, -1}}>() {body}", opset=own)
-    original = parse(
+    original = parsed(
         f"""<ir_version: 10, opset_import: ["": {opset}, "own": 1]> g (float[n,4] x) => (float[n,4] y) {{ y = own.f(x) }} {text}"""
     )
     result = after("canonicalize", original)
@@ -158,7 +154,7 @@ def test_an_operator_that_only_took_on_types_and_options_means_the_same(body: st
 
 def test_a_form_that_only_the_opset_of_the_function_has_is_what_was_meant() -> None:
     """The runtime does not load the model as it is."""
-    original = parse(
+    original = parsed(
         f"""<ir_version: 10, opset_import: ["": 13, "own": 1]> g (float[n,4] x) => (float[n,1] y) {{ y = own.f(x) }}
         {function("r = ReduceSum<axes = [1]>(a)", opset=11)}"""
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx
 import pytest
+from graphs import optimised_operators
 from onnx import numpy_helper
-
-import ortfuse
 
 
 def _model(
@@ -57,9 +58,7 @@ def _model(
     return proto
 
 
-def _operators(proto: onnx.ModelProto) -> list[str]:
-    result = ortfuse.optimize(proto, verify="whole")
-    return [node.op_type for node in result.model.graph.node]
+_operators = partial(optimised_operators, verify="whole")
 
 
 @pytest.mark.parametrize("biases", ["", "qv"])

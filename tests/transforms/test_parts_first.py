@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from graphs import operators
 from onnx import parser
-from small_models import apply, execute, floats, model_of, operators, proto_of
+from small_models import apply, execute, floats, model_of, proto_of
 
 import ortfuse
 from ortfuse.transforms import SinkTransposeBelowSplit

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_models import apply, floats, operators
+from graphs import operators
+from small_models import apply, floats
 
 from ortfuse.transforms import MergeSiblingTransposes
 

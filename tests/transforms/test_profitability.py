@@ -4,7 +4,8 @@ import dataclasses
 from typing import Any
 
 import pytest
-from small_models import apply, operators
+from graphs import operators
+from small_models import apply
 
 from ortfuse.errors import PipelineError
 from ortfuse.ir.edit import Edit

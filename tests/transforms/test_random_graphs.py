@@ -6,7 +6,8 @@ import random
 
 import numpy as np
 import pytest
-from small_models import HEAD, execute, floats, operators, proto_of
+from graphs import operators
+from small_models import HEAD, execute, floats, proto_of
 
 from ortfuse.io.check import check
 from ortfuse.io.interop import enter

@@ -3,7 +3,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from small_models import apply, execute, floats, operators
+from graphs import operators
+from small_models import apply, execute, floats
 
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule

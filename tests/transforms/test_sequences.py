@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_models import apply, floats, model_of, operators
+from graphs import operators
+from small_models import apply, floats, model_of
 
 import ortfuse
 from ortfuse.transforms import DeadCodeElimination, ForwardSequences

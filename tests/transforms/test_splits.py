@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from small_models import apply, floats, operators
+from graphs import operators
+from small_models import apply, floats
 
 from ortfuse.transforms import SlicesToSplit
 

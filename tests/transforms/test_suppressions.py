@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graphs import operators
 from rewriting import ops
-from small_models import apply, floats, model_of, operators
+from small_models import apply, floats, model_of
 
 import ortfuse
 from ortfuse.transforms import BatchNonMaxSuppression, DeadCodeElimination

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graphs import operators
 from onnx import helper, numpy_helper
 from small_models import context_of, execute
 
@@ -95,16 +96,12 @@ def _agree(before: onnx.ModelProto, after: onnx.ModelProto, size: float) -> None
     np.testing.assert_allclose(one.astype(np.float32), other.astype(np.float32), atol=4e-3)
 
 
-def _operators(model: onnx.ModelProto) -> list[str]:
-    return [node.op_type for node in model.graph.node]
-
-
 @pytest.mark.parametrize("split", [False, True], ids=["heads", "split heads"])
 @pytest.mark.parametrize("casts", CASTS)
 def test_the_softmax_may_be_in_float32_or_not(casts: str, split: bool) -> None:
     before = attention(casts, split=split)
     after = ortfuse.optimize(before).model
-    assert sorted(_operators(after)) == ["Attention", "Cast", "Cast", "Cast", "Cast"]
+    assert sorted(operators(after)) == ["Attention", "Cast", "Cast", "Cast", "Cast"]
     for size in (1.0, 16.0):
         _agree(before, after, size)
 
@@ -119,7 +116,7 @@ def test_the_softmax_may_be_in_float32_or_not(casts: str, split: bool) -> None:
 def test_masks_hide_what_they_hide_for_the_runtime(casts: str, mask: str, filler: float) -> None:
     before = attention(casts, mask, filler)
     after = ortfuse.optimize(before).model
-    assert "Attention" in _operators(after) and "Softmax" not in _operators(after)
+    assert "Attention" in operators(after) and "Softmax" not in operators(after)
     for size in (1.0, 5.0):
         _agree(before, after, size)
 

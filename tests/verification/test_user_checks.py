@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import operators
 from small_models import execute, floats, model_of
 from typer.testing import CliRunner
 
@@ -41,10 +42,6 @@ RULES = [
          source="test", proof=Proof(shapes={"x": "b s 8"})),
 ]
 """
-
-
-def operators(result: ortfuse.Result) -> list[str]:
-    return [node.op_type for node in result.model.graph]
 
 
 def checked(result: ortfuse.Result) -> list[tuple[str, str, str]]:

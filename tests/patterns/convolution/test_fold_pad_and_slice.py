@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from graphs import optimised_operators
 
 import ortfuse
 from ortfuse.verification import verify
@@ -20,13 +21,6 @@ def model(body: str, x: str, opset: int = 17) -> ir.Model:
         array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     return ir.from_proto(proto)
-
-
-def made_of(original: ir.Model) -> list[str]:
-    """The operators of the optimised model, which computes the same."""
-    result = ortfuse.optimize(original)
-    assert verify(original, result.model).ok
-    return [node.op_type for node in result.model.graph]
 
 
 def ints(name: str, *numbers: int) -> str:
@@ -45,12 +39,12 @@ TAKEN = {
 
 @pytest.mark.parametrize(("body", "x"), TAKEN.values(), ids=TAKEN)
 def test_a_border_of_zeros_is_taken(body: str, x: str) -> None:
-    assert "Pad" not in made_of(model(body, x))
+    assert "Pad" not in optimised_operators(model(body, x))
 
 
 def test_also_as_old_opsets_write_it() -> None:
     body = "a = Pad<pads = [0, 0, 1, 0, 0, 0, 2, 1]>(x) y = Conv(a, w)"
-    assert made_of(model(body, "n,3,6,6", 10)) == ["Conv"]
+    assert optimised_operators(model(body, "n,3,6,6", 10)) == ["Conv"]
 
 
 LEFT = {
@@ -72,15 +66,15 @@ def test_any_other_border_stays(body: str) -> None:
 
 
 def test_what_is_infinitely_low_is_the_padding_of_a_maximum() -> None:
-    assert made_of(model(LOW + BORDER + "a = Pad(x, p, f) y = MaxPool<kernel_shape = [3, 3]>(a)", "n,3,6,6")) == [
-        "MaxPool"
-    ]
+    assert optimised_operators(
+        model(LOW + BORDER + "a = Pad(x, p, f) y = MaxPool<kernel_shape = [3, 3]>(a)", "n,3,6,6")
+    ) == ["MaxPool"]
 
 
 def test_zeros_around_what_an_activation_leaves_are_padding_to_the_runtime() -> None:
     """It takes them for that of a maximum, which is right where nothing is negative; nothing keeps it from that."""
     body = BORDER + "c = Conv(x, w) r = Relu(c) a = Pad(r, p) y = MaxPool<kernel_shape = [3, 3], ceil_mode = 1>(a)"
-    assert made_of(model(body, "n,3,h,6")) == ["FusedConv", "Pad", "MaxPool"]
+    assert optimised_operators(model(body, "n,3,h,6")) == ["FusedConv", "Pad", "MaxPool"]
 
 
 CAUSAL = ints("b", 0) + ints("e", -2) + ints("i", 2) + "a = Conv<pads = [2, 2]>(x, w1) y = Slice(a, b, e, i)"
@@ -95,7 +89,7 @@ def test_a_causal_convolution_is_padded_in_front_alone() -> None:
 @pytest.mark.parametrize("x", ["n,3,s", "n,3,9"])
 def test_a_result_that_may_be_empty_or_lacks_more_than_padding_is_trimmed_as_before(x: str) -> None:
     body = CAUSAL if "s" in x else CAUSAL.replace("[-2]", "[-3]")
-    assert made_of(model(body, x)) == ["Conv", "Slice"]
+    assert optimised_operators(model(body, x)) == ["Conv", "Slice"]
 
 
 POSITIVE = {
@@ -106,7 +100,7 @@ POSITIVE = {
 
 @pytest.mark.parametrize("body", POSITIVE.values(), ids=POSITIVE)
 def test_what_is_no_higher_than_any_element_is_the_padding_of_a_maximum(body: str) -> None:
-    assert "Pad" not in made_of(model(BORDER + body, "n,3,6,6"))
+    assert "Pad" not in optimised_operators(model(BORDER + body, "n,3,6,6"))
 
 
 HIGHER = {
@@ -119,9 +113,9 @@ HIGHER = {
 @pytest.mark.parametrize("body", HIGHER.values(), ids=HIGHER)
 def test_what_may_be_a_maximum_is_none(body: str) -> None:
     border = ints("p", 0, 0, 1, 1, 0, 0, 2, 1)
-    assert "Pad" in made_of(model(border + body, "n,3,6,1"))
+    assert "Pad" in optimised_operators(model(border + body, "n,3,6,1"))
 
 
 def test_a_pool_over_one_axis_stays_behind_padding_that_the_runtime_takes() -> None:
     body = ints("p", 0, 0, 0, 0, 0, 2) + "r = Relu(x) a = Pad(r, p) y = MaxPool<kernel_shape = [3], strides = [2]>(a)"
-    assert made_of(model(body, "n,3,s")) == ["Relu", "Pad", "MaxPool"]
+    assert optimised_operators(model(body, "n,3,s")) == ["Relu", "Pad", "MaxPool"]

@@ -6,8 +6,9 @@ import math
 import re
 
 import pytest
+from graphs import operators
 from random_layouts import SIZES, assignments, combinations, random_text
-from small_models import apply, context_of, floats, model_of, operators, proto_of
+from small_models import apply, context_of, floats, model_of, proto_of
 
 import ortfuse
 from ortfuse.transforms import Layout

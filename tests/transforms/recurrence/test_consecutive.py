@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import onnx
 import pytest
+from graphs import operator_counts
 from recurrent_models import HIDDEN, INPUTS, constants, model
 
 import ortfuse
@@ -44,8 +46,7 @@ def chain(
     )
 
 
-def operators(made: onnx.ModelProto, verify: str = "whole") -> Counter[str]:
-    return Counter(node.op_type for node in ortfuse.optimize(made, passes=PASSES, verify=verify).model.graph.node)
+operators = partial(operator_counts, passes=PASSES, verify="whole")
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])

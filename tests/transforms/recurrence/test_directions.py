@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import onnx
 import pytest
+from graphs import operator_counts
 from recurrent_models import HIDDEN, INPUTS, constants, model
-
-import ortfuse
 
 PASSES = "canonicalize, fuse_recurrent, canonicalize"
 FLIP = "Slice({0}, from, to, {1}, back)"
@@ -41,8 +41,7 @@ def both(
     return model(body, f"float[t, b, {INPUTS}] X", outputs, found)
 
 
-def operators(made: onnx.ModelProto, verify: str = "whole") -> Counter[str]:
-    return Counter(node.op_type for node in ortfuse.optimize(made, passes=PASSES, verify=verify).model.graph.node)
+operators = partial(operator_counts, passes=PASSES, verify="whole")
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from graphs import operator_counts
 from recurrent_models import model
 
 import ortfuse
 from ortfuse.io.interop import enter
-from ortfuse.ir.walk import nodes
 from ortfuse.targets import Target
 
 PASSES = "canonicalize, vectorize_loops{always=true}, canonicalize"
@@ -110,9 +110,7 @@ def scan(kind: str, options: str = "", runs: str = "t", batch: str = B) -> onnx.
     return model(text, ", ".join(inputs), outputs, weights())
 
 
-def optimised(made: onnx.ModelProto, verify: Any = "whole") -> Counter[str]:
-    result = ortfuse.optimize(made, passes=PASSES, verify=verify)
-    return Counter(node.op_type for node in nodes(enter(result.model)[0]))
+optimised = partial(operator_counts, passes=PASSES, verify="whole")
 
 
 @pytest.mark.parametrize("kind", SPELLINGS)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import onnx
 import pytest
+from graphs import operator_counts
 from recurrent_models import HIDDEN, INPUTS, SPELLINGS, constants, elements, gru_sized, model, stacked, unrolled
 
 import ortfuse
@@ -25,10 +26,7 @@ def weights_of(spelling: str) -> dict[str, Any]:
     return gru_sized(constants()) if spelling.startswith("gru") else constants()
 
 
-def optimised(made: onnx.ModelProto) -> Counter[str]:
-    """The operators of the result, which computes the same in float64."""
-    result = ortfuse.optimize(made, passes=PASSES, verify="whole")
-    return Counter(node.op_type for node in result.model.graph.node)
+optimised = partial(operator_counts, passes=PASSES, verify="whole")
 
 
 def chain(body: str, inputs: str = X + STATES, outputs: str = Y, spelling: str = LSTM) -> Counter[str]:

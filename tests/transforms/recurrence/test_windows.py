@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from graphs import operator_counts
 from recurrent_models import model
-
-import ortfuse
-from ortfuse.io.interop import enter
-from ortfuse.ir.walk import nodes
 
 PASSES = "canonicalize, vectorize_loops, canonicalize"
 ENTRY, JOINED = "xu = Unsqueeze(x, m1)", "j = Concat<axis = 2>(W0, xu)"
@@ -51,9 +49,7 @@ def scan(size: int, body: str, options: str = "") -> onnx.ModelProto:
     )
 
 
-def optimised(made: onnx.ModelProto) -> Counter[str]:
-    result = ortfuse.optimize(made, passes=PASSES, verify="whole")
-    return Counter(node.op_type for node in nodes(enter(result.model)[0]))
+optimised = partial(operator_counts, passes=PASSES, verify="whole")
 
 
 @pytest.mark.parametrize("kind", SPELLINGS)
