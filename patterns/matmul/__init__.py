@@ -1,6 +1,8 @@
-"""MatMul and Gemm: order of products, constants in weights, vectors."""
+"""MatMul, Gemm and Einsum: linear layers, order of products, constants in weights, vectors."""
 
 ORDER = (
+    "canonicalize_linear_layers",
+    "decompose_einsum",
     "fold_into_weights",
     "gemv",
     "simplify_matmul",

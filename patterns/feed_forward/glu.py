@@ -17,7 +17,9 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, OpBuilder, Pattern, ms, op, var
 from ortfuse.targets import register_operators
 
-from ._common import same_shape
+from .._common import same_shape
+
+PASS = "fuse.glu"
 
 GATES = "arXiv:1612.08083, arXiv:2002.05202"
 DOMAIN = "ortfuse"

@@ -33,8 +33,10 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, op, rearrange, redundant, var
 
-from ._common import floating, ints
-from ._proofs import COST, SHAPES
+from .._common import floating, ints
+from .._proofs import COST, SHAPES
+
+PASS = "fuse.einsum"
 
 FEWEST_ROWS = 8
 """With fewer rows, one product for each of many leading axes would be slower than merging those."""

@@ -26,8 +26,10 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, fixed, ms, op, opt, var
 
-from ._common import ints
-from ._proofs import COST
+from .._common import ints
+from .._proofs import COST
+
+PASS = "fuse.linear"
 
 SOURCE = "ONNX operator Gemm"
 
