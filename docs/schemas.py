@@ -49,7 +49,7 @@ from ortfuse.tuning.rule_costs.session_settings import Effect
 from ortfuse.verification.bisection.judge_edit import Culprit
 from ortfuse.verification.diff import AttributeDifference, ConstantDifference, Only, OperandDifference, TensorDifference
 from ortfuse.verification.explanation.explain import Fused, Missed
-from ortfuse.verification.explanation.forced_outcomes import PinOutcome
+from ortfuse.verification.explanation.forced_outcomes import ForcedOutcome
 from ortfuse.verification.explanation.lost_sites import Taken
 from ortfuse.verification.rule_tests.rule_test import ProofReport
 from ortfuse.verification.runtime_changes import RuntimeChange
@@ -192,7 +192,7 @@ def tables() -> dict[str, Schema]:
     result = {
         **report, "ok": schema(bool), "options": schema(dict[str, object]), "verdict": maybe(verdict), "blame": schema(str),
         "sites": maybe(several(record(SiteCheck, verdict=maybe(verdict), **judged))), "explanation": maybe(explanation),
-        "pins": several(PinOutcome), "latency_sizes": schema(str), "latency": latency, "left_alone": schema(str),
+        "pins": several(ForcedOutcome), "latency_sizes": schema(str), "latency": latency, "left_alone": schema(str),
         "slowdown": maybe(slowdown), "session": settings, "written": schema(str | None),
         "session_file": schema(str | None), "file_bytes": schema({"before": int | None, "after": int | None}),
         "timings": record(Timings),

@@ -23,9 +23,10 @@ from typer.testing import CliRunner, Result
 
 import ortfuse
 from ortfuse.__main__ import main
-from ortfuse.cli import arguments
 from ortfuse.cli.app import app
-from ortfuse.cli.parsing import seconds
+from ortfuse.cli.given_options import Given
+from ortfuse.cli.given_options import options as options_of
+from ortfuse.options.text import seconds
 from ortfuse.pipeline import PassManager, built_in_lists
 from ortfuse.report.terminal.catalogue import show_lists
 
@@ -99,36 +100,36 @@ def test_a_repetition_of_nothing_but_another_is_one_row() -> None:
 def test_a_page_does_not_bring_what_is_on_it_to_the_terminal_too(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     command = ("optimize", BERT, "--report", str(tmp_path / "page.html"))
-    assert "stands for" not in run(*command).output
-    assert "stands for" in run(*command, "--explain").output
+    assert "replaces" not in run(*command).output
+    assert "replaces" in run(*command, "--explain").output
 
 
-def test_what_cost_decides_can_be_measured_here_or_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cost_decides_can_be_measured_here_or_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "costs.json"
     monkeypatch.setattr("ortfuse.runtime.bench.rewrite_timing.default_cache", lambda: cache)
     report = tmp_path / "report.json"
-    result = run("optimize", BERT, "--measure", "--pin", "gelu=com.microsoft.Gelu", "--size", "sequence=8",
+    result = run("optimize", BERT, "--measure", "--force", "gelu=com.microsoft.Gelu", "--size", "sequence=8",
                  "--json", str(report))  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "Chosen by cost" in result.output
     choices = {choice["rule"]: choice for choice in json.loads(report.read_text())["choices"]}
     assert choices["gelu.erf"]["source"] == "pinned"
-    assert "gelu.add_bias_to_bias_gelu" not in choices, "it would take the pinned operator away"
+    assert "gelu.add_bias_to_bias_gelu" not in choices, "it would take the forced operator away"
     assert choices["layernorm.add_to_skip_layer_normalization"]["source"] == "measured here"
     assert cache.exists()
 
 
 @pytest.mark.parametrize(
-    ("pin", "words"),
+    ("forced", "words"),
     [
         ("gelu", "write it as FAMILY=OPERATOR"),
         ("gelu=Relu", "no rule of gelu makes Relu"),
         ("gulu=Gelu", "no rule or family"),
-        ("gelu=Gelu,gelu=none", "gelu is pinned to Gelu and to none; write one of the two"),
+        ("gelu=Gelu,gelu=none", "gelu is given as Gelu and as none; write one of the two"),
     ],
 )
-def test_a_pin_that_cannot_be_followed_is_refused(pin: str, words: str) -> None:
-    result = run("optimize", BERT, *(part for one in pin.split(",") for part in ("--pin", one)))
+def test_a_forced_choice_that_cannot_be_followed_is_refused(forced: str, words: str) -> None:
+    result = run("optimize", BERT, *(part for one in forced.split(",") for part in ("--force", one)))
     assert result.exit_code == 2
     assert words in result.output
 
@@ -136,8 +137,8 @@ def test_a_pin_that_cannot_be_followed_is_refused(pin: str, words: str) -> None:
 def test_pins_and_sizes_of_the_command_line_are_added_to_those_of_the_file(tmp_path: Path) -> None:
     config = tmp_path / "ortfuse.toml"
     config.write_text('pins = {gelu = "none", attention = "none"}\nsizes = {batch = 1}\nbench = true')
-    options = arguments.options(config, pins=["gelu=Gelu"], sizes=["sequence=8"])
-    assert options.pins == {"gelu": "Gelu", "attention": "none"}
+    options = options_of(Given(force=["gelu=Gelu"], sizes=["sequence=8"]), config)
+    assert options.force == {"gelu": "Gelu", "attention": "none"}
     assert options.sizes == {"batch": 1, "sequence": 8}
 
 
@@ -250,7 +251,7 @@ def test_the_paragraphs_of_the_help_are_as_wide_as_the_terminal() -> None:
         (["--tolerance", "small"], "'--tolerance': write a number that is 0 or more, such as 1e-3, not 'small'"),
         (["--tolerance", "nan"], "'--tolerance': write a number that is 0 or more"),
         (["--bnch"], "--bench"),
-        (["--size", "sequence=8"], "--size: sequence=8 is the size that is measured or verified; add --bench"),
+        (["--size", "sequence=8"], "--size: sequence=8 is a size for measuring or verifying; add --bench"),
         (["--bench", "--size", "sequence"], "--size: write NAME=NUMBER"),
         (["--bench", "--size", "sequence=-1"], "with a number of 0 or more"),
         (["--bench", "--size", "sequence=8", "--size", "sequence=9"], "--size: sequence has two sizes, 8 and 9"),

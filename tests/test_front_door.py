@@ -50,7 +50,13 @@ def test_from_the_command_to_the_rewriter_a_model_passes_few_functions(monkeypat
 
     monkeypatch.setattr(Rewriter, "run", seen)
     assert CliRunner().invoke(app, ["optimize", str(BERT), "--verify=sites"]).exit_code == 0
-    way = ("cli.optimize", "optimize", "Attempts.run", "PassManager.run", "run_pass", "RulePass.run", "Rewriter.run")
+    passes = ("Attempts.run", "PassManager.run", "run_pass", "RulePass.run", "Rewriter.run")
+    way = (
+        "cli.optimize",
+        "optimize",
+        "optimize",
+        *passes,
+    )  # the command with its options parsed, itself, and the function
     assert ways == {way}
 
 
@@ -70,7 +76,7 @@ def test_the_commands_call_the_public_functions(tmp_path: Path, monkeypatch: pyt
     config = tmp_path / "ortfuse.toml"
     config.write_text('level = "basic"\nseed = 1\napproximate = true\nbench = true\n')
     for command in (
-        ["optimize", "m", "--config", str(config), "--seed", "2", "--passes", "fold", "--no-bench", "-o", "o", "--pin", "gelu=none"],
+        ["optimize", "m", "--config", str(config), "--seed", "2", "--passes", "fold", "--no-bench", "-o", "o", "--force", "gelu=none"],
         ["verify", "a", "b", "--tolerance", "0.1"],
         ["bisect", "m", "--max-opset", "17"],
         ["bisect", "m", "--runtime"],
@@ -79,7 +85,7 @@ def test_the_commands_call_the_public_functions(tmp_path: Path, monkeypatch: pyt
     ):  # fmt: skip
         assert CliRunner().invoke(app, command).exit_code == 2
     m = Path("m")
-    options = Options(passes="fold", seed=2, approximate=True, output=Path("o"), pins={"gelu": "none"})
+    options = Options(passes="fold", seed=2, approximate=True, output=Path("o"), force={"gelu": "none"})
     assert calls == [
         ("optimize", (m, options)),
         ("verify", (Path("a"), Path("b"), Options(tolerance=0.1, verify="whole"))),
@@ -96,7 +102,7 @@ def test_what_contradicts_a_flag_is_said_in_flags(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["optimize", str(BERT), "--config", str(config)])
     assert result.exit_code == 2
     assert (
-        "error: --size: sequence=8 is the size that is measured or verified; add --bench, --measure or --verify"
+        "error: --size: sequence=8 is a size for measuring or verifying; add --bench, --measure or --verify"
         in result.output
     )
     config.write_text("max_opst = 17\n")

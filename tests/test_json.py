@@ -94,7 +94,7 @@ def found(written: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
 @pytest.mark.parametrize(
     ("code", "written"),
     [
-        (0, "optimize m.onnx --verify=sites --explain --pin gelu=none"),
+        (0, "optimize m.onnx --verify=sites --explain --force gelu=none"),
         (0, "optimize n.onnx --verify"),
         (0, "optimize only.onnx"),
         (0, "optimize m.onnx --passes disabled"),

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
+from docs.options import documents
+from ortfuse.cli.app import app
 from ortfuse.errors import OptionError, OrtfuseError
-from ortfuse.options import IN_FILES, AllOptions, Options
+from ortfuse.naming import RenamedWarning
+from ortfuse.options import DECLARATIONS, IN_FILES, Options
 from ortfuse.targets import Target
 from ortfuse.transforms import ConstantFolding
 
@@ -21,7 +28,7 @@ EVERYTHING: dict[str, Any] = {
     "patterns": ["/rules/one.py", '/rules/with "quotes" and \\ in ü.py'],
     "approximate": True,
     "explain": ["attention", "gelu.erf"],
-    "pins": {"attention": "com.microsoft.MultiHeadAttention", "gelu": "none"},
+    "force": {"attention": "com.microsoft.MultiHeadAttention", "gelu": "none"},
     "measure": True,
     "sizes": {"batch size": 2, "sequence": 128},
     "verify": "sites",
@@ -36,9 +43,56 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def test_keywords_of_the_functions_are_the_options() -> None:
-    names = {field.name for field in dataclasses.fields(Options)}
-    assert set(AllOptions.__annotations__) == names == {*IN_FILES, "debugging"}
+def test_keywords_and_the_page_of_options_follow_from_the_declarations() -> None:
+    for path, text in documents().items():
+        assert path.read_text() == text, "run python docs/options.py"
+    assert {field.name for field in dataclasses.fields(Options)} == {*IN_FILES, "debugging"}
+
+
+def test_a_command_has_a_flag_for_each_option_that_is_declared_for_it() -> None:
+    group: Any = get_command(app)
+    for name, command in group.commands.items():
+        flags = {flag for one in command.params for flag in one.opts}
+        for option in DECLARATIONS.values():
+            if name in option.commands:
+                assert {*option.spelled(name)} <= flags, (name, option.name)
+    assert {name for option in DECLARATIONS.values() for name in option.commands} <= group.commands.keys()
+
+
+@pytest.mark.parametrize("name", [name for name, one in DECLARATIONS.items() if one.in_files])
+def test_the_example_of_each_option_is_read_from_a_file(name: str, tmp_path: Path) -> None:
+    """Options that another one is needed for have it."""
+    needed = {"sizes": "bench = true", "fastest": "bench = true", "link": 'output = "out.onnx"'}
+    file = tmp_path / "options.toml"
+    file.write_text(f"{name} = {DECLARATIONS[name].example}\n{needed.get(name, '')}")
+    assert name in Options.load(file).to_dict() or name == "target"
+
+
+def test_a_former_name_stands_for_the_name_of_today_wherever_options_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "options.toml"
+    file.write_text('pins = {gelu = "none"}')
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RenamedWarning)
+        for options in (Options.load(file), Options(pins={"gelu": "none"}), Options().with_(pins={"gelu": "none"})):  # type: ignore[call-arg]
+            assert options.force == options.pins == {"gelu": "none"}  # type: ignore[attr-defined]
+            assert options.to_toml() == 'force = {"gelu" = "none"}\n'
+        with pytest.raises(OptionError, match="former name"):
+            Options(force={}, pins={})  # type: ignore[call-arg]
+    ran = CliRunner().invoke(app, ["optimize", "none.onnx", "--pin", "gelu=none"])
+    assert "--pin is now called --force" in ran.output
+
+
+def sentences(text: str) -> list[str]:
+    return [one for one in re.split(r"(?<=[.:;!?])\s+", text) if one]
+
+
+def test_help_texts_are_short_sentences_that_start_with_a_verb_or_a_noun() -> None:
+    group: Any = get_command(app)
+    for name, command in group.commands.items():
+        for text in (command.help or "", *(getattr(one, "help", None) or "" for one in command.params)):
+            for sentence in sentences(text.replace("\n\n", ". ")):
+                assert len(sentence.split()) <= 25, (name, sentence)
+                assert sentence.split()[0] not in ("What", "Where", "Of", "That", "Whether", "How"), (name, sentence)
 
 
 @pytest.mark.parametrize("given", [{}, EVERYTHING, {"level": "basic", "inputs": "/inputs.npz"}, {"explain": True}])
@@ -78,11 +132,11 @@ def test_objects_cannot_be_written_to_a_file(given: dict[str, Any]) -> None:
         ({"passes": "fold", "level": "basic"}, "level: give either `passes` or `level`, not both"),
         (
             {"sizes": {"s": 8}},
-            "sizes: s=8 is the size that is measured or verified; add `bench`, `measure` or `verify`",
+            "sizes: s=8 is a size for measuring or verifying; add `bench`, `measure` or `verify`",
         ),
         ({"sizes": {"s": 8}, "bench": True, "inputs": "x.npz"}, "sizes: the `inputs` have sizes of their own"),
-        ({"link": True}, "link: is about the file that is written; name it with `output`"),
-        ({"fastest": True}, "fastest: is about what is measured; add `bench`"),
+        ({"link": True}, "link: needs a file that is written; name it with `output`"),
+        ({"fastest": True}, "fastest: needs measurements; add `bench`"),
         ({"level": "most"}, "level: write 'disabled' or 'basic' or 'extended' or 'all', not 'most'"),
         ({"verify": "all"}, "verify: write true, 'whole' or 'sites', not 'all'"),
         ({"max_opset": 0}, "max_opset: write a whole number, 1 or more, not 0"),
@@ -94,7 +148,7 @@ def test_objects_cannot_be_written_to_a_file(given: dict[str, Any]) -> None:
         ({"approximate": "yes"}, "approximate: write true or false, not 'yes'"),
         ({"explain": "attention"}, "explain: write true, or a list of families and rules"),
         ({"sizes": {"s": -1}, "bench": True}, r"sizes\[s\]: write a whole number, 0 or more"),
-        ({"pins": {"gelu": 3}}, "pins: write operators by family"),
+        ({"force": {"gelu": 3}}, "force: write operators by family"),
         ({"patterns": 3}, "patterns: write the paths of files or folders, not 3"),
         ({"patterns": [3]}, "patterns: write a path, not 3"),
         ({"output": ""}, "output: write a path, not ''"),
@@ -114,7 +168,7 @@ def test_what_an_option_cannot_have_is_refused_by_its_name(given: dict[str, Any]
     ("text", "message"),
     [
         ("max-opset = 17", "there is no option 'max-opset'; did you mean max_opset?"),
-        ("nonsense = 17", "there is no option 'nonsense'; there are passes, level,"),
+        ("nonsense = 17", "there is no option 'nonsense'; there are output, link,"),
         ("verify = 'all'", "verify: write true, 'whole' or 'sites', not 'all' .in .*options.toml"),
         ("verify = ", "options.toml is not TOML"),
         ("debugging = 1", "there is no option 'debugging'"),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ortfuse.runtime.bench import Latencies
     from ortfuse.verification import SiteCheck
     from ortfuse.verification.bisection.slowdown import Slowdown
-    from ortfuse.verification.explanation import Explanation, PinOutcome
+    from ortfuse.verification.explanation import Explanation, ForcedOutcome
 
 
 WRONG = "in a default session ONNX Runtime computes other numbers than the model says, of the original too"
@@ -70,8 +70,8 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
     result = Result(leave(inside, attempts.source), report, options, sites=sites, session=session, original=original)
     if options.explain:
         result = replace(result, explanation=_explanation(inside, result, attempts.manager))
-    if options.pins:
-        result = replace(result, pins=_pin_outcomes(inside, result, attempts.manager))
+    if options.force:
+        result = replace(result, forced=_forced_outcomes(inside, result, attempts.manager))
     if options.verify == "whole":
         verdict, blame = asked.verdict(inside)
         clock.lap("verify")
@@ -182,12 +182,12 @@ def _explanation(model: ir.Model, result: Result, manager: PassManager) -> Expla
     return explanation(model, result.report, manager.catalogue, () if isinstance(asked, bool) else asked)
 
 
-def _pin_outcomes(model: ir.Model, result: Result, manager: PassManager) -> tuple[PinOutcome, ...]:
-    from ortfuse.verification.explanation import pin_outcomes
+def _forced_outcomes(model: ir.Model, result: Result, manager: PassManager) -> tuple[ForcedOutcome, ...]:
+    from ortfuse.verification.explanation import forced_outcomes
 
     options = result.options
-    return pin_outcomes(
-        options.pins,
+    return forced_outcomes(
+        options.force,
         model,
         result.report,
         manager.catalogue,

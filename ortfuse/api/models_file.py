@@ -32,7 +32,7 @@ from ortfuse.api.instrumentation import idle
 from ortfuse.errors import ModelFileError, OptionError
 from ortfuse.errors.printable import brief
 from ortfuse.io.small_files import from_toml, read_text
-from ortfuse.options import IN_FILES, LARGEST_FLOAT, Options, PathLike, from_folder
+from ortfuse.options import DECLARATIONS, FORMER, LARGEST_FLOAT, Options, PathLike, from_folder, named_paths
 
 ENDING = ".onnx"
 """The file name extension of models."""
@@ -40,10 +40,10 @@ ENDING = ".onnx"
 Expected = Literal["ok", "fails", "wrong", "refused", "crashed", "hung"]
 """How a model is expected to end; `fails` stands for each of the four others."""
 
-_OF_COMMANDS = ("output", "link", "loaded", "verify", "bench", "fastest", "explain")
+_OF_COMMANDS = tuple(name for name, one in DECLARATIONS.items() if one.in_files and not one.of_model)
 """Options that say what a command does, and not what a model needs."""
 
-_OPTIONS = tuple(name for name in IN_FILES if name not in _OF_COMMANDS)
+_OPTIONS = tuple(name for name, one in DECLARATIONS.items() if one.in_files and one.of_model)
 
 _BOUNDS = ("max_error",)
 """The settings that `quantize` and `convert` take besides options."""
@@ -51,10 +51,13 @@ _BOUNDS = ("max_error",)
 _KNOWN = ("expect", "why", "says")
 """The known failure of an entry."""
 
-_ALTERNATIVES = (("inputs", "sizes"), ("passes", "level", "purpose"))
+_ALTERNATIVES = tuple(
+    (name, *(other for other, one in DECLARATIONS.items() if one.instead_of == name))
+    for name in dict.fromkeys(one.instead_of for one in DECLARATIONS.values() if one.instead_of)
+)
 """Options that exclude each other: one that is given later takes the place of the others."""
 
-_MERGED = ("sizes", "pins", "same", "size_range", "fix")
+_TABLES = tuple(name for name, one in DECLARATIONS.items() if one.kind.collect is not None)
 """Options that are tables, of which later ones add to those before."""
 
 
@@ -85,7 +88,7 @@ class Settings:
             OptionError: An option has an invalid value, or two contradict each other.
         """
         changes = combined([self.options, given])
-        for name in _MERGED:
+        for name in _TABLES:
             if name in changes:
                 changes[name] = {**getattr(base, name), **changes[name]}
         final = {"bench": base.bench, "measure": base.measure, "verify": base.verify, **changes}
@@ -201,11 +204,7 @@ class ModelsFile:
     def files(self) -> Iterable[Path]:
         """The files and folders that options in it name, which a command that uses it reads."""
         for table in (self.shared, *(entry.table for entry in self.entries)):
-            for name in ("inputs", "preprocess", "patterns", "lists", "custom_ops", "passes", "target"):
-                value = table.get(name)
-                for one in value if isinstance(value, list) else [value]:
-                    if isinstance(one, str) and (name not in ("passes", "target") or one.endswith((".toml", ".json"))):
-                        yield Path(one)
+            yield from map(Path, named_paths(table))
 
     @functools.cached_property
     def _files(self) -> Mapping[str, list[Path]]:
@@ -223,7 +222,7 @@ def combined(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for names in _ALTERNATIVES:
             if any(name in table for name in names):
                 found = {name: value for name, value in found.items() if name not in names or name in table}
-        merged = {name: {**found.get(name, {}), **table[name]} for name in _MERGED if name in table}
+        merged = {name: {**found.get(name, {}), **table[name]} for name in _TABLES if name in table}
         found |= {**table, **merged}
     return found
 
@@ -246,7 +245,7 @@ def _checked(table: Mapping[str, Any], path: Path, entry: str, known: tuple[str,
         OptionError: It has an unknown key or an invalid value.
     """
     where = f'{path}, [models."{entry}"]' if entry else str(path)
-    for key in table:
+    for key in (FORMER.get(key, key) for key in table):
         if key in _OF_COMMANDS:
             raise OptionError("models", f"{where}: {key} is not of a model; give it to the command")
         if key not in known:

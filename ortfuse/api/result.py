@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ortfuse.runtime.bench import Latencies
     from ortfuse.verification import SiteCheck, Verdict
     from ortfuse.verification.bisection.slowdown import Slowdown
-    from ortfuse.verification.explanation import Explanation, PinOutcome
+    from ortfuse.verification.explanation import Explanation, ForcedOutcome
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Result:
         sites: The check of each change, if changes were verified, or else of each change by the user's own rules and passes;
             `None` if there was none to check.
         explanation: Which rule fused each site or came nearest, if that was asked for.
-        pins: What became of each pin: the sites where it was followed, and what stood in the way at the others.
+        forced: The outcome of each forced choice: the sites where it was followed, and the obstacles at the others.
         latencies: The latency after each pass, if that was asked for.
         slowdown: What makes the result slower than the original, if it is, and the model that is offered instead.
         session: The settings that are recommended for sessions of the result; they are also in its metadata.
@@ -76,7 +76,7 @@ class Result:
     blame: str = ""
     sites: Sequence[SiteCheck] | None = None
     explanation: Explanation | None = field(default=None, repr=False)
-    pins: Sequence[PinOutcome] = ()
+    forced: Sequence[ForcedOutcome] = ()
     latencies: Latencies | None = None
     slowdown: Slowdown | None = None
     session: SessionConfig = field(default_factory=SessionConfig)
@@ -173,7 +173,7 @@ class Result:
             "blame": self.blame,
             "sites": None if self.sites is None else [check.to_dict() for check in self.sites],
             "explanation": self.explanation.to_dict() if self.explanation else None,
-            "pins": [pin.to_dict() for pin in self.pins],
+            "pins": [wanted.to_dict() for wanted in self.forced],
             "latency_sizes": self.latencies.sizes if self.latencies else "",
             "latency": [row.to_dict() for row in self.latencies.rows] if self.latencies else [],
             "left_alone": self.left_alone,

@@ -42,14 +42,14 @@ def everything(
             "--version",
             callback=show_version,
             is_eager=True,
-            help="Show the versions of ortfuse, onnx and the runtime.",
+            help="Show the versions of ortfuse, onnx, onnxruntime and onnx_ir.",
         ),
     ] = False,
 ) -> None:
-    """Rewrite ONNX models into the operators that ONNX Runtime has fast kernels for, and prove them equal.
+    """Fuse the operators of ONNX models into those for which ONNX Runtime has fast kernels, and verify the result.
 
-    Exit codes: 0 if all is well; 1 if the answer is no (outputs differ, so that nothing is written; a rule is not proved);
-    2 if something cannot be used, with one line that says what to do; 3 if something is worse than what --check names.
+    Exit codes: 0 on success. 1 if the answer is no: outputs differ, so that nothing is written, or a rule fails its test. 2 if a
+    file, option or rule cannot be used; one line says the remedy. 3 on a regression against --check.
     """
 
 

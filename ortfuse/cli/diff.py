@@ -8,43 +8,46 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli import arguments
-from ortfuse.cli.arguments import Debug, InputFiles, Json, Preprocess, Report, Seed, Tolerance
+from ortfuse.cli.arguments import Debug, Json, Report
+from ortfuse.cli.given_options import Given, with_options
+from ortfuse.cli.given_options import options as options_of
 from ortfuse.cli.json_output import check_json, write_json
 from ortfuse.cli.report_option import check_report, write_report
 from ortfuse.cli.terminal import guarded, out, progress_line
 
 
+@with_options
 def diff(
-    first: Annotated[Path, typer.Argument(metavar="A", help="A model.", show_default=False)],
-    second: Annotated[Path, typer.Argument(metavar="B", help="The model to show beside it.", show_default=False)],
-    inputs: InputFiles = None,
-    preprocess: Preprocess = None,
+    given: Given,
+    first: Annotated[Path, typer.Argument(metavar="A", help="ONNX file.", show_default=False)],
+    second: Annotated[Path, typer.Argument(metavar="B", help="ONNX file to compare with it.", show_default=False)],
     run: Annotated[
         bool,
         typer.Option(
             "--run",
-            help="Run both models, on generated inputs unless --inputs names some, and tell the first tensor that differs.",
+            help=(
+                "Run both models, on generated inputs unless --inputs is given, and report the first tensor that "
+                "differs."
+            ),
         ),
     ] = False,
-    seed: Seed = None,
-    tolerance: Tolerance = None,
     json_file: Json = None,
     report: Report = None,
     debug: Debug = False,
 ) -> None:
     """Show where two models differ: ortfuse diff a.onnx b.onnx --inputs folder
 
-    Compares nodes with their attributes, constants, inputs and outputs. Nodes match by name, else by operator and operands. With
-    --inputs or --run both models are run, and every tensor that both compute is compared: the first that differs comes from
-    where they differ. The exit code is 0 whatever is found: whether models compute the same is a question for `ortfuse verify`.
+    Compare nodes with their attributes, constants, inputs and outputs. Nodes match by name, else by operator and operands. With
+    --inputs or --run, run both models and compare every tensor that both compute, in execution order.
+
+    The exit code is 0 whatever is found. To check that models compute the same, use `ortfuse verify`.
     """
     with guarded(debug):
         from ortfuse.report.terminal.diff import show_difference
 
         check_json(json_file)
         check_report(report)
-        options = arguments.options(None, None, inputs=inputs, preprocess=preprocess, seed=seed, tolerance=tolerance)
+        options = options_of(given)
         before, after = ortfuse.load(first), ortfuse.load(second)
         with progress_line() as progress:
             found = ortfuse.diff(before, after, options, run=run or None, progress=progress)

@@ -7,33 +7,33 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli import arguments
-from ortfuse.cli.arguments import CustomOps, Debug, Json, Model, Sizes, Target, Threads
+from ortfuse.cli.arguments import Debug, Json, Model
+from ortfuse.cli.given_options import Given, with_options
+from ortfuse.cli.given_options import options as options_of
 from ortfuse.cli.json_output import check_json, write_json
 from ortfuse.cli.terminal import guarded, out, progress_line
 
 
+@with_options
 def inspect(
+    given: Given,
     model: Model,
-    size: Sizes = None,
     measure: Annotated[
-        bool, typer.Option("--measure/--no-measure", help="Measure the peaks of this machine, once (the default).")
+        bool,
+        typer.Option("--measure/--no-measure", help="Measure the peak throughput of this machine once (the default)."),
     ] = True,
-    threads: Threads = None,
-    target: Target = None,
-    custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Tell what is in a model: ortfuse inspect bert.onnx --size sequence=128
+    """Describe a model: ortfuse inspect bert.onnx --size sequence=128
 
-    Opsets, inputs and outputs, weights, operators and those without kernels, blocks (transformer, bottleneck, recurrent, ...),
-    and what they cost: operations, bytes, and whether compute or memory binds them on this machine. Blocks and costs are those
+    Report opsets, inputs and outputs, weights, operators, missing kernels and blocks (transformer, bottleneck, recurrent, ...).
+    Report costs: operations, bytes, and whether compute or memory is the bottleneck on this machine. Blocks and costs are those
     of the canonical form.
     """
     with guarded(debug):
         check_json(json_file)
-        options = arguments.options(sizes=size, threads=threads, target=target, custom_ops=custom_ops, measure=True)
+        options = options_of(given, measure=True)
         with progress_line() as progress:
             found = ortfuse.inspect(
                 model, sizes=options.sizes, measure=measure, threads=options.threads, target=options.target,

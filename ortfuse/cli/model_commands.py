@@ -10,53 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli import arguments
-from ortfuse.cli.arguments import (
-    Approximate,
-    Assume,
-    Bench,
-    BenchBudget,
-    Budget,
-    Check,
-    CheckUser,
-    Config,
-    CustomOps,
-    Debug,
-    Explain,
-    Fastest,
-    For,
-    Inference,
-    InputFiles,
-    Json,
-    LeastRounds,
-    Link,
-    Lists,
-    Load,
-    MaxGrowth,
-    MaxOpset,
-    Measure,
-    Model,
-    Models,
-    Output,
-    Passes,
-    Patterns,
-    Pins,
-    Preprocess,
-    Report,
-    Seed,
-    Sizes,
-    Target,
-    Threads,
-    Tolerance,
-    Verify,
-    VerifyBudget,
-)
+from ortfuse.cli.arguments import Check, Config, Debug, Json, Model, Models, Report
 from ortfuse.cli.check import demand_no_regression, demand_same_model, demand_same_names, stored
-from ortfuse.cli.declared_sizes import Fix, Same, SizeRange
+from ortfuse.cli.given_options import Given, settings_of, with_options
+from ortfuse.cli.given_options import options as options_of
 from ortfuse.cli.json_output import check_json, write_json
-from ortfuse.cli.parsing import NO, UNUSABLE, positive_number
+from ortfuse.cli.parsing import NO, UNUSABLE
 from ortfuse.cli.report_option import check_report, profiled, write_report
 from ortfuse.cli.terminal import guarded, out, progress_line
+from ortfuse.options.text import positive_number
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -66,42 +28,12 @@ if TYPE_CHECKING:
     from ortfuse.options import Options
 
 
+@with_options
 def optimize(
+    given: Given,
     model: Model,
-    output: Output = None,
     config: Config = None,
     models: Models = None,
-    passes: Passes = None,
-    purpose: For = None,
-    patterns: Patterns = None,
-    lists: Lists = None,
-    target: Target = None,
-    max_opset: MaxOpset = None,
-    max_growth: MaxGrowth = None,
-    approximate: Approximate = None,
-    inference: Inference = None,
-    assume: Assume = None,
-    same: Same = None,
-    size_range: SizeRange = None,
-    fix: Fix = None,
-    pin: Pins = None,
-    measure: Measure = None,
-    verify: Verify = None,
-    verify_budget: VerifyBudget = None,
-    check_user: CheckUser = None,
-    bench: Bench = None,
-    fastest: Fastest = None,
-    explain: Explain = None,
-    inputs: InputFiles = None,
-    size: Sizes = None,
-    seed: Seed = None,
-    tolerance: Tolerance = None,
-    threads: Threads = None,
-    rounds: LeastRounds = None,
-    bench_budget: BenchBudget = None,
-    link: Link = None,
-    load: Load = None,
-    custom_ops: CustomOps = None,
     json_file: Json = None,
     check: Check = None,
     report: Report = None,
@@ -109,21 +41,14 @@ def optimize(
 ) -> None:
     """Optimise a model: ortfuse optimize bert.onnx -o bert.opt.onnx --verify --bench
 
-    Prints the nodes before and after, the fused sites of each family, the passes with their time and changes and, when
-    asked for, the largest error against the original and the latency after each pass. The exit code is 1 if the result is
-    wrong, and then it is not written; 3 if it is worse than what --check names.
+    Report the nodes before and after, the fused sites of each family, and the passes with their times and changes. Options add
+    the largest error against the original, and the latency after each pass.
+
+    The exit code is 1 if the result is wrong; then nothing is written. It is 3 on a regression against --check.
     """
     with guarded(debug):
-        settings = arguments.settings_of(models, model)
-        options = arguments.options(
-            config, settings, output=output, passes=passes, purpose=purpose, patterns=patterns, lists=lists, target=target,
-            max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume,
-            same=same, size_range=size_range, fix=fix, inference=inference, pins=pin,
-            measure=measure, verify=verify, verify_budget=verify_budget, check_user=check_user, bench=bench, fastest=fastest,
-            explain=explain, inputs=inputs, sizes=size,
-            seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, bench_budget=bench_budget, link=link,
-            loaded=load, custom_ops=custom_ops,
-        )  # fmt: skip
+        settings = settings_of(models, model)
+        options = options_of(given, config, settings)
         if settings is not None:
             options = settings.without_idle(options)
         check_json(json_file)
@@ -183,24 +108,22 @@ def _write_page(model: Path, original: ir.Model | None, result: Result, path: Pa
     write_report(path, page)
 
 
+@with_options
 def verify(
-    original: Annotated[Path, typer.Argument(metavar="A", help="The original model.", show_default=False)],
-    optimised: Annotated[Path, typer.Argument(metavar="B", help="The model to compare with it.", show_default=False)],
+    given: Given,
+    original: Annotated[Path, typer.Argument(metavar="A", help="ONNX file of the original model.", show_default=False)],
+    optimised: Annotated[Path, typer.Argument(metavar="B", help="ONNX file to compare with it.", show_default=False)],
     models: Models = None,
-    inputs: InputFiles = None,
-    preprocess: Preprocess = None,
-    size: Sizes = None,
-    seed: Seed = None,
-    tolerance: Tolerance = None,
-    verify_budget: VerifyBudget = None,
     max_error: Annotated[
         float | None,
         typer.Option(
             "--max-error",
             parser=positive_number,
             metavar="NUMBER",
-            help="Compare under a bound instead, by --metric. `ortfuse quantize` writes its bound into its results; that one "
-            "holds unless --tolerance or --max-error is given.",
+            help=(
+                "Bound on the error by --metric, in place of --tolerance. By default the bound that `ortfuse "
+                "quantize` wrote into B, if any."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -208,8 +131,11 @@ def verify(
         str | None,
         typer.Option(
             "--metric",
-            help="l2, max, cosine, top1, tokens, file.py:function or module:function, as for `ortfuse quantize`; by default what "
-            "B states, or l2. A function that B names is called only if it is named here, too.",
+            help=(
+                "Error metric, as for `ortfuse quantize`: l2, max, cosine, top1, tokens, file.py:function or "
+                "module:function. By default the metric that B states, or l2. A function that B states is called only "
+                "if it is named here, too."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -218,26 +144,22 @@ def verify(
         typer.Option(
             "--labels",
             metavar="FILE",
-            help="What the function of --metric finds as 'labels' among the inputs, as for `ortfuse quantize`.",
+            help="Labels for the function of --metric, as for `ortfuse quantize`.",
             show_default=False,
         ),
     ] = None,
-    custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
     """Compare two models on generated inputs of several sizes: ortfuse verify a.onnx b.onnx
 
-    The exit code is 0 if they are equal within tolerance, or B keeps the bound that it states or that is given; 1 if not, and 2
-    if they could not be compared.
+    The exit code is 0 if they are equal within tolerance, or B keeps the bound that it states or that is given. It is 1 if not,
+    and 2 if they could not be compared.
     """
     with guarded(debug):
         check_json(json_file)
-        settings = arguments.settings_of(models, original)
-        options = arguments.options(
-            None, settings, inputs=inputs, preprocess=preprocess, sizes=size, seed=seed, tolerance=tolerance, verify="whole",
-            verify_budget=verify_budget, custom_ops=custom_ops,
-        )  # fmt: skip
+        settings = settings_of(models, original)
+        options = options_of(given, None, settings, verify="whole")
         with progress_line() as progress:
             progress("comparing")
             verdict = ortfuse.verify(original, optimised, options, max_error=max_error, metric=metric, labels=labels)
@@ -250,45 +172,28 @@ def verify(
         raise typer.Exit(UNUSABLE if verdict.state == "not compared" else NO)
 
 
+@with_options
 def bisect(
+    given: Given,
     model: Model,
     runtime: Annotated[
-        bool, typer.Option("--runtime", help="Search ONNX Runtime's own optimisers instead of ortfuse's passes.")
+        bool, typer.Option("--runtime", help="Bisect ONNX Runtime's own optimizers instead of ortfuse's passes.")
     ] = False,
     config: Config = None,
     models: Models = None,
-    passes: Passes = None,
-    patterns: Patterns = None,
-    lists: Lists = None,
-    target: Target = None,
-    max_opset: MaxOpset = None,
-    max_growth: MaxGrowth = None,
-    approximate: Approximate = None,
-    assume: Assume = None,
-    same: Same = None,
-    size_range: SizeRange = None,
-    fix: Fix = None,
-    inputs: InputFiles = None,
-    seed: Seed = None,
-    tolerance: Tolerance = None,
-    custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Find what moves an output: ortfuse bisect bert.onnx --patterns my_rules.py
+    """Find the rewrite that changes an output: ortfuse bisect bert.onnx --patterns my_rules.py
 
-    Narrows down the passes, the rules and the single rewrites that move an output beyond tolerance, names the site, gives
-    the error against float64 before and after, and says whether it is rounding or a wrong rewrite. The exit code is 1 if
-    an output moves.
+    Narrow down the passes, rules and single rewrites that move an output beyond tolerance. Report the site, the error against
+    float64 before and after, and a verdict: rounding or a wrong rewrite.
+
+    The exit code is 1 if an output moves.
     """
     with guarded(debug):
         check_json(json_file)
-        options = arguments.options(
-            config, arguments.settings_of(models, model), passes=passes, patterns=patterns, lists=lists, target=target,
-            max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume,
-            same=same, size_range=size_range, fix=fix, inputs=inputs,
-            seed=seed, tolerance=tolerance, custom_ops=custom_ops,
-        )  # fmt: skip
+        options = options_of(given, config, settings_of(models, model))
         with progress_line() as progress:
             found = (ortfuse.bisect_runtime if runtime else ortfuse.bisect)(model, options, progress=progress)
         for line in found.lines():
@@ -298,46 +203,31 @@ def bisect(
         raise typer.Exit(NO)
 
 
+@with_options
 def explain(
+    given: Given,
     model: Model,
     rule: Annotated[
         list[str] | None,
         typer.Option(
             "--rule",
-            help="A family (attention) or a rule (attention.sdpa); may be given several times.",
+            help="Family (attention) or rule to explain; by default all. Repeatable.",
             show_default=False,
         ),
     ] = None,
     config: Config = None,
     models: Models = None,
-    passes: Passes = None,
-    patterns: Patterns = None,
-    lists: Lists = None,
-    target: Target = None,
-    max_opset: MaxOpset = None,
-    max_growth: MaxGrowth = None,
-    approximate: Approximate = None,
-    check_user: CheckUser = None,
-    assume: Assume = None,
-    same: Same = None,
-    size_range: SizeRange = None,
-    fix: Fix = None,
-    custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Say for each site what fused it, or what came nearest: ortfuse explain bert.onnx --rule attention
+    """Explain each match site, fused or missed: ortfuse explain bert.onnx --rule attention
 
-    Of a near miss it says how far it matched, the node or fact that stopped it, and what would make it match.
+    For a fused site, report the rule. For a near miss, report how far the pattern matched, the node or fact that stopped it, and
+    the change that would make it match.
     """
     with guarded(debug):
         check_json(json_file)
-        options = arguments.options(
-            config, arguments.settings_of(models, model), passes=passes, patterns=patterns, lists=lists, target=target,
-            max_opset=max_opset, max_growth=max_growth, approximate=approximate, assume=assume,
-            same=same, size_range=size_range, fix=fix, check_user=check_user,
-            custom_ops=custom_ops,
-        )  # fmt: skip
+        options = options_of(given, config, settings_of(models, model))
         with progress_line() as progress:
             found = ortfuse.explain(model, rule or (), options, progress=progress)
         from ortfuse.report.terminal.console import show_explanation, show_notes
@@ -347,21 +237,16 @@ def explain(
         write_json(json_file, "explain", {"model": str(model), **found.to_dict()})
 
 
+@with_options
 def bench(
+    given: Given,
     model: Annotated[
         list[Path],
         typer.Argument(
-            metavar="MODEL...", help="Models with the same inputs; the first is the yardstick.", show_default=False
+            metavar="MODEL...", help="Models with the same inputs. The first one is the baseline.", show_default=False
         ),
     ],
     models: Models = None,
-    inputs: InputFiles = None,
-    size: Sizes = None,
-    seed: Seed = None,
-    threads: Threads = None,
-    rounds: LeastRounds = None,
-    budget: Budget = None,
-    custom_ops: CustomOps = None,
     json_file: Json = None,
     check: Check = None,
     report: Report = None,
@@ -369,10 +254,10 @@ def bench(
 ) -> None:
     """Measure models side by side: ortfuse bench bert.onnx bert.opt.onnx
 
-    Runs are interleaved; the speedup is the median over rounds of the first model's latency divided by each one's, and
-    beside it stand the bounds between which that median lies with 95 % confidence. There are as many rounds as it takes for
-    these to be narrow, within the time of --budget. Inputs that are generated have the sizes that are declared or fixed in any
-    of the models.
+    Rounds are interleaved. The speedup is the median over rounds of the first model's latency divided by the other's, with its
+    95 % confidence interval. Rounds are added until the intervals are narrow, within --budget.
+
+    Generated inputs have the sizes that any of the models declares or fixes.
     """
     with guarded(debug):
         from ortfuse.report.terminal.console import show_latencies
@@ -380,10 +265,7 @@ def bench(
 
         check_json(json_file)
         known = stored(check, "bench")
-        options = arguments.options(
-            None, arguments.settings_of(models, model[0]), inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds,
-            bench_budget=budget, bench=True, custom_ops=custom_ops,
-        )  # fmt: skip
+        options = options_of(given, None, settings_of(models, model[0]), bench=True)
         check_report(report)
         named = numbered((str(path), path) for path in model)
         demand_same_names(known, named)

@@ -19,6 +19,7 @@ from typing import Any
 import typer
 
 from ortfuse.errors import OrtfuseError
+from ortfuse.options import DECLARATIONS, Options
 
 RESULT = "output"
 """The argument that names the result."""
@@ -29,14 +30,15 @@ REPORTS = ("store", "study", "json_file", "report", "curve", "csv", "png", "juni
 _MODELS = ("model", "original", "optimised", "first", "second", "find", "replace", "session")
 """The arguments that name models."""
 
-_AS_TEXT = ("passes", "target")
+_NAMING = {name: one.kind for name, one in DECLARATIONS.items() if one.kind.path_endings}
+"""The options whose values can be paths."""
+
+_AS_TEXT = tuple(name for name, kind in _NAMING.items() if "" not in kind.path_endings)
 """The arguments that may name a file, or something else."""
 
 _FOLDERS: Mapping[str, frozenset[str]] = {
-    "inputs": frozenset({".npz", ".npy", ".pb", ".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff"}),
-    "patterns": frozenset({".py", ".so", ".pyd"}),
-    "rules": frozenset({".py", ".so", ".pyd"}),
-    "lists": frozenset({".toml"}),
+    **{name: kind.folder_endings for name, kind in _NAMING.items() if kind.folder_endings},
+    "rules": _NAMING["patterns"].folder_endings,
 }
 """The arguments that may name a folder, with the endings of the files in it that are read."""
 
@@ -139,7 +141,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 def _add_read(read: _Known, name: str, value: Any, called: str) -> None:
     if name in _AS_TEXT:
-        value = Path(value) if isinstance(value, str) and value.endswith((".toml", ".json")) else None
+        value = next(map(Path, _NAMING[name].paths_in(value)), None)
     elif name == "metric":
         value = _module(value)
     for path in _paths(value):
@@ -257,12 +259,10 @@ def _with_options_of_the_file(values: Mapping[str, Any]) -> dict[str, Any]:
     file = values.get("config")
     if not isinstance(file, Path):
         return dict(values)
-    from ortfuse.options import Options
-
     known: dict[str, Any] = {}
     with contextlib.suppress(OrtfuseError, OSError):  # it is said later
         options = Options.load(file)
-        for name in (RESULT, "inputs", "patterns", "lists", "custom_ops", *_AS_TEXT):
+        for name in _NAMING:
             found = getattr(options, name)
             if name in _AS_TEXT:
                 known[name] = found

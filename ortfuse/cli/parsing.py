@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import re
 import sys
 import typing
@@ -21,9 +20,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import ortfuse
+from ortfuse.cli.given_options import with_flags_of_today
 from ortfuse.cli.output_paths import demand_own_files
 from ortfuse.errors.printable import visible
-from ortfuse.options import Purpose, Verification
+from ortfuse.options import Verification
 
 NO = 1
 """The exit code where a question was answered, and the answer is no."""
@@ -38,7 +38,6 @@ INTERRUPTED = 130
 """The exit code after an interrupt."""
 
 _VERIFICATIONS: tuple[Verification, ...] = get_args(Verification)
-_PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 
 class OneLineErrors(TyperGroup):
@@ -102,7 +101,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, and refuse those that would have a file replace another."""
-        rest: list[str] = super().parse_args(ctx, args)
+        rest: list[str] = super().parse_args(ctx, with_flags_of_today(self.name or "", args))
         demand_own_files(self.name or "", ctx.params, {one.name: one for one in self.params}, ctx)
         return rest
 
@@ -134,8 +133,8 @@ def _processed(parameter: Any, read: Reader, by_typer: Callable[[Any, Any], Any]
     else:
         try:
             value = [read(one) for one in value] if several else read(value)
-        except typer.BadParameter as error:
-            raise typer.BadParameter(error.message, ctx=ctx, param=parameter) from None
+        except ValueError as error:
+            raise typer.BadParameter(str(error), ctx=ctx, param=parameter) from None
     return value if parameter.callback is None else parameter.callback(ctx, parameter, value)
 
 
@@ -176,80 +175,6 @@ class WithVerify(Command):
             else:
                 written.append("--verify=whole" if text == "--verify" else text)
         return super().parse_args(ctx, written + args[end:])
-
-
-def verification(text: str) -> Verification:
-    """Parse the value of `--verify`."""
-    for known in _VERIFICATIONS:
-        if text == known:
-            return known
-    raise typer.BadParameter(f"write --verify alone or --verify=sites, not {text!r}")
-
-
-def purpose(text: str) -> Purpose:
-    """Parse the value of `--for`."""
-    for known in _PURPOSES:
-        if text == known:
-            return known
-    raise typer.BadParameter(f"write one of {', '.join(_PURPOSES)}, not {text!r}")
-
-
-def whole_number(least: int) -> Callable[[Any], int]:
-    """A parser for integers that are at least `least`."""
-
-    def read(text: Any) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = least - 1
-        if number < least:
-            raise typer.BadParameter(f"write a whole number, {least} or more, not {text!r}")
-        return number
-
-    return read
-
-
-def positive_number(text: Any) -> float:
-    """Parse a finite number that is not negative."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < math.inf:
-        raise typer.BadParameter(f"write a number that is 0 or more, such as 1e-3, not {text!r}")
-    return number
-
-
-_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0, "MB": 1.0, "GB": 1e3, "kB": 1e-3}
-
-
-def quantity(
-    units: tuple[str, ...], scale: float, example: str, least: float = math.ulp(0.0)
-) -> Callable[[Any], float]:
-    """Parses a finite number with one of several units, as a multiple of `scale`; none below `least`."""
-
-    def read(text: Any) -> float:
-        found = re.fullmatch(r"\s*([0-9.eE+-]+?)\s*([A-Za-z]*)\s*", str(text))
-        try:
-            number = float(found[1]) if found else -1.0
-        except ValueError:
-            number = -1.0
-        if found is None or found[2] not in units or not least <= number < math.inf:
-            raise typer.BadParameter(f"write a number and a unit, such as {example}, not {text}")
-        return number * (_UNITS[found[2]] / scale if found[2] else 1.0)
-
-    return read
-
-
-def size_in_bytes(text: Any) -> int:
-    """Parse a size as a number of bytes."""
-    return round(_megabytes(text) * 1e6)
-
-
-_megabytes = quantity(("", "kB", "MB", "GB"), 1.0, "10MB", 0.0)
-
-seconds = quantity(("", "s", "min", "m", "h"), 1.0, "120s", 0.0)
-"""Parses a time that a command may take."""
 
 
 def show_version(wanted: bool) -> None:

@@ -8,60 +8,46 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli import arguments
-from ortfuse.cli.arguments import (
-    CustomOps,
-    Debug,
-    InputFiles,
-    Json,
-    Model,
-    Models,
-    Patterns,
-    Report,
-    Rounds,
-    Seed,
-    Sizes,
-    Threads,
-)
+from ortfuse.cli.arguments import Debug, Json, Model, Models, Report
+from ortfuse.cli.given_options import Given, settings_of, with_options
+from ortfuse.cli.given_options import options as options_of
 from ortfuse.cli.json_output import check_json, write_json
-from ortfuse.cli.parsing import seconds
 from ortfuse.cli.report_option import check_report, write_report
 from ortfuse.cli.terminal import guarded, out, progress_bar, progress_line
 from ortfuse.errors import OptionError
+from ortfuse.options.text import seconds
 
 
+@with_options
 def profile(
+    given: Given,
     model: Model,
     models: Models = None,
-    inputs: InputFiles = None,
-    size: Sizes = None,
-    seed: Seed = None,
-    threads: Threads = None,
-    rounds: Rounds = None,
     remedies: Annotated[
         bool,
         typer.Option(
             "--remedies/--no-remedies",
-            help="Find out what `ortfuse optimize` would fuse or nearly would, where lower precision is legal, and what "
-            "denormal numbers cost (the default).",
+            help=(
+                "Find remedies: fusions and near misses of `ortfuse optimize`, legal quantization, and the cost of "
+                "denormal numbers (the default)."
+            ),
         ),
     ] = True,
     csv: Annotated[
-        Path | None, typer.Option("--csv", help="Write a row for each executed node to this file.", show_default=False)
+        Path | None, typer.Option("--csv", help="Write one row per executed node to this file.", show_default=False)
     ] = None,
     png: Annotated[
         Path | None,
-        typer.Option("--png", help=r"Draw the times and the roofline (needs ortfuse\[plot]).", show_default=False),
+        typer.Option("--png", help="Draw the times and the roofline (needs ortfuse\\[plot]).", show_default=False),
     ] = None,
     report: Report = None,
-    custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Tell where the time of a model goes: ortfuse profile bert.onnx --size sequence=128
+    """Report where the time of a model goes: ortfuse profile bert.onnx --size sequence=128
 
-    Time by operator, fused block, module of the original network and rule; what the runtime did at session creation; the
-    fraction of what this machine can do; latency, throughput and memory; and the bottlenecks, each with what can be done.
+    Report time by operator, fused block, module of the original network, and rule. Report what the runtime did at session
+    creation, the fraction of this machine's peak, latency, throughput and memory. List the bottlenecks, each with a remedy.
     """
     with guarded(debug):
         from ortfuse.report.terminal.profile import check_plot, show_profile, write_csv, write_png
@@ -70,10 +56,7 @@ def profile(
             check_json(path)
         check_plot(png)
         check_report(report)
-        options = arguments.options(
-            None, arguments.settings_of(models, model), inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds,
-            bench=True, custom_ops=custom_ops,
-        )  # fmt: skip
+        options = options_of(given, None, settings_of(models, model), bench=True)
         with progress_line() as progress:
             found = ortfuse.profile(model, options, remedies=remedies, progress=progress)
         show_profile(out, found)
@@ -86,14 +69,19 @@ def profile(
             write_report(report, profile_page(model.name, found))
 
 
+@with_options
 def calibrate(
+    given: Given,
     budget: Annotated[
         float | None,
         typer.Option(
             "--budget",
             parser=seconds,
             metavar="TIME",
-            help="Begin nothing more after this time, such as 120s; the next run goes on. The closest decisions come first.",
+            help=(
+                "Time limit after which no measurement begins, such as 120s. The closest decisions come first, and "
+                "the next run resumes."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -102,45 +90,45 @@ def calibrate(
         typer.Option(
             "--only",
             metavar="RULE",
-            help="A family (attention) or a rule (attention.unmasked_to_multi_head_attention) to measure; may be given "
-            "several times; by default all.",
+            help="Family (attention) or rule to measure; by default all. Repeatable.",
             show_default=False,
         ),
     ] = None,
-    threads: Threads = None,
-    patterns: Patterns = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure what is known too.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Repeat measurements that are already cached.")] = False,
     session: Annotated[
         Path | None,
         typer.Option(
             "--session",
             metavar="MODEL",
-            help="Measure what settings of a session buy for this model instead, such as a result of `optimize`.",
+            help="Measure session settings for this model instead of rule costs. A result of `optimize` is typical.",
             show_default=False,
         ),
     ] = None,
-    size: Sizes = None,
-    rounds: Rounds = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Measure on this machine what rules buy that are chosen by cost: ortfuse calibrate --budget 120
+    """Measure rule costs or session settings on this machine: ortfuse calibrate --budget 120
 
-    Takes some minutes, with nothing else running. Each measurement is kept in your cache folder as soon as it is made, for
-    this build of the runtime, this processor and this number of threads, and `optimize` chooses by them from then on.
-    With --session, what pays is written beside the model, and recommended for models of the same structure.
+    Run it with nothing else running; it takes some minutes. `optimize` then chooses rules by these costs. They are cached for
+    this build of the runtime, this processor and this number of threads.
+
+    With --session, the settings that pay off are written beside the model, and recommended for models of the same structure.
     """
     with guarded(debug):
         from ortfuse.report.terminal.rule_costs import show_calibration, show_settings
 
         check_json(json_file)
         if session is None:
-            _refuse("is for a model; give it with `--session`, or leave this out", sizes=size, rounds=rounds)
+            _refuse(
+                "is for a model; give it with `--session`, or leave this out",
+                sizes=given.get("sizes"),
+                rounds=given.get("rounds"),
+            )
         else:
-            rules = {"budget": budget, "only": only, "patterns": patterns, "again": again}
+            rules = {"budget": budget, "only": only, "patterns": given.get("patterns"), "again": again}
             _refuse("is for rules, and `--session` measures a model; leave out one of the two", **rules)
         if session is not None:
-            measured = arguments.options(sizes=size, rounds=rounds, threads=threads, bench=True)
+            measured = options_of(given, bench=True)
             with progress_bar("measuring") as step:
                 settings = ortfuse.calibrate_session(
                     session, sizes=measured.sizes, rounds=measured.rounds, threads=measured.threads, step=step
@@ -150,8 +138,9 @@ def calibrate(
             return
         with progress_bar("measuring") as step:
             found = ortfuse.calibrate(
-                budget=budget, only=only or (), threads=threads or 0, patterns=patterns or (), again=again, step=step
-            )
+                budget=budget, only=only or (), threads=given.get("threads", 0), patterns=given.get("patterns", ()),
+                again=again, step=step,
+            )  # fmt: skip
         show_calibration(out, found)
         write_json(json_file, "calibrate", found.to_dict())
 

@@ -9,40 +9,21 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli import arguments
-from ortfuse.cli.arguments import (
-    CheckUser,
-    Config,
-    CustomOps,
-    Debug,
-    Exclude,
-    InputFiles,
-    Json,
-    Link,
-    Load,
-    MaxOpset,
-    Model,
-    Models,
-    Only,
-    Output,
-    Passes,
-    Patterns,
-    Preprocess,
-    Report,
-    Rounds,
-    Seed,
-    Sizes,
-    Threads,
-)
+from ortfuse.cli.arguments import Config, Debug, Exclude, Json, Model, Models, Only, Report
+from ortfuse.cli.given_options import Given, settings_of, with_options
+from ortfuse.cli.given_options import options as options_of
 from ortfuse.cli.json_output import check_json, refused, write_json
-from ortfuse.cli.parsing import NO, positive_number, seconds
+from ortfuse.cli.parsing import NO
 from ortfuse.cli.report_option import check_report, profiled, write_report
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.errors import BoundError, NoSiteError, OptionError
 from ortfuse.options import Options
+from ortfuse.options.text import positive_number, seconds
 
 
+@with_options
 def quantize(
+    given: Given,
     model: Model,
     max_error: Annotated[
         float | None,
@@ -50,7 +31,7 @@ def quantize(
             "--max-error",
             parser=positive_number,
             metavar="NUMBER",
-            help="The largest error of the outputs, such as 0.01; see --metric.",
+            help="Largest error of the outputs, such as 0.01, measured by --metric.",
             show_default=False,
         ),
     ] = None,
@@ -58,12 +39,12 @@ def quantize(
         list[str] | None,
         typer.Option(
             "--scheme",
-            "--rung",
             metavar="NAME",
-            help="A quantisation scheme or family of schemes (weight_int4, dynamic_int8.channel) to choose from; may be given "
-            "several times. "
-            "Without --max-error, all sites get the first that is legal there, without any search: also for models larger than "
-            "memory.",
+            help=(
+                "Quantization scheme or family of schemes to choose from, such as weight_int4 or "
+                "dynamic_int8.channel. Without --max-error, each site gets the first legal one, without a search; "
+                "this suits models larger than memory. Repeatable."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -74,22 +55,23 @@ def quantize(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="onnxruntime: operators of the runtime's own (the default); qdq: operators of the standard with QuantizeLinear "
-            "and DequantizeLinear, for TensorRT, OpenVINO and others. These run the result, so its weights are made small "
-            "and nothing is timed.",
+            help=(
+                "Form of the result: onnxruntime (the default) or qdq. onnxruntime uses operators of the runtime. qdq "
+                "uses QuantizeLinear and DequantizeLinear, for TensorRT, OpenVINO and others; weights are made small, "
+                "and nothing is timed."
+            ),
             show_default=False,
         ),
     ] = "onnxruntime",
-    output: Output = None,
-    inputs: InputFiles = None,
-    preprocess: Preprocess = None,
     metric: Annotated[
         str,
         typer.Option(
             "--metric",
-            help="l2: relative Euclidean error of each output (the default); max: the largest difference relative to the largest "
-            "magnitude; cosine; top1 or tokens: the share of decisions that differ; or file.py:function, which takes the "
-            "original's outputs, the result's and the inputs, a list of arrays by name each, and returns the error.",
+            help=(
+                "Error metric: l2 (relative Euclidean error, the default), max (relative to the largest magnitude), "
+                "cosine, top1 or tokens (share of decisions that differ), or file.py:function. A function takes the "
+                "outputs of the original, those of the result, and the inputs; each is a list of arrays by name."
+            ),
             show_default=False,
         ),
     ] = "l2",
@@ -98,19 +80,22 @@ def quantize(
         typer.Option(
             "--labels",
             metavar="FILE",
-            help="What the function of --metric finds as 'labels' among the inputs, one for each set: a .npy or .csv file, or "
-            "file.py:function, which takes all sets of inputs.",
+            help=(
+                "Labels for the function of --metric, one per set of inputs: a .npy or .csv file, or "
+                "file.py:function. The metric finds them as 'labels' among the inputs; a function takes all sets of "
+                "inputs."
+            ),
             show_default=False,
         ),
     ] = None,
     goal: Annotated[
         str | None,
-        typer.Option("--goal", help="What is to be small: latency (the default), size or memory.", show_default=False),
+        typer.Option("--goal", help="Quantity to minimize: latency (the default), size or memory.", show_default=False),
     ] = None,
     judged: Annotated[
         list[str] | None,
         typer.Option(
-            "--judge", help="An output that counts; may be given several times; by default all do.", show_default=False
+            "--judge", help="Output that the bound applies to; by default all outputs. Repeatable.", show_default=False
         ),
     ] = None,
     curve: Annotated[
@@ -118,7 +103,10 @@ def quantize(
         typer.Option(
             "--curve",
             metavar="FILE",
-            help="Run the choices under other bounds too, and write their errors and times: .json, .csv or .png.",
+            help=(
+                "Run the choices under other bounds too, and write their errors and times to this file (.json, .csv "
+                "or .png)."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -128,8 +116,10 @@ def quantize(
             "--budget",
             parser=seconds,
             metavar="TIME",
-            help="The time that it may take, such as 60s or 10min; by default as long as it needs. What is best by then is the "
-            "result, and the same command goes on where it stopped.",
+            help=(
+                "Time limit of the search, such as 60s or 10min; by default none. The best choice by then is the "
+                "result, and the same command resumes the search."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -138,44 +128,30 @@ def quantize(
         typer.Option(
             "--store",
             metavar="FILE",
-            help="Where measurements are kept, so that a search that was stopped goes on; by default in the cache folder.",
+            help="File that keeps measurements, so that a stopped search resumes; by default in the cache folder.",
             show_default=False,
         ),
     ] = None,
     config: Config = None,
     models: Models = None,
-    passes: Passes = None,
-    patterns: Patterns = None,
-    check_user: CheckUser = None,
-    max_opset: MaxOpset = None,
-    size: Sizes = None,
-    seed: Seed = None,
-    threads: Threads = None,
-    rounds: Rounds = None,
-    link: Link = None,
-    load: Load = None,
-    custom_ops: CustomOps = None,
     json_file: Json = None,
     report: Report = None,
     debug: Debug = False,
 ) -> None:
     """Find the fastest model under an error bound: ortfuse quantize bert.onnx -o bert.q.onnx --inputs DIR --max-error 0.01
 
-    The model is optimised, then every quantisation scheme at every site is measured on this machine: the time that it wins,
-    and what it alone does to the outputs. The best choice is run on inputs that the search never saw until the bound holds
-    there. The exit code is 1 if nothing is lowered, and then nothing is written.
+    Optimise the model first. Measure each quantization scheme at each site on this machine: its speedup, and its error at the
+    outputs. Choose the best combination, and check the bound on inputs that the search has not seen.
+
+    The exit code is 1 if no site is quantized; then nothing is written.
     """
     with guarded(debug):
         from ortfuse.report.terminal.quantization import check_curve, show_quantized, write_curve
 
-        settings = arguments.settings_of(models, model)
+        settings = settings_of(models, model)
         if settings is not None and max_error is None and not rung:
             max_error = settings.max_error
-        options = arguments.options(
-            config, settings, output=output, inputs=inputs, preprocess=preprocess, passes=passes, patterns=patterns,
-            check_user=check_user, max_opset=max_opset, sizes=size, seed=seed, threads=threads, rounds=rounds, link=link,
-            loaded=load, custom_ops=custom_ops, bench=True,
-        )  # fmt: skip
+        options = options_of(given, config, settings, bench=True)
         check_json(json_file)
         check_report(report)
         if max_error is None:

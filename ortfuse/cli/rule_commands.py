@@ -7,34 +7,39 @@ from typing import Annotated
 
 import typer
 
-from ortfuse.cli.arguments import Debug, Json, Lists, Patterns, check_folder
+from ortfuse.cli.arguments import Debug, Json, check_folder
+from ortfuse.cli.given_options import Given, with_options
 from ortfuse.cli.json_output import check_json, write_json
-from ortfuse.cli.parsing import NO, whole_number
+from ortfuse.cli.parsing import NO
 from ortfuse.cli.terminal import guarded, out, progress_line
+from ortfuse.options.text import whole_number
 
 
+@with_options
 def passes(
+    given: Given,
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]", help="A pass, rule, family of rules or pass list to tell more of.", show_default=False
+            metavar="[NAME]", help="Pass, rule, family of rules or pass list to describe.", show_default=False
         ),
     ] = None,
     family: Annotated[
         str | None,
         typer.Option(
-            "--family", metavar="FAMILY", help="Only the rules of a family, such as attention.", show_default=False
+            "--family",
+            metavar="FAMILY",
+            help="Family whose rules alone are listed, such as attention.",
+            show_default=False,
         ),
     ] = None,
-    patterns: Patterns = None,
-    lists: Lists = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
-    """List every pass, rule (with formula, exactness and what it makes) and pass list: ortfuse passes fold
+    """List all passes, rules and pass lists: ortfuse passes fold
 
-    With a name, tells what it stands for: what a pass does, its options and an example; the formula of a rule, and where it comes
-    from; the rules of a family; the passes of a list, and the models that auto takes it for.
+    With the name of a pass, describe it, its options and an example. With a rule, show its formula, exactness, operators and
+    source. With a family, list its rules. With a pass list, list its passes, and the models that auto takes it for.
     """
     with guarded(debug):
         from ortfuse.pipeline import lists_with, load_catalogue
@@ -42,8 +47,8 @@ def passes(
         from ortfuse.report.terminal.catalogue import show_named, show_passes
 
         check_json(json_file)
-        known = lists_with(lists or [])
-        found = described(load_catalogue(patterns or []), known)
+        known = lists_with(given.get("lists", []))
+        found = described(load_catalogue(given.get("patterns", [])), known)
         chosen = found.of(name or "", family or "")
         if name is None:
             show_passes(out, chosen, () if family else known.values())

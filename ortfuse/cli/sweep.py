@@ -8,43 +8,31 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli import arguments
-from ortfuse.cli.arguments import (
-    BenchBudget,
-    Check,
-    CheckUser,
-    Config,
-    CustomOps,
-    Debug,
-    Json,
-    LeastRounds,
-    Lists,
-    MaxOpset,
-    Passes,
-    Patterns,
-    Report,
-    Seed,
-    Sizes,
-    Threads,
-    Tolerance,
-    check_folder,
-)
+from ortfuse.cli.arguments import Check, Config, Debug, Json, Report, check_folder
 from ortfuse.cli.check import demand_no_regression, stored
+from ortfuse.cli.given_options import Given, with_options
+from ortfuse.cli.given_options import options as options_of
 from ortfuse.cli.json_output import check_json, write_json
-from ortfuse.cli.parsing import NO, seconds, whole_number
+from ortfuse.cli.parsing import NO
 from ortfuse.cli.report_option import check_report, write_report
 from ortfuse.cli.terminal import err, guarded, out, shown
+from ortfuse.options.text import seconds, whole_number
 
 if TYPE_CHECKING:
     from ortfuse.sweeping import Sweep
 
 
+@with_options
 def sweep(
+    given: Given,
     places: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="PLACE...",
-            help="Models, folders of models, or text files with a path a line; by default what --models names.",
+            help=(
+                "Models, folders of models, or text files with one path per line. By default the models that --models "
+                "names."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -53,8 +41,10 @@ def sweep(
         typer.Option(
             "--models",
             metavar="FILE.toml",
-            help="A TOML file with an entry for each model: its inputs, sizes, passes, tolerance and known failures. Its options "
-            "go before those of the command line, which are for all models.",
+            help=(
+                "TOML file with an entry per model: its inputs, sizes, passes, tolerance and known failures. Its "
+                "options take precedence over the command line, which applies to all models."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -64,7 +54,7 @@ def sweep(
             "-o",
             "--output",
             metavar="FOLDER",
-            help="Where the results go; by default none is kept.",
+            help="Folder for the results; by default none is kept.",
             show_default=False,
         ),
     ] = None,
@@ -75,7 +65,7 @@ def sweep(
             "-j",
             parser=whole_number(1),
             metavar="NUMBER",
-            help="How many models are worked on at a time.",
+            help="Number of models to process at a time.",
             show_default=False,
         ),
     ] = 1,
@@ -85,7 +75,7 @@ def sweep(
         typer.Option(
             "--store",
             metavar="FILE",
-            help="The file that keeps rows, so that a sweep that was stopped goes on; by default FOLDER/sweep.jsonl.",
+            help="File that keeps the rows, so that a stopped sweep resumes; by default FOLDER/sweep.jsonl.",
             show_default=False,
         ),
     ] = None,
@@ -94,7 +84,7 @@ def sweep(
         typer.Option(
             "--ray",
             metavar="ADDRESS",
-            help="Work on a cluster of Ray, such as auto or ray://host:10001, instead of here.",
+            help="Address of a Ray cluster to run on, such as auto or ray://host:10001.",
             show_default=False,
         ),
     ] = None,
@@ -104,23 +94,11 @@ def sweep(
             "--limit",
             parser=seconds,
             metavar="TIME",
-            help="What one model may take, such as 90s; by default 30min.",
+            help="Time limit per model, such as 90s; by default 30min.",
             show_default=False,
         ),
     ] = 1800.0,
     config: Config = None,
-    passes: Passes = None,
-    patterns: Patterns = None,
-    check_user: CheckUser = None,
-    lists: Lists = None,
-    max_opset: MaxOpset = None,
-    size: Sizes = None,
-    seed: Seed = None,
-    tolerance: Tolerance = None,
-    threads: Threads = None,
-    rounds: LeastRounds = None,
-    bench_budget: BenchBudget = None,
-    custom_ops: CustomOps = None,
     json_file: Json = None,
     check: Check = None,
     report: Report = None,
@@ -129,7 +107,7 @@ def sweep(
         typer.Option(
             "--junit",
             metavar="FILE.xml",
-            help="Write JUnit XML, a test case a model, to this file.",
+            help="Write JUnit XML to this file, one test case per model.",
             show_default=False,
         ),
     ] = None,
@@ -143,19 +121,15 @@ def sweep(
 ) -> None:
     """Optimise, verify and measure many models: ortfuse sweep models/ -o optimised/ --jobs 4 --report sweep.html
 
-    Each model has a process of its own: one that fails, hangs or crashes is a row, and not the end. Measurements are never made
-    two at a time on one machine. The exit code is 1 if a model is not ok (or is, although --models expects a failure), 3 if one
-    is worse than what --check names.
+    Each model has a process of its own; a failure, timeout or crash is one row of the report. Measurements never overlap on one
+    machine.
+
+    The exit code is 1 if a model fails, or passes although --models expects a failure. It is 3 on a regression against --check.
     """
     with guarded(debug):
         from ortfuse.report.terminal.sweep import show_sweep
 
-        options = arguments.options(
-            config, passes=passes, patterns=patterns, check_user=check_user, lists=lists, max_opset=max_opset,
-            sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, bench_budget=bench_budget,
-            custom_ops=custom_ops, bench=bench,
-            verify="whole",
-        )  # fmt: skip
+        options = options_of(given, config, bench=bench, verify="whole")
         if output is not None:
             check_folder(output)
         for path in (json_file, junit, markdown):

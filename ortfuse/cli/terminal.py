@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.text import Text
 
-from ortfuse.cli.arguments import in_flags
+from ortfuse.cli.given_options import in_flags
 from ortfuse.cli.parsing import INTERRUPTED, UNUSABLE
 from ortfuse.cli.streams import discard
 from ortfuse.errors import OptionError, OrtfuseError, OrtfuseWarning, OutputError

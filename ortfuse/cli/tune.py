@@ -8,32 +8,15 @@ from typing import Annotated, Any
 import typer
 
 import ortfuse
-from ortfuse.cli import arguments
-from ortfuse.cli.arguments import (
-    CheckUser,
-    Config,
-    CustomOps,
-    Debug,
-    InputFiles,
-    Json,
-    Link,
-    MaxOpset,
-    Model,
-    Models,
-    Output,
-    Passes,
-    Patterns,
-    Report,
-    Rounds,
-    Seed,
-    Sizes,
-    Threads,
-)
+from ortfuse.cli.arguments import Config, Debug, Json, Model, Models, Report
+from ortfuse.cli.given_options import Given, settings_of, with_options
+from ortfuse.cli.given_options import options as options_of
 from ortfuse.cli.json_output import check_json, refused, write_json
-from ortfuse.cli.parsing import NO, positive_number, quantity
+from ortfuse.cli.parsing import NO
 from ortfuse.cli.report_option import check_report, write_report
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.errors import ConstraintError, OptionError
+from ortfuse.options.text import positive_number, quantity
 
 
 def _share(text: Any) -> float:
@@ -44,22 +27,22 @@ def _share(text: Any) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise typer.BadParameter(f"write a share such as 5% or 0.05, not {text}")
+        raise ValueError(f"write a share such as 5% or 0.05, not {text}")
     return share
 
 
+@with_options
 def tune(
+    given: Given,
     context: typer.Context,
     model: Model,
-    output: Output = None,
-    inputs: InputFiles = None,
     budget: Annotated[
         float,
         typer.Option(
             "--budget",
             parser=quantity(("", "s", "min", "m", "h"), 1.0, "120s"),
             metavar="TIME",
-            help="The time for the search, such as 120s (the default) or 10min; a search that was stopped goes on with the rest.",
+            help="Time limit of the search, such as 10min; by default 120s. A stopped search resumes with the rest.",
             show_default=False,
         ),
     ] = 120.0,
@@ -69,7 +52,10 @@ def tune(
             "--max-error",
             parser=positive_number,
             metavar="NUMBER",
-            help="Relative error of the outputs that lower precision may make, such as 0.01; by default none is tried.",
+            help=(
+                "Relative error of the outputs that lower precision may cause, such as 0.01. By default no lower "
+                "precision is tried."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -79,7 +65,7 @@ def tune(
             "--max-latency",
             parser=quantity(("", "ms", "s"), 1e-3, "10ms"),
             metavar="TIME",
-            help="What 95 % of the runs have to stay under, such as 10ms.",
+            help="Limit that 95 % of the runs must stay under, such as 10ms.",
             show_default=False,
         ),
     ] = None,
@@ -89,7 +75,7 @@ def tune(
             "--min-throughput",
             parser=positive_number,
             metavar="NUMBER",
-            help="Runs a second, one after the other.",
+            help="Least number of runs per second, one after the other.",
             show_default=False,
         ),
     ] = None,
@@ -99,7 +85,7 @@ def tune(
             "--max-memory",
             parser=quantity(("", "kB", "MB", "GB"), 1.0, "500MB"),
             metavar="SIZE",
-            help="What the process of a session may hold, Python and the runtime with it, such as 500MB.",
+            help="Limit for the memory of a process with the session, such as 500MB. Python and the runtime count.",
             show_default=False,
         ),
     ] = None,
@@ -109,7 +95,7 @@ def tune(
             "--max-regression",
             parser=_share,
             metavar="SHARE",
-            help="How much longer than the original's a run may take where other limits ask for it, such as 10%; by default 5%.",
+            help="Slowdown relative to the original that is allowed to meet other limits, such as 10%; by default 5%.",
             show_default=False,
         ),
     ] = 0.05,
@@ -118,45 +104,35 @@ def tune(
         typer.Option(
             "--study",
             metavar="FILE",
-            help="The SQLite file that keeps the trials; by default RESULT.tune.sqlite.",
+            help="SQLite file that keeps the trials; by default RESULT.tune.sqlite.",
             show_default=False,
         ),
     ] = None,
     sampler: Annotated[
-        str, typer.Option("--sampler", help="tpe (the default) or random, to compare with.", show_default=False)
+        str,
+        typer.Option(
+            "--sampler", help="Sampler of the search: tpe (the default), or random as a baseline.", show_default=False
+        ),
     ] = "tpe",
     config: Config = None,
     models: Models = None,
-    passes: Passes = None,
-    patterns: Patterns = None,
-    check_user: CheckUser = None,
-    max_opset: MaxOpset = None,
-    size: Sizes = None,
-    seed: Seed = None,
-    threads: Threads = None,
-    rounds: Rounds = None,
-    link: Link = None,
-    custom_ops: CustomOps = None,
     json_file: Json = None,
     report: Report = None,
     debug: Debug = False,
 ) -> None:
-    """Find the fastest model and session here: ortfuse tune bert.onnx -o bert.tuned.onnx --budget 120s
+    """Find the fastest model and session settings for this machine: ortfuse tune bert.onnx -o bert.tuned.onnx --budget 120s
 
-    Tries pass lists, operators, settings of the session and, with --max-error, lower precision, each measured beside the
-    original in a process of its own. Writes the model, the settings of its session and the options that make it. The exit
-    code is 1 if nothing keeps the limits, and then nothing is written.
+    Try pass lists, operators, session settings and, with --max-error, lower precision. Measure each trial beside the original in
+    a process of its own. Write the model, the settings of its session, and the options that reproduce it.
+
+    The exit code is 1 if no trial keeps the limits; then nothing is written.
     """
     with guarded(debug):
         from ortfuse.report.terminal.tuning import show_tuned
         from ortfuse.tuning import Constraints
 
-        settings = arguments.settings_of(models, model)
-        options = arguments.options(
-            config, settings, output=output, passes=passes, patterns=patterns, check_user=check_user,
-            max_opset=max_opset, inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds,
-            link=link, custom_ops=custom_ops, bench=True,
-        )  # fmt: skip
+        settings = settings_of(models, model)
+        options = options_of(given, config, settings, bench=True)
         check_json(json_file)
         check_report(report)
         if sampler not in ("tpe", "random"):

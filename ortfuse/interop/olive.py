@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ortfuse.api.optimize import optimize
-from ortfuse.options import Options
+from ortfuse.options import DECLARATIONS, FORMER, Options
 from ortfuse.runtime.session_settings import SessionConfig
 
 try:
@@ -32,18 +32,11 @@ try:
 except ImportError as error:
     raise ImportError(f"needs Olive ({error}); install it with `pip install 'ortfuse[olive]'`") from error
 
-_OPTIONS: Mapping[str, tuple[Any, str]] = {
-    "level": (str, "disabled, basic, extended or all, as the runtime's own levels; by default what suits the model"),
-    "passes": (str, "a pipeline, or the name of a pass list, instead of a level"),
-    "purpose": (str, "quantization keeps the forms that onnxruntime.quantization reads"),
-    "max_opset": (int, "the highest ai.onnx opset that the result may use"),
-    "approximate": (bool, "whether approximations of the mathematics are allowed"),
-    "pins": (dict, "by family or rule: the operator that its sites become regardless of cost, or none"),
-    "patterns": (list, "files and folders with rules of your own"),
-    "verify": (str, "whole compares the result with the original, sites each rewrite"),
-    "tolerance": (float, "what verify allows, relative to an output's largest magnitude"),
-}
-"""The options of ortfuse that the pass has, their types and meanings; see `ortfuse.Options`."""
+_TYPES: Mapping[str, Any] = {
+    "level": str, "passes": str, "purpose": str, "max_opset": int, "approximate": bool, "force": dict, "pins": dict,
+    "patterns": list, "verify": str, "tolerance": float,
+}  # fmt: skip
+"""The options of ortfuse that the pass has, with their types; see `ortfuse.Options`."""
 
 CPU = "CPUExecutionProvider"
 
@@ -54,8 +47,8 @@ class OrtfuseOptimize(Pass):  # type: ignore[misc]
     @classmethod
     def _default_config(cls, accelerator_spec: Any) -> dict[str, PassConfigParam]:
         return {
-            name: PassConfigParam(type_=kind, default_value=None, description=text)
-            for name, (kind, text) in _OPTIONS.items()
+            name: PassConfigParam(type_=kind, default_value=None, description=DECLARATIONS[FORMER.get(name, name)].help)
+            for name, kind in _TYPES.items()
         }
 
     @classmethod
@@ -67,7 +60,7 @@ class OrtfuseOptimize(Pass):  # type: ignore[misc]
         )
 
     def _run_for_config(self, model: Any, config: Any, output_model_path: str) -> Any:
-        given = {name: getattr(config, name) for name in _OPTIONS}
+        given = {name: getattr(config, name) for name in _TYPES}
         options = Options(**{name: value for name, value in given.items() if value is not None})
         target = Path(resolve_onnx_path(output_model_path, Path(model.model_path).name))
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -158,8 +158,8 @@ def _options(config: Any) -> Options:
     if unknown := [f"{name}={value}" for name, value in changed.items() if name not in _READ]:
         raise OptionError(
             "optimization_config",
-            f"{', '.join(unknown)} means nothing to ortfuse; give ortfuse.Options (pins={{'gelu': 'none'}} leaves a family as it "
-            "is), or ortfuse.convert for half precision",
+            f"{', '.join(unknown)} means nothing to ortfuse; give ortfuse.Options (force={{'gelu': 'none'}} leaves a family as "
+            "it is), or ortfuse.convert for half precision",
         )
     plain = getattr(config, "optimization_level", 2) <= 1
     specific = getattr(config, "enable_transformers_specific_optimizations", True)

@@ -1,4 +1,4 @@
-"""Nodes that stay: what a rule of the user's own has made, or one that a pin asks for, is not taken apart by what comes after.
+"""Nodes that stay: later passes do not take apart nodes that a rule of the user's own or a forced choice has made.
 
 A change may move such a node, give it other operands or remove it where nothing needs it. It may not compute its value by
 other operators.
@@ -34,7 +34,7 @@ def keep(nodes: Iterable[ir.Node], who: str) -> None:
 
 
 def release(nodes: Iterable[ir.Node]) -> None:
-    """Take the marks off: the next run has rules and pins of its own."""
+    """Take the marks off: the next run has rules and forced choices of its own."""
     for node in nodes:
         node.meta.pop(_KEY, None)
 

@@ -83,7 +83,7 @@ _SENTENCES: Mapping[Code, tuple[str, str]] = {
     "output_is_input": (
         "{subject}, a graph output, cannot be the same value as {found}", "{subject} were no output of the model",
     ),
-    "pinned": ("{subject} is pinned to {found}", "there were no --pin of {subject} to {found}"),
+    "pinned": ("{subject} is forced to be {found}", "there were no --force of {subject} to {found}"),
     "rank": ("{subject} has rank {found}, not {needed}", "{subject} had rank {needed}"),
     "result_dtype": ("the result {subject} would be {found} instead of {needed}", "{subject} were {found}"),
     "result_shape": (
@@ -97,7 +97,7 @@ _SENTENCES: Mapping[Code, tuple[str, str]] = {
     "signature": ("{subject} {found}", "the model used types that {subject} takes"),
     "slower": (
         "{subject} is slower than what it replaces on this runtime (speedup {found})",
-        "it were faster here: --pin takes it whatever it costs",
+        "it were faster here: --force takes it whatever it costs",
     ),
     "unchecked": ("{subject} could not be checked: {found}", "{subject} could be checked"),
     "use": ("{subject} is used for {found}, not for {needed} alone", "{subject} were used for {needed} alone"),

@@ -77,7 +77,7 @@ class RuleInfo:
 
     Attributes:
         name: Its name.
-        family: Its family, by which sites are counted and pinned.
+        family: Its family, by which sites are counted and forced.
         pass_name: The pass that applies it.
         formula: What it replaces by what.
         exactness: `exact`, `rounding`, `approximate` (only with `--approximate`) or `lossy`.

@@ -1,7 +1,7 @@
-"""Lets the rules that follow a pin go first.
+"""Run the rules that follow a forced choice first.
 
-A family may have several ways to a site: one rule makes the pinned operator of the nodes as they were exported, another rule
-of the family would make something else of them before. Costs do not count where an operator is pinned, nor does the order in
+A family may have several ways to a site: one rule makes the forced operator of the nodes as they were exported, another rule
+of the family would make something else of them before. Costs do not count where an operator is forced, nor does the order in
 which the pipeline usually tries the rules.
 """
 
@@ -14,62 +14,62 @@ from ortfuse.errors import PipelineError
 from ortfuse.naming import name_today
 from ortfuse.pipeline.steps import Repeated, Single, Step
 from ortfuse.rewrite import Rule
-from ortfuse.transforms import LEAVE, DeadCodeElimination, HorizontalMatMulFusion, RulePass, check_pins, names_one
+from ortfuse.transforms import LEAVE, DeadCodeElimination, HorizontalMatMulFusion, RulePass, check_forced, names_one
 
-PASS = "pins"
+PASS = "forced"
 """The name of the pass that runs such rules before the others of their family."""
 
 
 _ON_REQUEST = {kind.name: kind for kind in (HorizontalMatMulFusion,)}
-"""Passes that are run where a pin asks for what they make."""
+"""Passes that are run where `--force` asks for what they make."""
 
 
 def is_pass(name: str) -> bool:
-    """Whether pins of this name ask for a pass."""
+    """Whether forced choices of this name ask for a pass."""
     return name in _ON_REQUEST
 
 
-def checked(pins: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]:
-    """Check that some rule or pass can follow each pin, and return the pins by the names of today.
+def checked(forced: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]:
+    """Check that some rule or pass can follow each forced choice, and return the forced choices by the names of today.
 
     Raises:
         PipelineError: There is no such rule, family or pass, or none makes the operator.
     """
     rules = list(rules)
     known = {*_ON_REQUEST, *(name for rule in rules for name in (rule.name, rule.family))}
-    pins = {name_today(name, ("rules", "families", "passes"), known): pin for name, pin in pins.items()}
+    forced = {name_today(name, ("rules", "families", "passes"), known): wanted for name, wanted in forced.items()}
     for name, kind in _ON_REQUEST.items():
-        if name in pins and pins[name] != LEAVE and not names_one(pins[name], kind.makes):
+        if name in forced and forced[name] != LEAVE and not names_one(forced[name], kind.makes):
             raise PipelineError(
-                f"pin {name}={pins[name]}: the pass {name} makes {', '.join(kind.makes)}; {LEAVE} leaves it out"
+                f"force {name}={forced[name]}: the pass {name} makes {', '.join(kind.makes)}; {LEAVE} leaves it out"
             )
-    check_pins({name: pin for name, pin in pins.items() if name not in _ON_REQUEST}, rules)
-    return pins
+    check_forced({name: wanted for name, wanted in forced.items() if name not in _ON_REQUEST}, rules)
+    return forced
 
 
-def with_pinned_passes(steps: tuple[Step, ...], pins: Mapping[str, str]) -> tuple[Step, ...]:
-    """The steps with the passes that pins ask for behind them."""
-    asked = [kind for name, kind in _ON_REQUEST.items() if pins.get(name, LEAVE) != LEAVE]
+def with_forced_passes(steps: tuple[Step, ...], forced: Mapping[str, str]) -> tuple[Step, ...]:
+    """The steps with the passes that `--force` asks for behind them."""
+    asked = [kind for name, kind in _ON_REQUEST.items() if forced.get(name, LEAVE) != LEAVE]
     further = [*(Single(kind.name, kind()) for kind in asked), Single(DeadCodeElimination.name, DeadCodeElimination())]
     return (*steps, *further) if asked else steps
 
 
-def pinned_rules(rules: Sequence[Rule], name: str) -> list[Rule]:
-    """The rules that a pin of this name, a rule or a family, is about."""
+def forced_rules(rules: Sequence[Rule], name: str) -> list[Rule]:
+    """The rules that a forced choice of this name, a rule or a family, is about."""
     return [rule for rule in rules if name in (rule.name, rule.family)]
 
 
-def following(rules: Sequence[Rule], name: str, pin: str) -> list[Rule]:
-    """The rules that a pin is about and that make its operator."""
-    return [rule for rule in pinned_rules(rules, name) if pin != LEAVE and names_one(pin, rule.targets)]
+def following(rules: Sequence[Rule], name: str, wanted: str) -> list[Rule]:
+    """The rules that a forced choice is about and that make its operator."""
+    return [rule for rule in forced_rules(rules, name) if wanted != LEAVE and names_one(wanted, rule.targets)]
 
 
-def pins_first(steps: tuple[Step, ...], pins: Mapping[str, str]) -> tuple[Step, ...]:
-    """The steps of a pipeline with the rules that follow a pin before all others of their family, if the pipeline has both."""
+def forced_first(steps: tuple[Step, ...], forced: Mapping[str, str]) -> tuple[Step, ...]:
+    """Put the rules that follow a forced choice before the others of their family, if the pipeline has both."""
     rules = [rule for found in _rule_passes(steps) for rule in found.rules if rule.name not in found.without.split()]
-    makers = {rule.name: rule for name, pin in pins.items() for rule in following(rules, name, pin)}
+    makers = {rule.name: rule for name, wanted in forced.items() for rule in following(rules, name, wanted)}
     first = tuple(rule for rule in makers.values() if not rule.is_refinement)
-    rivals = {rule.name for name in pins for rule in pinned_rules(rules, name)} - makers.keys()
+    rivals = {rule.name for name in forced for rule in forced_rules(rules, name)} - makers.keys()
     if not (first and rivals):
         return steps
     return _before(steps, Single(PASS, RulePass(PASS, first)), rivals)[0]

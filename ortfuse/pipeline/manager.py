@@ -23,9 +23,9 @@ from ortfuse.io.training_mode import training_note
 from ortfuse.ir import walk
 from ortfuse.ir.edit import Inspector
 from ortfuse.ir.preserved_nodes import release, telling
-from ortfuse.options import TABLE, Options, PipelineLike
+from ortfuse.options import DECLARATIONS, Options, PipelineLike
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
-from ortfuse.pipeline.forced_choices import checked, pinned_rules, pins_first, with_pinned_passes
+from ortfuse.pipeline.forced_choices import checked, forced_first, forced_rules, with_forced_passes
 from ortfuse.pipeline.model_signs import Content
 from ortfuse.pipeline.opaque_functions import opaque_functions, take_out
 from ortfuse.pipeline.passlists import lists_with, read_list
@@ -72,7 +72,7 @@ class PassManager:
         # Errors in the pipeline are raised now, not after the first model has been loaded.
         self._lists = lists_with(options.list_files)
         self._check_use_of_patterns(Builder(self._catalogue, lists=self._lists).build(self._items))
-        self._pins = checked(options.pins, self._catalogue.rules())
+        self._forced = checked(options.force, self._catalogue.rules())
         self._skip: Collection[str] = ()
         self._without_rules: Collection[str] = ()
         self._finalize = Finalize()
@@ -199,7 +199,7 @@ class PassManager:
         return _text(self._steps(Builder(self._catalogue, Content.of(model), self._lists)))
 
     def _steps(self, builder: Builder) -> tuple[Step, ...]:
-        steps = with_pinned_passes(pins_first(builder.build(self._items), self._pins), self._pins)
+        steps = with_forced_passes(forced_first(builder.build(self._items), self._forced), self._forced)
         return _with_finalize(steps, self._finalize)
 
     def _tell_of_defects(self, context: Context) -> None:
@@ -225,15 +225,15 @@ class PassManager:
         return isinstance(transformer, ForeignPass) or not is_of_ortfuse(transformer)
 
     def _keeps(self, transformer: Pass, choices: Choices, rule: Any, made: Sequence[ir.Node]) -> Mapping[ir.Node, str]:
-        """The nodes that are to stay of those that a rule made: those that a pin asks for, and those of the user's own rules.
+        """The nodes to keep of those that a rule made: those of a forced choice, and those of the user's own rules.
 
         The user's rules in the pass `canonicalize` bring a model to the form that other rules look for.
         """
         if not isinstance(rule, Rule):
             return {}
-        if pin := choices.pinned(rule):
-            asked = [node for node in made if names_one(pin, [full_name(node.domain, node.op_type)])]
-            return dict.fromkeys(asked, f"the pin to {pin}")
+        if wanted := choices.forced_operator(rule):
+            asked = [node for node in made if names_one(wanted, [full_name(node.domain, node.op_type)])]
+            return dict.fromkeys(asked, f"the forced choice of {wanted}")
         if self._is_users(transformer, rule) and transformer.name != CANONICALIZE:
             return dict.fromkeys(telling(made), f"your rule {rule.name}")
         return {}
@@ -261,7 +261,7 @@ class PassManager:
             target,
             Log(bool(options.explain), self._watched()),
             options.approximate,
-            choices=Choices(target.costs, self._pins, meter=meter),
+            choices=Choices(target.costs, self._forced, meter=meter),
             inspector=inspector,
             checks=checks,
             debugging=options.debugging or Debugging(),
@@ -290,10 +290,10 @@ class PassManager:
         return context
 
     def _watched(self) -> frozenset[str]:
-        """The rules that pins are about, and the user's own: where they are not applied, the report says why."""
+        """The rules that forced choices are about, and the user's own: where they are not applied, the report says why."""
         rules, own = list(self._catalogue.rules()), self._catalogue.rules_from("user")
-        pinned = (rule for name in self._pins for rule in pinned_rules(rules, name))
-        return frozenset(rule.name for rule in (*pinned, *own))
+        forced = (rule for name in self._forced for rule in forced_rules(rules, name))
+        return frozenset(rule.name for rule in (*forced, *own))
 
     def _check_use_of_patterns(self, steps: Iterable[Step]) -> None:
         """Reject rule files that the user names but the pipeline does not run, which would be silently ignored."""
@@ -348,7 +348,7 @@ def _target(options: Options) -> Target:
     text = os.fspath(named)
     return (
         Target.from_table(text, max_opset=opset)
-        if text.endswith(TABLE)
+        if DECLARATIONS["target"].kind.paths_in(text)
         else Target(text, max_opset=opset, threads=options.threads)
     )
 

@@ -211,7 +211,7 @@ class Candidate:
 
 
 def _defined_alone(node: ir.Node, site: ir.Value) -> Refusal:
-    return refuse("needless", site, found=f"{node.op_type} would be executed by its definition, as --pin takes it")
+    return refuse("needless", site, found=f"{node.op_type} would be executed by its definition, as --force takes it")
 
 
 @contextmanager

@@ -160,8 +160,8 @@ class Rule:
     have operands that the pattern lacks. `because` names the quirk of the runtime that is the only reason for the rule: the
     rule is applied only for targets known to have it. A rule that `spells_out` the operator at the root of its pattern is
     applied only where the target has no kernel for that. The runtime may execute what a rule makes `by_definition`, as its
-    operators are defined by others; without kernels of their own they are made only where a pin asks for them. So is whatever a
-    rule makes `on_request`, which is no better than what it replaces here, but what other tools and targets look for.
+    operators are defined by others; without kernels of their own they are made only where `--force` asks for them. So is
+    whatever a rule makes `on_request`, which is no better than what it replaces here, but what other tools and targets look for.
 
     Costs are compared by the shapes of captured values; where these do not tell what is to be done (which axes are reduced),
     `compared_by` gives for a match the shapes to compare instead, by the names of the proof's typical sizes.

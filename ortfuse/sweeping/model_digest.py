@@ -12,6 +12,7 @@ import onnx_ir
 from ortfuse.errors import OrtfuseError
 from ortfuse.io.files import load
 from ortfuse.ir.tensors import tensors
+from ortfuse.options import named_paths
 
 _NAMING = ("passes", "patterns", "lists", "target", "inputs", "preprocess", "custom_ops")
 """Options that can be the paths of files or folders."""
@@ -30,15 +31,11 @@ def model_files(path: Path) -> list[Path]:
 
 def named_files(options: Mapping[str, Any]) -> Iterator[Path]:
     """The files that options name, and those in folders that they name."""
-    for name in _NAMING:
-        value = options.get(name)
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if not isinstance(one, str) or not one:
-                continue
-            with suppress(OSError, ValueError):  # a pipeline as text is no path
-                place = Path(one)
-                if place.is_file():
-                    yield place
-                elif place.is_dir():
-                    inside = sorted(path for path in place.rglob("*") if path.is_file())
-                    yield from (path for path in inside if "__pycache__" not in path.parts)
+    for path in named_paths(options):
+        with suppress(OSError, ValueError):
+            place = Path(path)
+            if place.is_file():
+                yield place
+            elif place.is_dir():
+                inside = sorted(one for one in place.rglob("*") if one.is_file())
+                yield from (one for one in inside if "__pycache__" not in one.parts)

@@ -26,7 +26,7 @@ from ortfuse.transforms.fusion.widen_attention import WidenAttention
 from ortfuse.transforms.layout import Layout
 from ortfuse.transforms.layout.merge_sibling_transposes import MergeSiblingTransposes
 from ortfuse.transforms.layout.sink_transpose_below_split import SinkTransposeBelowSplit
-from ortfuse.transforms.profitability import LEAVE, Choice, Choices, Meter, check_pins, names_one
+from ortfuse.transforms.profitability import LEAVE, Choice, Choices, Meter, check_forced, names_one
 from ortfuse.transforms.recurrence import FuseLoops, FuseUnrolledRecurrence, StackOfElements
 from ortfuse.transforms.rule_pass import RulePass
 
@@ -66,7 +66,7 @@ __all__ = [
     "UnrolledSumToReduce",
     "WidenAttention",
     "WrapAsFunctions",
-    "check_pins",
+    "check_forced",
     "constant_bytes",
     "names_one",
 ]

@@ -1,4 +1,4 @@
-"""The choice between several legal forms of a site: by the user's pins, by measurements, by the preference of the rule."""
+"""The choice between several legal forms of a site: by forced choices, by measurements, by the preference of the rule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ortfuse.transforms.transpose_cost import transposes_too_much
 STANDARD = "ai.onnx."
 
 LEAVE = "none"
-"""The pin that leaves the sites of a family as they are."""
+"""The forced choice that leaves the sites of a family as they are."""
 
 MOST_SITES = 3
 """The most sites named in one remark."""
@@ -40,7 +40,7 @@ class Choice:
     Attributes:
         rule: The rule.
         makes: The operators that the site is rewritten to.
-        estimate: The measurement that decided; `None` if a pin of the user did.
+        estimate: The measurement that decided; `None` if a forced choice of the user did.
         taken: Whether the rewrite was made; if not, the site was left as it was or rewritten by another rule.
         sites: The values at the roots of the sites.
     """
@@ -79,7 +79,7 @@ class Choices:
 
     Attributes:
         costs: The table of costs measured in advance.
-        pins: Maps families or rules to the operator that their sites become regardless of cost, or to `none`.
+        forced: Maps families or rules to the operator that their sites become regardless of cost, or to `none`.
         always: Rules that are applied regardless of cost.
         meter: Measures at the site instead of consulting the table, for rules whose proofs declare typical sizes.
         found: The decisions so far.
@@ -89,7 +89,7 @@ class Choices:
     """
 
     costs: CostTable = field(default_factory=lambda: CostTable({}))
-    pins: Mapping[str, str] = field(default_factory=dict)
+    forced: Mapping[str, str] = field(default_factory=dict)
     always: Collection[str] = ()
     meter: Meter | None = None
     found: dict[tuple[Any, ...], Choice] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Choices:
         elsewhere = self.costs.remarks({one.estimate.source for one in self.found.values() if one.estimate})
         transposing = [
             f"{rule} was not applied at {_listed(list(sites))}: it would leave more to be transposed, which MatMul reads as "
-            "it is, than it is worth; --pin takes it whatever it costs"
+            "it is, than it is worth; --force takes it whatever it costs"
             for rule, sites in self.transposing.items()
         ]
         return [*elsewhere, *transposing, *self._not_measured()]
@@ -137,20 +137,20 @@ class Choices:
         ]
 
     def candidates(self, rule: Rule) -> Sequence[Pattern]:
-        """The replacements; with a pin, only those that make the pinned operator."""
-        pin = self._pin(rule)
-        found = [made for made in rule.replacements if pin is not None and names_one(pin, operators_of(made))]
+        """The replacements; with a forced choice, only those that make the forced operator."""
+        wanted = self._forced_of(rule)
+        found = [made for made in rule.replacements if wanted is not None and names_one(wanted, operators_of(made))]
         return found or rule.replacements
 
     def refusal(self, rule: Rule, match: Match) -> Refusal | None:
-        """Why a pin or the table of costs rules out a rule, at the sizes of a match."""
-        pin = self._pin(rule)
-        leaves = pin is not None and (pin == LEAVE or rule.spells_out or _takes_away(pin, rule))
-        if pin is not None and leaves and not names_one(pin, rule.targets):
-            return refuse("pinned", Subject("rule", rule.family), found=pin)
+        """Why a forced choice or the table of costs rules out a rule, at the sizes of a match."""
+        wanted = self._forced_of(rule)
+        leaves = wanted is not None and (wanted == LEAVE or rule.spells_out or _takes_away(wanted, rule))
+        if wanted is not None and leaves and not names_one(wanted, rule.targets):
+            return refuse("pinned", Subject("rule", rule.family), found=wanted)
         if rule.on_request and not self._free_of_cost(rule):
             made = rule.targets[0]
-            return refuse("unasked", match.root, found=f"--pin {rule.family}={made}", needed=made)
+            return refuse("unasked", match.root, found=f"--force {rule.family}={made}", needed=made)
         if self._free_of_cost(rule) or self.measures(rule):
             return None
         estimate = self.by_table(rule, match)
@@ -160,13 +160,13 @@ class Choices:
         return _slower(rule, estimate)
 
     def insists(self, rule: Rule) -> bool:
-        """Whether a pin asks for the operators of the rule's family."""
-        return self._pin(rule) not in (None, LEAVE)
+        """Whether `--force` asks for the operators of the rule's family."""
+        return self._forced_of(rule) not in (None, LEAVE)
 
-    def pinned(self, rule: Rule) -> str:
-        """The operator that a pin wants of a rule, if there is one."""
-        pin = self._pin(rule)
-        return "" if pin is None or pin == LEAVE else pin
+    def forced_operator(self, rule: Rule) -> str:
+        """The operator that a forced choice wants of a rule, if there is one."""
+        wanted = self._forced_of(rule)
+        return "" if wanted is None or wanted == LEAVE else wanted
 
     def measures(self, rule: Rule) -> bool:
         """Whether sites of a rule are measured: there is a meter, and the rule's proof declares typical sizes."""
@@ -189,7 +189,7 @@ class Choices:
             self.unmeasured.setdefault(rule.name, {})[edit.name] = None
         estimate = None if free else self._estimate(edit)
         refused = estimate is not None and not estimate.worth_it
-        if estimate is not None or (free and self._pin(rule) is not None):
+        if estimate is not None or (free and self._forced_of(rule) is not None):
             makes = dict.fromkeys(full_name(node.domain, node.op_type) for node in edit.added)
             self._note(rule, ", ".join(makes), estimate, not refused, edit.match)
         return _slower(rule, estimate) if estimate is not None and refused else None
@@ -210,12 +210,12 @@ class Choices:
         shape_of = _shape_of(match) if rule.compared_by is None else rule.compared_by(match).get
         return self.costs.estimate(rule.name, shape_of, *([words(dtype)] if dtype is not None else []))
 
-    def _pin(self, rule: Rule) -> str | None:
-        return self.pins.get(rule.name, self.pins.get(rule.family)) if self.pins else None
+    def _forced_of(self, rule: Rule) -> str | None:
+        return self.forced.get(rule.name, self.forced.get(rule.family)) if self.forced else None
 
     def _free_of_cost(self, rule: Rule) -> bool:
-        pin = self._pin(rule)
-        return rule.name in self.always or (pin is not None and names_one(pin, rule.targets))
+        wanted = self._forced_of(rule)
+        return rule.name in self.always or (wanted is not None and names_one(wanted, rule.targets))
 
     def _note(self, rule: Rule, makes: str, estimate: Estimate | None, taken: bool, match: Match) -> None:
         key = (rule.name, makes, estimate, taken)
@@ -223,25 +223,25 @@ class Choices:
         choice.sites[match.root.name or "?"] = None
 
 
-def check_pins(pins: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]:
-    """Check that some rule can follow each pin, and return the pins unchanged.
+def check_forced(forced: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]:
+    """Check that some rule can follow each forced choice, and return the forced choices unchanged.
 
     Raises:
         PipelineError: There is no such family or rule, or none of its rules makes the operator.
     """
     rules = list(rules)
-    for name, pin in pins.items():
+    for name, wanted in forced.items():
         named = [rule for rule in rules if name in (rule.name, rule.family)]
         if not named:
             families = ", ".join(dict.fromkeys(rule.family for rule in rules))
-            raise PipelineError(f"pin {name}={pin}: there is no rule or family {name}; families are {families}")
+            raise PipelineError(f"force {name}={wanted}: there is no rule or family {name}; families are {families}")
         made = dict.fromkeys(operator for rule in named for operator in rule.targets)
-        if pin != LEAVE and not names_one(pin, made):
+        if wanted != LEAVE and not names_one(wanted, made):
             raise PipelineError(
-                f"pin {name}={pin}: no rule of {name} makes {pin}; they make {', '.join(made)}, and {LEAVE} leaves "
+                f"force {name}={wanted}: no rule of {name} makes {wanted}; they make {', '.join(made)}, and {LEAVE} leaves "
                 f"sites as they are"
             )
-    return dict(pins)
+    return dict(forced)
 
 
 def _shape_of(match: Match) -> ShapeOf:
@@ -263,16 +263,16 @@ def _slower(rule: Rule, estimate: Estimate) -> Refusal:
     return refuse("slower", Subject("rule", rule.name), found=str(estimate))
 
 
-def names_one(pin: str, operators: Collection[str]) -> bool:
-    """Whether a pin names one of these operators. A pin without a domain matches any; `ai.onnx` is the default domain."""
-    if pin.startswith(STANDARD):
-        return pin.removeprefix(STANDARD) in operators
-    return any(pin in (operator, operator.rpartition(".")[2]) for operator in operators)
+def names_one(wanted: str, operators: Collection[str]) -> bool:
+    """Whether a forced choice names one of these operators; without a domain it matches any, and `ai.onnx` is the default."""
+    if wanted.startswith(STANDARD):
+        return wanted.removeprefix(STANDARD) in operators
+    return any(wanted in (operator, operator.rpartition(".")[2]) for operator in operators)
 
 
-def _takes_away(pin: str, rule: Rule) -> bool:
-    """Whether the root of a rule's pattern may be the pinned operator, so that the rule would rewrite it."""
-    return pin.rpartition(".")[2] in rule.matcher.heads
+def _takes_away(wanted: str, rule: Rule) -> bool:
+    """Whether the root of a rule's pattern may be the forced operator, so that the rule would rewrite it."""
+    return wanted.rpartition(".")[2] in rule.matcher.heads
 
 
 def full_name(domain: str, op_type: str) -> str:

@@ -1,4 +1,4 @@
-"""The variants of a model that the tuner chooses from: results of several pass lists, pins and precisions.
+"""The variants of a model that the tuner chooses from: results of several pass lists, forced choices and precisions.
 
 Each is made when it is first asked for, pass lists that come to the same passes once, and only the one that is taken is verified
 in full: every trial compares outputs.
@@ -107,8 +107,8 @@ class Variants:
         """About how long it takes to make the model of a choice: as long as the usual one, but for lower precision; 0 if it is
         there."""
         name = str(choice[MODEL])
-        pins = {} if name == QUANTIZED else space.pins(choice)
-        if name == ORIGINAL or _key(name, pins) in self._made:
+        forced = {} if name == QUANTIZED else space.forced(choice)
+        if name == ORIGINAL or _key(name, forced) in self._made:
             return 0.0
         return self.least_search if name == QUANTIZED else self._seconds
 
@@ -133,18 +133,18 @@ class Variants:
 
     def of(self, space: Space, choice: Choice) -> Variant:
         """The variant of a choice."""
-        return self.get(str(choice[MODEL]), space.pins(choice))
+        return self.get(str(choice[MODEL]), space.forced(choice))
 
-    def get(self, name: str, pins: Mapping[str, str] | None = None) -> Variant:
-        """A variant by name, with pins of operators."""
-        pins = {} if name in (ORIGINAL, QUANTIZED) else dict(pins or {})
-        key = _key(name, pins)
+    def get(self, name: str, forced: Mapping[str, str] | None = None) -> Variant:
+        """A variant by name, with forced choices of operators."""
+        forced = {} if name in (ORIGINAL, QUANTIZED) else dict(forced or {})
+        key = _key(name, forced)
         if key not in self._made:
             self.progress(f"making the variant {name}")
             started = self.clock()
-            self._made[key] = self._make(name, pins)
+            self._made[key] = self._make(name, forced)
             seconds = self.clock() - started
-            if name == USUAL and not pins:
+            if name == USUAL and not forced:
                 self._seconds = seconds
             elif name == QUANTIZED:
                 self.searching = seconds
@@ -176,13 +176,13 @@ class Variants:
             return str(error)
         return "" if verdict.ok else f"the outputs of the variant {variant.name} differ from the original's"
 
-    def _make(self, name: str, pins: Mapping[str, str]) -> Variant:
+    def _make(self, name: str, forced: Mapping[str, str]) -> Variant:
         if name == ORIGINAL:
             options = replace(self.options, passes="disabled", level=None)
             return Variant(name, self.original, options, _digest(self.original))
         target = self.folder / f"{len(self._made)}.onnx"
         options = self._options_of(name)
-        options = options.with_(pins={**options.pins, **pins})
+        options = options.with_(force={**options.force, **forced})
         try:
             if name == QUANTIZED:
                 return self._quantized(target, options)
@@ -190,7 +190,7 @@ class Variants:
             result = optimize(self.original, plain, output=target, verify=None, loaded=False)
         except OrtfuseError as error:
             return Variant(name, self.original, options, failure=str(error))
-        if name == USUAL and not pins:
+        if name == USUAL and not forced:
             self._usual = result
         started = self.clock()
         content = _digest(target)
@@ -215,8 +215,8 @@ class Variants:
         return Variant(QUANTIZED, target, options, _digest(target))
 
 
-def _key(name: str, pins: Mapping[str, str]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    return name, tuple(sorted(pins.items()))
+def _key(name: str, forced: Mapping[str, str]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return name, tuple(sorted(forced.items()))
 
 
 def _digest(path: Path) -> str:

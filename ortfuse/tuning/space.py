@@ -25,7 +25,7 @@ THREADS = "intra_op_num_threads"
 PROVIDER = "provider"
 DISABLED = "disabled"
 
-_PIN = "pin."
+_FORCED = "pin."  # as studies of the past have it
 
 _PLAIN: Mapping[str, tuple[Value, ...]] = {
     "enable_cpu_mem_arena": (True, False),
@@ -60,7 +60,7 @@ class Space:
         cls,
         variants: Sequence[str],
         *,
-        pins: Mapping[str, Sequence[str]],
+        forced: Mapping[str, Sequence[str]],
         providers: Sequence[str],
         threads: int,
         processors: int,
@@ -71,7 +71,7 @@ class Space:
 
         Args:
             variants: The names of the variants of the model, the usual one first.
-            pins: The operators that the sites of each family may become, where there are several.
+            forced: The operators that the sites of each family may become, where there are several.
             providers: The providers that the runtime has.
             threads: The number of threads if it is given; 0 to search it.
             processors: How many processors there are.
@@ -79,7 +79,7 @@ class Space:
             settings: The settings that are recommended without a search.
         """
         dimensions: dict[str, tuple[Value, ...]] = {MODEL: tuple(variants)}
-        dimensions |= {_PIN + family: ("", *operators) for family, operators in pins.items()}
+        dimensions |= {_FORCED + family: ("", *operators) for family, operators in forced.items()}
         most = granted_processors() or processors
         counts = sorted({1, max(1, most // 2), most} - {0})
         if not threads and len(counts) > 1:
@@ -111,7 +111,7 @@ class Space:
         found: dict[str, Any] = {
             name: value
             for name, value in choice.items()
-            if name not in (MODEL, PROVIDER, DISABLED) and not name.startswith(_PIN) and value != usual[name]
+            if name not in (MODEL, PROVIDER, DISABLED) and not name.startswith(_FORCED) and value != usual[name]
         }
         if choice.get(PROVIDER, CPU) != CPU:
             found["providers"] = [choice[PROVIDER], CPU]
@@ -119,15 +119,17 @@ class Space:
             found["disabled_optimizers"] = [choice[DISABLED]]
         return found
 
-    def pins(self, choice: Choice) -> dict[str, str]:
-        """The pins of a choice."""
+    def forced(self, choice: Choice) -> dict[str, str]:
+        """The forced choices of a choice."""
         return {
-            name.removeprefix(_PIN): str(value) for name, value in choice.items() if name.startswith(_PIN) and value
+            name.removeprefix(_FORCED): str(value)
+            for name, value in choice.items()
+            if name.startswith(_FORCED) and value
         }
 
     def is_of_model(self, name: str) -> bool:
         """Whether a dimension says which model it is, and not how its session is opened."""
-        return name == MODEL or name.startswith(_PIN)
+        return name == MODEL or name.startswith(_FORCED)
 
     def model(self, choice: Choice) -> dict[str, Value]:
         """The part of a choice that says which model it is."""
@@ -135,4 +137,4 @@ class Space:
 
     def matters(self, name: str, choice: Choice) -> bool:
         """Whether a dimension makes a difference to the model of a choice."""
-        return not name.startswith(_PIN) or choice[MODEL] not in (ORIGINAL, QUANTIZED)
+        return not name.startswith(_FORCED) or choice[MODEL] not in (ORIGINAL, QUANTIZED)

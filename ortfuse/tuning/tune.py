@@ -226,7 +226,7 @@ def _space(variants: Variants, threads: int) -> Space:
     model = load(variants.get(names[0]).path)
     return Space.of(
         names,
-        pins=variants.alternatives(),
+        forced=variants.alternatives(),
         providers=onnxruntime.get_available_providers(),
         threads=threads,
         processors=os.cpu_count() or 1,

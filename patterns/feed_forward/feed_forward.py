@@ -1,8 +1,8 @@
-"""Fuse two linear layers with an activation between them if a pin asks for it.
+"""Fuse two linear layers with an activation between them if `--force` asks for it.
 
 ffn(x) = f(x W + a) V + b          f relu, gelu (by the error function or by tanh) or swish: Vaswani et al., arXiv:1706.03762
 
-They are no faster on the CPU, but other targets and tools look for them (`--pin ffn=FeedForwardGelu`). They are model-local
+They are no faster on the CPU, but other targets and tools look for them (`--force ffn=FeedForwardGelu`). They are model-local
 functions in the domain `ortfuse`: the runtime executes their bodies, and the file runs anywhere.
 """
 

@@ -1,8 +1,8 @@
-"""Fuse gated linear units (GLU, SwiGLU, GeGLU, ReGLU) if a pin asks for them.
+"""Fuse gated linear units (GLU, SwiGLU, GeGLU, ReGLU) if `--force` asks for them.
 
 glu(g, x) = sigmoid(g) x        swiglu(g, x) = swish(g) x        geglu(g, x) = gelu(g) x        reglu(g, x) = relu(g) x
 
-They are no faster on the CPU, but other targets and tools look for them (`--pin glu=SwiGLU`). The standard has SwiGLU from opset
+They are no faster on the CPU, but other targets look for them (`--force glu=SwiGLU`). The standard has SwiGLU from opset
 28 on, which runtimes do not have yet. So they are model-local functions in the domain `ortfuse`: the runtime executes their
 bodies, and the file runs anywhere. Gate and value may be halves of one MatMul, or two MatMuls.
 """

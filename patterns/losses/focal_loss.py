@@ -4,7 +4,7 @@ p = sigmoid(x)          far = p (1 - t) + (1 - p) t = 1 - p t - (1 - p) (1 - t)
 sigmoid_focal(x, t) = far^gamma e          times alpha t + beta (1 - t) where it is balanced, beta mostly 1 - alpha
 softmax_focal(x, labels) = (1 - exp(-e))^gamma e          e = cross_entropy(x, labels)
 
-ONNX has no operators for these. A pin asks for a function (`--pin focal=SigmoidFocalLoss`), and the runtime executes its body.
+ONNX has no operators for these. `--force focal=SigmoidFocalLoss` asks for a function, and the runtime executes its body.
 Exporters write the cross entropy e in several ways, which are infinite or NaN for different x; some labels may be ignored.
 Each of these forms has a function of the same name in a domain of its own.
 """

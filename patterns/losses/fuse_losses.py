@@ -5,7 +5,7 @@ nll(x, labels, w) = w[labels] nll(x, labels)          nll(x, labels, ignored) = 
 mean(nll) = sum(nll) / sum(w[labels], 1 without w, 0 where ignored)
 
 Each step is a rule: the loss of each label, its weight, the ignored labels, the sum, the mean. The operators have kernels in few
-builds. Elsewhere a pin asks for them (`--pin loss=SoftmaxCrossEntropyLoss`), and the runtime executes their definitions.
+builds. Elsewhere `--force` asks for them (`--force loss=SoftmaxCrossEntropyLoss`), and the runtime executes their definitions.
 
 Labels are taken to be numbers of classes, as the operators demand. GatherElements would count those below 0 from the end.
 """

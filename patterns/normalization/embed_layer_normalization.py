@@ -4,8 +4,8 @@ layernorm(words[ids] + positions[places] + kinds[segments]) = embed_layernorm(id
                                                                                         Devlin et al., arXiv:1810.04805
 
 The operator counts rows from the front, while Gather takes -1 for the last. Indices that may be negative get the number of rows
-added; those beyond either end fail on both sides. The rule runs if a pin asks for it,
-`--pin embedding=com.microsoft.EmbedLayerNormalization`: on the CPU it is no faster for short texts. Its mask counts the tokens,
+added; those beyond either end fail on both sides. The rule runs if `--force` asks for it,
+`--force embedding=com.microsoft.EmbedLayerNormalization`: on the CPU it is no faster for short texts. Its mask counts the tokens,
 and is left out, as no operator made here asks for that number.
 """
 

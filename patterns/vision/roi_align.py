@@ -8,7 +8,7 @@ resize(x[..., a:b, c:d]) = roialign(x, the same region, half a pixel further out
 Sample p of a region from s on, whose bins are t long, lies at s - 1/2 + (p + 1/2) t (Girshick, arXiv:1504.08083; He et al.,
 arXiv:1703.06870). A resized crop repeats its outer pixels for samples outside of it, but the operator reads the image around
 it. So all samples must lie inside. The operators are slower on the CPU, but other targets and tools look for them
-(`--pin roi=RoiAlign`). RoiAlign has a kernel from opset 16 to 21.
+(`--force roi=RoiAlign`). RoiAlign has a kernel from opset 16 to 21.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ def test_what_is_made_on_request_is_missed_by_none_but_those_who_ask_for_it() ->
     assert not [site for site in ortfuse.explain(BERT).missed if site.rule.startswith("ffn.")]
     sites = [site for site in ortfuse.explain(BERT, rules=["ffn"]).missed if site.refusal.code == "unasked"]
     assert len(sites) == 2
-    assert {site.refusal.remedy for site in sites} == {"it were asked for: --pin ffn=ortfuse.FeedForwardGelu"}
+    assert {site.refusal.remedy for site in sites} == {"it were asked for: --force ffn=ortfuse.FeedForwardGelu"}
 
 
 _SCORES = "t = Transpose<perm = [0, 1, 3, 2]>(k) p = MatMul(q, t) s = Mul(p, half)"

@@ -103,8 +103,8 @@ def test_all_sites_of_a_family_are_one_remark() -> None:
     assert "--max-opset 23 or more" in attention.text()
 
 
-def test_what_a_pin_leaves_is_told_as_that() -> None:
-    report = ortfuse.optimize(gelu(), pins={"gelu": "none"}).report
+def test_what_a_forced_choice_leaves_is_told_as_that() -> None:
+    report = ortfuse.optimize(gelu(), force={"gelu": "none"}).report
     assert report.remarks == []
 
 

@@ -30,7 +30,7 @@ def test_sites_that_cost_decided_against_are_told_although_their_nodes_are_other
     assert left.rule == "layernorm.add_to_skip_layer_normalization"
     assert len(left.sites) == 5
     assert "slower than what it replaces" in left.text()
-    assert "--pin layernorm=com.microsoft.SkipLayerNormalization takes it whatever it costs" in left.text()
+    assert "--force layernorm=com.microsoft.SkipLayerNormalization takes it whatever it costs" in left.text()
     assert dict(left.by) == {"ort.block_skip_layer_normalization_fusion": 5}
     assert "layernorm.add_to_skip_layer_normalization" not in found.absent
 

@@ -219,14 +219,14 @@ def test_swish_of_the_standard_is_one_operator_where_the_runtime_has_none(attrib
     )
     (node,) = ortfuse.optimize(original, verify="whole").model.graph.node
     assert (node.op_type, node.attribute[0].f) == ("QuickGelu", alpha)
-    (node,) = ortfuse.optimize(original, pins={"swish": "Swish"}).model.graph.node
+    (node,) = ortfuse.optimize(original, force={"swish": "Swish"}).model.graph.node
     assert node.op_type == "Swish"
 
 
-def test_swish_is_the_operator_of_the_standard_where_a_pin_asks_for_it() -> None:
+def test_swish_is_the_operator_of_the_standard_where_it_is_forced() -> None:
     original = onnx.parser.parse_model(
         '<ir_version: 9, opset_import: ["": 20]> g (float[n] x) => (float[n] y) { s = Sigmoid(x) y = Mul(x, s) }'
     )
     for pins, made in (({}, "QuickGelu"), ({"swish": "Swish"}, "Swish")):
-        result = ortfuse.optimize(original, pins=pins, verify="whole")
+        result = ortfuse.optimize(original, force=pins, verify="whole")
         assert [node.op_type for node in result.model.graph.node] == [made]

@@ -37,5 +37,5 @@ def test_values_first_are_left_where_more_would_be_transposed_than_it_is_worth()
     assert any("attention.sdpa_value_times_transposed_weights was not applied" in note for note in result.report.notes)
     assert result.explanation is not None
     assert not result.explanation.missed
-    pinned = ortfuse.optimize(block(64), pins={"attention": "Attention"}, verify="whole")
+    pinned = ortfuse.optimize(block(64), force={"attention": "Attention"}, verify="whole")
     assert operators(pinned).count("Attention") == 1

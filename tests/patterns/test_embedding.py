@@ -1,4 +1,4 @@
-"""Embeddings and their normalisation as one operator, which is made where a pin asks for it."""
+"""Embeddings and their normalisation as one operator, which is made where `--force` asks for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def model(body: str, kind: str = "int64") -> onnx.ModelProto:
 
 
 def operators(proto: onnx.ModelProto, pins: dict[str, str] | None = None) -> tuple[list[str], Any]:
-    result = ortfuse.optimize(proto, pins=pins or {}).model
+    result = ortfuse.optimize(proto, force=pins or {}).model
     return [node.op_type for node in result.graph.node if node.op_type != "Constant"], result
 
 
@@ -48,7 +48,7 @@ INPUTS = {
 
 @pytest.mark.parametrize("body", [BERT, DISTIL])
 @pytest.mark.parametrize("kind", ["int64", "int32"])
-def test_embeddings_are_one_operator_where_a_pin_asks_for_it(body: str, kind: str) -> None:
+def test_embeddings_are_one_operator_where_it_is_forced(body: str, kind: str) -> None:
     proto = model(body, kind)
     names, result = operators(proto, PIN)
     assert names.count("EmbedLayerNormalization") == 1

@@ -61,10 +61,10 @@ def calls(model: ir.Model) -> list[ir.Node]:
 
 @pytest.mark.parametrize("form", ENTROPIES)
 @pytest.mark.parametrize("focus", [FOCUS, OTHER_FOCUS])
-def test_a_focal_loss_is_a_function_where_it_is_pinned(form: str, focus: str) -> None:
+def test_a_focal_loss_is_a_function_where_it_is_forced(form: str, focus: str) -> None:
     before = sigmoid_loss(ENTROPIES[form], focus)
     assert not calls(optimised(before))
-    after = optimised(before, pins={"focal": "SigmoidFocalLoss"})
+    after = optimised(before, force={"focal": "SigmoidFocalLoss"})
     assert ops(after) == "SigmoidFocalLoss ReduceMean"
     (call,) = calls(after)
     assert call.domain == ".".join(filter(None, ("ortfuse.losses", form, "balanced")))
@@ -79,7 +79,7 @@ def test_a_focal_loss_is_a_function_where_it_is_pinned(form: str, focus: str) ->
 @pytest.mark.parametrize("opset", [13, 17, 21])
 def test_a_loss_that_is_not_balanced_in_models_of_any_opset(opset: int) -> None:
     before = sigmoid_loss(STABLE, end="y = ReduceSum<keepdims=0>(fe)", opset=opset)
-    after = optimised(before, pins={"focal": "SigmoidFocalLoss"})
+    after = optimised(before, force={"focal": "SigmoidFocalLoss"})
     assert ops(after) == "SigmoidFocalLoss ReduceSum"
     same(before, after, of_sigmoid())
 
@@ -88,7 +88,7 @@ def test_a_loss_that_is_not_balanced_in_models_of_any_opset(opset: int) -> None:
                                                  (OPERATOR, "ortfuse.losses.ignoring")])  # fmt: skip
 def test_a_focal_loss_of_many_classes(entropy: str, domain: str) -> None:
     before = softmax_loss(entropy)
-    after = optimised(before, pins={"focal": "SoftmaxFocalLoss"})
+    after = optimised(before, force={"focal": "SoftmaxFocalLoss"})
     assert [call.domain for call in calls(after)] == [domain]
     same(before, after, {"x": numbers(6, 4), "labels": np.array([3, 1, 0, 2, 1, 2])})
 
@@ -98,9 +98,9 @@ def test_a_focal_loss_of_many_classes(entropy: str, domain: str) -> None:
 )
 def test_a_function_that_was_not_asked_for_is_spelled_out(loss: ir.Model) -> None:
     pinned = "SoftmaxFocalLoss" if "LogSoftmax" in ops(loss) else "SigmoidFocalLoss"
-    named = optimised(loss, pins={"focal": pinned})
+    named = optimised(loss, force={"focal": pinned})
     (call,) = calls(named)
-    assert calls(optimised(named)), "what a pin made stays"
+    assert calls(optimised(named)), "a forced choice stays"
     call.metadata_props.clear()
     after = optimised(named)
     assert not calls(after)
@@ -127,7 +127,7 @@ def test_what_is_nearly_a_focal_loss_is_none(old: str, new: str) -> None:
     before = parse(f"""<ir_version: 8, opset_import: ["": 17]> g (float[n,5] x, float[n,5] t) => (float y)
         <float one = {{1.0}}, float gamma = {{2.0}}, float quarter = {{0.25}}, float rest = {{0.75}}>
         {{ {text.replace(old, new)} }}""")
-    after = optimised(before, pins={"focal": "SigmoidFocalLoss"})
+    after = optimised(before, force={"focal": "SigmoidFocalLoss"})
     for call in calls(after):
         assert call.domain == "ortfuse.losses"  # without what is not balanced
     same(before, after, of_sigmoid())

@@ -1,4 +1,4 @@
-"""Gated linear units and merged products where pins ask for them: on gated layers as exporters write them."""
+"""Gated linear units and merged products where `--force` asks for them: on gated layers as exporters write them."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def layer(gate: str, products: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("products", PRODUCTS)
 @pytest.mark.parametrize("gate", GATES)
-def test_gates_are_the_pinned_operator(gate: str, products: str) -> None:
+def test_gates_are_the_forced_operator(gate: str, products: str) -> None:
     model = layer(gate, products)
-    result = ortfuse.optimize(model, pins={"glu": gate})
+    result = ortfuse.optimize(model, force={"glu": gate})
     assert sorted(operators(result, nested=False)) == sorted(
         [gate, "MatMul", "MatMul", "MatMul" if products == "products" else "Split"]
     )
@@ -71,7 +71,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_two_layers_with_an_activation_are_the_pinned_operator(kind: str) -> None:
+def test_two_layers_with_an_activation_are_the_forced_operator(kind: str) -> None:
     activation, *biases = LAYERS[kind]
     first = "r = MatMul(x, a) g = Add(r, first)" if biases[0] else "g = MatMul(x, a)"
     last = "q = MatMul(f, c) y = Add(q, last)" if biases[1] else "y = MatMul(f, c)"
@@ -80,7 +80,7 @@ def test_two_layers_with_an_activation_are_the_pinned_operator(kind: str) -> Non
         f"""<ir_version: 8, opset_import: ["" : 17]> g (float[n, 3, 4] x) => (float[n, 3, 4] y) <{WEIGHTS}, {NUMBERS}, {vectors}>
         {{ {first} {activation} {last} }}"""
     )
-    result = ortfuse.optimize(model, pins={"ffn": kind}, verify="whole")
+    result = ortfuse.optimize(model, force={"ffn": kind}, verify="whole")
     assert sorted(operators(result, nested=False)) == [kind]
     assert kind not in operators(ortfuse.optimize(model), nested=False)
 
@@ -93,7 +93,7 @@ def test_two_layers_that_are_added_to_their_input_are_too(biased: bool) -> None:
         f"""<ir_version: 8, opset_import: ["" : 17]> g (float[n, 3, 4] x) => (float[n, 3, 4] y) <{WEIGHTS}, {NUMBERS}, {vectors}>
         {{ r = MatMul(x, a) g = Add(r, first) f = Relu(g) q = MatMul(f, c) {after} }}"""
     )
-    result = ortfuse.optimize(model, pins={"ffn": "FeedForwardRelu"}, verify="whole")
+    result = ortfuse.optimize(model, force={"ffn": "FeedForwardRelu"}, verify="whole")
     assert sorted(operators(result, nested=False)) == ["Add", "FeedForwardRelu"]
 
 
@@ -105,7 +105,7 @@ def test_so_are_two_layers_on_two_axes(kind: str) -> None:
         f"""<ir_version: 8, opset_import: ["" : 17]> g (float[n, 6] x) => (float[n, 6] y) <{WEIGHTS}, {NUMBERS}, {vectors}>
         {{ g = Gemm<transB = 1>(x, a, first) {LAYERS[kind][0]} y = Gemm<transB = 1>(f, c, last) }}"""
     )
-    assert sorted(operators(ortfuse.optimize(model, pins={"ffn": kind}, verify="whole"), nested=False)) == [kind]
+    assert sorted(operators(ortfuse.optimize(model, force={"ffn": kind}, verify="whole"), nested=False)) == [kind]
 
 
 def test_without_a_pin_none_is_made() -> None:
@@ -113,21 +113,21 @@ def test_without_a_pin_none_is_made() -> None:
 
 
 def test_a_pin_merges_products_of_one_input() -> None:
-    result = ortfuse.optimize(layer("SwiGLU", "products"), pins={"horizontal_matmul_fusion": "Split"}, verify="whole")
+    result = ortfuse.optimize(layer("SwiGLU", "products"), force={"horizontal_matmul_fusion": "Split"}, verify="whole")
     assert sorted(operators(result, nested=False)) == ["MatMul", "MatMul", "Mul", "QuickGelu", "Split"]
     assert any("2 products of one input are one" in note for note in result.report.notes)
 
 
 def test_pins_of_passes_name_what_those_make() -> None:
     with pytest.raises(PipelineError, match="horizontal_matmul_fusion makes MatMul, Split"):
-        ortfuse.PassManager(ortfuse.Options(pins={"horizontal_matmul_fusion": "Gemm"}))
+        ortfuse.PassManager(ortfuse.Options(force={"horizontal_matmul_fusion": "Gemm"}))
     model = layer("SwiGLU", "products")
-    nothing = ortfuse.optimize(layer("SwiGLU", "halves"), pins={"horizontal_matmul_fusion": "Split"})
-    assert [line for pin in nothing.pins for line in pin.lines()] == [
-        "pin horizontal_matmul_fusion=Split: no site of it"
+    nothing = ortfuse.optimize(layer("SwiGLU", "halves"), force={"horizontal_matmul_fusion": "Split"})
+    assert [line for pin in nothing.forced for line in pin.lines()] == [
+        "forced horizontal_matmul_fusion=Split: no site of it"
     ]
     assert "Split" not in sorted(
-        operators(ortfuse.optimize(model, pins={"horizontal_matmul_fusion": "none"}), nested=False)
+        operators(ortfuse.optimize(model, force={"horizontal_matmul_fusion": "none"}), nested=False)
     )
 
 
@@ -147,13 +147,13 @@ OLD = f"""<ir_version: 7, opset_import: ["" : OPSET]> g (float[n, 3, 4] x) => (f
         ("y = MatMul(f, c)", ("ffn", "FeedForwardGelu"), ["FeedForwardGelu"]),
     ],
 )
-def test_old_models_are_raised_to_the_opset_in_which_the_pinned_operator_is_defined(
+def test_old_models_are_raised_to_the_opset_in_which_the_forced_operator_is_defined(
     opset: int, rest: str, pin: tuple[str, str], found: list[str]
 ) -> None:
     text = OLD.replace("OPSET", str(opset)).replace("REST", rest).replace("bias>", f"{_weight('k0', 1, 6)}>")
     model = onnx.parser.parse_model(text.replace("float[1, 6] k0", "float[6] k0"))
-    result = ortfuse.optimize(model, pins=dict([pin]), verify="whole")
+    result = ortfuse.optimize(model, force=dict([pin]), verify="whole")
     assert sorted(operators(result, nested=False)) == found
     assert result.model.opset_import[0].version == max(opset, 15)
-    kept = ortfuse.optimize(model, pins=dict([pin]), max_opset=opset)
+    kept = ortfuse.optimize(model, force=dict([pin]), max_opset=opset)
     assert (pin[1] in operators(kept, nested=False)) == (opset >= 15)

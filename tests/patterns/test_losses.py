@@ -102,11 +102,11 @@ COLUMNS = [
 
 
 @pytest.mark.parametrize("body", [KEPT, WEIGHTED, OUTSIDE, *COLUMNS])
-def test_cross_entropy_is_recognised_where_it_is_pinned_or_has_a_kernel(body: str) -> None:
+def test_cross_entropy_is_recognised_where_it_is_forced_or_has_a_kernel(body: str) -> None:
     before = loss(body)
     assert "Loss" not in ops(optimised(before))
     inputs = {"x": numbers(5, 4), "labels": np.array([3, 2, 0, 1, 2])}
-    for options in ({"pins": PIN}, {"target": with_kernels()}):
+    for options in ({"force": PIN}, {"target": with_kernels()}):
         after = optimised(before, **options)
         assert ops(after) == "SoftmaxCrossEntropyLoss"
         same(before, after, inputs)
@@ -115,12 +115,12 @@ def test_cross_entropy_is_recognised_where_it_is_pinned_or_has_a_kernel(body: st
 def test_an_operator_with_a_kernel_is_not_spelled_out() -> None:
     before = loss("y = SoftmaxCrossEntropyLoss(x, labels)")
     assert ops(optimised(before, target=with_kernels())) == "SoftmaxCrossEntropyLoss"
-    assert ops(optimised(before, pins={"loss": "none"})) == "SoftmaxCrossEntropyLoss"
+    assert ops(optimised(before, force={"loss": "none"})) == "SoftmaxCrossEntropyLoss"
 
 
-def test_what_one_rule_was_pinned_to_make_another_does_not_spell_out() -> None:
+def test_what_one_rule_was_forced_to_make_another_does_not_spell_out() -> None:
     body = "u = Unsqueeze(labels, one) g = GatherElements<axis=1>(x, u) q = Squeeze(g, one) y = Neg(q)"
-    after = optimised(loss(body, result="[n]"), pins={"loss.nll": "NegativeLogLikelihoodLoss"})
+    after = optimised(loss(body, result="[n]"), force={"loss.nll": "NegativeLogLikelihoodLoss"})
     assert ops(after) == "NegativeLogLikelihoodLoss"
 
 
@@ -138,14 +138,14 @@ def test_what_is_nearly_a_loss_is_none(change: tuple[str, ...]) -> None:
     for old, new in zip(change[::2], change[1::2], strict=True):
         body = body.replace(old, new)
     before = loss(body)
-    after = optimised(before, pins=PIN)
+    after = optimised(before, force=PIN)
     assert ops(after) != "SoftmaxCrossEntropyLoss"
     same(before, after, {"x": numbers(5, 4), "labels": np.array([3, 2, 0, 1, 2])})
 
 
 def test_means_over_one_axis_of_a_column_are_no_mean_of_all() -> None:
     before = loss(PICKED + "m = ReduceMean<axes=[1], keepdims=0>(g) y = Neg(m)", result="[n]")
-    after = optimised(before, pins=PIN)
+    after = optimised(before, force=PIN)
     same(before, after, {"x": numbers(5, 4), "labels": np.array([3, 2, 0, 1, 2])})
 
 
@@ -154,6 +154,6 @@ def test_the_part_of_a_smoothed_loss_that_is_of_the_labels_is_recognised(factor:
     before = loss(f"""l = LogSoftmax<axis=1>(x) u = Unsqueeze(labels, one) k = GatherElements<axis=1>(l, u) p = Squeeze(k, one)
         part = Constant<value_float=-0.9>() minus_two = Constant<value_float=-2.0>() n = {factor}
         m = ReduceMean<axes=[1], keepdims=0>(l) tenth = Constant<value_float=-0.1>() r = Mul(m, tenth) y = Add(n, r)""")
-    after = optimised(before, pins=PIN)
+    after = optimised(before, force=PIN)
     assert ops(after).startswith("SoftmaxCrossEntropyLoss")
     same(before, after, {"x": numbers(5, 4), "labels": np.array([3, 2, 0, 1, 2])})

@@ -1,4 +1,4 @@
-"""Crops at known places that are pooled or resized: what a pin makes of them, and which are left alone."""
+"""Crops at known places that are pooled or resized: the operators that `--force` makes of them, and which are left alone."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ SIZED = 'y = Resize<mode = "linear", coordinate_transformation_mode = "{}">(c, n
     ],
 )
 @pytest.mark.parametrize("place", [("1, 2", "9, 12"), ("-8, -13", "9223372036854775807, -1")])
-def test_a_pin_makes_regions_of_crops(then: str, made: str, place: tuple[str, str]) -> None:
+def test_a_forced_choice_makes_regions_of_crops(then: str, made: str, place: tuple[str, str]) -> None:
     before = cropped(then, *place)
     assert made not in ops(ortfuse.optimize(before.clone()).model)
-    after = ortfuse.optimize(before.clone(), pins={"roi": made}).model
+    after = ortfuse.optimize(before.clone(), force={"roi": made}).model
     assert ops(after) == f"Abs {made}"
     assert verify(before, after).ok
     same(before, after, {"x": floats(2, 3, 10, 13)})
@@ -67,6 +67,6 @@ def test_regions_that_are_joined_are_those_of_one_operator(samples: int) -> None
     ids=["images of an open number", "windows overlap", "windows are oblong", "enlarged", "cubic"],
 )
 def test_what_is_no_region_stays(before: ir.Model) -> None:
-    after = ortfuse.optimize(before.clone(), pins={"roi": "RoiAlign"}).model
+    after = ortfuse.optimize(before.clone(), force={"roi": "RoiAlign"}).model
     assert "RoiAlign" not in ops(after)
     assert verify(before, after).ok

@@ -1,4 +1,4 @@
-"""What a pin or a rule of the user's own makes stays, whatever else the pipeline does, and sites are counted in the result."""
+"""Operators that a forced choice or a rule of the user's own makes stay, whatever else the pipeline does, and sites are counted in the result."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ FUSED = rule(
 
 @pytest.mark.parametrize("name", ["layernorm.add_to_skip_layer_normalization", "layernorm"])
 def test_what_a_pin_asks_for_stays(name: str) -> None:
-    result = ortfuse.optimize(model_of(NORM), pins={name: SKIP})
+    result = ortfuse.optimize(model_of(NORM), force={name: SKIP})
     assert operators(result) == ["SkipLayerNormalization", "Tanh"]
-    assert [pin.followed for pin in result.pins] == [("l",)]
+    assert [pin.followed for pin in result.forced] == [("l",)]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_what_a_rule_of_onnxscript_makes_stays(checked: bool) -> None:
 
 
 def test_another_run_has_pins_of_its_own() -> None:
-    first = ortfuse.optimize(model_of(NORM), pins={"layernorm.add_to_skip_layer_normalization": SKIP})
+    first = ortfuse.optimize(model_of(NORM), force={"layernorm.add_to_skip_layer_normalization": SKIP})
     assert "SkipLayerNormalization" not in operators(ortfuse.optimize(first.model))
 
 

@@ -177,7 +177,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 COMMANDS = [
     "optimize {} -o r.onnx --verify --explain --report p.html --json j.json",
-    "optimize {} --verify=sites --pin activation=none",
+    "optimize {} --verify=sites --force activation=none",
     "convert {} -o r.onnx",
     "verify {} other.onnx",
     "diff {} other.onnx --report p.html",

@@ -13,7 +13,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Pattern, ms, op, var
 from ortfuse.targets import CostTable, Estimate
 from ortfuse.targets.costs import Measured
-from ortfuse.transforms import Choices, RulePass, check_pins
+from ortfuse.transforms import Choices, RulePass, check_forced
 from ortfuse.transforms.profitability import Choice
 
 x = var("x")
@@ -81,20 +81,20 @@ def test_rules_can_be_applied_whatever_they_cost() -> None:
 
 @pytest.mark.parametrize("name", ["swish", "swish.plain"])
 @pytest.mark.parametrize("pin", ["QuickGelu", "com.microsoft.QuickGelu"])
-def test_a_pinned_operator_is_taken_whatever_it_costs(name: str, pin: str) -> None:
+def test_a_forced_operator_is_taken_whatever_it_costs(name: str, pin: str) -> None:
     choices = Choices(_table(_1x16x768=0.5).costs, {name: pin})
     found, choices = _run(TEXT.format(16), SWISH, BACK, choices=choices)
     assert found == ["QuickGelu"], "and what would take it away again is not applied"
     assert [(choice.rule, choice.taken, choice.estimate) for choice in choices.list()] == [("swish.plain", True, None)]
 
 
-def test_a_pin_picks_among_the_replacements() -> None:
+def test_a_forced_choice_picks_among_the_replacements() -> None:
     assert _run(NEG, TWICE, choices=Choices())[0] == ["Identity"]
-    assert _run(NEG, TWICE, choices=Choices(pins={"neg": "Abs"}))[0] == ["Neg", "Abs"]
+    assert _run(NEG, TWICE, choices=Choices(forced={"neg": "Abs"}))[0] == ["Neg", "Abs"]
 
 
 def test_a_family_can_be_left_alone() -> None:
-    assert _run(TEXT.format(128), SWISH, choices=Choices(pins={"swish": "none"}))[0] == ["Sigmoid", "Mul"]
+    assert _run(TEXT.format(128), SWISH, choices=Choices(forced={"swish": "none"}))[0] == ["Sigmoid", "Mul"]
 
 
 def test_the_fastest_of_several_replacements_is_taken() -> None:
@@ -168,9 +168,9 @@ def test_a_model_without_anything_to_measure_is_said_to_be_one() -> None:
         ({"gelu": "Gelu"}, "there is no rule or family gelu; families are swish"),
     ],
 )
-def test_pins_that_nothing_can_follow_are_refused(pins: dict[str, str], message: str) -> None:
+def test_forced_choices_that_nothing_can_follow_are_refused(pins: dict[str, str], message: str) -> None:
     with pytest.raises(PipelineError, match=message):
-        check_pins(pins, [SWISH, BACK])
+        check_forced(pins, [SWISH, BACK])
 
 
 @pytest.mark.parametrize(
@@ -181,5 +181,5 @@ def test_a_loss_within_the_noise_is_called_that(speedup: float, taken: bool, dec
     assert Choice("conv.fuse_relu", "FusedConv", Estimate(speedup, "x 1x3x8x8", "a table"), taken).decision == decision
 
 
-def test_a_pinned_choice_has_no_measurement() -> None:
+def test_a_forced_choice_has_no_measurement() -> None:
     assert Choice("conv.fuse_relu", "FusedConv", None, True).decision == "taken"

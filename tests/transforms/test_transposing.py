@@ -41,13 +41,13 @@ def test_the_report_says_where_and_why() -> None:
     result = ortfuse.optimize(attention("49"))
     (note,) = [note for note in result.report.notes if note.startswith("attention.sdpa was not applied at ")]
     assert "to be transposed" in note
-    assert "--pin takes it whatever it costs" in note
+    assert "--force takes it whatever it costs" in note
     found = ortfuse.explain(attention("49"), ["attention.sdpa"])
     assert "9408 elements would be transposed that MatMul reads as they are" in found.missed[0].refusal.reason
 
 
-def test_a_pin_takes_it_whatever_is_transposed() -> None:
-    assert "Attention" in operators(attention("49"), pins={"attention": "Attention"})
+def test_a_forced_choice_takes_it_whatever_is_transposed() -> None:
+    assert "Attention" in operators(attention("49"), force={"attention": "Attention"})
 
 
 def test_rows_that_lie_as_attention_reads_them_cost_nothing() -> None:

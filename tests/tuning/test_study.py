@@ -18,7 +18,7 @@ from ortfuse.tuning.study import no_other_search
 
 SPACE = Space.of(
     ["all", "basic", "original"],
-    pins={"gelu": ["com.microsoft.FastGelu", "none"]},
+    forced={"gelu": ["com.microsoft.FastGelu", "none"]},
     providers=["CPUExecutionProvider"],
     threads=2,
     processors=4,
@@ -248,7 +248,7 @@ def test_a_file_that_cannot_hold_trials_is_named(tmp_path: Path) -> None:
 def test_settings_of_a_choice_are_those_that_are_not_usual() -> None:
     choice = {**SPACE.usual, "enable_mem_reuse": False, "disabled": "NchwcTransformer", "pin.gelu": "none"}
     assert SPACE.settings(choice) == {"enable_mem_reuse": False, "disabled_optimizers": ["NchwcTransformer"]}
-    assert SPACE.pins(choice) == {"gelu": "none"}
+    assert SPACE.forced(choice) == {"gelu": "none"}
 
 
 def test_a_file_that_takes_no_more_trials_is_named(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ LONGEST_REASON = 240
 def show_result(console: Console, result: Result, *, offered: bool = True) -> None:
     """Print the complete result of `ortfuse optimize`; where none was written, it may be `offered` to be."""
     show_report(console, result.report, result.file_bytes)
-    for line in (line for pin in result.pins for line in pin.lines()):
+    for line in (line for wanted in result.forced for line in wanted.lines()):
         console.print(line, markup=False, highlight=False)
     if result.verdict is not None:
         show_verdict(console, result.verdict)
@@ -131,7 +131,7 @@ def show_choices(console: Console, choices: Iterable[Choice]) -> None:
             Names(choice.rule),
             Names(choice.makes),
             f"{known.speedup:.2f}" if known else "",
-            known.sizes if known else "pinned",
+            known.sizes if known else "forced",
             str(len(choice.sites)),
             choice.decision,
         )
@@ -178,7 +178,7 @@ def show_explanation(console: Console, found: Explanation) -> None:
     """Print the fused sites in a table, then the nearest misses, one paragraph each."""
     made = Table(title="Fused", title_justify="left")
     made.add_column("rule", no_wrap=True)
-    for heading in ("site", "made", "stands for"):
+    for heading in ("site", "made", "replaces"):
         made.add_column(heading, overflow="fold")
     for site in found.fused:
         made.add_row(site.rule, Names(site.site), Names(", ".join(site.operators)), Names(_originals(site.nodes)))

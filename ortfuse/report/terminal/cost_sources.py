@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 
 def sources_of_costs(choices: Iterable[Choice]) -> str:
-    """The tables of costs that decided, each once; empty if every choice was pinned."""
+    """The tables of costs that decided, each once; empty if every choice was forced."""
     sources = dict.fromkeys(choice.estimate.source for choice in choices if choice.estimate is not None)
     return f"Costs: {'; '.join(sources)}" if sources else ""

@@ -5,8 +5,8 @@
 
 for MatMul and for Gemm that neither scales nor transposes `x`. On the CPU one wide product is as fast as several narrower
 ones, and the split costs a copy, so that no pass list has this pass; it is meant for short inputs on targets where starting
-a kernel is dear, and for kernels that take packed weights. A pin asks for it
-(`--pin horizontal_matmul_fusion=Split`), as does its name.
+a kernel is dear, and for kernels that take packed weights. `--force horizontal_matmul_fusion=Split`
+asks for it, as does its name.
 
 Left alone: weights that are used elsewhere too, which would be stored twice; products in different graphs.
 """

@@ -1,4 +1,4 @@
-"""What became of the user's pins: at which sites they were followed, and what stood in the way at the others."""
+"""Outcomes of the user's forced choices: the sites where they were followed, and the obstacles at the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.traits import PLAIN
 from ortfuse.pipeline import Catalogue, RunReport
-from ortfuse.pipeline.forced_choices import following, is_pass, pinned_rules
+from ortfuse.pipeline.forced_choices import following, forced_rules, is_pass
 from ortfuse.rewrite import Exactness, NearMiss, Rule
 from ortfuse.targets import Quirk
 from ortfuse.transforms import LEAVE, names_one
@@ -21,15 +21,15 @@ MOST_SITES = 3
 
 
 @dataclass(frozen=True)
-class PinOutcome:
+class ForcedOutcome:
     """What became of a pin.
 
     Attributes:
         name: The family or rule.
         operator: What its sites were to become, or `none`.
-        followed: The sites that became that, or that a pin to `none` left as they are.
+        followed: The sites that became that, or that a forced choice to `none` left as they are.
         otherwise: For each other site of the family: what it is now, and why.
-        absent: Why the pin had no site; empty if it had one.
+        absent: Why the forced choice had no site; empty if it had one.
     """
 
     name: str
@@ -40,14 +40,14 @@ class PinOutcome:
 
     def lines(self) -> list[str]:
         """The outcome in words; sites with the same reason share a line."""
-        pin = f"pin {self.name}={self.operator}"
-        found = [f"{pin}: {self.absent}"] if self.absent else []
+        wanted = f"forced {self.name}={self.operator}"
+        found = [f"{wanted}: {self.absent}"] if self.absent else []
         if self.followed:
-            found.append(f"{pin}: followed at {_listed(self.followed)}")
+            found.append(f"{wanted}: followed at {_listed(self.followed)}")
         reasons: dict[str, list[str]] = {}
         for site, why in self.otherwise.items():
             reasons.setdefault(why.replace(f"'{site}'", "it"), []).append(site)
-        return found + [f"{pin}: NOT followed at {_listed(sites)}: {why}" for why, sites in reasons.items()]
+        return found + [f"{wanted}: NOT followed at {_listed(sites)}: {why}" for why, sites in reasons.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """The outcome as data for JSON."""
@@ -57,20 +57,20 @@ class PinOutcome:
         }  # fmt: skip
 
 
-def pin_outcomes(
-    pins: Mapping[str, str],
+def forced_outcomes(
+    forced: Mapping[str, str],
     model: ir.Model,
     report: RunReport,
     catalogue: Catalogue,
     *,
     approximate: bool,
     quirks: frozenset[Quirk],
-) -> tuple[PinOutcome, ...]:
+) -> tuple[ForcedOutcome, ...]:
     """What became of each pin.
 
     Args:
-        pins: The pins.
-        model: The result of a run that recorded the near misses of the rules that the pins are about.
+        forced: The forced choices.
+        model: The result of a run that recorded the near misses of the rules that the forced choices are about.
         report: The report of that run.
         catalogue: The rules that the run could apply.
         approximate: Whether approximations were allowed.
@@ -79,32 +79,32 @@ def pin_outcomes(
     rules = list(catalogue.rules())
     idle = _idle(report, catalogue, approximate, quirks)
     return tuple(
-        _of_pass(name, pin, report)
+        _of_pass(name, wanted, report)
         if is_pass(name)
         else _left(name, report)
-        if pin == LEAVE
-        else _outcome(name, pin, model, report, catalogue, following(rules, name, pin), idle)
-        for name, pin in pins.items()
+        if wanted == LEAVE
+        else _outcome(name, wanted, model, report, catalogue, following(rules, name, wanted), idle)
+        for name, wanted in forced.items()
     )
 
 
-def _of_pass(name: str, pin: str, report: RunReport) -> PinOutcome:
-    """The outcome of a pin that asks for a pass, whose notes say what it did."""
-    absent = "" if pin == LEAVE or report.log.changes[name] else "no site of it"
+def _of_pass(name: str, wanted: str, report: RunReport) -> ForcedOutcome:
+    """The outcome of a forced choice that asks for a pass, whose notes say what it did."""
+    absent = "" if wanted == LEAVE or report.log.changes[name] else "no site of it"
     otherwise = {site: str(refusal) for (author, site), refusal in report.log.refused.items() if author == name}
-    return PinOutcome(name, pin, (), otherwise, absent)
+    return ForcedOutcome(name, wanted, (), otherwise, absent)
 
 
 def _outcome(
     name: str,
-    pin: str,
+    wanted: str,
     model: ir.Model,
     report: RunReport,
     catalogue: Catalogue,
     makers: Sequence[Rule],
     idle: Mapping[str, str],
-) -> PinOutcome:
-    family = [rule.name for rule in pinned_rules(list(catalogue.rules()), name)]
+) -> ForcedOutcome:
+    family = [rule.name for rule in forced_rules(list(catalogue.rules()), name)]
     at_work = [rule.name for rule in makers if rule.name not in idle]
     why_idle = list(dict.fromkeys(idle[rule.name] for rule in makers if rule.name in idle))
     followed: list[str] = []
@@ -112,7 +112,7 @@ def _outcome(
     for (rule, originals), nodes in fused_nodes(model, family).items():
         site, made = nodes[-1].outputs[0].name or "?", [_full_name(node) for node in nodes]
         telling = [operator for operator in dict.fromkeys(made) if operator.rpartition(".")[2] not in PLAIN]
-        if names_one(pin, made):
+        if names_one(wanted, made):
             followed.append(site)
         elif telling:
             why = _stopped(nodes, originals.split(";"), report, at_work) if at_work else []
@@ -122,9 +122,9 @@ def _outcome(
         why = [miss.refusal.reason] if at_work else []
         otherwise.setdefault(miss.site, f"left as it was: {'; '.join([*why, *why_idle])}")
     if followed or otherwise:
-        return PinOutcome(name, pin, tuple(followed), otherwise)
+        return ForcedOutcome(name, wanted, tuple(followed), otherwise)
     reasons = why_idle if not at_work else list(dict.fromkeys(found.absent.values()))
-    return PinOutcome(name, pin, (), {}, "; ".join(reasons) or "no site of it")
+    return ForcedOutcome(name, wanted, (), {}, "; ".join(reasons) or "no site of it")
 
 
 def _full_name(node: ir.Node) -> str:
@@ -132,7 +132,7 @@ def _full_name(node: ir.Node) -> str:
 
 
 def _stopped(nodes: Sequence[ir.Node], originals: Sequence[str], report: RunReport, makers: Sequence[str]) -> list[str]:
-    """What stopped each of the rules that would have followed the pin at a site that another rule fused."""
+    """What stopped each of the rules that would have followed the forced choice at a site that another rule fused."""
     values = {output.name for node in nodes for output in node.outputs}
     nearest: dict[str, NearMiss] = {}
     for miss in report.misses:
@@ -146,14 +146,14 @@ def _stopped(nodes: Sequence[ir.Node], originals: Sequence[str], report: RunRepo
     return reasons or [f"it is not what {' or '.join(makers)} looks for"]
 
 
-def _left(name: str, report: RunReport) -> PinOutcome:
-    """The outcome of a pin to `none`, which holds wherever a rule would have been applied."""
+def _left(name: str, report: RunReport) -> ForcedOutcome:
+    """The outcome of a forced choice to `none`, which holds wherever a rule would have been applied."""
     sites = dict.fromkeys(
         miss.site
         for miss in report.misses
         if miss.refusal.code == "pinned" and miss.stands and name in (miss.rule, miss.rule.partition(".")[0])
     )
-    return PinOutcome(name, LEAVE, tuple(sites), {}, "" if sites else "no site of it")
+    return ForcedOutcome(name, LEAVE, tuple(sites), {}, "" if sites else "no site of it")
 
 
 def _idle(report: RunReport, catalogue: Catalogue, approximate: bool, quirks: frozenset[Quirk]) -> dict[str, str]:

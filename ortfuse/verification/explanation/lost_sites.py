@@ -82,8 +82,8 @@ def _by_cost(report: RunReport, chosen: Mapping[str, Rule], told: Collection[tup
                 if taker:
                     by[taker] = by.get(taker, 0) + 1
             reason = refuse("slower", Subject("rule", name), found=str(choice.estimate)).reason
-            pin = "" if "," in choice.makes else f" {name.partition('.')[0]}={choice.makes}"
-            yield Taken(name, tuple(dict.fromkeys(sites)), by, reason, f"--pin{pin} takes it whatever it costs")
+            wanted = "" if "," in choice.makes else f" {name.partition('.')[0]}={choice.makes}"
+            yield Taken(name, tuple(dict.fromkeys(sites)), by, reason, f"--force{wanted} takes it whatever it costs")
 
 
 def _last_at(site: str, events: Iterable[Event], rule: str) -> str:

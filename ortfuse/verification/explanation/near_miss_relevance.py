@@ -67,7 +67,7 @@ class Nearness:
             return False
         if miss.refusal.code in POINTLESS:
             return False
-        # What nobody asked for is not missing; where a pin asks for it and is not followed, that is told by itself.
+        # What nobody asked for is not missing; where `--force` asks for it and is not followed, that is told by itself.
         if rule.on_request and rule.family not in self._asked:
             return False
         # Leave out rules that refine results of others, and sites where another rule was the better one.

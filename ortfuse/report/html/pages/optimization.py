@@ -76,7 +76,7 @@ def optimisation_page(
         *growth_remarks(report),
         *report.notes,
         *report.failures,
-        *(line for pin in result.pins for line in pin.lines()),
+        *(line for wanted in result.forced for line in wanted.lines()),
     ]
     remarks += [f"{setting}: {setting.reason}" for setting in result.session]
     if result.latencies is not None:
@@ -195,7 +195,7 @@ def _choices(result: Result) -> Iterator[Block]:
         return
     rows = [
         (
-            choice.rule, choice.makes, f"{choice.estimate.speedup:.2f}" if choice.estimate else "pinned",
+            choice.rule, choice.makes, f"{choice.estimate.speedup:.2f}" if choice.estimate else "forced",
             choice.estimate.sizes if choice.estimate else "", str(len(choice.sites)),
             choice.decision,
         )

@@ -1,4 +1,4 @@
-"""A pin is followed, or the result says at which sites it was not, and why."""
+"""A forced choice is followed, or the result says at which sites it was not, and why."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.verification.explanation import PinOutcome
+from ortfuse.verification.explanation import ForcedOutcome
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 MULTI_HEAD = "com.microsoft.MultiHeadAttention"
@@ -23,13 +23,13 @@ def model(body: str) -> ir.Model:
     return ir.from_onnx_text(text)
 
 
-def pinned(body: str | Path, name: str, operator: str, **options: Any) -> tuple[ortfuse.Result, PinOutcome]:
-    result = ortfuse.optimize(body if isinstance(body, Path) else model(body), pins={name: operator}, **options)
-    (outcome,) = result.pins
+def pinned(body: str | Path, name: str, operator: str, **options: Any) -> tuple[ortfuse.Result, ForcedOutcome]:
+    result = ortfuse.optimize(body if isinstance(body, Path) else model(body), force={name: operator}, **options)
+    (outcome,) = result.forced
     return result, outcome
 
 
-def test_the_rules_that_make_a_pinned_operator_go_before_the_others_of_the_family() -> None:
+def test_the_rules_that_make_a_forced_operator_go_before_the_others_of_the_family() -> None:
     result, outcome = pinned(GOLDEN / "bert.eager.ts.onnx", "attention", MULTI_HEAD)
     assert [node.op_type for node in result.model.graph].count("MultiHeadAttention") == 2
     assert (len(outcome.followed), outcome.otherwise, outcome.absent) == (2, {}, "")
@@ -62,21 +62,21 @@ def test_a_site_that_no_rule_may_rewrite_is_reported() -> None:
     assert "NOT followed at 1 site (t): left as it was: 's' is also used by" in line
 
 
-def test_a_pin_to_none_is_followed_wherever_a_rule_would_have_been_applied() -> None:
+def test_a_forced_choice_to_none_is_followed_wherever_a_rule_would_have_been_applied() -> None:
     result, outcome = pinned(SWISH, "swish", "none")
     assert [node.op_type for node in result.model.graph] == ["Sigmoid", "Mul"]
     assert (outcome.followed, outcome.absent) == (("y",), "")
 
 
 @pytest.mark.parametrize("operator", ["QuickGelu", "none"])
-def test_a_pin_without_a_site_says_so(operator: str) -> None:
+def test_a_forced_choice_without_a_site_says_so(operator: str) -> None:
     _, outcome = pinned("y = Abs(x)", "swish", operator)
     assert (outcome.followed, dict(outcome.otherwise)) == ((), {})
-    assert outcome.lines()[0].startswith(f"pin swish={operator}: ")
+    assert outcome.lines()[0].startswith(f"forced swish={operator}: ")
     assert outcome.absent
 
 
-def test_a_pin_on_an_approximation_says_what_would_allow_it(tmp_path: Path) -> None:
+def test_a_forced_choice_on_an_approximation_says_what_would_allow_it(tmp_path: Path) -> None:
     rules = tmp_path / "near.py"
     rules.write_text("""from ortfuse.rewrite.pattern import op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
@@ -101,5 +101,5 @@ def test_a_rewrite_that_was_undone_is_no_followed_pin(monkeypatch: pytest.Monkey
 
 def test_the_command_line_prints_what_became_of_pins(tmp_path: Path) -> None:
     ir.save(model(SWISH), tmp_path / "m.onnx")
-    found = CliRunner().invoke(app, ["optimize", str(tmp_path / "m.onnx"), "--pin", "swish=none"])
-    assert "pin swish=none: followed at 1 site (y)" in found.output
+    found = CliRunner().invoke(app, ["optimize", str(tmp_path / "m.onnx"), "--force", "swish=none"])
+    assert "forced swish=none: followed at 1 site (y)" in found.output

@@ -1,0 +1,133 @@
+"""The options as keywords of functions, written by `python docs/options.py`: edit `ortfuse.options.options` instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+from ortfuse.options.types import (
+    InputsLike,
+    Level,
+    PathLike,
+    PatternsLike,
+    PipelineLike,
+    Purpose,
+    RangeLike,
+    Verification,
+)
+
+if TYPE_CHECKING:
+    from ortfuse.rewrite import Debugging
+    from ortfuse.targets import Target
+
+
+class PipelineOptions(TypedDict, total=False):
+    """The options that say what is rewritten."""
+
+    passes: PipelineLike
+    level: Level | None
+    purpose: Purpose
+    patterns: PatternsLike
+    lists: PathLike | Sequence[PathLike]
+    target: Target | PathLike | None
+    force: Mapping[str, str]
+    approximate: bool
+    max_opset: int | None
+    max_growth: int | None
+    custom_ops: PathLike | Sequence[PathLike]
+    assume: str | Sequence[str]
+    same: Mapping[str, str]
+    size_range: Mapping[str, RangeLike]
+    fix: Mapping[str, int]
+    check_user: bool | None
+    debugging: Debugging | None
+
+
+class ComparisonOptions(TypedDict, total=False):
+    """The options that say how models are compared."""
+
+    custom_ops: PathLike | Sequence[PathLike]
+    verify_budget: float
+    tolerance: float | None
+    inputs: InputsLike | None
+    preprocess: PathLike | None
+    sizes: Mapping[str, int]
+    seed: int
+
+
+class BenchOptions(TypedDict, total=False):
+    """The options that say how models are measured."""
+
+    custom_ops: PathLike | Sequence[PathLike]
+    rounds: int
+    bench_budget: float | None
+    threads: int
+    inputs: InputsLike | None
+    preprocess: PathLike | None
+    sizes: Mapping[str, int]
+    seed: int
+
+
+class BisectOptions(TypedDict, total=False):
+    """The options that say what is rewritten, and how the results are compared."""
+
+    passes: PipelineLike
+    level: Level | None
+    purpose: Purpose
+    patterns: PatternsLike
+    lists: PathLike | Sequence[PathLike]
+    target: Target | PathLike | None
+    force: Mapping[str, str]
+    approximate: bool
+    max_opset: int | None
+    max_growth: int | None
+    custom_ops: PathLike | Sequence[PathLike]
+    assume: str | Sequence[str]
+    same: Mapping[str, str]
+    size_range: Mapping[str, RangeLike]
+    fix: Mapping[str, int]
+    tolerance: float | None
+    inputs: InputsLike | None
+    preprocess: PathLike | None
+    seed: int
+    debugging: Debugging | None
+
+
+class AllOptions(TypedDict, total=False):
+    """All options."""
+
+    output: PathLike | None
+    link: bool
+    loaded: bool
+    explain: bool | Sequence[str]
+    passes: PipelineLike
+    level: Level | None
+    purpose: Purpose
+    patterns: PatternsLike
+    lists: PathLike | Sequence[PathLike]
+    target: Target | PathLike | None
+    force: Mapping[str, str]
+    measure: bool
+    approximate: bool
+    inference: bool
+    max_opset: int | None
+    max_growth: int | None
+    custom_ops: PathLike | Sequence[PathLike]
+    assume: str | Sequence[str]
+    same: Mapping[str, str]
+    size_range: Mapping[str, RangeLike]
+    fix: Mapping[str, int]
+    verify: Verification | bool | None
+    verify_budget: float
+    check_user: bool | None
+    tolerance: float | None
+    bench: bool
+    fastest: bool
+    rounds: int
+    bench_budget: float | None
+    threads: int
+    inputs: InputsLike | None
+    preprocess: PathLike | None
+    sizes: Mapping[str, int]
+    seed: int
+    debugging: Debugging | None

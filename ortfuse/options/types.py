@@ -1,0 +1,31 @@
+"""The types of option values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from ortfuse.rewrite import Rule
+    from ortfuse.runtime.inputs.data_reader import DataReader
+    from ortfuse.runtime.inputs.random_inputs import Inputs
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+PipelineLike: TypeAlias = "str | os.PathLike[str] | Sequence[Any]"
+"""A pipeline as text, the path of a TOML pass list, or a sequence of texts and passes: ours, those of onnx_ir, and rules and
+sets of rules of onnxscript."""
+
+PatternsLike: TypeAlias = "PathLike | Rule | Sequence[PathLike | Rule]"
+"""Files and folders with rules, or rules."""
+
+InputsLike: TypeAlias = "PathLike | Sequence[Inputs] | DataReader"
+"""The path of a file or folder of inputs, sets of inputs, or a reader whose `get_next()` returns one set after the other."""
+
+RangeLike: TypeAlias = "str | Sequence[int]"
+"""The least and the largest size of a dimension: `"1:512"` or `(1, 512)`."""
+
+Level = Literal["disabled", "basic", "extended", "all"]
+Verification = Literal["whole", "sites"]
+Purpose = Literal["execution", "quantization"]
