@@ -1,7 +1,7 @@
 """Caches of keys and values as 8-bit integers, which a decoder takes and gives instead of float32.
 
-The rules of the pass `precision.caches` make them where the model attends; the integers then take the place of the model's inputs
-and outputs, and its metadata says with which scales (`ortfuse.runtime.integer_caches`).
+The rules of the pass `precision.kv_cache` make them where the model attends; the integers then take the place of the model's
+inputs and outputs, and its metadata says with which scales (`ortfuse.runtime.integer_caches`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ortfuse.runtime.session import Arrays
 from ortfuse.targets import Target, installed
 from ortfuse.transforms import CommonSubexpressionElimination, Context, DeadCodeElimination, Finalize
 
-PASS = "precision.caches"
+PASS = "precision.kv_cache"
 
 OPERATOR = "GroupQueryAttention"
 

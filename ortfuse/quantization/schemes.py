@@ -1,6 +1,7 @@
 """The sites of a model that can be computed in lower precision, the rungs that fit each, and the model with rungs chosen.
 
-Products that are not spelled as MatMul and Add are spelled so first (the pass `precision.spelling`), where a rung is chosen.
+Products in another form than MatMul and Add are brought to that form first, where a rung is chosen (the pass
+`precision.canonicalize_matmul`).
 
 A rung is a lossy rule (`ortfuse.rewrite.Exactness.LOSSY`). Its pattern calls the activation `x`, the weight `weight` and the bias
 `bias`. A site is called by the name of the value that it computes. Sites inside loops, branches and functions are left alone:
@@ -36,10 +37,10 @@ from ortfuse.rewrite.pattern import Match
 from ortfuse.targets import Target, installed
 from ortfuse.transforms import CommonSubexpressionElimination, Context, DeadCodeElimination, Finalize, Pass, RulePass
 
-SPELLING = "precision.spelling"
+SPELLING = "precision.canonicalize_matmul"
 """The pass whose rules spell products as rungs want them."""
 
-TIDY = "precision.tidy"
+TIDY = "precision.cleanup"
 """The pass whose rules remove what rungs leave between them."""
 
 

@@ -1,26 +1,26 @@
-"""Rules that lower the precision of a site: `ortfuse quantize` chooses among them under a bound on the error.
+"""Lower the precision of a site: `ortfuse quantize` chooses among these schemes under a bound on the error.
 
-Each is lossy, and says by its definition what it does to the values. No pipeline applies them.
+Each rule is lossy, and its definition says how it changes the values. No pipeline applies them.
 """
 
 PASS = "precision"
 
 ORDER = (
-    "caches",
-    "convolution",
-    "dynamic",
-    "embedding",
-    "factors",
-    "handed_on",
-    "left",
-    "pointwise",
-    "qdq",
-    "recurrent",
-    "spelling",
-    "split",
-    "stacks",
-    "static",
-    "tidy",
+    "kv_cache_int8",
+    "static_int8_conv",
+    "dynamic_int8_matmul",
+    "embedding_tables",
+    "fold_column_scale",
+    "propagate_qdq",
+    "left_hand_weights",
+    "dynamic_int8_pointwise_conv",
+    "qdq_format",
+    "dynamic_int8_lstm",
+    "canonicalize_matmul",
+    "split_int8_matmul",
+    "batched_weights",
+    "static_int8_matmul",
+    "hoist_quantize",
     "weight_only",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

@@ -1,4 +1,4 @@
-"""Activations as 8-bit integers with a scale and a zero point that are known beforehand."""
+"""Quantise activations to 8-bit integers with a constant scale and zero point."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Weights of 4 or 8 bits with a scale for each block of a column; what they are multiplied with stays in float32, or nearly so.
+"""Quantise weights to 4 or 8 bits with a scale for each block of a column; activations stay in float32, or nearly so.
 
 x W + b  ~  x ((Q - Z) S) + b               level1
             x' ((Q - Z) S) + b              level4
 
-Q are integers of that many bits, and S has one number for each block of so many rows of a column (the last may have less),
-which is, of a few, the one that loses least there. Z is 2^(bits - 1) or, where the name says `zeros`, an integer for each block.
-At accuracy level 4 the activation is rounded, too: x' is round(127 x / m) m / 127, where m is the largest size in as many
+Q are integers of that many bits. S has one scale for each block of rows of a column (the last may have fewer): of a few
+candidates, the one with the smallest error there. Z is 2^(bits - 1) or, in names with `zeros`, an integer for each block.
+At accuracy level 4 the activation is rounded, too: x' is round(127 x / m) m / 127, where m is the largest magnitude in as many
 neighbouring elements of a row. The levels are those of MatMulNBits; the others are computed as level 1.
 
-Where the mean m of each column of x was observed, m (W - (Q - Z) S) is added to b, so that the result is not off on average, and
-Q are chosen so that the errors of rows make up for each other on what was seen besides (`ortfuse.quantization.gptq`).
+If the mean m of each column of x was observed, m (W - (Q - Z) S) is added to b, so that the result is unbiased.
+Q are then chosen so that the errors of rows compensate each other on the observed inputs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ortfuse.quantization.rounded_weights import ROUNDED, Rounding
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, built, computed, ms, op
 
-from ._blocks import BLOCKS, blocks_of, fills_a_block
-from ._linear import GUARDS, LINEAR, bias, per_column, size, x
-from ._weights import Array, Compensated, part_of, read_later, tensor_of
+from ._block_quantized_weights import BLOCKS, blocks_of, fills_a_block
+from ._linear_pattern import GUARDS, LINEAR, bias, per_column, size, x
+from ._weight_quantization import Array, Compensated, part_of, read_later, tensor_of
 
 SOURCE = "ONNX Runtime operator com.microsoft.MatMulNBits"
 

@@ -79,7 +79,7 @@ def test_every_spelling_of_a_product_is_a_site(body: str) -> None:
     (site,) = sites(made).values()
     assert (site.name, site.weight) == ("y", "w")
     assert site.operator == next(node.op_type for node in made.graph if node.op_type != "Transpose")
-    low = lowered(made, {"y": "split_int8.three"})
+    low = lowered(made, {"y": "split_int8.both_three_terms"})
     assert operators(low).count("MatMulIntegerToFloat") == 3
     x = np.random.default_rng(1).standard_normal((3, 24) if rank == "b" else (2, 3, 24)).astype(np.float32)
     assert distance(made, low, {"x": x}) < 1e-3
@@ -193,7 +193,7 @@ def test_a_table_that_is_a_weight_too_is_kept_once(bits: int) -> None:
         ("e", "Gather", ("x",), "t"),
         ("y", "MatMul", ("e",), "t"),
     ]
-    low = lowered(made, {"e": f"table_int{bits}.block16", "y": f"weight_int{bits}.block16_level1"})
+    low = lowered(made, {"e": f"embedding_int{bits}.block16", "y": f"weight_int{bits}.block16_level1"})
     table, head = (node for node in low.graph if node.op_type in ("GatherBlockQuantized", "MatMulNBits"))
     assert table.inputs[0] is head.inputs[1]
     assert weight_bytes(low) < 10 * 32 * bits / 8 + 10 * 2 * 4 + 64  # and a few shapes
@@ -205,7 +205,7 @@ def test_a_table_that_is_a_weight_too_is_kept_once(bits: int) -> None:
 @pytest.mark.parametrize("width", [24, 27])
 def test_rows_of_a_table_need_not_be_whole_blocks(bits: int, width: int) -> None:
     made = model(TIED, "int64[b,s] x", "float[b,s,10] y", t=(10, width))
-    low = lowered(made, {"e": f"table_int{bits}.block16", "y": f"weight_int{bits}.block16_level1"})
+    low = lowered(made, {"e": f"embedding_int{bits}.block16", "y": f"weight_int{bits}.block16_level1"})
     table, head = (node for node in low.graph if node.op_type in ("GatherBlockQuantized", "MatMulNBits"))
     assert table.inputs[0] is head.inputs[1]
     assert distance(made, low, {"x": np.array([[0, 9, 3], [-1, -10, 7]])}) < (0.25 if bits == 4 else 0.02)

@@ -86,8 +86,8 @@ def test_a_matrix_behind_axes_of_size_1_has_the_schemes_of_a_matrix() -> None:
     made = ir.from_proto(product((5, K), (1, K, N)))
     (site,) = sites(made).values()
     assert (site.name, site.operator, site.activations, site.weight) == ("p", "MatMul", ("x",), "w")
-    assert "split_int8.three" in site.rungs
-    low = lowered(made, {"p": "split_int8.three"})
+    assert "split_int8.both_three_terms" in site.rungs
+    low = lowered(made, {"p": "split_int8.both_three_terms"})
     assert sum(node.op_type == "MatMulIntegerToFloat" for node in low.graph) == 3
 
 
@@ -109,7 +109,7 @@ REASONS = [
     ((4, K, 5), (N, K), True, "split_int8", "it is on the left of the product, which split_int8 does not take"),
     ((2, 4, 5, K), (2, 4, K, N), False, "weight_int4", "a stack of matrices along one axis"),
     ((4, 5, 8), (4, 8, N), False, "weight_int4", "of at least 32 rows|of at least 128 rows"),
-    ((5, K), (K, N), False, "table_int8", "no scheme of table_int8 is for Gemm"),
+    ((5, K), (K, N), False, "embedding_int8", "no scheme of embedding_int8 is for Gemm"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Products and means of integers whose results are quantised at once are rounded by their kernels.
+"""Fuse DequantizeLinear, MatMul or mean, and QuantizeLinear to one integer kernel.
 
 q(act(dq(a) dq(W)))      = QLinearMatMul(a, W)              act: none, or Relu where z = 0
 q(act(dq(a) dq(W) + b))  = QGemm(a, W, b32)                 for two axes
@@ -18,9 +18,9 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, ms, op, var
 
-from ._weights import Array
+from ._weight_quantization import Array
 
-PASS = "precision.tidy"
+PASS = "precision.cleanup"
 
 SOURCE = "ONNX operator QLinearMatMul, ONNX Runtime operator com.microsoft.QGemm"
 
@@ -137,7 +137,7 @@ MEAN = op.ReduceMean(op.DequantizeLinear(a, a_scale, a_zero).kept(), axes=attr("
 
 RULES = [
     Rule(
-        name="tidy.mean_of_integers",
+        name="qdq.fuse_qlinear_global_average_pool",
         pattern=op.QuantizeLinear(MEAN, scale, zero),
         replace=ms.QLinearGlobalAveragePool(a, a_scale, a_zero, scale, zero, channels_last=0),
         guards=(kinds_agree, image_scale_fits, mean_of_positions),
@@ -154,7 +154,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="tidy.product_of_integers",
+        name="qdq.fuse_qlinear_matmul",
         pattern=_quantised(PLAIN),
         replace=op.QLinearMatMul(*ENDS, scale, zero),
         guards=(kinds_agree, scales_are_normal, relu_is_rounding),
@@ -169,7 +169,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="tidy.product_and_bias_of_integers",
+        name="qdq.fuse_qgemm",
         pattern=_quantised(WITH_BIAS),
         replace=ms.QGemm(
             *ENDS,

@@ -1,11 +1,11 @@
-"""Dynamic 8-bit products: the activation is quantised as a whole, to the range that it has in this run.
+"""Quantise MatMul dynamically to 8 bits: the activation is quantised per tensor, to its range in this run.
 
 x W + b  ~  dq(q(x)) dq(W8) + b
 
-q(x) = clip(round(x / s) + z, 0, 255) with s = (max(x, 0) - min(x, 0)) / 255 (ONNX operator DynamicQuantizeLinear); W8 has one
-scale for all, or one for each column: signed and symmetric, or unsigned with a zero point. Where the processor's products of
-unsigned and signed numbers saturate (x86 without VNNI), signed weights have 7 bits. The rung `smooth` moves outliers into the
-weight first (`_smooth`).
+q(x) = clip(round(x / s) + z, 0, 255) with s = (max(x, 0) - min(x, 0)) / 255 (ONNX operator DynamicQuantizeLinear). W8 has one
+scale for all, or one for each column: signed and symmetric, or unsigned with a zero point. On processors whose products of
+unsigned and signed numbers saturate (x86 without VNNI), signed weights have 7 bits. The scheme `smooth` moves outliers into the
+weight first (`_smooth_quant`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import ms, op
 
 from ._activations import was_observed
-from ._linear import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, weight8, x
-from ._smooth import COLUMNS, factors, smoothed
-from ._smooth import SOURCE as SMOOTH_SOURCE
+from ._linear_pattern import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, weight8, x
+from ._smooth_quant import COLUMNS, factors, smoothed
+from ._smooth_quant import SOURCE as SMOOTH_SOURCE
 
 SOURCE = "ONNX operators DynamicQuantizeLinear and MatMulInteger"
 

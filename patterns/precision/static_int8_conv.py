@@ -1,12 +1,12 @@
-"""Static 8-bit convolutions: what comes in and what comes out are quantised to ranges that they were seen to have.
+"""Quantise convolutions statically to 8 bits: inputs and outputs have ranges observed at calibration.
 
 act(conv(x, W) + b)  ~  dq(q(conv(dq(q(x)), dq(W8)) + dq(b32)))                           act: none, Relu, Clip
 
 act(conv(x, W) + b + y)  ~  dq(q(act(dq(q(conv(dq(q(x)), dq(W8)) + dq(b32))) + dq(q(y)))))      act: none, Relu
 
-q(x) = clip(round(x / s) + z, 0, 255), with s and z constants by which the range becomes all 8-bit numbers; where nothing is
-below 0, z is 0, so that rounding to the grid is Relu or Clip, too. W8 is signed, with one scale s_w for each channel; b32 are
-multiples of s s_w. Where two convolutions follow each other, the second takes the integers of the first (pass `precision.tidy`).
+q(x) = clip(round(x / s) + z, 0, 255), with constants s and z such that the range becomes all 8-bit numbers. If nothing is
+below 0, z is 0, so that quantising is Relu or Clip, too. W8 is signed, with one scale s_w for each channel; b32 are
+multiples of s s_w. If two convolutions follow each other, the second takes the integers of the first (pass `precision.cleanup`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from ortfuse.rewrite.pattern import (
 
 from .._proofs import COST
 from ._activations import grid, grid_of, was_observed
-from ._linear import LONGEST, in_float32, signed_limit
-from ._weights import Array, is_weight, read_later, read_later_as, tensor_of
+from ._linear_pattern import LONGEST, in_float32, signed_limit
+from ._weight_quantization import Array, is_weight, read_later, read_later_as, tensor_of
 
 SOURCE = "ONNX operator QLinearConv, ONNX Runtime operator com.microsoft.QLinearAdd"
 

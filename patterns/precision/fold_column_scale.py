@@ -1,4 +1,4 @@
-"""Factors of columns, which some rungs ask for, taken into the normalisation before.
+"""Fold a factor of columns into the normalisation before it, as `smooth` schemes need.
 
 norm(x, g, b) f = norm(x, g f, b f)            norm: LayerNormalization, SkipLayerNormalization, RMSNormalization
 """
@@ -12,7 +12,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, computed, const, ms, op, opt, var
 from ortfuse.rewrite.pattern.language import Computed
 
-PASS = "precision.tidy"
+PASS = "precision.cleanup"
 
 HOW = all_attributes("how")
 x, skip, sum_bias = var("x"), var("skip"), opt(var("sum_bias"))
@@ -47,7 +47,7 @@ SCALED = _skipping(_times("gain"), _times("shift"))
 
 def _rule(name: str, before: Pattern, after: Pattern, proof: Proof, total: Pattern | None = None) -> Rule:
     return Rule(
-        name=f"tidy.{name}_times_factor",
+        name=f"column_scale.fold_into_{name}",
         pattern=op.Mul(before, factor),
         replace=after,
         intermediates={} if total is None else {"total": total},

@@ -1,13 +1,13 @@
-"""Products and convolutions between QuantizeLinear and DequantizeLinear, which compilers such as TensorRT and OpenVINO read.
+"""Insert QuantizeLinear and DequantizeLinear around MatMul and Conv, for compilers such as TensorRT and OpenVINO.
 
 x W + b             ~  dq(q(x)) dq(W8) + b                 `static_int8_qdq`
 conv(x, W) + b      ~  conv(dq(q(x)), dq(W8)) + b          `static_int8_qdq_conv`
 x W + b             ~  x dq(W8) + b                        `weight_int8_qdq`
 conv(x, W) + b      ~  conv(x, dq(W8)) + b                 `weight_int8_qdq_conv`
 
-q(x) = clip(round(x / s), -128, 127), with a constant s by which the range that x was seen to have becomes the 8-bit numbers; both
-ends are equally far from 0, and the zero point is 0, since TensorRT takes no other. W8 has one scale for each column or channel.
-Results, sums and biases stay in float32, and all operators are those of the standard: the reader chooses its kernels.
+q(x) = clip(round(x / s), -128, 127), with a constant s such that the observed range of x becomes the 8-bit numbers. The range is
+symmetric and the zero point 0, since TensorRT takes no other. W8 has one scale for each column or channel.
+Results, sums and biases stay in float32, and all operators are standard: the reader chooses its kernels.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, const, op, opt, var
 
 from ._activations import grid_of, was_observed
-from ._linear import GUARDS, GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, in_float32, weight8, x
-from ._weights import Array, is_weight, read_later, symmetric, tensor_of
+from ._linear_pattern import GUARDS, GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, in_float32, weight8, x
+from ._weight_quantization import Array, is_weight, read_later, symmetric, tensor_of
 
 SOURCE = "ONNX operators QuantizeLinear and DequantizeLinear; TensorRT documentation, explicit quantisation"
 

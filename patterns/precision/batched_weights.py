@@ -1,10 +1,10 @@
-"""Products with a stack of constant matrices, such as the weights of experts or of heads, in lower precision.
+"""Quantise MatMul with a stack of constant matrices, such as the weights of experts or heads.
 
 x W  ~  dq(q(x)) dq(W8)                 W [..., k, n]        dynamic_int8_batched, static_int8_batched
 x W  ~  concat(x_e dq(W_e))             W [e, k, n]          weight_int8_batched, weight_int4_batched
 
-In 8 bits, W8 has one scale for all, or one for each column of each matrix; the runtime multiplies the stack at once. With weights
-alone in few bits there is a product for each matrix, as MatMulNBits takes one: x_e is x where that has no such axis.
+In 8 bits, W8 has one scale for all, or one for each column of each matrix; the runtime multiplies the stack at once. With
+weight-only schemes each matrix has a MatMulNBits of its own. x_e is x if x has no axis of experts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import ms, op
 
 from ._activations import grid_of, was_observed
-from ._blocks import blocks_of, fills_a_block
-from ._stacks import (
+from ._block_quantized_weights import blocks_of, fills_a_block
+from ._weight_layouts import (
     BATCHED,
     GUARDS_OF_INTEGER_STACKS,
     GUARDS_OF_STACKS,

@@ -1,9 +1,9 @@
-"""Outliers of activations moved into the weight, so that 8 bits are enough for what is left (SmoothQuant).
+"""Move outliers of activations into the weight, so that 8 bits are enough for the rest (SmoothQuant).
 
 x W = (x 1/s) (s W)
 
-s are powers of two, so that this alone rounds nothing: near the square root of how large each column of x was seen to be, next to
-the others. A normalisation before takes 1/s into its own factors (pass `precision.tidy`).
+s are powers of two, so that this alone rounds nothing. Each s is near the square root of the observed magnitude of its column,
+relative to the others. A normalisation before takes 1/s into its own scale (pass `precision.cleanup`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 
 from ortfuse.rewrite.pattern import Match, Pattern, computed, op
 
-from ._linear import size, x
-from ._weights import Array
+from ._linear_pattern import size, x
+from ._weight_quantization import Array
 
 SOURCE = "arXiv:2211.10438 (SmoothQuant)"
 

@@ -1,4 +1,4 @@
-"""Dynamic 8-bit LSTM: what comes in and the hidden state of each step are quantised to the range that they have there.
+"""Quantise LSTM dynamically to 8 bits: its input and the hidden state of each step have their own range.
 
 LSTM(x, W, R, ...)  ~  LSTM(dq(q(x)), dq(W8), dq(R8), ...), with dq(q(h)) in the place of each hidden state h
 
@@ -16,8 +16,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, const, ms, op, opt, var
 from ortfuse.rewrite.pattern.language import Computed
 
-from ._linear import in_float32, signed_limit
-from ._weights import Array, is_weight, read_later, tensor_of
+from ._linear_pattern import in_float32, signed_limit
+from ._weight_quantization import Array, is_weight, read_later, tensor_of
 
 SOURCE = "ONNX Runtime operator com.microsoft.DynamicQuantizeLSTM"
 

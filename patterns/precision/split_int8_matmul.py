@@ -1,11 +1,11 @@
-"""Split 8-bit products: an operand is the sum of two 8-bit parts, of which the second holds what the first rounds away.
+"""Quantise MatMul to sums of two 8-bit parts per operand; the second part holds the rounding error of the first.
 
 x ~ x1 + x2, W ~ W1 + W2
 
 x W + b  ~  x1 W1 + x2 W1 + b                          activation
             x1 W1 + x1 W2 + b                          weight
-            x1 W1 + x1 W2 + x2 W1 + b                  three
-            x1 W1 + x1 W2 + x2 W1 + x2 W2 + b          four
+            x1 W1 + x1 W2 + x2 W1 + b                  both_three_terms
+            x1 W1 + x1 W2 + x2 W1 + x2 W2 + b          both_four_terms
 
 x1 = dq(q(x)) as in dynamic 8-bit products, with a scale s; x2 rounds x - x1 to multiples of s / 254. W1 has a scale for each
 column; W2 rounds W - W1 to multiples of that scale divided by twice the largest integer.
@@ -18,8 +18,8 @@ import numpy as np
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Pattern, computed, ms, op
 
-from ._linear import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, per_column, signed_limit, size, weight8, x
-from ._weights import Array, part_of, symmetric
+from ._linear_pattern import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, per_column, signed_limit, size, weight8, x
+from ._weight_quantization import Array, part_of, symmetric
 
 SOURCE = "Ozaki et al., Numerical Algorithms 59 (2012): products of matrices that are split into parts"
 
@@ -75,12 +75,12 @@ RULES = [
     _rule("activation", MAIN + _product(2, 1), op.MatMul(near_x1 + near_x2, near_w1)),
     _rule("weight", MAIN + _product(1, 2), op.MatMul(near_x1, near_w1 + near_w2)),
     _rule(
-        "three",
+        "both_three_terms",
         MAIN + _product(1, 2) + _product(2, 1),
         op.MatMul(near_x1, near_w1 + near_w2) + op.MatMul(near_x2, near_w1),
     ),
     _rule(
-        "four",
+        "both_four_terms",
         MAIN + _product(1, 2) + _product(2, 1) + _product(2, 2),
         op.MatMul(near_x1 + near_x2, near_w1 + near_w2),
     ),

@@ -1,4 +1,4 @@
-"""Matrices as integers of few bits, with a scale for each block of so many rows of a column, as MatMulNBits stores them."""
+"""Quantise matrices to few bits with a scale for each block of rows of a column, as MatMulNBits stores them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ortfuse.quantization.hessian import Factor
 from ortfuse.quantization.qparams import SMALLEST_SCALE
 from ortfuse.rewrite.pattern import Match
 
-from ._linear import size
-from ._weights import Array
+from ._linear_pattern import size
+from ._weight_quantization import Array
 
 BLOCKS = (16, 32, 64, 128, 256)
 

@@ -1,10 +1,10 @@
-"""Products with a constant matrix as MatMul and Add, the one spelling that rungs are written for.
+"""Canonicalize products with a constant matrix to MatMul and Add, the form that quantisation schemes match.
 
 Gemm(x, W, b, transB, alpha) = x (alpha W') + b          FusedMatMul(x, W, transB, alpha) = x (alpha W')
 x Transpose(W) = x W'                                    W' is W or its transpose
 x W [1, k, n] = x W [k, n]                               where x has as many axes, or gets them
 
-This is no canonical form: what has no rung chosen for it stays as it is. Transposed weights are moved when they are read.
+Sites without a chosen scheme stay as they are. Transposed weights are transposed when they are read.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 from ortfuse.transforms.cleanup.lazy_transpose import MovedTensor
 
-from ._weights import is_weight, tensor_of, turned
+from ._weight_quantization import is_weight, tensor_of, turned
 
-PASS = "precision.spelling"
+PASS = "precision.canonicalize_matmul"
 
 x = var("x", "... k")
 weight = const("weight", "_ _")
@@ -59,7 +59,7 @@ def _rule(name: str, pattern: Pattern, source: str, proof: Proof, *guards: Calla
         return made if match.get("c") is None else made + c
 
     return Rule(
-        name=f"spelling.{name}",
+        name=f"matmul_form.{name}",
         pattern=pattern,
         replace=built(product, makes=("MatMul", "Add")),
         guards=(is_weight("weight"), *guards),
@@ -102,7 +102,7 @@ FACTORS = {"alpha": [1.0, 0.5]}
 
 RULES = [
     _rule(
-        "gemm",
+        "gemm_to_matmul_add",
         op.Gemm(x, weight, opt(c), transB=attr("transposed"), alpha=attr("alpha")),
         "ONNX operator Gemm",
         Proof(
@@ -112,7 +112,7 @@ RULES = [
         factor_is_small,
     ),
     _rule(
-        "fused_matmul",
+        "fused_matmul_to_matmul_add",
         ms.FusedMatMul(x, weight, transB=attr("transposed"), alpha=attr("alpha")),
         "ONNX Runtime operator com.microsoft.FusedMatMul",
         Proof(
@@ -122,13 +122,13 @@ RULES = [
         factor_is_small,
     ),
     _rule(
-        "transposed",
+        "transpose_of_weight",
         op.MatMul(x, op.Transpose(weight, perm=(1, 0)).kept()),
         "x Transpose(W) = x W'",
         Proof(shapes={"x": "b m 4", "weight": "5 4"}),
     ),
     Rule(
-        name="spelling.one_matrix",
+        name="matmul_form.squeeze_batched_weight",
         pattern=op.MatMul(x, stack),
         replace=built(_of_one_matrix, makes=("MatMul", "Unsqueeze")),
         guards=(is_weight("weight"), is_one_matrix),

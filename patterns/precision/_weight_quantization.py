@@ -1,4 +1,4 @@
-"""Weights as small integers, computed when they are read: tensor by tensor, from a file that may be larger than memory."""
+"""Quantise weights lazily when they are read, one tensor at a time, from a file that may be larger than memory."""
 
 from __future__ import annotations
 

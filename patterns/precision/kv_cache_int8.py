@@ -1,10 +1,10 @@
-"""Caches of keys and values as 8-bit integers, with one scale for each channel of a head.
+"""Quantise caches of keys and values to 8-bit integers, with one scale for each channel of a head.
 
 attention(q, k, v, mask, past)  ~  attention(q, dq(q8(k)), dq(q8(v)), mask, dq(q8(past)))
 
-q8(x) = clip(round(x / s), -128, 127), with s constants by which what was seen of a channel reaches 127. New keys and values are
-rounded once, when they are appended; what is in the cache stays as it is. The operator takes and gives integers: the nodes that
-make them of float32 and back stand where the model's inputs and outputs are, and `ortfuse caches` takes them away there.
+q8(x) = clip(round(x / s), -128, 127), with constants s such that the observed maximum of a channel reaches 127. New keys and
+values are rounded once, when they are appended; cached ones stay as they are. The operator takes and gives integers. The nodes
+that convert them from and to float32 stand at the inputs and outputs of the model, and `ortfuse caches` removes them there.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, ms, op, var
 
 from ._activations import was_observed
-from ._smooth import COLUMNS
-from ._weights import Array
+from ._smooth_quant import COLUMNS
+from ._weight_quantization import Array
 
-PASS = "precision.caches"
+PASS = "precision.kv_cache"
 
 SOURCE = "ONNX Runtime operator com.microsoft.GroupQueryAttention"
 
@@ -193,4 +193,4 @@ def _rule(name: str, *, masked: bool) -> Rule:
     )
 
 
-RULES = [_rule("masked", masked=True), _rule("plain", masked=False)]
+RULES = [_rule("attention_with_mask", masked=True), _rule("attention_without_mask", masked=False)]

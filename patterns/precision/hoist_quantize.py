@@ -1,7 +1,9 @@
-"""What rungs leave between them: integers that are made floats and the same integers again.
+"""Hoist QuantizeLinear above reshapes, and remove a DequantizeLinear followed by the same QuantizeLinear.
 
 q(dq(v)) = v                      both with the same scale and zero point
-q(reshape(x)) = reshape(q(x))     so that what computes x may take and give integers; also Flatten, Squeeze, Unsqueeze
+q(reshape(x)) = reshape(q(x))     also Flatten, Squeeze, Unsqueeze
+
+The producer of x may then take and give integers.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, attr, const, op, var
 
-PASS = "precision.tidy"
+PASS = "precision.cleanup"
 
 _LARGEST = 256
 """More than the largest difference of two integers of 8 bits."""
@@ -38,7 +40,7 @@ def is_normal(match: Match) -> Refusal | None:
 
 def _rounded_first(name: str, reshaped: Callable[[Pattern], Pattern], proof: Proof) -> Rule:
     return Rule(
-        name=f"tidy.rounded_before_{name}",
+        name=f"qdq.hoist_quantize_above_{name}",
         pattern=op.QuantizeLinear(reshaped(var("x")), scale, zero),
         replace=reshaped(op.QuantizeLinear(var("x"), scale, zero)),
         exactness=Exactness.EXACT,
@@ -63,7 +65,7 @@ RULES = [
     _rounded_first("squeeze", lambda x: op.Squeeze(x, const("axes", "_")), ONE_AXIS),
     _rounded_first("unsqueeze", lambda x: op.Unsqueeze(x, const("axes", "_")), ONE_AXIS),
     Rule(
-        name="tidy.quantised_again",
+        name="qdq.quantize_of_dequantize",
         pattern=op.QuantizeLinear(op.DequantizeLinear(v, scale, zero).kept(), scale, zero),
         replace=v,
         guards=(is_normal,),

@@ -1,17 +1,16 @@
-"""Static 8-bit products: the activation is quantised to a range that it was seen to have when the model was run.
+"""Quantise MatMul statically to 8 bits: the activation has a range observed at calibration.
 
 x W + b  ~  dq(q(x)) dq(W8) + b
 
-q(x) = clip(round(x / s) + z, ...), with s and z constants by which the range becomes all 8-bit numbers; numbers outside of the
-range are cut off. The name says how the range is told (`ortfuse.quantization.calibration`), and whether the numbers are signed.
-W8 is signed, with one scale for each column. The result is in float32: it is rounded no further. The rung `smooth` moves
-outliers into the weight first (`_smooth`); W8 of the others is chosen so that the errors of its rows make up for each other
-(`ortfuse.quantization.gptq`).
+q(x) = clip(round(x / s) + z, ...), with constants s and z such that the range becomes all 8-bit numbers; numbers outside of the
+range are clipped. The name says the calibration method and whether the numbers are signed.
+W8 is signed, with one scale for each column. The result is in float32 and is rounded no further. The scheme `smooth` moves
+outliers into the weight first (`_smooth_quant`). W8 of the others is chosen so that the errors of its rows compensate each other.
 
 x W + b  ~  dq(q(dq(q(x)) dq(W8) + b))       `static_int8_through`
 
-Here the result is rounded too, to the range that it was seen to have: the product makes integers by itself (pass
-`precision.tidy`), and a gate between such products is computed in them.
+Here the result is rounded too, to its observed range. The MatMul then makes integers by itself (pass `precision.cleanup`), and
+a gate between such products is computed in integers.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from ortfuse.rewrite.pattern import Match, Pattern, computed, ms, op
 from ortfuse.rewrite.pattern.language import Computed
 
 from ._activations import grid_of, was_observed
-from ._linear import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, weight8, x
-from ._smooth import COLUMNS, factors, reach, smoothed
-from ._smooth import SOURCE as SMOOTH_SOURCE
+from ._linear_pattern import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, weight8, x
+from ._smooth_quant import COLUMNS, factors, reach, smoothed
+from ._smooth_quant import SOURCE as SMOOTH_SOURCE
 
 SOURCE = "ONNX operators QuantizeLinear and MatMulInteger"
 

@@ -1,9 +1,9 @@
-"""Products whose constant matrix is on the left, in lower precision.
+"""Quantise MatMul whose constant matrix is on the left.
 
 W x  ~  dq(W8) dq(q(x))                         W [..., m, k]        dynamic_int8_left, static_int8_left
 W x  ~  transpose(transpose(x) dq(W'))          W [..., m, k]        weight_int8_left, weight_int4_left
 
-W8 are unsigned integers with one scale for all: the runtime's kernels take no more of what is on the left.
+W8 are unsigned integers with one scale for all, as the runtime's kernels take the left operand.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import ms, op
 
 from ._activations import grid_of, was_observed
-from ._blocks import blocks_of, fills_a_block
-from ._stacks import (
+from ._block_quantized_weights import blocks_of, fills_a_block
+from ._weight_layouts import (
     GUARDS_OF_INTEGER_LEFT,
     GUARDS_OF_LEFT,
     LEFT,

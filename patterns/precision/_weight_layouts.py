@@ -1,4 +1,4 @@
-"""Weights that are no single matrix on the right of a product: stacks of matrices, and matrices on the left."""
+"""Weights other than one matrix on the right of a MatMul: stacks of matrices, and matrices on the left."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ortfuse.rewrite.pattern import Match, Pattern, built, computed, const, ms, 
 from ortfuse.rewrite.pattern.language import Computed
 from ortfuse.transforms.cleanup.lazy_transpose import MovedTensor
 
-from ._blocks import Blocks, blocks_of
-from ._linear import LONGEST, in_float32, signed_limit
-from ._weights import Array, PartTensor, is_weight, tensor_of
+from ._block_quantized_weights import Blocks, blocks_of
+from ._linear_pattern import LONGEST, in_float32, signed_limit
+from ._weight_quantization import Array, PartTensor, is_weight, tensor_of
 
 x = var("x")
 weight = const("weight")

@@ -1,4 +1,4 @@
-"""Dynamic 8-bit convolutions with a window of one position, as products: what comes in is quantised to the range that it has.
+"""Quantise 1x1 convolutions dynamically to 8 bits, as MatMul between Transposes.
 
 act(conv(x, W) + b + y)  ~  act(t'(t(dq(q(x))) dq(W8)) + b + y)                          act: none, Relu, Clip
 
@@ -13,9 +13,9 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, built, ms, op, opt, scalar
 
-from ._linear import in_float32, signed_limit
-from ._weights import Array, is_weight, read_later, symmetric
-from .convolution import (
+from ._linear_pattern import in_float32, signed_limit
+from ._weight_quantization import Array, is_weight, read_later, symmetric
+from .static_int8_conv import (
     CLIP,
     PLAIN,
     WITH_SUM,

@@ -1,4 +1,4 @@
-"""The product that rungs for linear layers lower: x W + b, with a constant W of one matrix."""
+"""Pattern of linear layers that schemes lower: x W + b, with a constant W of one matrix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ortfuse.rewrite.pattern import Match, const, op, opt, var
 from ortfuse.rewrite.pattern.language import Computed
 from ortfuse.runtime.integer_matmul import saturates
 
-from ._weights import Array, Compensated, asymmetric, is_weight, part_of, symmetric, tensor_of
+from ._weight_quantization import Array, Compensated, asymmetric, is_weight, part_of, symmetric, tensor_of
 
 x = var("x", "... m k")
 weight = const("weight", "k n")

@@ -1,9 +1,9 @@
-"""Tables of embeddings with 4 or 8 bits and a scale for each block of a row: smaller, and taken apart where rows are looked up.
+"""Quantise embedding tables to 4 or 8 bits with a scale for each block of a row, and dequantise the gathered rows.
 
 T[x]  ~  ((Q - 2^(bits - 1)) S)[x]
 
-Q and S are what MatMulNBits takes as its weight (`weight_only`), so that a table that is the weight of a product, too, is kept
-once where both have the same bits and blocks.
+Q and S are what MatMulNBits takes as its weight (`weight_only`). A table that is also the weight of a MatMul is stored once if
+both have the same bits and blocks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, built, computed, const, ms, op, var
 
-from ._blocks import BLOCKS, blocks_of, fills_a_block
-from ._linear import size
-from ._weights import Array, is_weight, read_later
+from ._block_quantized_weights import BLOCKS, blocks_of, fills_a_block
+from ._linear_pattern import size
+from ._weight_quantization import Array, is_weight, read_later
 
 SOURCE = "ONNX Runtime operator com.microsoft.GatherBlockQuantized"
 
@@ -68,7 +68,7 @@ def _rule(bits: int, block: int) -> Rule:
     )
     whole_rows = op.Reshape(found, computed("rows", rows))
     return Rule(
-        name=f"table_int{bits}.block{block}",
+        name=f"embedding_int{bits}.block{block}",
         pattern=LOOKUP,
         replace=built(as_long_as_rows, makes=("Reshape", "Slice")),
         definition=op.Gather(near, x, axis=0),
