@@ -18,7 +18,7 @@ from ortfuse.naming import name_today
 from ortfuse.pipeline import lists_with, load_catalogue
 from ortfuse.pipeline import passes as registered
 from ortfuse.rewrite import Rule
-from ortfuse.targets import CPU, shipped_tables
+from ortfuse.targets import default_spec, shipped_tables
 
 FAMILIES = Path(__file__).parent / "families.toml"
 SUMMARIES = Path(__file__).parents[1] / "benchmarks" / "summaries"
@@ -90,7 +90,7 @@ def _catalogue() -> Iterator[str]:
         "that stand with it, and on near misses on which it must stay silent or be right. Speedups are those of the tables of "
         "costs that come with ortfuse:\n"
     )
-    yield from (f"- {table.source}" for table in shipped_tables(CPU))
+    yield from (f"- {table.source}" for table in shipped_tables(default_spec()))
     yield ""
     yield "## By pass\n\n| pass | rules | families |\n|---|---:|---|"
     for name, group in catalogue.passes().items():
@@ -160,7 +160,7 @@ def _rule(rule: Rule) -> Iterator[str]:
         yield f"- proved at {_plain(proved)}, in {', '.join(rule.proof.dtypes)}"
     for condition, why in rule.proof.assumes.items():
         yield f"- assumes: {_plain(why)} ({_plain(condition)})"
-    for table in shipped_tables(CPU):
+    for table in shipped_tables(default_spec()):
         numbers = sorted(one.speedup for one in table.speedups.get(rule.name, ()))
         if numbers:
             where = f"{table.processor} {table.formats}".strip()

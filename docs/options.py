@@ -39,12 +39,12 @@ from ortfuse.options.types import (
     PipelineLike,
     Purpose,
     RangeLike,
+    TargetLike,
     Verification,
 )
 
 if TYPE_CHECKING:
     from ortfuse.rewrite import Debugging
-    from ortfuse.targets import Target
 '''
 
 PAGE = """# Options

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 import ortfuse
 from ortfuse.runtime.bench import executed_ops, typical_inputs
-from ortfuse.targets import CPU, Target, shipped_tables
+from ortfuse.targets import Target, default_spec, shipped_tables
 
 FOLDER = Path(__file__).parent
 MODELS = FOLDER / "models"
@@ -72,7 +72,7 @@ def optimised(name: str) -> ortfuse.Result:
 
     Who asks again gets the same result, so nobody may change it.
     """
-    return ortfuse.optimize(MODELS / f"{name}.onnx", target=Target(costs=shipped_tables(CPU)[0]))
+    return ortfuse.optimize(MODELS / f"{name}.onnx", target=Target(costs=shipped_tables(default_spec())[0]))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from ortfuse.runtime import worker
 from ortfuse.runtime.bench import stopping_rule
 from ortfuse.runtime.session_settings import measured_settings
-from ortfuse.targets import CPU, costs, measured_costs, shipped_costs, shipped_tables
+from ortfuse.targets import costs, default_spec, measured_costs, shipped_costs, shipped_tables
 
 pytest_plugins = ("rule_cache", "tiers")
 
@@ -33,7 +33,7 @@ def _costs_of_the_processor_of_the_table(tmp_path_factory: pytest.TempPathFactor
 
     What `ortfuse calibrate` measured on that machine does not count.
     """
-    first = shipped_tables(CPU)[0]
+    first = shipped_tables(default_spec())[0]
     kind, formats = first.processor, first.formats
     costs.processor_kind, costs.number_formats = lambda: kind, lambda: formats
     file: Path = tmp_path_factory.mktemp("cache") / "calibration.json"

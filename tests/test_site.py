@@ -53,7 +53,7 @@ def test_the_navigation_has_the_pages_behind_their_index() -> None:
     config.load_dict({"site_name": "a", "nav": [{"Reference": [{"Rules": "catalogue.md"}, {"Other": "other.md"}]}]})
     rules, other = generated.on_config(config).nav[0]["Reference"]
     assert rules["Rules"][0] == {"Index": "catalogue.md"}
-    assert {"cpu_decompositions": "catalogue/cpu_decompositions.md"} in rules["Rules"]
+    assert {"target_decompositions": "catalogue/target_decompositions.md"} in rules["Rules"]
     assert other == {"Other": "other.md"}
 
 

@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ortfuse.pipeline import load_catalogue
-from ortfuse.targets import CPU, shipped_costs
-from ortfuse.targets.costs import FLOAT32, shipped_file
+from ortfuse.targets import default_spec, shipped_costs
+from ortfuse.targets.costs import FLOAT32
 from ortfuse.targets.processor import number_formats, processor_kind, processor_name
 from ortfuse.tuning.rule_costs import candidates
 from ortfuse.tuning.rule_costs.speedup import speedup
@@ -34,8 +34,9 @@ def main(
     write: Annotated[bool, typer.Option(help="Store the table that ortfuse ships.")] = False,
 ) -> None:
     """Measure and print; with --write, store."""
-    path, kind, formats = shipped_file(CPU), processor_kind(), number_formats()
-    content = json.loads(path.read_text()) if path.exists() else {"tables": []}
+    path, kind, formats = default_spec().costs_file, processor_kind(), number_formats()
+    assert path is not None
+    content = json.loads(path.read_text())
     stored = next(
         (one for one in content["tables"] if (one["processor"], one.get("formats", "")) == (kind, formats)), None
     )
@@ -44,7 +45,7 @@ def main(
             raise typer.BadParameter(f"there is no table of {kind} {formats} yet: measure all rules")
         stored = {"processor": kind, "formats": formats, "speedups": {}}
         content["tables"].append(stored)
-    wanted = candidates(load_catalogue([]).rules(), rules or (), shipped_costs(CPU))
+    wanted = candidates(load_catalogue([]).rules(), rules or (), shipped_costs(default_spec()))
     measured: list[list[Any]] = [[] for _ in wanted]
     for _ in range(passes):
         for one, found in zip(wanted, measured, strict=True):
@@ -63,7 +64,8 @@ def main(
     Console().print(table)
     if write:
         stored["source"] = (
-            f"onnxruntime {onnxruntime.__version__}, {CPU}, {threads} threads, {processor_name()}, benchmarks.kernels.costs"
+            f"onnxruntime {onnxruntime.__version__}, {default_spec().provider}, {threads} threads, {processor_name()}, "
+            "benchmarks.kernels.costs"
         )
         path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 

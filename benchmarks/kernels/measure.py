@@ -26,7 +26,7 @@ from rich.progress import track
 from benchmarks.kernels.case import Array, Case
 from benchmarks.kernels.cases import cases
 from benchmarks.kernels.timing import timings
-from ortfuse.targets import CPU, Target
+from ortfuse.targets import Target, default_spec
 
 TYPES = {"float": np.float32, "float16": np.float16, "double": np.float64}
 RIGHT = 64
@@ -82,7 +82,9 @@ def _run(case: Case, arrays: Sequence[Array | None]) -> list[Any]:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(_model(case, arrays).SerializeToString(), options, providers=[CPU])
+    session = onnxruntime.InferenceSession(
+        _model(case, arrays).SerializeToString(), options, providers=[default_spec().provider]
+    )
     given = {f"x{index}": array for index, array in enumerate(arrays) if array is not None}
     wanted = [value.name for value in session.get_outputs()]
     found = dict(zip(wanted, session.run(wanted, given), strict=True))
@@ -143,8 +145,9 @@ def _document(findings: Sequence[Finding], times: Sequence[str]) -> str:
     counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in ("right", "wrong", "refused")}
     head = f"""# Kernels of this runtime
 
-Made by `python -m benchmarks.kernels --write` with onnxruntime {onnxruntime.__version__} ({CPU}), onnx {onnx.__version__},
-{os.cpu_count()} processors. Guards that follow from the refusals are in `ortfuse/targets/kernel_constraints.py`.
+Made by `python -m benchmarks.kernels --write` with onnxruntime {onnxruntime.__version__} ({default_spec().provider}),
+onnx {onnx.__version__},
+{os.cpu_count()} processors. Guards that follow from the refusals are in `ortfuse/targets/cpu/constraints.py`.
 
 ## Right, wrong, refused
 

@@ -14,7 +14,7 @@ import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
-from ortfuse.targets import CPU
+from ortfuse.targets import default_spec
 
 ROUNDS = 41
 SECONDS_A_ROUND = 0.004
@@ -240,7 +240,9 @@ def _sessions(
         )
         model = onnx.parser.parse_model(text)
         _fix_weights(model.graph)
-        sessions[name] = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[CPU])
+        sessions[name] = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=[default_spec().provider]
+        )
     return sessions
 
 

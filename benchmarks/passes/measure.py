@@ -36,7 +36,7 @@ from ortfuse.runtime.bench import typical_inputs
 from ortfuse.runtime.bench.machine_peaks import Peaks
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.node_naming import name_all_nodes
-from ortfuse.targets import CPU, Target, shipped_tables
+from ortfuse.targets import Target, default_spec, shipped_tables
 from ortfuse.verification.bisection.slowdown import WithoutRule
 
 COMMAND = "python -m benchmarks.passes"
@@ -71,7 +71,7 @@ def measure(path: Path, only: str, latency: bool, with_rules: bool, sizes: Mappi
         with_rules: Whether rules are left out, and not only passes.
         sizes: Sizes of open dimensions by name; others are the usual ones.
     """
-    manager = ortfuse.PassManager(ortfuse.Options(target=Target(costs=shipped_tables(CPU)[0])))
+    manager = ortfuse.PassManager(ortfuse.Options(target=Target(costs=shipped_tables(default_spec())[0])))
     _, inputs = typical_inputs(ortfuse.load(path), sizes=sizes)
     whole = ortfuse.load(path)
     report = manager.run(whole)
@@ -118,7 +118,7 @@ def _without_rule(manager: ortfuse.PassManager, path: Path, inputs: Inputs, name
 
 def add_latencies(row: dict[str, Any], path: Path, sizes: Mapping[str, int]) -> None:
     """Measure the result without each pass beside the one with all: how many times as fast all passes are, with bounds."""
-    manager = ortfuse.PassManager(ortfuse.Options(target=Target(costs=shipped_tables(CPU)[0])))
+    manager = ortfuse.PassManager(ortfuse.Options(target=Target(costs=shipped_tables(default_spec())[0])))
     models = {"all": ortfuse.load(path)}
     manager.run(models["all"])
     for name, found in row["passes"].items():

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.api.fallback import runnable
 from ortfuse.api.instrumentation import at_common_sizes, inputs_to_measure
-from ortfuse.api.options import effective_options
+from ortfuse.api.options import effective_options, target_spec
 from ortfuse.errors import OptionError
 from ortfuse.io.interop import AnyModel
 from ortfuse.io.training_mode import training_note
@@ -19,6 +19,7 @@ from ortfuse.options import (
     BenchOptions,
     Options,
 )
+from ortfuse.runtime.execution_target import executing_for
 from ortfuse.runtime.session_settings import stored_config
 from ortfuse.runtime.unrepresentable_models import AsItIs
 
@@ -33,9 +34,9 @@ def benchmark(
 
     Args:
         models: The models, keyed by the name to report them under; they must take the same inputs.
-        options: Only `inputs`, `sizes`, `seed`, `rounds`, `bench_budget` and `threads` are used. Without inputs, the models are
-            measured on generated ones of these `sizes`, by default one sample of 128 positions, or of the sizes that are
-            declared or fixed in any of them.
+        options: Only `inputs`, `sizes`, `seed`, `target`, `rounds`, `bench_budget` and `threads` are used. Without inputs, the
+            models are measured on generated ones of these `sizes`, by default one sample of 128 positions, or of the sizes
+            that are declared or fixed in any of them.
         **changes: Single options; they override those of `options`.
 
     Returns:
@@ -53,10 +54,11 @@ def benchmark(
     entered = {name: runnable(model) for name, model in models.items()}
     sizes, inputs = inputs_to_measure(options, at_common_sizes(list(entered.values()), options.sizes))
     rounds, seconds, threads = options.rounds, budget_of(options.bench_budget), options.threads
-    rows = measure(entered, inputs, rounds=rounds, seconds=seconds, threads=threads)
     sessions: Sequence[SessionLatency] = ()
-    if candidates := _in_their_sessions(models):
-        sessions = measure_sessions(candidates, inputs, rounds=rounds, seconds=seconds, threads=threads)
+    with executing_for(target_spec(options)):
+        rows = measure(entered, inputs, rounds=rounds, seconds=seconds, threads=threads)
+        if candidates := _in_their_sessions(models):
+            sessions = measure_sessions(candidates, inputs, rounds=rounds, seconds=seconds, threads=threads)
     return Latencies(sizes, tuple(rows), tuple(sessions), tuple(_of_training(entered)))
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortfuse.api.fallback import declare, runnable
 from ortfuse.api.instrumentation import Progress, at_common_sizes, given_inputs, silent
-from ortfuse.api.options import effective_options
+from ortfuse.api.options import effective_options, target_spec
 from ortfuse.errors import OptionError
 from ortfuse.io.interop import AnyModel, enter
 from ortfuse.ir.declared_sizes import declared_sizes
@@ -17,6 +17,7 @@ from ortfuse.options import (
     ComparisonOptions,
     Options,
 )
+from ortfuse.runtime.execution_target import executing_for
 from ortfuse.runtime.unrepresentable_models import Runnable
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def verify(
     Args:
         original: Run without the runtime's own optimisations, which might be what is wrong.
         optimised: Run both without and with them.
-        options: Only `inputs`, `seed`, `sizes`, `tolerance` and `verify_budget` are used.
+        options: Only `inputs`, `seed`, `sizes`, `target`, `tolerance` and `verify_budget` are used.
         reference: Whether to evaluate the original in float64 too, where that is feasible.
         max_error: The largest error in terms of the metric, instead of the bound that `optimised` states.
         metric: How that error is measured, as in `ortfuse.quantize`; by default as `optimised` states, or `"l2"`.
@@ -78,17 +79,18 @@ def verify(
         verdict: Verdict = keeps(first, second, bound, with_labels(given, labels), options.seed)
         verdict.notes[:0] = notes_of(given)
         return verdict
-    verdict = compare(
-        first,
-        second,
-        inputs=given,
-        seed=options.seed,
-        tolerance=options.tolerance,
-        reference=reference,
-        sizes=options.sizes,
-        budget=options.verify_budget,
-        tell=told,
-    )
+    with executing_for(target_spec(options)):
+        verdict = compare(
+            first,
+            second,
+            inputs=given,
+            seed=options.seed,
+            tolerance=options.tolerance,
+            reference=reference,
+            sizes=options.sizes,
+            budget=options.verify_budget,
+            tell=told,
+        )
     verdict.notes[:0] = notes_of(given)
     return verdict
 

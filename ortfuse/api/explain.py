@@ -19,7 +19,7 @@ from ortfuse.options import (
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.rewrite.pattern import Guard, Match, Matcher, Pattern
 from ortfuse.rewrite.pattern.find import matches
-from ortfuse.targets import Target
+from ortfuse.targets import Target, TargetSpec
 
 if TYPE_CHECKING:
     from ortfuse.inspection import Inspection
@@ -86,7 +86,7 @@ def inspect(
     sizes: Mapping[str, int] | None = None,
     measure: bool = True,
     threads: int = 0,
-    target: Target | PathLike | None = None,
+    target: Target | TargetSpec | PathLike | None = None,
     custom_ops: PathLike | Sequence[PathLike] = (),
     progress: Progress | None = None,
 ) -> Inspection:

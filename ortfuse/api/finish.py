@@ -193,4 +193,5 @@ def _forced_outcomes(model: ir.Model, result: Result, manager: PassManager) -> t
         manager.catalogue,
         approximate=options.approximate,
         quirks=manager.target.quirks,
+        target=manager.target.spec.name,
     )

@@ -21,6 +21,7 @@ from ortfuse.options import (
 )
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.schedule import OnPass
+from ortfuse.runtime.execution_target import executing_for
 from ortfuse.runtime.load_check import UnloadableError
 from ortfuse.runtime.worker import WORKER
 from ortfuse.targets import installed
@@ -58,6 +59,14 @@ def optimize(
     options, progress = effective_options(options, **changes), progress or silent
     manager = PassManager(options)
     _refuse_early(options, manager)
+    with executing_for(manager.target.spec):
+        return _optimized(model, options, manager, on_pass, progress)
+
+
+def _optimized(
+    model: AnyModel, options: Options, manager: PassManager, on_pass: OnPass | None, progress: Progress
+) -> Result:
+    """Return the result of `optimize`; all runs of models are on the target."""
     progress("loading the model")
     clock = Clock()
     loads = _is_loaded(options, manager)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Unpack
 
 from ortfuse.options import AllOptions, Options
-from ortfuse.targets import use_library
+from ortfuse.targets import TargetSpec, default_spec, resolve_target, use_library
+
+
+def target_spec(options: Options) -> TargetSpec:
+    """Return the declaration of the target that options name.
+
+    Raises:
+        TargetError: There is no such target.
+    """
+    return default_spec() if options.target is None else resolve_target(options.target).spec
 
 
 def effective_options(options: Options | None, **changes: Unpack[AllOptions]) -> Options:

@@ -22,6 +22,7 @@ from typing import Any
 from ortfuse.api.optimize import optimize
 from ortfuse.options import DECLARATIONS, FORMER, Options
 from ortfuse.runtime.session_settings import SessionConfig
+from ortfuse.targets import default_spec
 
 try:
     from olive.model import ONNXModelHandler
@@ -38,8 +39,6 @@ _TYPES: Mapping[str, Any] = {
 }  # fmt: skip
 """The options of ortfuse that the pass has, with their types; see `ortfuse.Options`."""
 
-CPU = "CPUExecutionProvider"
-
 
 class OrtfuseOptimize(Pass):  # type: ignore[misc]
     """Rewrites an ONNX model with ortfuse; the settings that ortfuse recommends go into its inference settings."""
@@ -53,9 +52,9 @@ class OrtfuseOptimize(Pass):  # type: ignore[misc]
 
     @classmethod
     def validate_config(cls, config: Any, accelerator_spec: Any) -> bool:
-        """Whether the pass can run: the costs it chooses by were measured on the CPU."""
+        """Whether the pass can run: the costs it chooses by were measured on the default target."""
         return bool(super().validate_config(config, accelerator_spec)) and accelerator_spec.execution_provider in (
-            CPU,
+            default_spec().provider,
             None,
         )
 
@@ -91,8 +90,8 @@ def package_config() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(Path(OlivePackageConfig.get_default_config_path()).read_text())
     found["passes"][OrtfuseOptimize.__name__] = {
         "module_path": f"ortfuse.interop.olive.{OrtfuseOptimize.__name__}",
-        "supported_providers": [CPU],
-        "supported_accelerators": ["cpu"],
+        "supported_providers": [default_spec().provider],
+        "supported_accelerators": [default_spec().accelerator],
         "supported_precisions": ["*"],
     }
     return found

@@ -29,6 +29,7 @@ from ortfuse.options.types import (
     PipelineLike,
     Purpose,
     RangeLike,
+    TargetLike,
     Verification,
 )
 
@@ -53,6 +54,7 @@ __all__ = [
     "PipelineOptions",
     "Purpose",
     "RangeLike",
+    "TargetLike",
     "Verification",
     "from_folder",
     "named_paths",

@@ -14,6 +14,7 @@ from ortfuse.errors.printable import brief
 from ortfuse.options.text import LONGEST
 from ortfuse.options.types import Verification
 from ortfuse.targets.processor import demand_threads
+from ortfuse.targets.spec import TargetSpec
 
 LARGEST_NUMBER = 2**31 - 1
 """The largest whole number that an option can be."""
@@ -222,7 +223,7 @@ def _range(name: str, value: Any) -> tuple[int, int]:
 
 def target(name: str, value: Any) -> Any:
     """Check a target, or the name or path of one."""
-    if value is None or hasattr(value, "check_node"):
+    if value is None or hasattr(value, "check_node") or isinstance(value, TargetSpec):
         return value
     return path(name, value)
 

@@ -13,12 +13,12 @@ from ortfuse.options.types import (
     PipelineLike,
     Purpose,
     RangeLike,
+    TargetLike,
     Verification,
 )
 
 if TYPE_CHECKING:
     from ortfuse.rewrite import Debugging
-    from ortfuse.targets import Target
 
 
 class PipelineOptions(TypedDict, total=False):
@@ -29,7 +29,7 @@ class PipelineOptions(TypedDict, total=False):
     purpose: Purpose
     patterns: PatternsLike
     lists: PathLike | Sequence[PathLike]
-    target: Target | PathLike | None
+    target: TargetLike | None
     force: Mapping[str, str]
     approximate: bool
     max_opset: int | None
@@ -46,6 +46,7 @@ class PipelineOptions(TypedDict, total=False):
 class ComparisonOptions(TypedDict, total=False):
     """The options that say how models are compared."""
 
+    target: TargetLike | None
     custom_ops: PathLike | Sequence[PathLike]
     verify_budget: float
     tolerance: float | None
@@ -58,6 +59,7 @@ class ComparisonOptions(TypedDict, total=False):
 class BenchOptions(TypedDict, total=False):
     """The options that say how models are measured."""
 
+    target: TargetLike | None
     custom_ops: PathLike | Sequence[PathLike]
     rounds: int
     bench_budget: float | None
@@ -76,7 +78,7 @@ class BisectOptions(TypedDict, total=False):
     purpose: Purpose
     patterns: PatternsLike
     lists: PathLike | Sequence[PathLike]
-    target: Target | PathLike | None
+    target: TargetLike | None
     force: Mapping[str, str]
     approximate: bool
     max_opset: int | None
@@ -105,7 +107,7 @@ class AllOptions(TypedDict, total=False):
     purpose: Purpose
     patterns: PatternsLike
     lists: PathLike | Sequence[PathLike]
-    target: Target | PathLike | None
+    target: TargetLike | None
     force: Mapping[str, str]
     measure: bool
     approximate: bool

@@ -90,7 +90,7 @@ ASSUMPTIONS = Kind(check=checks.assumptions, shape="texts", metavar="NAME")
 EXPLAIN = Kind(check=checks.explain, shape="flag")
 VERIFICATION = Kind(check=checks.verification, metavar="[sites]", read=text.verification)
 PIPELINE = Kind(check=checks.passes, metavar="PASSES", path_endings=(".toml",))
-TARGET = Kind(check=checks.target, metavar="TARGET", path_endings=(".json",))
+TARGET = Kind(check=checks.target, metavar="TARGET", path_endings=(".json", "/"))
 SIZES = table(checks.sizes, "NAME=NUMBER", text.numbers)
 EQUAL_DIMS = table(
     checks.equal_dims, "NAME=NAME", lambda name, texts: text.pairs(name, texts, "NAME=NAME, such as s54=s84")

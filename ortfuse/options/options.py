@@ -25,6 +25,7 @@ from ortfuse.options.types import (
     PipelineLike,
     Purpose,
     RangeLike,
+    TargetLike,
     Verification,
 )
 from ortfuse.runtime.time_budget import SECONDS
@@ -32,7 +33,6 @@ from ortfuse.runtime.time_budget import SECONDS
 if TYPE_CHECKING:
     from ortfuse.options.keywords import AllOptions
     from ortfuse.rewrite import Debugging, Rule
-    from ortfuse.targets import Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +94,12 @@ class Options:
         "Pass list of your own (.toml), or a folder of them. auto considers them; they replace lists of the same name.",
         commands="optimize sweep bisect explain passes", group="rewriting", example='["my_lists"]',
     )  # fmt: skip
-    target: Target | PathLike | None = option(
+    target: TargetLike | None = option(
         None, kinds.TARGET,
-        "Target to optimise for: an execution provider of the installed runtime, or the kernel table (.json) of "
-        "another build. By default the installed runtime on the CPU.",
-        commands="optimize substitute bisect explain inspect", group="rewriting", example='"CPUExecutionProvider"',
+        "Target to optimise for: a short name (cpu), an execution provider of the installed runtime, the folder of a "
+        "target, or the kernel table (.json) of another build. By default the installed runtime on the CPU.",
+        commands="optimize substitute verify bisect explain inspect bench", group="rewriting", example='"cpu"',
+        more="In files, the path of a folder ends with a slash.",
     )  # fmt: skip
     force: Mapping[str, str] = option(
         {}, kinds.OPERATORS,

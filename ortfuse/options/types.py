@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ortfuse.rewrite import Rule
     from ortfuse.runtime.inputs.data_reader import DataReader
     from ortfuse.runtime.inputs.random_inputs import Inputs
+    from ortfuse.targets import Target, TargetSpec
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
@@ -19,6 +20,9 @@ sets of rules of onnxscript."""
 
 PatternsLike: TypeAlias = "PathLike | Rule | Sequence[PathLike | Rule]"
 """Files and folders with rules, or rules."""
+
+TargetLike: TypeAlias = "Target | TargetSpec | PathLike"
+"""A target, its declaration, its short name or provider, or the path of its folder or of a kernel table."""
 
 InputsLike: TypeAlias = "PathLike | Sequence[Inputs] | DataReader"
 """The path of a file or folder of inputs, sets of inputs, or a reader whose `get_next()` returns one set after the other."""

@@ -5,6 +5,9 @@ A rule file is a Python module with `RULES`, a list of rules, and optionally `PA
 module per family, or a package per family, whose files make up one pass: `fuse.<package name>`, or the `PASS` of its
 `__init__.py`. Modules whose names start with an underscore are helpers, which the others import relatively.
 
+A file or folder with `TARGETS = ("cpu",)` has rules that only trade speed, as it was measured on these targets: they are not
+applied for others. A target's own rules are the files of its folder `decompositions/`; they run in `target_decompositions`.
+
 Files are tried in the order of `ORDER` in `__init__.py`: a tuple of names of files and folders, or of files in folders
 (`"attention/masks"`), which come where they are named themselves. Those that are not named come last, by name.
 
@@ -24,7 +27,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +35,7 @@ from typing import Literal
 
 from ortfuse.errors import OrtfuseError, RuleError
 from ortfuse.rewrite import Rule, demand_proof, unproved
+from ortfuse.targets import TargetSpec, default_spec
 
 ENTRY_POINTS = "ortfuse.patterns"
 """The entry point group under which an installed package offers a rule module, or a package of them."""
@@ -45,17 +49,24 @@ _PASS_NAME = re.compile(r"[A-Za-z_][\w\-]*(\.[\w\-]+)*")
 _numbers = itertools.count()
 
 
-Source = Literal["built-in", "package", "user"]
+DECOMPOSITIONS = "target_decompositions"
+"""The pass of rules that decompose operators for a target, which runs last."""
+
+Source = Literal["built-in", "package", "user", "target"]
 
 
 @dataclass(frozen=True)
 class RuleFile:
-    """The rules of one file, with the pass they belong to, their location and their source."""
+    """The rules of one file, with the pass they belong to, their location and their source.
+
+    `targets` are the short names of the targets that they are for; none if they are for all.
+    """
 
     pass_name: str
     rules: tuple[Rule, ...]
     origin: str
     source: Source
+    targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,11 @@ class Catalogue:
         others = {file.pass_name for file in self.files if file.source not in sources}
         return tuple(dict.fromkeys(file.pass_name for file in self.files if file.pass_name not in others))
 
+    def for_others(self, target: str) -> dict[str, tuple[str, ...]]:
+        """The rules that are not for a target, given by its short name, each with the targets that it is for."""
+        bound = (file for file in self.files if file.targets and target not in file.targets)
+        return {rule.name: file.targets for file in bound for rule in file.rules}
+
     def rules(self) -> Iterator[Rule]:
         """Every rule."""
         for file in self.files:
@@ -88,18 +104,19 @@ class Catalogue:
                 yield from file.rules
 
 
-def load_catalogue(patterns: Iterable[str | Path | Rule] = ()) -> Catalogue:
+def load_catalogue(patterns: Iterable[str | Path | Rule] = (), target: TargetSpec | None = None) -> Catalogue:
     """Find all rules.
 
     Args:
         patterns: Files and folders that the user names, which are read again on each call, and rules given as objects.
+        target: The target whose own rules are added; by default the default one.
 
     Raises:
         RuleError: A file cannot be loaded, declares no rules, or declares one that is invalid or whose name is already
             taken. The message names the file and the rule.
     """
     named = [patterns] if isinstance(patterns, str | Path) else patterns
-    files = [*_built_in(), *_from_packages()]
+    files = [*_built_in(), *_of_target(target or default_spec()), *_from_packages()]
     for path in named:
         files += [] if isinstance(path, Rule) else _from_path(Path(path))
     loose = tuple(one for one in named if isinstance(one, Rule))
@@ -145,6 +162,14 @@ def _check_names(files: Iterable[RuleFile]) -> None:
 @functools.cache
 def _built_in() -> tuple[RuleFile, ...]:
     return tuple(_rule_files(_built_in_package(), "built-in"))
+
+
+def _of_target(spec: TargetSpec) -> list[RuleFile]:
+    """The rules in the folder of a target."""
+    if spec.decompositions is None:
+        return []
+    package = _folder_as_package(spec.decompositions, f"ortfuse_target_patterns_{next(_numbers)}")
+    return [replace(file, targets=(spec.name,)) for _, file in _by_path(package, "target", DECOMPOSITIONS)]
 
 
 def _built_in_package() -> ModuleType:
@@ -265,17 +290,25 @@ def _rule_files(module: ModuleType, source: Source) -> Iterator[RuleFile]:
     yield from (file for _, file in _by_path(module, source))
 
 
-def _by_path(module: ModuleType, source: Source, default: str | None = None) -> list[tuple[str, RuleFile]]:
-    """The rule files by their paths in a package (`attention/masks`); `default` is the pass of the folder they are in."""
+def _by_path(
+    module: ModuleType, source: Source, default: str | None = None, targets: tuple[str, ...] = ()
+) -> list[tuple[str, RuleFile]]:
+    """The rule files by their paths in a package (`attention/masks`).
+
+    `default` is the pass of the folder they are in, and `targets` are those that it is for.
+    """
     if not hasattr(module, "__path__"):
-        return [("", _rule_file(module, source, default))]
+        return [("", _rule_file(module, source, default, targets))]
+    targets = _targets_of(module, targets)
     files: list[tuple[str, RuleFile]] = []
     for found in sorted(pkgutil.iter_modules(module.__path__), key=lambda found: found.name):
         if not found.name.startswith("_"):
             name = f"{module.__name__}.{found.name}"
             inner = _import(name, _path_of(name))
             folder = getattr(inner, "PASS", f"fuse.{found.name}") if found.ispkg else default
-            files += [(f"{found.name}/{path}".rstrip("/"), file) for path, file in _by_path(inner, source, folder)]
+            files += [
+                (f"{found.name}/{path}".rstrip("/"), file) for path, file in _by_path(inner, source, folder, targets)
+            ]
     order = {path: number for number, path in enumerate(getattr(module, "ORDER", ()))}
     return sorted(files, key=lambda file: _place(file[0], order))
 
@@ -299,7 +332,9 @@ def _import(name: str, path: str) -> ModuleType:
         raise RuleError(f"{path}: {_where(error, path)}") from error
 
 
-def _rule_file(module: ModuleType, source: Source, default: str | None = None) -> RuleFile:
+def _rule_file(
+    module: ModuleType, source: Source, default: str | None = None, targets: tuple[str, ...] = ()
+) -> RuleFile:
     origin = getattr(module, "__file__", None) or module.__name__
     stem = module.__name__.rpartition(".")[2]
     rules = getattr(module, "RULES", None)
@@ -312,7 +347,15 @@ def _rule_file(module: ModuleType, source: Source, default: str | None = None) -
     pass_name = getattr(module, "PASS", default or f"fuse.{stem}")
     if not isinstance(pass_name, str) or not _PASS_NAME.fullmatch(pass_name):
         raise RuleError(f"{origin}: PASS must be the name of a pass, such as 'fuse.{stem}', not {pass_name!r}")
-    return RuleFile(pass_name, tuple(rules), origin, source)
+    return RuleFile(pass_name, tuple(rules), origin, source, _targets_of(module, targets))
+
+
+def _targets_of(module: ModuleType, targets: tuple[str, ...]) -> tuple[str, ...]:
+    """The targets that a file or folder is for; by default those of the folder that it is in."""
+    found = getattr(module, "TARGETS", targets)
+    if not isinstance(found, tuple) or not all(isinstance(one, str) for one in found):
+        raise RuleError(f"{module.__file__}: TARGETS must be a tuple of short names of targets, such as ('cpu',)")
+    return found
 
 
 def _check_proof(rule: Rule, origin: str) -> None:

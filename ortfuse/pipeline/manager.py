@@ -23,7 +23,7 @@ from ortfuse.io.training_mode import training_note
 from ortfuse.ir import walk
 from ortfuse.ir.edit import Inspector
 from ortfuse.ir.preserved_nodes import release, telling
-from ortfuse.options import DECLARATIONS, Options, PipelineLike
+from ortfuse.options import Options, PipelineLike
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
 from ortfuse.pipeline.forced_choices import checked, forced_first, forced_rules, with_forced_passes
 from ortfuse.pipeline.model_signs import Content
@@ -34,7 +34,7 @@ from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.steps import CANONICALIZE, Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.text import Item, parse
 from ortfuse.rewrite import Debugging, Log, Rule
-from ortfuse.targets import DEFECTS, Target
+from ortfuse.targets import DEFECTS, Target, resolve_target
 from ortfuse.targets.opset import AUTHOR as RAISE_OPSET
 from ortfuse.transforms import Choices, Context, Finalize, Meter, Pass
 from ortfuse.transforms.onnx_ir_adapter import ForeignPass, foreign_pass
@@ -66,12 +66,14 @@ class PassManager:
         options = pipeline if isinstance(pipeline, Options) else Options(passes=pipeline)
         self._options = options
         self._items = _items(options.pipeline)
-        self._target = _target(options)
-        self._catalogue = load_catalogue(options.rules)
+        self._target = resolve_target(options.target, max_opset=options.max_opset, threads=options.threads)
+        self._catalogue = load_catalogue(options.rules, self._target.spec)
         self._built_in = {rule.name: rule for rule in self._catalogue.rules_from("built-in")}
         # Errors in the pipeline are raised now, not after the first model has been loaded.
         self._lists = lists_with(options.list_files)
-        self._check_use_of_patterns(Builder(self._catalogue, lists=self._lists).build(self._items))
+        self._check_use_of_patterns(
+            Builder(self._catalogue, lists=self._lists, target=self._target.spec).build(self._items)
+        )
         self._forced = checked(options.force, self._catalogue.rules())
         self._skip: Collection[str] = ()
         self._without_rules: Collection[str] = ()
@@ -98,7 +100,7 @@ class PassManager:
     def at_most(self, opset: int) -> PassManager:
         """The same pipeline, limited to results of at most this opset."""
         limited = copy.copy(self)
-        limited._target = _limited(self._target, min(opset, self._target.max_opset))
+        limited._target = self._target.limited(min(opset, self._target.max_opset))
         return limited
 
     def without(self, passes: Collection[str]) -> PassManager:
@@ -150,7 +152,7 @@ class PassManager:
             )
         started = time.perf_counter()
         before = Counts.of(model)
-        builder = Builder(self._catalogue, Content.of(model), self._lists)
+        builder = Builder(self._catalogue, Content.of(model), self._lists, self._target.spec)
         steps = self._steps(builder)
         with uncollected():
             context = self._context(model, inspector, checks, meter)
@@ -196,7 +198,7 @@ class PassManager:
 
     def pipeline_for(self, model: ir.Model) -> str:
         """The passes that `run` runs on a model, with what `auto` and other lists stand for there; equal texts do the same."""
-        return _text(self._steps(Builder(self._catalogue, Content.of(model), self._lists)))
+        return _text(self._steps(Builder(self._catalogue, Content.of(model), self._lists, self._target.spec)))
 
     def _steps(self, builder: Builder) -> tuple[Step, ...]:
         steps = with_forced_passes(forced_first(builder.build(self._items), self._forced), self._forced)
@@ -253,7 +255,7 @@ class PassManager:
         target, opaque = self._target, opaque_functions(model)
         opset = min(model.graph.opset_imports.get("", 0), target.known_opset)
         if opset > target.max_opset or opaque:
-            target = _limited(target, opset)  # a limit prevents raising the opset; it never lowers it
+            target = target.limited(opset)  # a limit prevents raising the opset; it never lowers it
         options = self._options
         context = Context(
             model,
@@ -336,28 +338,6 @@ def _items(pipeline: PipelineLike) -> list[Item | Pass]:
         else:
             raise PipelineError(f"a pipeline is made of texts and passes, and {part!r} is neither")
     return found
-
-
-def _target(options: Options) -> Target:
-    """The target selected by the options."""
-    named, opset = options.target, options.max_opset
-    if named is None:
-        return Target(max_opset=opset, threads=options.threads)
-    if isinstance(named, Target):
-        return named if opset is None or opset >= named.max_opset else _limited(named, opset)
-    text = os.fspath(named)
-    return (
-        Target.from_table(text, max_opset=opset)
-        if DECLARATIONS["target"].kind.paths_in(text)
-        else Target(text, max_opset=opset, threads=options.threads)
-    )
-
-
-def _limited(target: Target, max_opset: int) -> Target:
-    """The same target for results of at most this opset."""
-    limited = copy.copy(target)
-    limited.max_opset = max_opset
-    return limited
 
 
 def _pass_names(steps: Iterable[Step]) -> Iterable[str]:

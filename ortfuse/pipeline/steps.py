@@ -26,6 +26,7 @@ from ortfuse.pipeline.catalogue import Catalogue
 from ortfuse.pipeline.model_signs import Content
 from ortfuse.pipeline.passlists import FALLBACK, Lists, PassList, built_in_lists, suitable_list
 from ortfuse.pipeline.text import Call, FixpointCall, Item, Options
+from ortfuse.targets import TargetSpec, default_spec
 from ortfuse.transforms import (
     CommonSubexpressionElimination,
     ConstantFolding,
@@ -76,17 +77,24 @@ Step: TypeAlias = Single | Repeated
 
 
 class Builder:
-    """Builds the steps of one pipeline for a model with the given content (`None` if there is no model yet).
+    """Builds the steps of one pipeline for a model with the given content (`None` if there is no model yet), and a target.
 
     Attributes:
         chosen: The list that `auto` selected, with the evidence; empty if the pipeline has no `auto`.
     """
 
-    def __init__(self, catalogue: Catalogue, content: Content | None = None, lists: Lists | None = None) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        content: Content | None = None,
+        lists: Lists | None = None,
+        target: TargetSpec | None = None,
+    ) -> None:
         self._catalogue, self._content = catalogue, content
         self._lists = built_in_lists() if lists is None else lists
         self.chosen = ""
         self._rules = catalogue.passes()
+        self._for_others = catalogue.for_others((target or default_spec()).name)
         self._fusions = [name for name in self._rules if name.startswith("fuse.")]
         self._users = catalogue.passes_from("package", "user")
         self._named: set[str] = set()
@@ -193,7 +201,7 @@ class Builder:
         for listed in " ".join(chosen.values()).split():
             if listed not in known:
                 raise PipelineError(f"{name} has no rule {listed!r}{registry.suggestion(listed, known)}")
-        return RulePass(name, rules, **chosen)
+        return RulePass(name, tuple(rule for rule in rules if rule.name not in self._for_others), **chosen)
 
     def _canonicalize(self, call: Call) -> Step:
         options = registry.checked_options(call, {"max_rounds": int, "max_growth": int, **_RULE_OPTIONS})

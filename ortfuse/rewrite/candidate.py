@@ -19,7 +19,8 @@ from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.pattern.language import Pattern
 from ortfuse.rewrite.pattern.match import Match
 from ortfuse.rewrite.rule import Exactness, Rule
-from ortfuse.targets.known_bugs import Quirk
+from ortfuse.targets.known_bugs import KnownBug
+from ortfuse.targets.spec import TargetSpec
 
 Outputs = list[tuple[ir.Value, ir.Value]]
 """Pairs of a value to replace and its replacement; the roots of the match come first."""
@@ -32,7 +33,11 @@ class Legality(Protocol):
     """The part of a target that the rewriter needs: which nodes it executes, and which bugs are known."""
 
     @property
-    def quirks(self) -> frozenset[Quirk]:
+    def spec(self) -> TargetSpec:
+        """The declaration of the target."""
+
+    @property
+    def quirks(self) -> frozenset[KnownBug]:
         """Behaviour of the runtime that the operator definitions do not describe."""
 
     def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> Refusal | None:

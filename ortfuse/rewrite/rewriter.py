@@ -103,7 +103,12 @@ class Rewriter:
             if (output.uses() or output.is_graph_output()) and (self.where is None or self.where(rule, output)):
                 with author_of(rule, output):
                     found = rule.matcher.match(
-                        output, self._facts, rule.allow_extra_operands, self.target.quirks, self.ranges
+                        output,
+                        self._facts,
+                        rule.allow_extra_operands,
+                        self.target.quirks,
+                        self.ranges,
+                        target=self.target.spec,
                     )
                 applied = isinstance(found, Match) and self._apply(rule, found, started)
                 if isinstance(found, Miss) and found.matched > 0 and self._is_worth_a_word(rule, found):

@@ -23,7 +23,7 @@ from ortfuse.rewrite.pattern.min_nodes import least_nodes
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
 from ortfuse.rewrite.pattern.siblings import Siblings
 from ortfuse.rewrite.pattern.statistics import names_in_bodies
-from ortfuse.targets.known_bugs import Quirk
+from ortfuse.targets.known_bugs import KnownBug
 
 SOME = 3
 """The fewest nodes of a partial match that is near."""
@@ -179,7 +179,7 @@ class Rule:
     may_raise_opset: bool = False
     is_refinement: bool = False
     definition: Replacement | None = None
-    because: Quirk | None = None
+    because: KnownBug | None = None
     spells_out: bool = False
     by_definition: bool = False
     on_request: bool = False

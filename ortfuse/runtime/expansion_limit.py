@@ -13,7 +13,8 @@ from ortfuse.errors import ModelFileError, VerificationError
 from ortfuse.io import wire_format
 from ortfuse.io.data_file import DataFile
 from ortfuse.ir.function_expansion import beyond, expanded_nodes, total
-from ortfuse.targets.table_cache import installed_table
+from ortfuse.targets.registry import default_spec
+from ortfuse.targets.table_cache import table_of
 
 Name = tuple[str, str, str]
 _FUNCTIONS = 25
@@ -47,7 +48,7 @@ def not_loadable(model: ir.Model) -> str | None:
 
 def _with_kernels() -> frozenset[tuple[str, str]]:
     """The operators that the runtime may execute as they are, although there are functions for them."""
-    operators = installed_table("CPUExecutionProvider").operators
+    operators = table_of(default_spec()).operators
     return frozenset(name for name, operator in operators.items() if operator.kernels)
 
 

@@ -10,6 +10,7 @@ from typing import Self
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError
+from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.expansion_limit import ExpansionError
 from ortfuse.runtime.session import opened, separated, shortened, weight_bytes, zeros_folder
 from ortfuse.runtime.session_program import Level, Settings
@@ -51,7 +52,7 @@ class Loading:
     def __init__(
         self, source: bytes, weights: Mapping[str, ir.TensorProtocol], size: int, levels: Sequence[Level]
     ) -> None:
-        self._problem = ""
+        self._problem, self._providers = "", execution_target().session_providers()
         self._thread = threading.Thread(target=self._load, args=(source, weights, size > _MUCH, levels), daemon=True)
         self._thread.start()
 
@@ -93,7 +94,7 @@ class Loading:
         self, source: bytes, weights: Mapping[str, ir.TensorProtocol], lean: bool, levels: Sequence[Level]
     ) -> None:
         for level in levels:
-            settings = Settings(level=level, lean=lean, libraries=libraries(), folder=zeros_folder())
+            settings = Settings(self._providers, level=level, lean=lean, libraries=libraries(), folder=zeros_folder())
             try:
                 opened(source, weights, settings, isolated=True)
             except ExpansionError:

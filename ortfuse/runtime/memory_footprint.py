@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OptionError, VerificationError
 from ortfuse.io.files import save
+from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import shortened
 from ortfuse.runtime.worker import Worker
@@ -46,7 +47,7 @@ def footprint(model: ir.Model, inputs: Inputs, threads: int = 0) -> int:
         save(with_functions(model), path)
         worker = Worker()  # of its own: what another model took is not counted
         try:
-            request = (str(path), threads, libraries(), dict(inputs))
+            request = (str(path), execution_target().session_providers(), threads, libraries(), dict(inputs))
             return int(worker.request("footprint", 0, request, "executes the model"))
         except CrashError:
             raise

@@ -19,6 +19,7 @@ from ortfuse.errors import CrashError, OrtfuseError, VerificationError
 from ortfuse.io.proto import separate
 from ortfuse.io.stored_tensor import in_file
 from ortfuse.ir.tensors import tensors
+from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.expansion_limit import demand_bounded
 from ortfuse.runtime.integer_caches import Rounding, integer_caches
 from ortfuse.runtime.random_seeds import is_seeded
@@ -78,7 +79,7 @@ class Session:
         *,
         optimise: bool = True,
         threads: int = 0,
-        provider: str = "CPUExecutionProvider",
+        providers: Sequence[str] = (),
         profile: str | os.PathLike[str] = "",
         disabled: Collection[str] = (),
         dump: str | os.PathLike[str] = "",
@@ -94,7 +95,7 @@ class Session:
             model: A model, the path of one, or a serialised model.
             optimise: Whether the runtime applies its own optimisations.
             threads: Threads per operator; 0 leaves the choice to the runtime.
-            provider: The execution provider.
+            providers: The execution providers; by default those of the target for which models are executed.
             profile: Path prefix of a file that logs every executed node; see `end_profile`.
             disabled: Names of runtime optimisers to disable.
             dump: Path to write the model to, as the runtime executes it.
@@ -113,10 +114,11 @@ class Session:
             OptionError: There are more threads than ever run.
             VerificationError: The runtime refuses the model.
         """
+        target = execution_target()
         asked = Settings(
             level="all" if optimise else "none",
             threads=demand_threads(threads),
-            provider=provider,
+            providers=tuple(providers) or target.session_providers(),
             disabled=tuple(disabled),
             profile=os.fspath(profile),
             dump=os.fspath(dump),
@@ -124,7 +126,7 @@ class Session:
             lean=lean,
             libraries=libraries(),
             folder=zeros_folder() if weightless else "",
-            others=tuple((settings or {}).items()),
+            others=tuple({**target.session_settings, **(settings or {})}.items()),
         )
         try:
             source, weights = (

@@ -71,9 +71,9 @@ class Settings:
     """The settings of a session.
 
     Attributes:
+        providers: The execution providers, the preferred one first.
         level: Which of its own optimisations the runtime applies.
         threads: Threads per operator; 0 leaves the choice to the runtime.
-        provider: The execution provider.
         disabled: Names of runtime optimisers to disable.
         profile: Path prefix of a file that logs every executed node; empty for none.
         dump: Path to write the model to, as the runtime executes it; empty for none.
@@ -86,9 +86,9 @@ class Settings:
         others: Further settings by the runtime's names, as `configure` takes them; they have the last word.
     """
 
+    providers: tuple[str, ...]
     level: Level = "all"
     threads: int = 0
-    provider: str = "CPUExecutionProvider"
     disabled: tuple[str, ...] = ()
     profile: str = ""
     dump: str = ""
@@ -182,7 +182,7 @@ class Loaded:
             values = [ort.OrtValue.ortvalue_from_numpy(array) for array in self._weights.values()]
             options.add_external_initializers(list(self._weights), values)
         arguments: dict[str, Any] = {
-            "providers": [settings.provider],
+            "providers": list(settings.providers),
             "disabled_optimizers": list(settings.disabled) or None,
         }
         arguments |= configure(options, dict(settings.others))
@@ -250,10 +250,17 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def footprint(load: Any, path: str, threads: int, libraries: tuple[str, ...], inputs: Mapping[str, Any]) -> int:
+def footprint(
+    load: Any,
+    path: str,
+    providers: tuple[str, ...],
+    threads: int,
+    libraries: tuple[str, ...],
+    inputs: Mapping[str, Any],
+) -> int:
     """The bytes of memory that loading a model from a file and running it once take, beyond the most that there was before."""
     before = peak_bytes()
-    session = load(path, {}, Settings(threads=threads, libraries=libraries))
+    session = load(path, {}, Settings(providers, threads=threads, libraries=libraries))
     session.run({name: inputs[name] for name in session.input_names if name in inputs})
     return peak_bytes() - before
 

@@ -1,6 +1,5 @@
 """The runtime that will execute the result: which kernels it has, and how to reach the opset that they need."""
 
-from ortfuse.targets.blocked_layout import unless_blocked
 from ortfuse.targets.costs import CostTable, Estimate, shipped_costs, shipped_tables
 from ortfuse.targets.custom_operators import (
     libraries,
@@ -10,29 +9,37 @@ from ortfuse.targets.custom_operators import (
     with_functions,
 )
 from ortfuse.targets.kernel_table import Kernel, KernelTable
-from ortfuse.targets.known_bugs import DEFECTS, Quirk
+from ortfuse.targets.known_bugs import DEFECTS, KnownBug, Quirk
 from ortfuse.targets.opset import opset_needed, raise_opset, raise_to_newest
-from ortfuse.targets.target import CPU, Target, installed
+from ortfuse.targets.registry import default_spec, known_targets, load_target, spec_of
+from ortfuse.targets.resolve import resolve_target
+from ortfuse.targets.spec import TargetSpec
+from ortfuse.targets.target import Target, installed
 
 __all__ = [
-    "CPU",
     "DEFECTS",
     "CostTable",
     "Estimate",
     "Kernel",
     "KernelTable",
+    "KnownBug",
     "Quirk",
     "Target",
+    "TargetSpec",
+    "default_spec",
     "installed",
+    "known_targets",
     "libraries",
+    "load_target",
     "missing_functions",
     "opset_needed",
     "raise_opset",
     "raise_to_newest",
     "register_operators",
+    "resolve_target",
     "shipped_costs",
     "shipped_tables",
-    "unless_blocked",
+    "spec_of",
     "use_library",
     "with_functions",
 ]

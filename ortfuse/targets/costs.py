@@ -18,7 +18,6 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from ortfuse.errors import TargetError
 from ortfuse.io.small_files import json_in
 from ortfuse.naming import name_today
 from ortfuse.targets.processor import number_formats, processor_kind
+from ortfuse.targets.spec import TargetSpec
 
 WORTH_IT = 0.97
 """Replacements that run at this fraction of the old speed or faster are accepted: a smaller loss is within the noise."""
@@ -249,23 +249,14 @@ def _likeness(processor: str, formats: str, table: CostTable) -> tuple[bool, boo
     )
 
 
-def shipped_file(provider: str) -> Path:
-    """The file of the tables measured for a provider."""
-    return Path(str(resources.files("ortfuse.targets") / f"costs_{provider}.json"))
-
-
-def shipped_tables(provider: str) -> tuple[CostTable, ...]:
-    """All tables measured for `provider`, a kind of processor each, in the order of the file; none if it was not measured."""
-    path = shipped_file(provider)
-    return tables_in(path, former=False) if path.is_file() else ()
+def shipped_tables(spec: TargetSpec) -> tuple[CostTable, ...]:
+    """All tables measured for a target, a kind of processor each, in the order of the file; none if it was not measured."""
+    return () if spec.costs_file is None else tables_in(spec.costs_file, former=False)
 
 
 @functools.cache
-def shipped_costs(provider: str) -> CostTable:
-    """The table measured for `provider` that suits this machine best; empty if that provider was not measured."""
-    path = shipped_file(provider)
-    return (
-        CostTable.read(path, former=False).used_on(processor_kind(), number_formats())
-        if path.is_file()
-        else CostTable({})
-    )
+def shipped_costs(spec: TargetSpec) -> CostTable:
+    """The table measured for a target that suits this machine best; empty if that target was not measured."""
+    if spec.costs_file is None:
+        return CostTable({})
+    return CostTable.read(spec.costs_file, former=False).used_on(processor_kind(), number_formats())

@@ -28,7 +28,8 @@ from ortfuse.io.runtime_registry import Definition, definitions
 from ortfuse.io.small_files import from_json, read_text
 from ortfuse.targets.costs import CostTable
 from ortfuse.targets.kernel_constraints import Limit
-from ortfuse.targets.known_bugs import Quirk
+from ortfuse.targets.known_bugs import KnownBug, Quirk
+from ortfuse.targets.registry import default_spec
 from ortfuse.targets.stated_constraints import StatedLimit
 
 FORMAT = 1
@@ -102,7 +103,7 @@ class Findings:
 
     limits: tuple[tuple[tuple[str, str], Limit], ...] | None = None
     costs: CostTable | None = None
-    quirks: frozenset[Quirk] | None = None
+    quirks: frozenset[KnownBug] | None = None
 
 
 @dataclass(frozen=True)
@@ -284,7 +285,9 @@ def _loads(opset: int = 13, ir_version: int = 8) -> bool:
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     try:
-        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=[*default_spec().session_providers()]
+        )
     except Exception:  # the runtime's exceptions share no base class
         return False
     return True

@@ -1,18 +1,20 @@
 """Behaviours of runtimes that deviate from the operator definitions and that rules make allowance for.
 
-A target has the quirks that were found on its provider, or those that its table lists by name. A target without a quirk is
-assumed to follow the definitions.
+A target has the bugs that its folder states, or those that its table lists by name. A target without a bug is assumed to follow
+the definitions. A folder may have bugs of its own, in a subclass of `KnownBug`.
 """
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Mapping
 from enum import Enum
 
 
-class Quirk(Enum):
-    """A behaviour of a runtime build."""
+class KnownBug(Enum):
+    """A behaviour of a runtime build, in words that follow the runtime's name."""
+
+
+class Quirk(KnownBug):
+    """The behaviours that the rules of ortfuse know."""
 
     ZEROES_MASKED_ROWS = "gives zeros for a query whose keys are all hidden, where the definition of Attention does not"
     FUSES_SUMS_BEFORE_NORMALISATION = (
@@ -53,14 +55,3 @@ DEFECTS = frozenset(
     }
 )
 """Those by which the runtime's own optimisations go wrong on right models; users are told where that is avoided."""
-
-_FOUND: Mapping[str, frozenset[Quirk]] = {"CPUExecutionProvider": frozenset(Quirk)}
-
-_ON_X86 = frozenset({Quirk.TURNS_SIGNED_PAIRS})
-"""Those of processors whose fast integer kernels take unsigned activations."""
-
-
-def quirks_of(provider: str, machine: str = "") -> frozenset[Quirk]:
-    """The quirks that were found on a provider, on a kind of machine as `platform.machine` names it; by default this one."""
-    found = _FOUND.get(provider, frozenset())
-    return found if (machine or platform.machine()).lower() in ("x86_64", "amd64", "x86", "i686") else found - _ON_X86

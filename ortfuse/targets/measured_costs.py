@@ -2,7 +2,7 @@
 
 They hold for one build of the runtime, one provider, one processor and one number of threads, which the keys of the file name:
 
-    {"onnxruntime 1.31.1, CPUExecutionProvider, 2 processors of ..., 0 threads": {"threads": 0, "source": ..., "speedups": ...}}
+    {"onnxruntime 1.31.1, SomeExecutionProvider, 2 processors of ..., 0 threads": {"threads": 0, "source": ..., "speedups": ...}}
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ortfuse.naming import name_today
 from ortfuse.targets.costs import CostTable, shipped_costs
 from ortfuse.targets.measurement_file import keep, kept
 from ortfuse.targets.processor import number_formats, processor_kind, processor_name
+from ortfuse.targets.spec import TargetSpec
 
 
 def calibration_file() -> Path:
@@ -60,12 +61,12 @@ def store(
 
 
 @functools.cache
-def costs_here(runtime: str, provider: str, threads: int = 0) -> CostTable:
+def costs_here(runtime: str, spec: TargetSpec, threads: int = 0) -> CostTable:
     """The costs to choose by on this machine: those measured here and, for other rules, the shipped ones.
 
     Of tables for several numbers of threads, the nearest counts.
     """
-    shipped, start = shipped_costs(provider), machine_key(runtime, provider)
+    shipped, start = shipped_costs(spec), machine_key(runtime, spec.provider)
     found = [one for key, one in kept(calibration_file()).items() if key.startswith(start) and _is_table(one)]
     if not found:
         return shipped

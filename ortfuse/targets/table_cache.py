@@ -21,10 +21,31 @@ import platformdirs
 from ortfuse.errors import OrtfuseWarning, TargetError
 from ortfuse.io.runtime_registry import RegistryError
 from ortfuse.targets.kernel_table import FORMAT, KernelTable
+from ortfuse.targets.registry import spec_of
+from ortfuse.targets.spec import TargetSpec
 
-SHIPPED_PROVIDER = "CPUExecutionProvider"
-SHIPPED = Path(__file__).with_name(f"kernels_{SHIPPED_PROVIDER}.json.gz")
-"""The kernel table of the CPU provider that comes with ortfuse, for builds that crash when they are asked for theirs."""
+
+def table_of(spec: TargetSpec) -> KernelTable:
+    """Return the kernel table of a target: that of the installed runtime, or the one in its folder if that is stored.
+
+    Raises:
+        TargetError: The installed build has no kernels for the provider, or the folder has no table.
+    """
+    return installed_table(spec.provider) if spec.kernels == "installed" else _stored(spec)
+
+
+@functools.cache
+def _stored(spec: TargetSpec) -> KernelTable:
+    if spec.table_file is None:
+        raise TargetError(f"target {spec.name}: {spec.folder} has no kernels.json, which its kernels are to come from")
+    return _read(spec.table_file)
+
+
+def _read(file: Path) -> KernelTable:
+    if file.suffix != ".gz":
+        return KernelTable.of_file(file)
+    with gzip.open(file, "rt", encoding="utf-8") as content:
+        return KernelTable.of_text(content.read(), str(file))
 
 
 @functools.cache
@@ -50,15 +71,15 @@ def installed_table(provider: str) -> KernelTable:
 
 
 def _shipped(provider: str, error: RegistryError) -> KernelTable:
-    """The table of the CPU provider that comes with ortfuse, with a warning.
+    """The table in the folder of the provider's target, with a warning, for builds that crash when they are asked for theirs.
 
     Raises:
-        RegistryError: It is about another provider.
+        RegistryError: There is none.
     """
-    if provider != SHIPPED_PROVIDER:
+    file = spec_of(provider).table_file
+    if file is None:
         raise error
-    with gzip.open(SHIPPED, "rt", encoding="utf-8") as content:
-        table = KernelTable.of_text(content.read(), str(SHIPPED)).for_installed()
+    table = _read(file).for_installed()
     warnings.warn(f"{error}. Until then the kernels are those of {table.runtime}", OrtfuseWarning, stacklevel=2)
     return table
 

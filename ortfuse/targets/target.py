@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import platform
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -25,13 +26,14 @@ from ortfuse.ir.remark import Refusal, Subject, refuse
 from ortfuse.ir.schemas import changes, droppable_outputs, schema_at
 from ortfuse.targets.costs import CostTable, shipped_costs
 from ortfuse.targets.custom_operators import custom_operator, opset_of_body
-from ortfuse.targets.kernel_constraints import BROADCASTS_FROM, DOCUMENTED, FOUND, Limit, unless_alike
+from ortfuse.targets.kernel_constraints import BROADCASTS_FROM, DOCUMENTED, Limit, unless_alike
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
-from ortfuse.targets.known_bugs import Quirk, quirks_of
+from ortfuse.targets.known_bugs import KnownBug
 from ortfuse.targets.measured_costs import costs_here
-from ortfuse.targets.table_cache import installed_table
+from ortfuse.targets.registry import spec_of
+from ortfuse.targets.spec import TargetSpec
+from ortfuse.targets.table_cache import table_of
 
-CPU = "CPUExecutionProvider"
 ABSENT = ""
 """The type of an optional input or output that is left out."""
 
@@ -52,6 +54,7 @@ class Target:
     That opset is the lowest of three: what the runtime loads, what the installed onnx defines, and what the user allows.
 
     Attributes:
+        spec: The declaration of the target: all that is known of it besides its kernels.
         provider: The execution provider whose kernels run the result.
         max_opset: The highest ai.onnx opset that a result may use.
         known_opset: The highest opset that the runtime loads and the installed onnx defines, whatever the user allows.
@@ -61,14 +64,16 @@ class Target:
 
     def __init__(
         self,
-        provider: str = CPU,
+        provider: str | TargetSpec | None = None,
         *,
         max_opset: int | None = None,
         table: KernelTable | None = None,
         costs: CostTable | None = None,
         threads: int = 0,
     ) -> None:
-        """`table`: a stored table of another build; by default the installed runtime is asked, once per process.
+        """`provider`: the short name of a target, the name of a provider, or a declaration; by default the default target.
+
+        `table`: a stored table of another build; by default the installed runtime is asked, once per process.
 
         `costs`: measured speedups of rules; by default those in the table, or those that `ortfuse calibrate` measured with the
         installed runtime (with `threads` per operator, if there are several; 0 is as many as the runtime chooses), or those
@@ -79,18 +84,18 @@ class Target:
         """
         if max_opset is not None and max_opset < 1:
             raise TargetError(f"--max-opset {max_opset}: the opsets of ai.onnx are numbered from 1")
-        self.table = installed_table(provider) if table is None else table
+        self.spec = spec_of(provider if table is None else table.provider)
+        self.table = table_of(self.spec) if table is None else table
         self.provider = self.table.provider
         self.known_opset = min(self.table.max_opset, int(onnx.defs.onnx_opset_version()))
         self.max_opset = self.known_opset if max_opset is None else min(max_opset, self.known_opset)
         own = self.table.findings
-        of_provider = (
-            costs_here(self.table.runtime, self.provider, threads) if table is None else shipped_costs(self.provider)
-        )
+        of_provider = costs_here(self.table.runtime, self.spec, threads) if table is None else shipped_costs(self.spec)
         self.costs = costs or own.costs or of_provider
-        self.quirks: frozenset[Quirk] = quirks_of(self.provider) if own.quirks is None else own.quirks
+        bugs = self.spec.bugs_on(platform.machine())
+        self.quirks: frozenset[KnownBug] = bugs if own.quirks is None else own.quirks
         self._limits: dict[tuple[str, str], list[Limit]] = {}
-        found = FOUND.get(self.provider, {}).items() if own.limits is None else own.limits
+        found = self.spec.constraints.items() if own.limits is None else own.limits
         for operator, limit in (*DOCUMENTED.items(), *found):
             self._limits.setdefault(operator, []).append(limit)
         self._answers: dict[tuple[object, ...], Refusal | None] = {}
@@ -103,6 +108,12 @@ class Target:
             TargetError: The file cannot be read or is not a kernel table.
         """
         return cls(max_opset=max_opset, table=KernelTable.of_file(path))
+
+    def limited(self, max_opset: int) -> Target:
+        """The same target for results of at most this opset."""
+        limited = copy.copy(self)
+        limited.max_opset = max_opset
+        return limited
 
     def to_table(self, path: str | Path) -> None:
         """Write the kernels as a JSON table that `from_table` reads, for use where this runtime is not installed.
@@ -185,9 +196,9 @@ class Target:
     def between_casts(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> bool:
         """Whether the target executes a node in float32, between Casts that it inserts, for want of a float16 kernel.
 
-        ONNX Runtime does so for what its CPU provider executes, with operators that it does not inline instead.
+        ONNX Runtime does so for some providers (`TargetSpec.half_in_float32`), with operators that it does not inline instead.
         """
-        if self.provider != CPU or _has_body(node, opset_imports) or self.limit(node, facts) is not None:
+        if not self.spec.half_in_float32 or _has_body(node, opset_imports) or self.limit(node, facts) is not None:
             return False
         version = _version(node, opset_imports)
         inputs, outputs = (
@@ -332,7 +343,7 @@ def _as_float(dtype: DType) -> DType:
 
 
 def installed() -> Target:
-    """The installed runtime on the CPU: the default target, and what executes models here in any case."""
+    """The installed runtime on the default target."""
     return Target()
 
 

@@ -78,10 +78,10 @@ def assert_equal(
 def on_any_machine(options: Options | None) -> Options:
     """Options with the costs of one table for all machines, unless they name a target."""
     from ortfuse.options import Options
-    from ortfuse.targets import CPU, Target, shipped_tables
+    from ortfuse.targets import Target, default_spec, shipped_tables
 
     found = Options.of(options)
-    return found if found.target is not None else replace(found, target=Target(costs=shipped_tables(CPU)[0]))
+    return found if found.target is not None else replace(found, target=Target(costs=shipped_tables(default_spec())[0]))
 
 
 def _sites(model: AnyModel | Result, options: Options, families: tuple[str, ...]) -> Mapping[str, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ortfuse.runtime.session_settings.recommendations import DENORMALS
+from ortfuse.targets import TargetSpec, default_spec
 from ortfuse.targets.processor import granted_processors
 from ortfuse.tuning.outcome import Value
 
@@ -19,28 +20,11 @@ MODEL = "model"
 ORIGINAL = "original"
 QUANTIZED = "quantized"
 
-SPINNING = "session.intra_op.allow_spinning"
-PREPACKING = "session.disable_prepacking"
 THREADS = "intra_op_num_threads"
 PROVIDER = "provider"
 DISABLED = "disabled"
 
 _FORCED = "pin."  # as studies of the past have it
-
-_PLAIN: Mapping[str, tuple[Value, ...]] = {
-    "enable_cpu_mem_arena": (True, False),
-    "enable_mem_reuse": (True, False),
-    SPINNING: ("1", "0"),
-    "graph_optimization_level": ("all", "extended", "basic"),
-    PREPACKING: ("0", "1"),
-    "enable_mem_pattern": (True, False),
-    DISABLED: ("", "NchwcTransformer", "ConstantFolding", "TransposeOptimizer", "MatMulAddFusion"),
-    "execution_mode": ("sequential", "parallel"),
-}
-"""The settings that every model can have, the runtime's default first, and those first that make most of a difference.
-`disabled` is one of the runtime's own optimisers."""
-
-CPU = "CPUExecutionProvider"
 
 
 @dataclass(frozen=True)
@@ -66,6 +50,7 @@ class Space:
         processors: int,
         denormals: bool,
         settings: Mapping[str, Any],
+        target: TargetSpec | None = None,
     ) -> Space:
         """The space for a model.
 
@@ -77,19 +62,22 @@ class Space:
             processors: How many processors there are.
             denormals: Whether zeros may stand for numbers below the smallest normal one.
             settings: The settings that are recommended without a search.
+            target: The target that says which settings are searched; by default the default one.
         """
+        spec = target or default_spec()
         dimensions: dict[str, tuple[Value, ...]] = {MODEL: tuple(variants)}
         dimensions |= {_FORCED + family: ("", *operators) for family, operators in forced.items()}
         most = granted_processors() or processors
         counts = sorted({1, max(1, most // 2), most} - {0})
         if not threads and len(counts) > 1:
             dimensions[THREADS] = (0, *counts)
-        others = tuple(one for one in providers if one not in (CPU, "AzureExecutionProvider"))
+        first = spec.provider
+        others = tuple(one for one in providers if one not in (first, "AzureExecutionProvider"))
         if others:
-            dimensions[PROVIDER] = (CPU, *others)
+            dimensions[PROVIDER] = (first, *others)
         if denormals:
             dimensions[DENORMALS] = ("0", "1")
-        dimensions |= _PLAIN
+        dimensions |= spec.tuned_settings
         known = {name: value for name, value in settings.items() if value in dimensions.get(name, ())[1:]}
         return cls(dimensions, known)
 
@@ -113,8 +101,9 @@ class Space:
             for name, value in choice.items()
             if name not in (MODEL, PROVIDER, DISABLED) and not name.startswith(_FORCED) and value != usual[name]
         }
-        if choice.get(PROVIDER, CPU) != CPU:
-            found["providers"] = [choice[PROVIDER], CPU]
+        first, *_ = self.dimensions.get(PROVIDER, ("",))
+        if choice.get(PROVIDER, first) != first:
+            found["providers"] = [choice[PROVIDER], first]
         if choice.get(DISABLED):
             found["disabled_optimizers"] = [choice[DISABLED]]
         return found

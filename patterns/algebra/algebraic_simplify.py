@@ -25,7 +25,7 @@ from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const
 from .._common import array_like, floating, same_shape
 from .._proofs import ADDS_NO_AXES, SHAPES, signed_zeros
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 SOURCE = "ONNX operator specification"
 

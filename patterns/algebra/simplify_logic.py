@@ -18,7 +18,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, scalar, 
 
 from .algebraic_simplify import TRUTHS, keeps_shape, simplification
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 x, y = var("x"), var("y")
 

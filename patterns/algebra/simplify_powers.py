@@ -22,7 +22,7 @@ from ortfuse.rewrite.pattern import Guard, Match, Pattern, op, redundant, scalar
 from .._common import floating
 from .._proofs import COST
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 SOURCE = "ONNX operators Pow, Exp and Log"
 

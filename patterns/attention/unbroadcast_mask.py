@@ -18,7 +18,7 @@ from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, ms, op, opt, var
 from .._proofs import NEVER_EMPTY
 from .sdpa import PAPER
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 query, key, value, mask = var("query"), var("key"), var("value"), var("mask")
 past_key, past_value = opt(var("past_key")), opt(var("past_value"))

@@ -22,7 +22,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, v
 
 from .._common import ints
 from .._proofs import computed_shape
-from .merge_reshapes_and_transposes import FAST_AXES, Shape, is_only_reshaped, target_is_arithmetic
+from .merge_reshapes_and_transposes import Shape, fast_axes, is_only_reshaped, target_is_arithmetic
 
 SOURCE = "ONNX operator Reshape"
 
@@ -130,7 +130,7 @@ def has_axes_of_size_one(match: Match) -> Refusal | None:
     before = match.shape("x")
     if before is None or match["perm"] is None or len(match["perm"]) != len(before):
         return match.refuse("shape", "x")
-    if not len([dim for dim in before if dim != 1]) <= FAST_AXES < len(before):
+    if not len([dim for dim in before if dim != 1]) <= fast_axes(match) < len(before):
         return match.refuse("needless", "x", found="it has few axes, or more that are longer than 1")
     return None
 

@@ -8,6 +8,7 @@ and(true, x) = x           where(true, x, y) = x, or expand(x)           range(0
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -75,8 +76,10 @@ def composed(match: Match) -> list[int]:
     return [match["inner"][axis] for axis in match["outer"]]
 
 
-FAST_AXES = 4
-"""How many axes the runtime transposes fast: several times as fast as more, even if these are of size 1."""
+def fast_axes(match: Match) -> int:
+    """How many axes the target transposes fast: several times as fast as more, even if these are of size 1."""
+    known = match.target.fast_transpose_axes
+    return sys.maxsize if known is None else known
 
 
 def _together(match: Match) -> tuple[Shape, list[int]] | None:
@@ -91,7 +94,7 @@ def _together(match: Match) -> tuple[Shape, list[int]] | None:
     longer = sorted(kept)
     groups: list[list[int]] = []
     for axis in kept:
-        if len(kept) > FAST_AXES and groups and longer.index(axis) == longer.index(groups[-1][-1]) + 1:
+        if len(kept) > fast_axes(match) and groups and longer.index(axis) == longer.index(groups[-1][-1]) + 1:
             groups[-1].append(axis)
         else:
             groups.append([axis])
@@ -105,7 +108,7 @@ def has_needless_axes(match: Match) -> Refusal | None:
     if found is None:
         return match.refuse("shape", "x")
     shape, perm = found
-    if len(before) <= FAST_AXES or len(shape) == len(before):
+    if len(before) <= fast_axes(match) or len(shape) == len(before):
         return match.refuse("needless", "x", found="all of its axes are moved apart, or there are few")
     refused = unless_constant_target(match, before, shape)
     return refused or unless_constant_target(match, tuple(shape[axis] for axis in perm), match.shape("root"))

@@ -17,7 +17,8 @@ from .._common import ints, is_not_quantised
 from .._proofs import COST
 from ._conv_windows import Axis, Window, window
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
+TARGETS = ("cpu",)
 
 x, weight, bias = var("x"), const("weight"), var("bias")
 

@@ -3,7 +3,7 @@
 fused_conv(x, W, b, z) = relu(conv(x, W) + b + z)
 
 The runtime fuses these nodes itself where it pays. On the CPU the residual is fused only where both operands are in the blocked
-layout (see `ortfuse.targets.blocked_layout`). The pass runs after the others of the family: weights may take the added branch.
+layout (`ortfuse.targets.cpu.blocked_layout`). The pass runs after the others of the family: weights may take the added branch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, computed, ms, op, opt, redundant, var
-from ortfuse.targets import Quirk, unless_blocked
+from ortfuse.targets import Quirk
 
 from .._common import is_not_quantised, same_shape
 from .._proofs import COST, KERNEL
@@ -31,9 +31,10 @@ RUNTIME = "ONNX Runtime contrib operator FusedConv"
 @redundant(COST)
 def runs_in_blocks(match: Match) -> Refusal | None:
     """Convolution and residual are in the runtime's blocked layout, if it has one."""
-    if Quirk.UNBLOCKS_RESIDUAL_CONVOLUTIONS not in match.quirks:
+    layout = match.target.blocked_layout
+    if Quirk.UNBLOCKS_RESIDUAL_CONVOLUTIONS not in match.quirks or layout is None:
         return None
-    return unless_blocked(match["layer"], match.facts) or unless_blocked(match["z"], match.facts)
+    return layout.unless_blocked(match["layer"], match.facts) or layout.unless_blocked(match["z"], match.facts)
 
 
 def zeros(match: Match) -> Any:

@@ -35,7 +35,7 @@ from ortfuse.rewrite.pattern import (
 from .._proofs import COST
 from ._conv_windows import window
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 Array = np.ndarray[Any, Any]
 

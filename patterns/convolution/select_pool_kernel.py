@@ -8,7 +8,7 @@ A ReduceMean that drops its axes stays: a Squeeze would be executed besides. Max
 by GlobalMaxPool if every element is above -infinity: the kernels differ in what they make of NaN and -infinity.
 
 Rationale: on the CPU, ReduceMean over the last axes takes a half to a quarter of the time of GlobalAveragePool. In the blocked
-layout (see `ortfuse.targets.blocked_layout`) GlobalAveragePool is faster: the image stays in it.
+layout (see `ortfuse.targets.cpu.blocked_layout`) GlobalAveragePool is faster: the image stays in it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ortfuse.ir.dims import is_nonzero
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, all_attributes, attr, computed, op, redundant, var
-from ortfuse.targets.blocked_layout import leaves_blocks, may_be_blocked, reads_blocks, unless_blocked
 
 from .._common import ints, is_not_quantised
 from .._proofs import COST
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
+TARGETS = ("cpu",)
 
 SOURCE = "ONNX operators GlobalAveragePool, AveragePool, MaxPool and ReduceMean"
 
@@ -58,22 +58,27 @@ def is_image(match: Match) -> Refusal | None:
 @redundant(COST)
 def is_blocked(match: Match) -> Refusal | None:
     """The runtime computes x in its blocked layout."""
-    return unless_blocked(match["x"], match.facts)
+    layout = match.target.blocked_layout
+    if layout is None:
+        return match.refuse("needless", "x", found=f"{match.target.name} has no blocked layout")
+    return layout.unless_blocked(match["x"], match.facts)
 
 
 @redundant(COST)
 def is_never_blocked(match: Match) -> Refusal | None:
     """The runtime never computes x in its blocked layout, so that ReduceMean needs no reordering."""
-    blocked = may_be_blocked(match["x"], match.facts)
+    layout = match.target.blocked_layout
+    blocked = layout is not None and layout.may_be_blocked(match["x"], match.facts)
     return match.refuse("needless", "x", found="it may be in the blocked layout") if blocked else None
 
 
 @redundant(COST)
 def is_reordered_once(match: Match) -> Refusal | None:
     """No reordering is needed for the other users of x and for those of the result."""
-    if reads_blocks(match.root, match.facts):
+    layout = match.target.blocked_layout
+    if layout is None or layout.reads_blocks(match.root, match.facts):
         return None
-    others = leaves_blocks(match["x"], match.facts, match.root.producer())
+    others = layout.leaves_blocks(match["x"], match.facts, match.root.producer())
     return match.refuse("needless", "x", found="it is read outside of the blocked layout too") if others else None
 
 

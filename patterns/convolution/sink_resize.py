@@ -21,7 +21,7 @@ from .._proofs import COST
 from ._resize import becomes_larger, enlarged, leaves_channels
 from .conv1d_to_conv2d import ACTIVATED, bias, convolution_rule, weight, window_of_layer, x
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 roi, scales, sizes = var("roi"), var("scales"), var("sizes")
 resized = op.Resize(x, opt(roi), opt(scales), opt(sizes), attributes=all_attributes("how")).named("resized")

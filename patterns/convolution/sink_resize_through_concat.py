@@ -38,7 +38,7 @@ from .._proofs import COST
 from ._conv_windows import window
 from ._resize import becomes_larger, enlarged, leaves_channels
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 weight, bias = const("weight"), var("bias")
 joined = op.Concat(rest("parts"), axis=attr("axis")).named("joined")

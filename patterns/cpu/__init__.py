@@ -1,5 +1,7 @@
 """Decompositions of operators whose CPU kernels are slow, and fewer nodes to dispatch."""
 
+TARGETS = ("cpu",)
+
 ORDER = (
     "decompose_activations",
     "decompose_lpnorm",

@@ -22,7 +22,7 @@ from .._proofs import ADDS_NO_AXES
 from ..activation.relu_variants import slope, slope_is_finite
 from ..activation.sigmoid_and_tanh import is_steep
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 x, condition = var("x"), var("condition")
 

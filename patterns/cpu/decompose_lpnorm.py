@@ -19,7 +19,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, redundan
 from .._common import floating, ints
 from .._proofs import COST
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 x = var("x")
 

@@ -17,7 +17,7 @@ from ortfuse.targets import Quirk
 from .._common import same_shape
 from ..normalization.layer_and_rms_normalization import fused_skip
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 x, skip, gamma, beta, sum_bias = (var(name) for name in ("x", "skip", "gamma", "beta", "sum_bias"))
 total = op.Sum(x, skip, opt(sum_bias))

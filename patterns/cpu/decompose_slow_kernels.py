@@ -24,7 +24,7 @@ from .._common import floating, ints, is_not_quantised
 from .._proofs import COST, SHAPES
 from ..canonicalize.reduction_keepdims import axes, given_axes, reduces_all
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 x = var("x")
 

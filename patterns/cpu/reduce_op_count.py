@@ -23,7 +23,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, fixed
 from .._common import array_like
 from .._proofs import COST
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 _SHAPE_HAS_ENDS = 15
 """The opset from which on Shape has `start` and `end`."""

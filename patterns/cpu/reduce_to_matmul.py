@@ -24,7 +24,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, var
 from .._common import array_like, ints, is_not_quantised
 from ..canonicalize.reduction_keepdims import axes
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 x = var("x")
 

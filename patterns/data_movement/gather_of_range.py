@@ -23,7 +23,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const
 from .._common import ints, is_filled_with, same_shape
 from .._proofs import COST
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 SOURCE = "ONNX operators Gather, Range and Slice"
 

@@ -13,7 +13,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, attr, op, rest
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 _MANY_PARTS = 16
 """More operands than a Concat takes in one by one."""

@@ -18,7 +18,8 @@ from ortfuse.rewrite.pattern import Match, Pattern, computed, const, ms, op, red
 from .._common import ints
 from .._proofs import COST
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
+TARGETS = ("cpu",)
 
 SOURCE = "ONNX operator MatMul"
 

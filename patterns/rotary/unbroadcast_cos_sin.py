@@ -29,7 +29,7 @@ from .._common import ints
 from .._proofs import COST
 from ._parts import NEVER_EMPTY
 
-PASS = "cpu_decompositions"
+PASS = "target_decompositions"
 
 SOURCE = "ONNX Runtime contrib operator RotaryEmbedding"
 

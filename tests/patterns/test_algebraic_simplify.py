@@ -65,7 +65,7 @@ def test_numbers_in_fewer_nodes(body: str) -> None:
     original = parse(
         f"""<ir_version: 9, opset_import: ["": 20]> g (float[n,4] x, float[n,4] y) => (float[n,4] z) <{NUMBERS}> {{ {body} }}"""
     )
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == SHORTER[body]
     same(original, result, {"x": X, "y": Y})
 
@@ -94,7 +94,7 @@ def test_truth_values_in_fewer_nodes(body: str) -> None:
     original = parse(
         f"""<ir_version: 9, opset_import: ["": 20]> g ({inputs}) => (bool[n] z) <{NUMBERS}> {{ {body} }}"""
     )
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == TRUTHS[body]
     truths = np.array([True, True, False, False])
     whole = np.array([1, 2, 3, -4])

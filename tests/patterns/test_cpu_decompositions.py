@@ -44,7 +44,7 @@ def test_a_slow_operator_is_spelled_anew(body: str) -> None:
     original = parse(
         f"""<ir_version: 9, opset_import: ["": 20]> g (float[n,5] x) => (float[n,m] y) <{NUMBERS}> {{ {body} }}"""
     )
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == RESPELLED[body]
     same(original, result, {"x": X})
 
@@ -56,7 +56,7 @@ def test_means_of_half_precision_are_left_alone() -> None:
         f"""<ir_version: 9, opset_import: ["": 20]> g (float16[5,n,8] x) => (float16[n,8] y) <int64[1] first = {{0}}>
         {{ {body} }}"""
     )
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == "Mul ReduceMean Sqrt"
     large = (1e4 * np.random.default_rng(0).standard_normal((5, 3, 8))).astype(np.float16)
     before, after = both(original, result, {"x": large})
@@ -95,7 +95,7 @@ def test_a_slow_curve_is_written_out(body: str) -> None:
     original = parse(
         f"""<ir_version: 9, opset_import: ["": 20]> g (float[n,5] x) => (float{shape} y) <{numbers}> {{ {body} }}"""
     )
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert sorted(ops(result).split()) == sorted(CURVES[body].split())
     curve = np.array([[np.nan, np.inf, -np.inf, -0.0, 1e-30], [-90.0, -17.0, -0.5, 19.5, 1e38]], np.float32)
     same(original, result, {"x": curve})
@@ -105,7 +105,7 @@ def test_a_small_softplus_keeps_its_digits() -> None:
     original = parse(
         """<ir_version: 9, opset_import: ["": 20]> g (float[n,5] x) => (float[n,5] y) { s = Softplus(x) y = Log(s) }"""
     )
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert "Softplus" not in ops(result)
     same(original, result, {"x": np.array([[-80.0, -30.0, -16.0, -8.0, -1.0]], np.float32)})
 
@@ -124,7 +124,7 @@ COLUMNS = {
 @pytest.mark.parametrize("body", COLUMNS)
 def test_columns_are_summed_by_a_product(body: str) -> None:
     original = with_weights(f"float[n,6,4,5] x) => (y) <int64[1] one = {{1}}, int64[1] five = {{5}}> {{ {body} }}")
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) in (COLUMNS[body], f"Reshape {COLUMNS[body]}")
     same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 6, 4, 5)).astype(np.float32)})
 
@@ -133,7 +133,7 @@ def test_columns_are_summed_by_a_product(body: str) -> None:
 def test_the_mean_of_equal_rows_leaves_of_them_what_it_did(rows: int) -> None:
     """With weights of 1 / rows, the rounding of these would be left once the mean is taken away."""
     original = with_weights(f"float[n,{rows},4] x) => (y) {{ m = ReduceMean<keepdims=1, axes=[1]>(x) y = Sub(x, m) }}")
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert "Conv Div" in ops(result)
     x = np.repeat(12544.482 * np.random.default_rng(0).standard_normal((2, 1, 4)), rows, 1).astype(np.float32)
     before, after = both(original, result, {"x": x})
@@ -146,7 +146,7 @@ def test_the_mean_of_equal_rows_leaves_of_them_what_it_did(rows: int) -> None:
 def test_columns_of_an_empty_batch_are_summed(shape: str, found: str) -> None:
     """The runtime refuses the product of one row with no matrices, and the convolution of no columns."""
     original = with_weights(f"float[{shape}] x) => (y) <int64[1] one = {{1}}> {{ y = ReduceSum<keepdims=0>(x, one) }}")
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == found
     for size in (0, 3) if found == "Conv Reshape" else (3,):
         same(
@@ -165,7 +165,7 @@ def test_a_slow_fused_normalisation_is_taken_apart(outputs: str) -> None:
         b=(8,),
         s=(8,),
     )
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == ("SkipLayerNormalization" if "total" in outputs else "Sum LayerNormalization")
     draw = np.random.default_rng(0).standard_normal
     same(original, result, {name: draw((2, 3, 8)).astype(np.float32) for name in "xz"})
@@ -193,7 +193,7 @@ IMAGES = {
 @pytest.mark.parametrize("body", IMAGES)
 def test_images_in_another_spelling(body: str) -> None:
     original = with_weights(f"float[n,16,4,5] x) => (y) {{ {body} }}")
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == IMAGES[body]
     same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 16, 4, 5)).astype(np.float32)})
 
@@ -213,7 +213,7 @@ def test_means_of_blocks_of_pixels_are_pools(body: str) -> None:
     original = with_weights(
         f"float[n,3,4,6] x) => (y) <int64[6] to = {{0, 3, 2, 2, 2, 3}}> {{ s = Reshape(x, to) {body} }}"
     )
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == BLOCKS[body]
     same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 6)).astype(np.float32)})
 
@@ -231,7 +231,7 @@ ONE_COLUMN = {
 @pytest.mark.parametrize("body", ONE_COLUMN)
 def test_products_with_one_column_read_the_other_factor_transposed(body: str) -> None:
     original = with_weights(body, vector=(64,), column=(64, 1), matrix=(64, 2))
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == ONE_COLUMN[body]
     rng = np.random.default_rng(0)
     rows = {"[n,m,": (3, 5, 64), "[n,64": (3, 64), "[n,1,": (3, 1, 64)}
@@ -243,17 +243,17 @@ def test_products_with_one_column_read_the_other_factor_transposed(body: str) ->
 def test_what_the_runtime_computes_in_integers_keeps_its_spelling() -> None:
     original = with_weights("""uint8[1,16,4,5] x) => (y) <float s = {0.5}, uint8 z = {0}>
         { d = DequantizeLinear(x, s, z) p = GlobalAveragePool(d) y = QuantizeLinear(p, s, z) }""")
-    assert ops(rewritten(original, "cpu_decompositions")) == "DequantizeLinear GlobalAveragePool QuantizeLinear"
+    assert ops(rewritten(original, "target_decompositions")) == "DequantizeLinear GlobalAveragePool QuantizeLinear"
 
 
 def test_the_mean_of_an_image_of_unknown_size_is_a_reduction() -> None:
     original = with_weights("float[n,c,h,w] x) => (y) { y = GlobalAveragePool(x) }")
-    assert ops(rewritten(original, "cpu_decompositions")) == "ReduceMean"
+    assert ops(rewritten(original, "target_decompositions")) == "ReduceMean"
 
 
 def test_softmax_of_an_image_of_unknown_size_is_computed_over_rows() -> None:
     original = with_weights("float[n,3,h,w] x) => (y) { y = Softmax<axis=1>(x) }")
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result).endswith("Reshape Softmax Shape Reshape")
     for shape in ((2, 3, 4, 5), (1, 3, 1, 7), (2, 3, 0, 5), (0, 3, 4, 5)):
         same(original, result, {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)})
@@ -269,7 +269,7 @@ LENGTHS = {
 @pytest.mark.parametrize("body", LENGTHS)
 def test_vectors_are_divided_by_their_lengths(body: str) -> None:
     original = with_weights(f"float[n,3,4] x) => (y) {{ {body} }}")
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == LENGTHS[body]
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
     x[:, :, 0], x[0, :, 1], x[1, :, 2] = 0, np.nan, np.inf
@@ -295,7 +295,7 @@ def test_channels_are_mapped_before_an_image_is_enlarged(body: str) -> None:
         f"float[1,4,4,5] x) => (y) <{NUMBERS_OF_LAYERS}> {{ {body} }}",
         w=(3, 4, 1, 1), k=(3, 4, 3, 3), wide=(8, 4, 1, 1),
     )  # fmt: skip
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == LAYERS[body]
     same(original, result, {"x": np.random.default_rng(0).standard_normal((1, 4, 4, 5)).astype(np.float32)})
 
@@ -314,7 +314,7 @@ ROWS = {
 @pytest.mark.parametrize("body", ROWS)
 def test_rows_are_images_of_one_line(body: str) -> None:
     original = with_weights(f"float[n,4,7] x) => (y) {{ {body} }}", w=(4, 1, 3), v=(4, 2, 3))
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == ROWS[body]
     same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 4, 7)).astype(np.float32)})
 
@@ -330,7 +330,7 @@ ACTIVATED = {
 @pytest.mark.parametrize("body", ACTIVATED)
 def test_products_in_front_of_activations_are_what_the_runtime_computes_with_these(body: str) -> None:
     original = with_weights(f"float[n,5] x) => (y) {{ {body} }}", w=(5, 4))
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == ACTIVATED[body]
     for rows in (0, 1, 3):
         x = np.random.default_rng(0).standard_normal((rows, 5)).astype(np.float32)
@@ -350,7 +350,7 @@ SIZES = {
 def test_sizes_in_a_row_are_asked_for_alone(body: str) -> None:
     numbers = "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}"
     original = with_weights(f"float[n,m,5] x) => (int64[k] y) <{numbers}> {{ {body} }}")
-    result = rewritten(original, "cpu_decompositions")
+    result = rewritten(original, "target_decompositions")
     assert ops(result) == SIZES[body]
     same(original, result, {"x": np.ones((0, 3, 5), np.float32)})
 

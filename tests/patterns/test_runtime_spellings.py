@@ -10,8 +10,7 @@ from rewriting import ops, parse, rewritten
 import ortfuse
 from ortfuse.runtime.bench import executed_ops, typical_inputs
 from ortfuse.runtime.integer_matmul import saturates
-from ortfuse.targets import Quirk, installed
-from ortfuse.targets.known_bugs import quirks_of
+from ortfuse.targets import Quirk, default_spec, installed
 from ortfuse.verification import Session, verify
 from ortfuse.verification.weigh_differences import with_unsigned_pairs
 
@@ -371,5 +370,5 @@ def test_the_original_is_compared_with_unsigned_pairs() -> None:
 
 
 def test_processors_that_take_signed_numbers_keep_them() -> None:
-    assert Quirk.TURNS_SIGNED_PAIRS in quirks_of("CPUExecutionProvider", "x86_64")
-    assert Quirk.TURNS_SIGNED_PAIRS not in quirks_of("CPUExecutionProvider", "aarch64")
+    assert Quirk.TURNS_SIGNED_PAIRS in default_spec().bugs_on("x86_64")
+    assert Quirk.TURNS_SIGNED_PAIRS not in default_spec().bugs_on("aarch64")

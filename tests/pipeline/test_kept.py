@@ -43,7 +43,10 @@ def test_what_a_pin_asks_for_stays(name: str) -> None:
 
 @pytest.mark.parametrize(
     "passes",
-    ["canonicalize, user, cpu_decompositions, fuse.*, canonicalize, dce", "fixpoint(user, cpu_decompositions), dce"],
+    [
+        "canonicalize, user, target_decompositions, fuse.*, canonicalize, dce",
+        "fixpoint(user, target_decompositions), dce",
+    ],
 )
 def test_what_a_rule_of_the_users_own_makes_stays(passes: str) -> None:
     result = ortfuse.optimize(model_of(NORM), passes=passes, patterns=FUSED)
@@ -115,7 +118,7 @@ def test_a_site_that_a_later_pass_takes_apart_is_not_counted(monkeypatch: pytest
     from ortfuse.pipeline.manager import PassManager
 
     monkeypatch.setattr(PassManager, "_keeps", lambda *given: {})
-    result = ortfuse.optimize(model_of(NORM), passes="canonicalize, user, cpu_decompositions, dce", patterns=FUSED)
+    result = ortfuse.optimize(model_of(NORM), passes="canonicalize, user, target_decompositions, dce", patterns=FUSED)
     assert "SkipLayerNormalization" not in operators(result)
     assert result.report.families() == {}
     assert result.report.log.lost == {"mine.skip": 1}
@@ -129,7 +132,7 @@ def test_what_a_rule_of_onnxscript_makes_stays(checked: bool) -> None:
     def made(op: Any, x: Any, s: Any, g: Any) -> Any:
         return op.SkipLayerNormalization(x, s, g, epsilon=1e-5, _domain="com.microsoft")
 
-    passes = [pattern.RewriteRule(sought, made, name="theirs"), "cpu_decompositions, dce"]
+    passes = [pattern.RewriteRule(sought, made, name="theirs"), "target_decompositions, dce"]
     result = ortfuse.optimize(model_of(NORM), passes=passes, check_user=checked)
     assert operators(result) == ["SkipLayerNormalization", "Tanh"]
 

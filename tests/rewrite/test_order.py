@@ -17,12 +17,14 @@ from ortfuse.rewrite import Debugging, Exactness, Proof, Rewriter, Rule
 from ortfuse.rewrite.invariants import problems
 from ortfuse.rewrite.pattern import op, opt, var
 from ortfuse.targets.known_bugs import Quirk
+from ortfuse.targets.registry import default_spec
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
 import suite
 
 
 class Everything:
+    spec = default_spec()
     quirks: frozenset[Quirk] = frozenset()
 
     def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> None:

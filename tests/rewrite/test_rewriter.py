@@ -18,6 +18,7 @@ from ortfuse.ir.remark import Refusal, Subject, refuse
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule
 from ortfuse.rewrite.pattern import Match, attr, computed, const, ms, op, scalar, var, variables
 from ortfuse.targets.known_bugs import Quirk
+from ortfuse.targets.registry import default_spec
 
 x, y = variables("x y")
 PROOF = Proof(shapes={"x": "b 3"})
@@ -26,6 +27,7 @@ PROOF = Proof(shapes={"x": "b 3"})
 class Everything:
     """A target that can execute everything, or everything but some operators."""
 
+    spec = default_spec()
     quirks: frozenset[Quirk] = frozenset()
 
     def __init__(self, *refused: str, detours: Collection[str] = ()) -> None:

@@ -40,7 +40,7 @@ def test_what_never_ends_is_not_waited_for() -> None:
 def test_threads_spin_where_that_is_asked_for(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "a.onnx")
     for asked in (False, True):
-        session = Loaded(str(tmp_path / "a.onnx"), {}, Settings(spinning=asked))
+        session = Loaded(str(tmp_path / "a.onnx"), {}, Settings(("CPUExecutionProvider",), spinning=asked))
         session.take({"x": np.ones((2, 4), np.float32)})
         assert len(session.timed(3)) == 3
         options = session._session.get_session_options()

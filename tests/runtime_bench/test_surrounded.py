@@ -10,7 +10,7 @@ from ortfuse.runtime.bench.blocked_convolution import pools, runs_in_blocks, sur
 from ortfuse.runtime.bench.executed_operators import executed_ops
 from ortfuse.runtime.bench.side_by_side import _ratio, ratios
 from ortfuse.runtime.session import Session
-from ortfuse.targets.blocked_layout import reads_blocks, unless_blocked
+from ortfuse.targets.cpu.blocked_layout import reads_blocks, unless_blocked
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]> g (float[1, %d, 6, 6] x, float[1, 32, 6, 6] z) => (float[1, 32, 6, 6] y)
     { c = Conv<kernel_shape = [1, 1]>(x, w)  s = Add(c, z)  y = Relu(s) }"""

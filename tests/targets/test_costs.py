@@ -8,7 +8,7 @@ import pytest
 
 from ortfuse.errors import TargetError
 from ortfuse.ir.dims import symbol
-from ortfuse.targets import CPU, CostTable, Target, processor, shipped_costs, shipped_tables
+from ortfuse.targets import CostTable, Target, default_spec, processor, shipped_costs, shipped_tables
 from ortfuse.targets.costs import Measured, sizes_text
 
 TABLE = CostTable(
@@ -82,7 +82,7 @@ def test_the_shipped_tables_name_values_that_rules_capture() -> None:
     from ortfuse.pipeline import load_catalogue
 
     rules = {rule.name: rule for rule in load_catalogue([]).rules()}
-    for costs in shipped_tables(CPU):
+    for costs in shipped_tables(default_spec()):
         assert costs.speedups
         for name, rows in costs.speedups.items():
             captured = {shape_name for typical in rules[name].proof.typical for shape_name in typical}
@@ -111,7 +111,7 @@ def test_of_several_tables_the_one_counts_whose_processor_multiplies_most_alike(
 
 
 def test_a_target_has_the_costs_that_are_shipped_for_its_provider_unless_others_are_given() -> None:
-    assert Target().costs == shipped_costs(CPU)
+    assert Target().costs == shipped_costs(default_spec())
     assert not Target(costs=CostTable({})).costs.speedups
 
 
@@ -180,9 +180,9 @@ def test_a_table_that_names_no_processor_is_believed() -> None:
 
 
 def test_the_shipped_table_is_bound_to_a_processor_and_used_for_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shipped_costs(CPU).processor
+    assert shipped_costs(default_spec()).processor
     monkeypatch.setattr("ortfuse.targets.costs.processor_kind", lambda: "riscv64 RVV")
-    assert shipped_costs.__wrapped__(CPU).elsewhere == "riscv64 RVV"
+    assert shipped_costs.__wrapped__(default_spec()).elsewhere == "riscv64 RVV"
 
 
 @pytest.mark.parametrize(

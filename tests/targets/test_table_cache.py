@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from ortfuse.errors import TargetError
-from ortfuse.targets import table_cache
+from ortfuse.targets import default_spec, table_cache
 from ortfuse.targets.kernel_table import KernelTable
-from ortfuse.targets.target import CPU
+
+CPU = default_spec().provider
 
 kept_table = table_cache.installed_table.__wrapped__
 

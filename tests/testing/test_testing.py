@@ -148,7 +148,7 @@ def test_known_failures_are_expected_and_others_are_never_stored(table: Path, tm
 
 
 def test_costs_are_the_same_on_every_machine(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortfuse.targets import CPU, shipped_tables
+    from ortfuse.targets import default_spec, shipped_tables
 
     seen = []
     real = ortfuse.optimize
@@ -156,7 +156,7 @@ def test_costs_are_the_same_on_every_machine(table: Path, monkeypatch: pytest.Mo
         "ortfuse.api.optimize.optimize", lambda model, options: (seen.append(options.target), real(model, options))[1]
     )
     refreshed(case(table, "nets/a"))
-    assert seen[0].costs.speedups == shipped_tables(CPU)[0].speedups
+    assert seen[0].costs.speedups == shipped_tables(default_spec())[0].speedups
 
 
 def blocks(kind: str, opening: str) -> str:

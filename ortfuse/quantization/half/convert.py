@@ -38,7 +38,7 @@ from ortfuse.runtime.load_check import Loading
 from ortfuse.runtime.reference_runs import experiments
 from ortfuse.runtime.session import Arrays, Session, weight_bytes
 from ortfuse.runtime.session_settings import hand_on
-from ortfuse.targets import Target, raise_opset
+from ortfuse.targets import Target, TargetSpec, raise_opset, resolve_target
 
 _AT_ALL, _EVERYWHERE = 13, 22
 """The opset from which on a Cast knows bfloat16, and that from which on nearly every operator does."""
@@ -159,7 +159,7 @@ def convert(
     inputs: InputsLike | None = None,
     preprocess: PathLike | None = None,
     max_error: float | None = None,
-    target: Target | PathLike | None = None,
+    target: Target | TargetSpec | PathLike | None = None,
     seed: int = 0,
     output: PathLike | None = None,
     progress: Callable[[str], None] = lambda text: None,
@@ -215,7 +215,17 @@ def convert(
         if to == INT8_CACHES:
             done = _with_int8_caches(inside, given, _target(target), seed, max_error, progress)
         else:
-            done = _in_half(inside, to, keep_io, only, given, _target(target), seed, max_error, progress)
+            done = _in_half(
+                inside,
+                to,
+                keep_io,
+                only,
+                given,
+                None if target is None else resolve_target(target),
+                seed,
+                max_error,
+                progress,
+            )
             unmark(done.model, only)
     hand_on(done.model.metadata_props, source.name)
     if to != "bfloat16":
@@ -300,16 +310,9 @@ def _counted(names: Iterable[str], outputs: Arrays) -> tuple[str, ...]:
     return tuple(name for name in names if not has_floats(outputs[name]))
 
 
-def _target(given: Target | PathLike | None) -> Target | None:
-    """The target that is meant.
-
-    Raises:
-        TargetError: The provider is not installed, or the file is not a kernel table.
-    """
-    if given is None or isinstance(given, Target):
-        return given
-    name = os.fspath(given)
-    return Target.from_table(name) if name.endswith(".json") else Target(name)
+def _target(given: Target | TargetSpec | PathLike | None) -> Target | None:
+    """The target that is meant; `None` if none is given."""
+    return None if given is None else resolve_target(given)
 
 
 def _flat(model: ir.Model, half: ir.DataType) -> tuple[ir.Model, list[str]]:

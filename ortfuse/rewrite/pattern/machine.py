@@ -20,7 +20,8 @@ from ortfuse.rewrite.pattern.compiled_pattern import CompiledPattern
 from ortfuse.rewrite.pattern.language import Pattern
 from ortfuse.rewrite.pattern.match_result import Captures, Guard, Match, Miss, Ranges
 from ortfuse.rewrite.pattern.statistics import capture_names
-from ortfuse.targets.known_bugs import Quirk
+from ortfuse.targets.known_bugs import KnownBug
+from ortfuse.targets.spec import TargetSpec
 
 MAX_STEPS = 4000
 """The most goals tried in one attempt before it is given up: bounds the worst case of backtracking."""
@@ -52,11 +53,12 @@ class Machine(Captures):
         matcher: CompiledPattern,
         facts: Facts,
         allow_extra: bool,
-        quirks: frozenset[Quirk],
+        quirks: frozenset[KnownBug],
         ranges: Ranges | None = None,
         lenient: bool = False,
+        target: TargetSpec | None = None,
     ) -> None:
-        super().__init__(matcher, facts, quirks, ranges)
+        super().__init__(matcher, facts, quirks, ranges, target)
         self.lenient, self.allow_extra = lenient, allow_extra
         self.pending: dict[Any, Any] = {}
         self.memo: dict[Any, Any] = {}

@@ -42,7 +42,8 @@ from ortfuse.rewrite.pattern.rearrangement import Rearrange
 from ortfuse.rewrite.pattern.sibling_roots import Sibling, dependence, match_sibling, match_siblings
 from ortfuse.rewrite.pattern.siblings import Siblings
 from ortfuse.rewrite.pattern.unify import has_axes, labelled, settle_all
-from ortfuse.targets.known_bugs import Quirk
+from ortfuse.targets.known_bugs import KnownBug
+from ortfuse.targets.spec import TargetSpec
 
 __all__ = ["Guard", "Match", "Matcher", "Miss"]
 
@@ -55,17 +56,20 @@ class Matcher(CompiledPattern):
         value: ir.Value,
         facts: Facts,
         allow_extra: bool = False,
-        quirks: frozenset[Quirk] = frozenset(),
+        quirks: frozenset[KnownBug] = frozenset(),
         ranges: Ranges | None = None,
         *,
         lenient: bool = False,
+        target: TargetSpec | None = None,
     ) -> Match | Miss:
         """Match `value` as the root; with `allow_extra`, a root sum or product may have parts that the pattern lacks.
 
-        `quirks` are those of the target, and `ranges` those that values were seen to have: guards and replacements may ask.
+        `quirks` are those of the `target` (`None`: the default one), and `ranges` those that values were seen to have: guards and
+        replacements may ask.
         With `lenient`, intermediate values may be used elsewhere; what matches so cannot be replaced.
         """
-        return Machine(self, facts, allow_extra, quirks, ranges, lenient).run(value, _HANDLERS, settle_all, dependence)
+        machine = Machine(self, facts, allow_extra, quirks, ranges, lenient, target)
+        return machine.run(value, _HANDLERS, settle_all, dependence)
 
 
 def _match_var(m: Machine, pattern: Var, value: ir.Value | None, rest: Goals) -> Goals:

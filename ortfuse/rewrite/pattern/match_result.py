@@ -15,7 +15,9 @@ from ortfuse.ir.remark import Code, Refusal, Subject, refuse, words
 from ortfuse.rewrite.pattern.compiled_pattern import CompiledPattern
 from ortfuse.rewrite.pattern.language import Var
 from ortfuse.rewrite.pattern.parameters import parameter
-from ortfuse.targets.known_bugs import Quirk
+from ortfuse.targets.known_bugs import KnownBug
+from ortfuse.targets.registry import default_spec
+from ortfuse.targets.spec import TargetSpec
 
 Ranges = Callable[[str, str], Any]
 """The range that the elements of a value were seen to have: by the value's name, and by the method that tells it.
@@ -34,6 +36,7 @@ class Captures:
     Attributes:
         matcher: The pattern that is matched.
         facts: What is known of the values of the model.
+        target: The declaration of the target.
         quirks: The known bugs of the target.
         ranges: The ranges that values were seen to have, if they were observed.
         bindings: The captures by name.
@@ -46,8 +49,14 @@ class Captures:
     """
 
     def __init__(
-        self, matcher: CompiledPattern, facts: Facts, quirks: frozenset[Quirk], ranges: Ranges | None = None
+        self,
+        matcher: CompiledPattern,
+        facts: Facts,
+        quirks: frozenset[KnownBug],
+        ranges: Ranges | None = None,
+        target: TargetSpec | None = None,
     ) -> None:
+        self.target = target or default_spec()
         self.matcher, self.facts, self.quirks, self.ranges = matcher, facts, quirks, ranges
         self.bindings: dict[Any, Any] = {}
         self.dims: dict[Any, Any] = {}
@@ -68,6 +77,7 @@ class Match:
         self.root = root
         self.roots: tuple[ir.Value, ...] = tuple(captures.roots.values()) or (root,)
         self.facts, self.quirks, self.ranges = captures.facts, captures.quirks, captures.ranges
+        self.target = captures.target
         self.matcher = captures.matcher
         self.bindings: dict[str, Any] = {**dict.fromkeys(captures.matcher.names), "root": root, **captures.bindings}
         self.dims: dict[str, Any] = {name: one.dim for name, one in captures.dims.items()}

@@ -13,15 +13,17 @@ from collections.abc import Collection, Sequence
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.targets.blocked_layout import LARGEST_BLOCK, convolves_in_blocks
+from ortfuse.runtime.execution_target import execution_target
 
 _CONVOLUTIONS = frozenset({"Conv", "FusedConv"})
 
 
 def runs_in_blocks(model: ir.Model) -> bool:
     """Whether a convolution of a model runs in blocks."""
-    facts = Facts(model)
-    return any(node.op_type in _CONVOLUTIONS and convolves_in_blocks(node, facts) for node in model.graph)
+    layout, facts = execution_target().blocked_layout, Facts(model)
+    return layout is not None and any(
+        node.op_type in _CONVOLUTIONS and layout.convolves_in_blocks(node, facts) for node in model.graph
+    )
 
 
 def surrounded(model: ir.Model, names: Collection[str] | None = None) -> tuple[ir.Model, list[str]]:
@@ -80,6 +82,7 @@ def _pool(value: ir.Value, result: ir.Value | None = None) -> ir.Node:
 
 def _is_image(value: ir.Value, facts: Facts) -> bool:
     """Whether the runtime can keep a value in blocks."""
-    shape = facts.shape(value)
-    channels = shape[1] if shape is not None and len(shape) == 4 else None
-    return facts.dtype(value) == ir.DataType.FLOAT and isinstance(channels, int) and channels % LARGEST_BLOCK == 0
+    layout, shape = execution_target().blocked_layout, facts.shape(value)
+    if layout is None or shape is None or len(shape) != 4 or facts.dtype(value) != ir.DataType.FLOAT:
+        return False
+    return isinstance(shape[1], int) and shape[1] % layout.LARGEST_BLOCK == 0

@@ -24,13 +24,13 @@ from ortfuse.ir.structure_key import content_of
 from ortfuse.runtime.bench.blocked_convolution import runs_in_blocks
 from ortfuse.runtime.bench.side_by_side import ratios
 from ortfuse.runtime.bench.typical_inputs import LEADING, OTHERS, check_sizes
+from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.inputs.generation import attempt
 from ortfuse.runtime.inputs.random_inputs import input_specs
 from ortfuse.runtime.inputs.sizes import Sizes, open_dims, uniform
 from ortfuse.runtime.rewrite_sides import Sides, sides
 from ortfuse.runtime.session import Session
 from ortfuse.targets import Estimate
-from ortfuse.targets.blocked_layout import reads_blocks, unless_blocked
 from ortfuse.targets.costs import sizes_text
 from ortfuse.targets.measurement_file import keep, kept
 from ortfuse.targets.processor import processor_in_full
@@ -157,9 +157,10 @@ def _size(dim: Any, sizes: Sizes) -> int | None:
 
 def _in_blocks(site: Edit, both: Sides) -> set[str]:
     """The inputs and outputs of a site that the runtime has in its blocked layout, if one of its sides computes in that."""
-    if not (runs_in_blocks(both.before) or runs_in_blocks(both.after)):
+    layout = execution_target().blocked_layout
+    if layout is None or not (runs_in_blocks(both.before) or runs_in_blocks(both.after)):
         return set()
     given = zip(both.inputs, both.border, strict=True)
-    inputs = {spec.name for spec, value in given if unless_blocked(value, site.facts) is None}
+    inputs = {spec.name for spec, value in given if layout.unless_blocked(value, site.facts) is None}
     made = zip(both.before.graph.outputs, site.outputs, strict=True)
-    return inputs | {result.name or "" for result, (old, _) in made if reads_blocks(old, site.facts)}
+    return inputs | {result.name or "" for result, (old, _) in made if layout.reads_blocks(old, site.facts)}

@@ -21,6 +21,7 @@ from ortfuse.runtime.bench.latency_table import speedup_cell
 from ortfuse.runtime.bench.number_format import digits
 from ortfuse.runtime.bench.stopping_rule import MOST, Patience
 from ortfuse.runtime.bench.table_fitting import Fitting
+from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.expansion_limit import demand_bounded
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import shortened
@@ -264,8 +265,11 @@ def _repetitions(seconds: float) -> int:
 
 
 def _open(name: str, candidate: Candidate, inputs: Inputs, threads: int) -> _Opened:
-    others = tuple(candidate.settings.items())
-    settings = Settings(threads=demand_threads(threads), libraries=libraries(), spinning=True, others=others)
+    target = execution_target()
+    others = tuple({**target.session_settings, **candidate.settings}.items())
+    settings = Settings(
+        target.session_providers(), threads=demand_threads(threads), libraries=libraries(), spinning=True, others=others
+    )
     demand_bounded(os.fspath(candidate.path))
     worker = Worker()
     try:

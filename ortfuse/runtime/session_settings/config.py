@@ -58,7 +58,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 def _providers(value: Any) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-        raise ValueError('write a list, such as ["CPUExecutionProvider"]')
+        raise ValueError('write a list, such as ["NameExecutionProvider"]')
     return tuple(_provider(one) for one in value)
 
 
@@ -67,7 +67,7 @@ def _provider(one: Any) -> str | tuple[str, dict[str, str]]:
         return one
     if isinstance(one, Sequence) and len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], Mapping):
         return one[0], {str(key): _of_provider(str(key), str(value)) for key, value in one[1].items()}
-    raise ValueError('write names, or pairs of a name and its options: ["CPUExecutionProvider"]')
+    raise ValueError('write names, or pairs of a name and its options: ["NameExecutionProvider"]')
 
 
 def _of_provider(name: str, value: str) -> str:

@@ -3,7 +3,7 @@
 They hold for models of the same operators with weights of the same shapes, one build of the runtime, one processor and one number
 of threads, which the keys of the file name:
 
-    {"3f2a... onnxruntime 1.31.1, CPUExecutionProvider, 2 processors of ..., 0 threads": {"threads": 0, "settings": [...]}}
+    {"3f2a... onnxruntime 1.31.1, SomeExecutionProvider, 2 processors of ..., 0 threads": {"threads": 0, "settings": [...]}}
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ import platformdirs
 
 from ortfuse.ir import walk
 from ortfuse.runtime.session_settings.config import Setting, from_file
+from ortfuse.targets import default_spec
 from ortfuse.targets.measured_costs import machine_key
 from ortfuse.targets.measurement_file import keep, kept
-
-CPU = "CPUExecutionProvider"
 
 
 def settings_file() -> Path:
@@ -41,7 +40,7 @@ def structure(model: ir.Model) -> str:
 def remember(model: ir.Model, threads: int, settings: Sequence[Setting], file: Path | None = None) -> bool:
     """Keep what was measured to be worth setting, which may be nothing; returns whether the file could be written."""
     content = {"threads": threads, "settings": [setting.to_dict() for setting in settings]}
-    key = f"{structure(model)} {machine_key(_runtime(), CPU)}{threads} threads"
+    key = f"{structure(model)} {machine_key(_runtime(), default_spec().provider)}{threads} threads"
     return keep(file or settings_file(), {key: content})
 
 
@@ -52,7 +51,7 @@ def remembered(model: ir.Model, file: Path | None = None) -> tuple[Setting, ...]
     found = {key: one for key, one in known.items() if key.startswith(start)}
     if not found:
         return ()
-    here = f"{start}{machine_key(_runtime(), CPU)}"
+    here = f"{start}{machine_key(_runtime(), default_spec().provider)}"
     rows = [
         (one, settings) for key, one in found.items() if key.startswith(here) and (settings := _read(one)) is not None
     ]

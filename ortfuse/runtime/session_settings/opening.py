@@ -14,7 +14,7 @@ from ortfuse.runtime.session import shortened
 from ortfuse.runtime.session_program import configure
 from ortfuse.runtime.session_settings.config import SessionConfig
 from ortfuse.runtime.session_settings.storage import config_beside, config_of
-from ortfuse.targets import libraries
+from ortfuse.targets import default_spec, libraries
 from ortfuse.targets.processor import demand_threads, granted_processors
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def session(
     """Open a session of a model file with the settings that were stored for it.
 
     The settings are those of the file beside the model (`MODEL.session.json`), else those in its metadata; the provider is
-    the CPU's unless they name others. The session gets no more threads than the system grants processors (the quota of
-    a container).
+    that of the default target unless they name others. The session gets no more threads than the system grants processors (the
+    quota of a container).
 
     `session.set_denormal_as_zero` holds for the runtime's own threads; for the thread that calls the session the runtime lets the
     first session of the process decide (numpy in that thread then takes such numbers as zero too): open such a session first.
@@ -82,7 +82,7 @@ def session(
         options.intra_op_num_threads = granted
     for name in (THREADS, "inter_op_num_threads"):
         demand_threads(getattr(options, name), name)
-    arguments = {"providers": ["CPUExecutionProvider"], **configure(options, found.values())}
+    arguments = {"providers": [*default_spec().session_providers()], **configure(options, found.values())}
     try:
         return onnxruntime.InferenceSession(os.fspath(path), options, **arguments)
     except Exception as error:

@@ -32,9 +32,6 @@ OLDEST = 13
 LONGEST = 8
 """The most nodes of a chain that are looked at."""
 
-FAST_AXES = 4
-"""How many axes the runtime transposes fast."""
-
 _FREE = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _MOVES = _FREE | {"Transpose", "Slice", "Gather", "Expand", "Tile"}
 _PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul"})
@@ -80,10 +77,15 @@ class _Shorter:
         """How many nodes fewer it is, and how many of the new ones copy data, as a negative number."""
         return len(self.removed) - len(self.steps), -_copies(op_type for op_type, _ in self.steps)
 
-    def is_better(self) -> bool:
-        """Whether it is fewer nodes, of which no more copy, and none is of the slow kinds unless one was there."""
+    def is_better(self, fast_axes: int | None) -> bool:
+        """Whether it is fewer nodes, of which no more copy, and none is of the slow kinds unless one was there.
+
+        A Transpose of more than `fast_axes` axes is one, if that is known of the target.
+        """
         before = [len(node.outputs[0].shape or ()) for node in self.removed if node.op_type == "Transpose"]
-        wide = any(len(how) > max([FAST_AXES, *before]) for op_type, how in self.steps if op_type == "Transpose")
+        wide = fast_axes is not None and any(
+            len(how) > max([fast_axes, *before]) for op_type, how in self.steps if op_type == "Transpose"
+        )
         (saved, copies), copied = self.worth, _copies(node.op_type for node in self.removed)
         tiled = any(op_type == "Tile" for op_type, _ in self.steps)
         return (
@@ -113,7 +115,9 @@ def _shorten(last: ir.Node, scope: Scope, context: Context) -> bool:
         one
         for length in range(1, len(whole) + 1)
         for one in _alternatives(whole[:length], context.facts)
-        if one.is_better() and one.is_read_as_before(context.facts) and _has_kernels(one, scope, context)
+        if one.is_better(context.target.spec.fast_transpose_axes)
+        and one.is_read_as_before(context.facts)
+        and _has_kernels(one, scope, context)
     ]
     # Of two as short, that which begins earlier: other chains may leave what is between, too.
     return bool(found) and _replace(max(found, key=lambda one: (one.worth, len(one.chain))), scope, context)

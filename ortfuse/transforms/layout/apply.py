@@ -57,13 +57,15 @@ class Move:
 
     def make(self, change: Change) -> None:
         """Make the change; it is cancelled if it is no gain."""
-        before = _Moved.by(self._transposes, self._facts)
+        before = _Moved.by(self._transposes, self._facts, self._map.fast_axes)
         for node, units in self._nodes.items():
             self._write(node, units, change)
         for tensor in self._tensors:
             self._hand_on(tensor)
         kept = self._remove()
-        refusal = _Moved.by([*kept, *self._added], self._facts).unless_less_than(before, self._units[0].ports[0].value)
+        refusal = _Moved.by([*kept, *self._added], self._facts, self._map.fast_axes).unless_less_than(
+            before, self._units[0].ports[0].value
+        )
         refusal = refusal or next(filter(None, map(_unless_merged, self._added)), None)
         if refusal is not None:
             change.cancel(refusal)
@@ -156,7 +158,7 @@ class _Moved(NamedTuple):
     beside: int
 
     @classmethod
-    def by(cls, nodes: Iterable[ir.Node], facts: Facts) -> _Moved:
+    def by(cls, nodes: Iterable[ir.Node], facts: Facts, fast_axes: int | None) -> _Moved:
         """What nodes move when they are executed; what the runtime merges into products is not."""
         number, total, ones, beside = 0, cast(DimLike | None, 0), 0, 0
         for node in nodes:
@@ -167,7 +169,7 @@ class _Moved(NamedTuple):
             elif source is not None and node.op_type == "Transpose" and not _is_absorbed(node, facts):
                 size = elements(node.outputs[0], facts)
                 number, total = number + 1, None if size is None or total is None else total + size
-                beside += typical_elements(source, facts) * axes_beyond(source, facts)
+                beside += typical_elements(source, facts) * axes_beyond(source, facts, fast_axes)
         return cls(number, total, ones, beside)
 
     def unless_less_than(self, before: _Moved, value: ir.Value) -> Refusal | None:

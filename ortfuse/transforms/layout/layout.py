@@ -31,7 +31,7 @@ class Layout:
             del context.notes[text]  # of an earlier round
         turned, gaps = Quirk.TURNS_SIGNED_PAIRS in context.target.quirks, list[_Gap]()
         for scope in context.scopes():
-            found = Map(scope.graph, context.facts, turned)
+            found = Map(scope.graph, context.facts, turned, context.target.spec.fast_transpose_axes)
             for region in list(found.regions()):
                 states = assignment.best(region)
                 parts = list(_parts(region, states, found))

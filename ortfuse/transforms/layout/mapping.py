@@ -31,9 +31,11 @@ class Map:
         graph: The graph.
         facts: What is known of its values.
         turned: Whether the runtime makes signed pairs unsigned, which have to stay pairs for that.
+        fast_axes: How many axes the target transposes fast; `None` if that is not known.
     """
 
-    def __init__(self, graph: ir.Graph, facts: Facts, turned: bool = False) -> None:
+    def __init__(self, graph: ir.Graph, facts: Facts, turned: bool = False, fast_axes: int | None = None) -> None:
+        self.fast_axes = fast_axes
         self.graph, self._facts, self._turned = graph, facts, turned
         self._tensors: dict[ir.Value, Tensor] = {}
         self._units: dict[ir.Node, list[Unit]] = {}
@@ -78,7 +80,7 @@ class Map:
         made = Tensor(base, {}, typical_elements(base, self._facts), ones)
         self._gather(made, base, unmoved(len(shape)))
         made.beside = disadvantage(base, made.aliases, self._facts)
-        made.beyond = axes_beyond(base, self._facts)
+        made.beyond = axes_beyond(base, self._facts, self.fast_axes)
         producer = base.producer()
         if producer is not None and producer in self.place:
             made.maker = next(self._ports(producer, base, True, unmoved(len(shape))), None)

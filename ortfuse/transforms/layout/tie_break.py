@@ -5,8 +5,8 @@ either, where it keeps that from the operator that the runtime computes in integ
 the runtime then makes one of channels last. It is worse, too, where it keeps a convolution apart from what that would take in:
 arithmetic with constants, also between other such arithmetic before it, or an activation behind it. Otherwise it is better
 beside a convolution, since the runtime does it together with the conversion from or to its blocked layout. Else that place is
-the best which has no more than four axes: those that a Reshape splits behind it, or merged before, need not be moved one by
-one, and it is there that rules look for the Transposes of their operators.
+the best which has no more axes than the target transposes fast: those that a Reshape splits behind it, or merged before, need
+not be moved one by one, and it is there that rules look for the Transposes of their operators.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ _TRANSPOSE = frozenset({"Transpose"})
 _QUANTISES = frozenset({"QuantizeLinear", f"{MICROSOFT}.QuantizeLinear"})
 _DEQUANTISES = frozenset({"DequantizeLinear", f"{MICROSOFT}.DequantizeLinear"})
 
-_FAST_AXES, _MOST_BEYOND = 4, 7
-"""How many axes the runtime transposes fast, several times as fast as more of them; and how many beyond them count."""
+_MOST_BEYOND = 7
+"""How many axes count beyond those that the target transposes fast, several times as fast as more of them."""
 
 
-def axes_beyond(source: ir.Value, facts: Facts) -> int:
-    """How many axes more than is fast a Transpose there has; in units of a price for each of its elements."""
-    return min(max(0, (facts.rank(source) or 0) - _FAST_AXES), _MOST_BEYOND)
+def axes_beyond(source: ir.Value, facts: Facts, fast_axes: int | None) -> int:
+    """How many axes more than is fast a Transpose there has; in units of a price for each of its elements.
+
+    `fast_axes` is how many are fast on the target; `None` if that is not known.
+    """
+    return 0 if fast_axes is None else min(max(0, (facts.rank(source) or 0) - fast_axes), _MOST_BEYOND)
 
 
 def disadvantage(source: ir.Value, transposed: Iterable[ir.Value], facts: Facts) -> int:

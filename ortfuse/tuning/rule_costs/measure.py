@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from ortfuse.options import PathLike
 from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime.worker import WORKER
-from ortfuse.targets import CPU, installed, shipped_costs
+from ortfuse.targets import default_spec, installed, shipped_costs
 from ortfuse.targets.costs import WORTH_IT, Measured
 from ortfuse.targets.measured_costs import calibration_file, store, stored
 from ortfuse.targets.processor import demand_threads, processor_kind, processor_name
@@ -112,11 +112,12 @@ def calibrate(
         RuleError: A name in `only` is none of a family or rule that is chosen by cost, or a rule file cannot be used.
     """
     demand_threads(threads)
-    runtime, shipped = installed().table.runtime, shipped_costs(CPU)
+    provider, shipped = default_spec().provider, shipped_costs(default_spec())
+    runtime = installed().table.runtime
     paths = [patterns] if isinstance(patterns, str) or not isinstance(patterns, Sequence) else list(patterns)
     place = Path(file) if file is not None else calibration_file()
     wanted = candidates(load_catalogue([Path(path) for path in paths]).rules(), only, shipped)
-    known = stored(runtime, CPU, threads, place)
+    known = stored(runtime, provider, threads, place)
     open_ = [one for one in wanted if again or one.sizes not in known.get(one.rule.name, {})]
     started, done, problem = time.monotonic(), 0, ""
     silent, unsure, new = list[str](), list[str](), list[Candidate]()
@@ -135,7 +136,7 @@ def calibrate(
             continue
         new.append(one)
         known.setdefault(one.rule.name, {})[one.sizes] = found.speedup
-        if not store(runtime, CPU, threads, known, place):
+        if not store(runtime, provider, threads, known, place):
             problem = f"{place} cannot be written, so nothing is kept"
     contrary = {(one.rule, one.sizes) for one in _changed(new, known)}
     for one in new:
@@ -143,7 +144,7 @@ def calibrate(
             more = [run.speedup for run in (speedup(one, threads) for _ in range(AGAIN)) if run and not run.unsure]
             rows = known[one.rule.name]
             rows[one.sizes] = round(statistics.median([rows[one.sizes], *more]), 3)
-            store(runtime, CPU, threads, known, place)
+            store(runtime, provider, threads, known, place)
     WORKER.stop()
     return Calibration(
         runtime=runtime,
@@ -163,7 +164,7 @@ def calibrate(
 
 def _changed(wanted: Sequence[Candidate], known: dict[str, dict[str, float]]) -> list[Decision]:
     """The decisions that differ from those of the shipped table."""
-    shipped = shipped_costs(CPU)
+    shipped = shipped_costs(default_spec())
     found = []
     for one in wanted:
         here = known.get(one.rule.name, {}).get(one.sizes)

@@ -12,7 +12,7 @@ from ortfuse.ir.traits import PLAIN
 from ortfuse.pipeline import Catalogue, RunReport
 from ortfuse.pipeline.forced_choices import following, forced_rules, is_pass
 from ortfuse.rewrite import Exactness, NearMiss, Rule
-from ortfuse.targets import Quirk
+from ortfuse.targets import KnownBug
 from ortfuse.transforms import LEAVE, names_one
 from ortfuse.verification.explanation.explain import explanation, fused_nodes
 
@@ -64,7 +64,8 @@ def forced_outcomes(
     catalogue: Catalogue,
     *,
     approximate: bool,
-    quirks: frozenset[Quirk],
+    quirks: frozenset[KnownBug],
+    target: str,
 ) -> tuple[ForcedOutcome, ...]:
     """What became of each pin.
 
@@ -75,9 +76,10 @@ def forced_outcomes(
         catalogue: The rules that the run could apply.
         approximate: Whether approximations were allowed.
         quirks: The quirks of the target.
+        target: The short name of the target.
     """
     rules = list(catalogue.rules())
-    idle = _idle(report, catalogue, approximate, quirks)
+    idle = _idle(report, catalogue, approximate, quirks, target)
     return tuple(
         _of_pass(name, wanted, report)
         if is_pass(name)
@@ -156,10 +158,13 @@ def _left(name: str, report: RunReport) -> ForcedOutcome:
     return ForcedOutcome(name, LEAVE, tuple(sites), {}, "" if sites else "no site of it")
 
 
-def _idle(report: RunReport, catalogue: Catalogue, approximate: bool, quirks: frozenset[Quirk]) -> dict[str, str]:
+def _idle(
+    report: RunReport, catalogue: Catalogue, approximate: bool, quirks: frozenset[KnownBug], target: str
+) -> dict[str, str]:
     """The rules that the run did not try at all, each with the reason."""
     run = {leaf.name.partition("{")[0] for entry in report.passes for leaf in entry.leaves()}
     idle: dict[str, str] = {}
+    for_others = catalogue.for_others(target)
     for pass_name, rules in catalogue.passes().items():
         for rule in rules:
             if pass_name not in run:
@@ -168,6 +173,10 @@ def _idle(report: RunReport, catalogue: Catalogue, approximate: bool, quirks: fr
                 idle[rule.name] = f"{rule.name} is an approximation: --approximate allows it"
             elif rule.exactness is Exactness.LOSSY:
                 idle[rule.name] = f"{rule.name} lowers the precision, which is done under a bound on the error alone"
+            elif rule.name in for_others:
+                idle[rule.name] = (
+                    f"{rule.name} is for the target {' or '.join(for_others[rule.name])}, and not for {target}"
+                )
             elif rule.because is not None and rule.because not in quirks:
                 idle[rule.name] = f"{rule.name} is for runtimes that the target is not one of"
     return idle

@@ -80,7 +80,10 @@ def may_fire(rule: Rule, model: ir.Model, target: Target) -> bool:
     facts = Facts(model)
     try:
         return any(
-            isinstance(matcher.match(value, facts, rule.allow_extra_operands, target.quirks, ranges), Match)
+            isinstance(
+                matcher.match(value, facts, rule.allow_extra_operands, target.quirks, ranges, target=target.spec),
+                Match,
+            )
             for value in values
         )
     except Exception:

@@ -13,7 +13,8 @@ import pytest
 
 import ortfuse
 from ortfuse.analysis.facts import Facts
-from ortfuse.targets import Target, unless_blocked
+from ortfuse.targets import Target
+from ortfuse.targets.cpu.blocked_layout import unless_blocked
 from ortfuse.verification import verify
 
 

@@ -1,0 +1,30 @@
+"""The CPU provider of ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ortfuse.targets.cpu import blocked_layout
+from ortfuse.targets.cpu.constraints import CONSTRAINTS
+from ortfuse.targets.cpu.settings import TUNED_SETTINGS
+from ortfuse.targets.known_bugs import Quirk
+from ortfuse.targets.spec import TargetSpec
+
+PROVIDER = "CPUExecutionProvider"
+
+TARGET = TargetSpec(
+    name="cpu",
+    provider=PROVIDER,
+    folder=Path(__file__).parent,
+    is_default=True,
+    constraints=CONSTRAINTS,
+    known_bugs=frozenset(Quirk),
+    # The fast integer kernels of these processors take unsigned activations.
+    machines={Quirk.TURNS_SIGNED_PAIRS: frozenset({"x86_64", "amd64", "x86", "i686"})},
+    half_in_float32=True,
+    fast_transpose_axes=4,
+    blocked_layout=blocked_layout,
+    runs_on=(PROVIDER,),
+    tuned_settings=TUNED_SETTINGS,
+    accelerator="cpu",
+)

@@ -1,0 +1,39 @@
+"""The target that a user means: by its short name or provider, the folder of a target, a kernel table, or an object."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ortfuse.targets.registry import load_target
+from ortfuse.targets.spec import TargetSpec
+from ortfuse.targets.target import Target
+
+TABLE = ".json"
+"""The file name extension of a kernel table."""
+
+
+def resolve_target(
+    named: Target | TargetSpec | str | os.PathLike[str] | None, *, max_opset: int | None = None, threads: int = 0
+) -> Target:
+    """Return the target that is meant.
+
+    Args:
+        named: A target, a declaration, a short name, a provider, the path of a target's folder, or that of a kernel table
+            (`.json`); `None` is the default target.
+        max_opset: The highest ai.onnx opset that a result may use.
+        threads: Threads per operator at which costs are looked up; 0 leaves the number to the runtime.
+
+    Raises:
+        TargetError: There is no such target, or its folder or table cannot be used.
+    """
+    if isinstance(named, Target):
+        return named if max_opset is None or max_opset >= named.max_opset else named.limited(max_opset)
+    if named is None or isinstance(named, TargetSpec):
+        return Target(named, max_opset=max_opset, threads=threads)
+    text = os.fspath(named)
+    if text.endswith(TABLE):
+        return Target.from_table(text, max_opset=max_opset)
+    if Path(text).is_dir():
+        return Target(load_target(text), max_opset=max_opset, threads=threads)
+    return Target(text, max_opset=max_opset, threads=threads)

@@ -1,0 +1,125 @@
+"""The declaration of a target: all that ortfuse knows of an execution provider besides its kernel table.
+
+Each folder of a target has an `__init__.py` with `TARGET = TargetSpec(...)`, and beside it, as far as there are any:
+
+- `kernels.json.gz` or `kernels.json`: a kernel table, as `Target.to_table` writes it;
+- `costs.json`: the measured speedups of rules (`ortfuse.targets.costs`);
+- `decompositions/`: rule files for this target alone.
+
+A field that is left out states nothing, and no rule that only trades speed on another target is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.errors import TargetError
+from ortfuse.ir.remark import Refusal
+from ortfuse.targets.kernel_constraints import Limits
+from ortfuse.targets.known_bugs import KnownBug
+
+DECOMPOSITIONS = "decompositions"
+"""The folder of a target's own rule files."""
+
+
+class BlockedLayout(Protocol):
+    """A layout of images in blocks of channels, in which the kernels of a target compute convolutions."""
+
+    @property
+    def LARGEST_BLOCK(self) -> int:  # noqa: N802 - a module has it as a constant
+        """The most channels of a block."""
+
+    def unless_blocked(self, value: ir.Value, facts: Facts) -> Refusal | None:
+        """Refuse a value unless it is computed in blocks on any processor that has them."""
+
+    def may_be_blocked(self, value: ir.Value, facts: Facts) -> bool:
+        """Tell whether a value may be computed in blocks on some processor."""
+
+    def leaves_blocks(self, value: ir.Value, facts: Facts, but: ir.Node | None) -> bool:
+        """Tell whether a node other than `but` reads a value outside of the layout."""
+
+    def reads_blocks(self, value: ir.Value, facts: Facts) -> bool:
+        """Tell whether a node that computes in blocks reads a value."""
+
+    def convolves_in_blocks(self, node: ir.Node, facts: Facts) -> bool:
+        """Tell whether a convolution is computed in blocks of any size."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TargetSpec:
+    """The declaration of a target.
+
+    Attributes:
+        name: The short name, such as `cpu`: options, rule files and reports use it.
+        provider: The name of the execution provider in ONNX Runtime.
+        folder: The folder of the target; `None` for a provider that has none.
+        is_default: Whether it is the target of models that name none.
+        kernels: `installed` if the installed runtime is asked for its kernels, `stored` if the table of the folder says them.
+        constraints: Checks of inputs and attributes that the kernels refuse, besides the documented ones.
+        known_bugs: Behaviours that deviate from the operator definitions.
+        machines: The machines (`platform.machine()`) to which a known bug is bound; a bug that is not named is on all.
+        half_in_float32: Whether an operator without a float16 kernel is executed in float32, between Casts.
+        fast_transpose_axes: The most axes that the Transpose kernel moves at full speed; `None` if that is not known.
+        blocked_layout: The layout of images in blocks of channels; `None` if there is none.
+        runs_on: The providers of a session that executes models for the target, the first one first. Another target's provider
+            can stand in where this one is not installed. Empty if models cannot be executed here.
+        session_settings: Settings of each session by the runtime's names.
+        tuned_settings: The session settings that `ortfuse tune` searches, with their values, the runtime's default first.
+        accelerator: The device in the words of Olive.
+    """
+
+    name: str
+    provider: str
+    folder: Path | None = None
+    is_default: bool = False
+    kernels: Literal["installed", "stored"] = "installed"
+    constraints: Limits = field(default_factory=dict)
+    known_bugs: frozenset[KnownBug] = frozenset()
+    machines: Mapping[KnownBug, frozenset[str]] = field(default_factory=dict)
+    half_in_float32: bool = False
+    fast_transpose_axes: int | None = None
+    blocked_layout: BlockedLayout | None = None
+    runs_on: tuple[str, ...] = ()
+    session_settings: Mapping[str, Any] = field(default_factory=dict)
+    tuned_settings: Mapping[str, tuple[bool | int | str, ...]] = field(default_factory=dict)
+    accelerator: str = ""
+
+    def bugs_on(self, machine: str) -> frozenset[KnownBug]:
+        """Return the known bugs on a kind of machine, as `platform.machine` names it."""
+        return frozenset(bug for bug in self.known_bugs if machine.lower() in self.machines.get(bug, {machine.lower()}))
+
+    @property
+    def table_file(self) -> Path | None:
+        """The stored kernel table; `None` if the folder has none."""
+        return self._file("kernels.json.gz") or self._file("kernels.json")
+
+    @property
+    def costs_file(self) -> Path | None:
+        """The measured costs; `None` if the folder has none."""
+        return self._file("costs.json")
+
+    @property
+    def decompositions(self) -> Path | None:
+        """The folder of the target's own rule files; `None` if there is none."""
+        folder = None if self.folder is None else self.folder / DECOMPOSITIONS
+        return folder if folder is not None and folder.is_dir() else None
+
+    def session_providers(self) -> tuple[str, ...]:
+        """The providers of a session that executes models for the target.
+
+        Raises:
+            TargetError: Models cannot be executed for it here.
+        """
+        if not self.runs_on:
+            raise TargetError(f"target {self.name}: its folder names no provider (runs_on) that executes models here")
+        return self.runs_on
+
+    def _file(self, name: str) -> Path | None:
+        file = None if self.folder is None else self.folder / name
+        return file if file is not None and file.is_file() else None

@@ -1,0 +1,210 @@
+"""A target is a folder: a toy one is used by optimize, verify, bench and explain, and nothing found on the CPU binds it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+from graphs import operators
+
+import ortfuse
+from ortfuse.errors import TargetError
+from ortfuse.pipeline import load_catalogue
+from ortfuse.runtime.execution_target import executing_for, execution_target
+from ortfuse.targets import Target, default_spec, known_targets, load_target, registry, spec_of
+
+ROOT = Path(__file__).parents[2]
+
+DECLARATION = '''
+from pathlib import Path
+
+from ortfuse.targets import KnownBug, TargetSpec
+from ortfuse.targets.kernel_constraints import input_limit, shape_words
+
+
+class ToyBug(KnownBug):
+    """The bugs of the toy."""
+
+    LOSES_SIGN_OF_ZERO = "loses the sign of a zero"
+
+
+def takes_matrices(node, facts):
+    """Refuse operands that are no matrices."""
+    shape = facts.shape(node.inputs[0])
+    return None if shape is not None and len(shape) == 2 else input_limit(node, 0, "A", shape_words(shape), "a toy matrix")
+
+
+TARGET = TargetSpec(
+    name="toy",
+    provider="ToyExecutionProvider",
+    folder=Path(__file__).parent,
+    kernels="stored",
+    constraints={("", "Gemm"): takes_matrices, ("", "Gelu"): takes_matrices},
+    known_bugs=frozenset(ToyBug),
+    runs_on=("CPUExecutionProvider",),
+    session_settings={"session.set_denormal_as_zero": "0"},
+)
+'''
+
+DECOMPOSITION = """
+from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite.pattern import op, var
+
+x = var("x")
+RULES = [
+    Rule(
+        name="toy.reciprocal_to_div",
+        pattern=op.Reciprocal(x),
+        replace=op.Div(1.0, x),
+        exactness=Exactness.ROUNDING,
+        source="test",
+        proof=Proof(shapes={"x": "n 3"}),
+    )
+]
+"""
+
+PASSES = "canonicalize, target_decompositions, dce"
+KERNELS = ("Add", "Cast", "Constant", "Div", "Erf", "Gelu", "LpNormalization", "Mul", "Reciprocal", "Relu", "Sqrt")
+
+MODEL = """<ir_version: 10, opset_import: ["": 20]> g (float[2, 3, 4] x) => (float[2, 3, 4] y) {
+    r = Reciprocal(x)  y = LpNormalization <axis = 1> (r) }"""
+
+GELU = """<ir_version: 10, opset_import: ["": 20]> g (float[%s] x) => (float[%s] y)
+    <float two = {1.4142135}, float one = {1.0}, float half = {0.5}> {
+    s = Div(x, two)  e = Erf(s)  p = Add(e, one)  m = Mul(x, p)  y = Mul(m, half) }"""
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The kernels of the CPU for a few operators, under another name."""
+    path = tmp_path_factory.mktemp("tables") / "cpu.json"
+    Target().to_table(path)
+    table: dict[str, Any] = json.loads(path.read_text())
+    kept = [one for one in table["operators"] if not one["domain"] and one["name"] in KERNELS]
+    return json.dumps({**table, "provider": "ToyExecutionProvider", "runtime": "toy 1", "operators": kept})
+
+
+@pytest.fixture
+def folder(kernels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(registry, "_loaded", {})
+    place = tmp_path / "toy"
+    (place / "decompositions").mkdir(parents=True)
+    (place / "__init__.py").write_text(DECLARATION)
+    (place / "decompositions" / "reciprocal.py").write_text(DECOMPOSITION)
+    (place / "costs.json").write_text(json.dumps({"source": "a toy", "speedups": {"gelu.erf": {"x 1x128x768": 0.5}}}))
+    (place / "kernels.json").write_text(kernels)
+    return place
+
+
+def test_a_folder_is_a_target_by_its_path_its_short_name_and_its_provider(folder: Path) -> None:
+    spec = load_target(folder)
+    assert load_target(folder) is spec, "a folder that did not change is read once"
+    assert spec_of("toy") is spec is spec_of("ToyExecutionProvider")
+    assert known_targets() == (default_spec(), spec)
+    target = Target("toy")
+    assert (target.provider, target.table.runtime, len(target.table.operators)) == ("ToyExecutionProvider", "toy 1", 11)
+    assert [bug.name for bug in target.quirks] == ["LOSES_SIGN_OF_ZERO"]
+    assert target.costs.speedups.keys() == {"gelu.erf"}
+
+
+def test_optimize_verifies_measures_and_explains_on_a_toy(folder: Path, tmp_path: Path) -> None:
+    """Its own decomposition fires, and that of the CPU, which would make a LpNormalization of other operators, does not."""
+    model = ir.from_onnx_text(MODEL)
+    assert "LpNormalization" not in operators(ortfuse.optimize(model, passes=PASSES).model)
+    found = ortfuse.optimize(
+        model, target=folder, verify=True, bench=True, rounds=1, bench_budget=0.0, explain=["toy"], passes=PASSES, force={"lpnorm": "Div"},
+        output=tmp_path / "result.onnx",
+    )  # fmt: skip
+    assert operators(found.model) == ["Div", "LpNormalization"]
+    assert found.verdict is not None and found.verdict.ok
+    assert found.latencies
+    assert found.explanation is not None
+    assert [fused.rule for fused in found.explanation.fused] == ["toy.reciprocal_to_div"]
+    assert "lpnorm.decompose_lpnorm is for the target cpu, and not for toy" in "\n".join(found.forced[0].lines())
+
+
+@pytest.mark.parametrize(("shape", "made"), [("2, 3", "Gelu"), ("2, 3, 4", "Erf")])
+def test_a_constraint_of_a_toy_refuses_in_its_own_words(shape: str, made: str, folder: Path) -> None:
+    model = ir.from_onnx_text(GELU % (shape, shape))
+    found = ortfuse.optimize(model, target=str(folder), explain=["gelu"], force={"gelu": "Gelu"})
+    assert made in operators(found.model)
+    said = "\n".join(missed.refusal.reason for missed in found.explanation.missed) if found.explanation else ""
+    assert ("a toy matrix" in said) == (made == "Erf")
+
+
+def test_a_cost_of_a_toy_decides(folder: Path) -> None:
+    found = ortfuse.optimize(ir.from_onnx_text(GELU % ("2, 3", "2, 3")), target=folder)
+    assert "Gelu" not in operators(found.model)
+    assert [choice.rule for choice in found.report.choices] == ["gelu.erf"]
+
+
+def test_models_are_executed_with_the_providers_of_the_target_that_is_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ortfuse.runtime import session
+
+    seen = []
+    monkeypatch.setattr(session, "opened", lambda source, weights, asked, isolated: seen.append(asked))
+    spec, model = load_target(folder), ir.from_onnx_text(MODEL)
+    for block in (spec, spec_of("NotInstalledExecutionProvider")):
+        with executing_for(block), pytest.raises(Exception, match="input_names"):
+            session.Session(model)
+    assert [one.providers for one in seen] == [("CPUExecutionProvider",)] * 2
+    assert [dict(one.others) for one in seen] == [{"session.set_denormal_as_zero": "0"}, {}]
+    assert execution_target() is default_spec()
+
+
+def test_no_session_is_opened_for_a_target_that_cannot_run_here() -> None:
+    with pytest.raises(TargetError, match=r"target Far\w+: its folder names no provider"):
+        spec_of("FarExecutionProvider").session_providers()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "declares no target"),
+        ("1 / 0", "ZeroDivisionError"),
+        (DECLARATION.replace('name="toy"', 'name="cpu"'), "choose others"),
+    ],
+)
+def test_a_folder_that_is_no_target_is_refused(text: str, said: str, folder: Path) -> None:
+    (folder / "__init__.py").write_text(text)
+    with pytest.raises(TargetError, match=said):
+        load_target(folder)
+    (folder / "__init__.py").unlink()
+    with pytest.raises(TargetError, match="is no folder of a target"):
+        Target(load_target(folder))
+
+
+def test_rules_bound_to_the_cpu_are_for_no_other_target() -> None:
+    bound = load_catalogue().for_others("toy")
+    assert {"lpnorm.decompose_lpnorm", "gemv.matmul_by_vector"} <= bound.keys()
+    assert set(bound.values()) == {("cpu",)}
+    assert not load_catalogue().for_others("cpu")
+
+
+def test_only_its_folder_names_the_cpu_provider() -> None:
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("ortfuse", "patterns")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".toml", ".json", ".html", ".js") and "CPUExecutionProvider" in path.read_text()
+    ]
+    assert all(name.startswith("ortfuse/targets/cpu/") for name in found), found
+    assert "ortfuse/targets/cpu/__init__.py" in found
+
+
+def test_only_the_registry_finds_the_folders_of_targets() -> None:
+    """No code imports the folder of a target by name but the folder itself."""
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("ortfuse", "patterns")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(r"(from|import) ortfuse\.targets\.cpu", path.read_text())
+    ]
+    assert found == ["ortfuse/targets/cpu/__init__.py"]
