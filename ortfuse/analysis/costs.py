@@ -19,7 +19,6 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
-from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.transfer.fact import Shape
 from ortfuse.ir import walk
 from ortfuse.ir.dims import DimLike, floor_div, product
@@ -31,7 +30,6 @@ from ortfuse.ir.traits import (
     ELEMENTWISE,
     FILLS,
     JOINS,
-    MICROSOFT,
     MOVES,
     QUANTISES,
     RANDOM,
@@ -183,7 +181,9 @@ class Work(NamedTuple):
 
 CostOf: TypeAlias = Callable[["NodeSizes"], Work]
 
+
 COSTS: Facet[CostOf] = Facet("cost", "multiply-accumulates and operations of one execution")
+
 
 cost = COSTS.register
 """Register the decorated function as the cost of the given operators."""
@@ -226,216 +226,7 @@ _BY_TRAIT: Sequence[tuple[AbstractSet[str], CostOf]] = (
 )
 
 
-def _within(kernel: Sequence[int], shape: Shape) -> list[DimLike]:
-    """A kernel, no larger than what it is moved over."""
-    sizes = zip(kernel, shape[2:], strict=False)
-    return [min(side, size) if isinstance(size, int) else side for side, size in sizes]
-
-
-def _matmul(a: int, b: int) -> Callable[[NodeSizes], DimLike]:
-    """A product of matrices, the operands of which are inputs `a` and `b`."""
-
-    def macs(at: NodeSizes) -> DimLike:
-        left = at.shape(a)
-        if not left or not at.shape(b):
-            raise UnknownCostError
-        return at.results() * left[-2 if at.integer("transA") and len(left) > 1 else -1]
-
-    return macs
-
-
-def _convolution(weight: int) -> Callable[[NodeSizes], DimLike]:
-    """Each result is a sum over the channels of its group and the kernel."""
-    return lambda at: at.results() * product(at.shape(weight)[1:])
-
-
-def _transposed_convolution(at: NodeSizes) -> DimLike:
-    """Each element of the input goes to all channels of its group and all of the kernel."""
-    return at.size(0) * product(at.shape(1)[1:])
-
-
-def _recurrent(at: NodeSizes) -> DimLike:
-    """For each step and sample, the gates of all directions: the input's weights and the state's."""
-    steps, samples, _ = at.shape(0)
-    return steps * samples * (at.size(1) + at.size(2))
-
-
-def _einsum(at: NodeSizes) -> DimLike:
-    equation = at.text("equation").replace(" ", "")
-    if "." in equation or not equation:
-        raise UnknownCostError
-    terms = equation.partition("->")[0].split(",")
-    sizes: dict[str, DimLike] = {}
-    for index, letters in enumerate(terms):
-        for letter, dim in zip(letters, at.shape(index), strict=True):
-            sizes[letter] = dim if sizes.get(letter, 1) == 1 else sizes[letter]
-    return product(tuple(sizes.values())) * (len(terms) - 1)
-
-
-def _attention(at: NodeSizes) -> DimLike:
-    """Scores and weighted values of ai.onnx Attention."""
-    heads, kv_heads = at.integer("q_num_heads"), at.integer("kv_num_heads")
-    query, key, value = (
-        _heads_apart(at.shape(index), count) for index, count in enumerate((heads, kv_heads, kv_heads))
-    )
-    total = key[2] + (at.shape(4)[2] if at.has(4) else 0)
-    return query[0] * query[1] * query[2] * total * (query[3] + value[3])
-
-
-def _heads_apart(shape: Shape, heads: int) -> Shape:
-    if len(shape) == 4:
-        return shape
-    if len(shape) != 3 or not heads:
-        raise UnknownCostError
-    return shape[0], heads, shape[1], floor_div(shape[2], heads)
-
-
-def _multi_head_attention(at: NodeSizes) -> DimLike:
-    """Scores and weighted values of com.microsoft.MultiHeadAttention, unless its operands are packed."""
-    query, key, value = at.shape(0), at.shape(1), at.shape(2)
-    if len(query) != 3:
-        raise UnknownCostError
-    merged = len(key) == 3
-    total = key[1] if merged else key[2]
-    if at.has(6):
-        total = total + at.shape(6)[2]
-    width = value[2] if merged else value[1] * value[3]
-    return query[0] * query[1] * total * (query[2] + width)
-
-
-def _packed_attention(at: NodeSizes) -> DimLike:
-    """com.microsoft.Attention: the projections of query, key and value, then scores and weighted values."""
-    batch, length, _ = at.shape(0)
-    widths = at.integers("qkv_hidden_sizes") or (floor_div(at.shape(1)[1], 3),) * 3
-    total = length + (at.shape(4)[3] if at.has(4) else 0)
-    return batch * length * at.size(1) + batch * length * total * (widths[0] + widths[2])
-
-
-def _group_query_attention(at: NodeSizes) -> DimLike:
-    batch, length, width = at.shape(0)
-    heads, groups = at.integer("num_heads"), at.integer("kv_num_heads")
-    if not at.has(1):
-        width = floor_div(width, heads + 2 * groups) * heads
-    total = length + (at.shape(3)[2] if at.has(3) else 0)
-    return 2 * batch * length * total * width
-
-
-def _linear_attention(at: NodeSizes) -> DimLike:
-    """For each position and head, the state is changed and read, and read once more where it is corrected (the delta rule)."""
-    batch, length, width = at.shape(0)
-    state = floor_div(width, at.integer("q_num_heads")) * at.shape(2)[2]
-    return batch * length * state * (3 if "delta" in at.text("update_rule") else 2)
-
-
-cost(
-    "MatMul",
-    "Gemm",
-    "MatMulInteger",
-    f"{MICROSOFT}.FusedMatMul",
-    f"{MICROSOFT}.FusedGemm",
-    f"{MICROSOFT}.DynamicQuantizeMatMul",
-    f"{MICROSOFT}.MatMulIntegerToFloat",
-)(macs(_matmul(0, 1)))
-cost("QLinearMatMul", f"{MICROSOFT}.QGemm")(macs(_matmul(0, 3)))
-cost(f"{MICROSOFT}.MatMulNBits")(macs(lambda at: at.size(0) * at.integer("N")))
-cost("Einsum")(macs(_einsum))
-cost("Conv", "ConvInteger", "DeformConv", f"{MICROSOFT}.FusedConv", f"{MICROSOFT}.CausalConvWithState")(
-    macs(_convolution(1))
-)
-cost("QLinearConv", f"{MICROSOFT}.QLinearConv")(macs(_convolution(3)))
-cost("ConvTranspose")(macs(_transposed_convolution))
-cost("LSTM", "GRU", "RNN", f"{MICROSOFT}.DynamicQuantizeLSTM")(macs(_recurrent))
-cost("Attention")(macs(_attention))
-cost(f"{MICROSOFT}.LinearAttention")(macs(_linear_attention))
-cost(f"{MICROSOFT}.MultiHeadAttention")(macs(_multi_head_attention))
-cost(f"{MICROSOFT}.Attention")(macs(_packed_attention))
-cost(f"{MICROSOFT}.GroupQueryAttention")(macs(_group_query_attention))
-cost(f"{MICROSOFT}.QLinearConcat", "Resize", "Upsample")(per_result(0))
-cost(f"{MICROSOFT}.QLinearAdd", f"{MICROSOFT}.QLinearMul", f"{MICROSOFT}.QLinearLeakyRelu")(per_result(1))
-cost("Hardmax", "BatchNormalization", "Clip")(per_result(2))
-cost(
-    f"{MICROSOFT}.QuickGelu",
-    "Swish",
-    "Sigmoid",
-    f"{MICROSOFT}.QLinearSigmoid",
-    "RotaryEmbedding",
-    f"{MICROSOFT}.RotaryEmbedding",
-)(per_result(3))
-cost("LpNormalization", "HardSigmoid", "Mish")(per_result(4))
-cost(
-    "Softmax",
-    "LogSoftmax",
-    "RMSNormalization",
-    "SimplifiedLayerNormalization",
-    "Gelu",
-    f"{MICROSOFT}.Gelu",
-    "HardSwish",
-    f"{MICROSOFT}.QLinearSoftmax",
-)(per_result(5))
-cost(
-    "MeanVarianceNormalization",
-    "LRN",
-    f"{MICROSOFT}.SkipSimplifiedLayerNormalization",
-    f"{MICROSOFT}.BiasGelu",
-    f"{MICROSOFT}.BiasSoftmax",
-)(per_result(6))
-cost("InstanceNormalization")(per_result(7))
-cost("GroupNormalization", "LayerNormalization", f"{MICROSOFT}.FastGelu", "GridSample")(per_result(8))
-cost(f"{MICROSOFT}.SkipLayerNormalization")(per_result(9))
-cost("NegativeLogLikelihoodLoss")(per_operand(0))
-cost(
-    "ArgMax",
-    "ArgMin",
-    "CumSum",
-    "CumProd",
-    "TopK",
-    f"{MICROSOFT}.QLinearGlobalAveragePool",
-    f"{MICROSOFT}.QLinearReduceMean",
-    "GlobalAveragePool",
-    "GlobalMaxPool",
-)(per_operand(1))
-cost("ReduceL2", "ReduceSumSquare", "ReduceLogSumExp", "GlobalLpPool")(per_operand(2))
-cost("SoftmaxCrossEntropyLoss")(per_operand(6))
-cost(
-    "ConstantOfShape",
-    "Range",
-    "OneHot",
-    "EyeLike",
-    "ScatterElements",
-    "ScatterND",
-    "TensorScatter",
-    "NonZero",
-    "Dropout",
-    "SequenceAt",
-    "SequenceConstruct",
-    "SequenceEmpty",
-    "SequenceInsert",
-    "SequenceErase",
-    "SequenceLength",
-    "SplitToSequence",
-    "ConcatFromSequence",
-    "Optional",
-    "OptionalGetElement",
-    "OptionalHasElement",
-    "ReorderInput",
-    "ReorderOutput",
-)(nothing)
-
-
-@cost("AveragePool", "MaxPool", "LpPool")
-def pool(at: NodeSizes) -> Work:
-    """Return the work of one operation for each element under the kernel."""
-    kernel = _within(at.integers("kernel_shape"), at.shape(0))
-    return Work(0, at.results() * product(kernel))
-
-
-@cost("Sum", "Mean")
-def variadic(at: NodeSizes) -> Work:
-    """Return the work of one operation for each operand and element."""
-    return Work(0, len(at.node.inputs) * at.results())
-
-
-def total(model: ir.Model, facts: Facts) -> tuple[Cost, list[ir.Node]]:
+def total(model: ir.Model, facts: Known) -> tuple[Cost, list[ir.Node]]:
     """The cost of all nodes of a model, bodies counted once, and the nodes whose cost is not known."""
     found, unknown = Cost(), []
     for node in walk.nodes(model):

@@ -18,7 +18,7 @@ inside a function body at every call.
 Taken on trust: sizes that are computed in float32 or with 32 bits are not so large that they are rounded or wrap around (see
 `ortfuse.analysis.transfer.symbolic_elements.fitting`); and no empty tensor is reshaped to a target of which two
 elements happen to be 0,
-or one beside a -1 (see `ortfuse.analysis.transfer.shaping`). For empty tensors facts follow ONNX even where
+or one beside a -1 (see `ortfuse.analysis.operators.reshaping`). For empty tensors facts follow ONNX even where
 the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
 """
 
@@ -30,6 +30,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.analysis import operators as _operators  # noqa: F401 - fills the registry
 from ortfuse.analysis.equal_sizes import agreeing_sizes
 from ortfuse.analysis.propagation import Analysis
 from ortfuse.analysis.ranges.periodicity import Repeats

@@ -8,14 +8,12 @@ from itertools import count
 
 import onnx_ir as ir
 
-from ortfuse.analysis import transfer
 from ortfuse.analysis.declared_shapes import bounded_sizes, declared_shape, names_of_sizes
 from ortfuse.analysis.equal_sizes import with_sizes
-from ortfuse.analysis.transfer.creation import fact_of_tensor
 from ortfuse.analysis.transfer.evaluate import EVALUATED, evaluate
-from ortfuse.analysis.transfer.fact import NOTHING, UNKNOWN, Element, Elements, Fact, static_size
+from ortfuse.analysis.transfer.fact import NOTHING, UNKNOWN, Element, Elements, Fact, fact_of_tensor, static_size
 from ortfuse.analysis.transfer.fallback import infer
-from ortfuse.analysis.transfer.op import Op, UnknownError
+from ortfuse.analysis.transfer.op import TRANSFERS, Op, UnknownError
 from ortfuse.ir.dims import Dim, DimLike, fresh, substituted, symbols
 from ortfuse.ir.journal import Entry, Flip
 from ortfuse.ir.walk import nodes_within
@@ -146,7 +144,7 @@ class Analysis:
             function = self._functions.get(node.op_identifier())
             if function is not None and function.identifier() not in self._calling:  # ONNX forbids recursion
                 return self._call(op, function)
-        apply = transfer.TRANSFERS.get((domain, op_type))
+        apply = TRANSFERS.get((domain, op_type))
         if apply is not None:
             try:
                 found = apply(op)
@@ -211,7 +209,7 @@ class Analysis:
     def _overridable(self, value: ir.Value) -> bool:
         return value.is_graph_input() and (self.model.ir_version or 0) >= _OVERRIDABLE_SINCE
 
-    # For the bodies of control flow (see `ortfuse.analysis.transfer.control`).
+    # For the bodies of control flow (see `ortfuse.analysis.operators.control`).
 
     def enter(self, graph: ir.Graph, node: ir.Node) -> bool:
         """Register the graph as a body of the node; returns whether it has to be run."""

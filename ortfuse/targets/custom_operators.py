@@ -24,7 +24,7 @@ from ortfuse.ir import walk
 from ortfuse.targets.kernel_table import Formal, Kernel, Operator, Schema
 
 Infer = Callable[[Op], "Fact | tuple[Fact, ...]"]
-"""Infers the facts of an operator's outputs: a function like those in `ortfuse.analysis.transfer`."""
+"""Infers the facts of an operator's outputs: a function like those in `ortfuse.analysis.operators`."""
 
 _VERSION = 1
 """The version at which custom domains are imported."""

@@ -357,3 +357,8 @@ _KEEPS_VARIETY = frozenset(
     {"Add", "Sub", "Mul", "Div", "Pow", "Neg", "Sqrt", "Erf", "ReduceMean", "Cast", "Identity"}
     | {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand"}
 )
+
+
+def is_last(op: Asking) -> bool:
+    """Whether the question is about the last column."""
+    return isinstance(op.question, EndColumn) and op.question.last

@@ -13,15 +13,11 @@ import onnx_ir as ir
 
 from ortfuse.analysis.ranges.queries import NOT_KNOWN, Asking, Question, Values
 from ortfuse.analysis.transfer.op import UnknownError
-from ortfuse.ir.dims import DimLike, at_most, maximum, minimum
+from ortfuse.ir.dims import DimLike, maximum, minimum
 from ortfuse.ir.operators import Facet
-from ortfuse.ir.traits import FILLS, JOINS, MOVES
 
 _LARGEST = 1 << 48
 """Numbers beyond this are not taken for sizes: sums of them may not fit into 64 bits."""
-
-_SMALL = 1 << 27
-"""Two sizes, which are below 10^9, and a number up to this fit into 32 bits; of sums in 32 bits nothing is said."""
 
 
 class Ends(NamedTuple):
@@ -32,6 +28,7 @@ class Ends(NamedTuple):
 
 
 BOUNDS: Facet[Callable[[Asking], Ends]] = Facet("symbolic_bounds", "between which sizes the numbers of an output lie")
+
 
 bounds = BOUNDS.register
 """Register the decorated function for the given operators."""
@@ -59,68 +56,31 @@ class EndsOf(Question):
             return None
 
 
-def _of(op: Asking, index: int) -> Ends:
+def bounds_of(op: Asking, index: int) -> Ends:
+    """Return the bounds of an operand.
+
+    Raises:
+        UnknownError: There are none.
+    """
     found: Ends | None = op.ask(op.operand(index))
     if found is None:
         raise UnknownError
     return found
 
 
-def _demand_wide(op: Asking) -> None:
-    if not _is_wide(op):
+def demand_wide(op: Asking) -> None:
+    """Demand that the result is of int64, in which sums of sizes do not wrap around.
+
+    Raises:
+        UnknownError: It is not.
+    """
+    if not is_wide(op):
         raise UnknownError
 
 
-@bounds("Range")
-def _counted(op: Asking) -> Ends:
-    """From the start up to the last number before the limit, upwards."""
-    _demand_wide(op)
-    start, limit, step = _of(op, 0), _of(op, 1), _of(op, 2)
-    if not at_most(1, step.low):
-        raise UnknownError
-    return Ends(start.low, limit.high - 1)
-
-
-@bounds(*(MOVES - JOINS - FILLS))
-def _moved(op: Asking) -> Ends:
-    return _of(op, 0)
-
-
-@bounds("Cast")
-def _cast(op: Asking) -> Ends:
-    """The same numbers, if they fit into the type."""
-    found = _of(op, 0)
-    if not (_is_wide(op) or all(map(_fits, found))):
-        raise UnknownError
-    return found
-
-
-def _fits(end: DimLike) -> bool:
-    """Whether it is that small: a number, or the sum of two sizes at most and a number."""
-    if isinstance(end, int):
-        return abs(end) <= _SMALL
-    sizes = [coefficient for monomial, coefficient in end.terms if monomial]
-    single = all(len(monomial) <= 1 and all(not one.args for one in monomial) for monomial, _ in end.terms)
-    numbers = [coefficient for monomial, coefficient in end.terms if not monomial]
-    return single and sum(map(abs, sizes)) <= 2 and all(abs(number) <= _SMALL for number in numbers)
-
-
-def _is_wide(op: Asking) -> bool:
+def is_wide(op: Asking) -> bool:
+    """Whether the result is of int64."""
     return op.result_dtype is ir.DataType.INT64
-
-
-@bounds("Add")
-def _sum(op: Asking) -> Ends:
-    _demand_wide(op)
-    first, second = _of(op, 0), _of(op, 1)
-    return Ends(first.low + second.low, first.high + second.high)
-
-
-@bounds("Sub")
-def _difference(op: Asking) -> Ends:
-    _demand_wide(op)
-    first, second = _of(op, 0), _of(op, 1)
-    return Ends(first.low - second.high, first.high - second.low)
 
 
 ENDS = EndsOf()

@@ -1,38 +1,9 @@
-"""Transfer functions: each infers the facts of an operator's outputs from the facts of its inputs.
+"""The shapes, element types and small contents of tensors: facts, and what shape functions are made of.
 
-One module per kind of operator; each function is registered by the `transfer` decorator in the module `op`.
+A shape function (`transfer`) infers the facts of an operator's outputs from those of its inputs. The functions themselves are in
+`ortfuse.analysis.operators`.
 """
 
-from ortfuse.analysis.transfer import (
-    attention,
-    control,
-    convolution,
-    creation,
-    elementwise,
-    indexing,
-    linear,
-    normalization,
-    quantization,
-    recurrent,
-    reduction,
-    sequence,
-    shaping,
-)
 from ortfuse.analysis.transfer.op import TRANSFERS
 
-__all__ = [
-    "TRANSFERS",
-    "attention",
-    "control",
-    "convolution",
-    "creation",
-    "elementwise",
-    "indexing",
-    "linear",
-    "normalization",
-    "quantization",
-    "recurrent",
-    "reduction",
-    "sequence",
-    "shaping",
-]
+__all__ = ["TRANSFERS"]

@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.transfer.fact import FLOATS, INTEGERS, MAX_CONSTANT, MAX_ELEMENTS, Fact, static_shape
-from ortfuse.analysis.transfer.indexing import positions
 from ortfuse.analysis.transfer.op import Op, UnknownError
+from ortfuse.analysis.transfer.slices import positions
 
 Arrays = list[np.ndarray]
 Computed = Sequence[np.ndarray | None]

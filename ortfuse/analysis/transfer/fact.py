@@ -209,3 +209,9 @@ def static_size(shape: Shape | None) -> int | None:
     """The number of elements if every dimension is constant."""
     numbers = static_shape(shape)
     return None if numbers is None else prod(numbers)
+
+
+def fact_of_tensor(tensor: ir.TensorProtocol) -> Fact:
+    """The fact of a constant; its data are not read."""
+    shape = tuple([int(dim) for dim in tensor.shape])  # type: ignore[arg-type]
+    return Fact(tensor.dtype, shape, tensor=tensor)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ortfuse.analysis.costs import NodeSizes, cost, macs
 from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.op import Op, transfer
+from ortfuse.ir.dims import DimLike
 from ortfuse.ir.traits import MICROSOFT
 
 
@@ -29,3 +31,12 @@ def recurrent(op: Op) -> tuple[Fact, ...]:
         states = Fact(op.dtype(), (sequence, directions, batch, hidden))
         last = Fact(op.dtype(), (directions, batch, hidden))
     return states, last, last
+
+
+def _recurrent_macs(at: NodeSizes) -> DimLike:
+    """For each step and sample, the gates of all directions: the input's weights and the state's."""
+    steps, samples, _ = at.shape(0)
+    return steps * samples * (at.size(1) + at.size(2))
+
+
+cost("LSTM", "GRU", "RNN", f"{MICROSOFT}.DynamicQuantizeLSTM")(macs(_recurrent_macs))

@@ -1,16 +1,30 @@
-"""Operators that move elements without computing: Reshape, Transpose, Expand, Concat, ..."""
+"""Operators that move all elements of a tensor, or repeat them: Reshape, Transpose, Expand, Tile, Shape."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import onnx_ir as ir
 
+from ortfuse.analysis.ranges.periodicity import if_last_axis_is_kept, in_pairs, keeps_size, operand_repeats, periods
+from ortfuse.analysis.ranges.queries import Asking, columns, ranges
+from ortfuse.analysis.ranges.range import Range
+from ortfuse.analysis.ranges.symbolic_bounds import Ends, bounds, bounds_of
+from ortfuse.analysis.ranges.vector_norms import (
+    broadcast_norm,
+    norm_of,
+    norm_question,
+    norms,
+    result_size_along,
+    size_along,
+)
 from ortfuse.analysis.transfer.broadcasting import broadcast_shapes, map_elements
-from ortfuse.analysis.transfer.fact import MAX_ELEMENTS, UNKNOWN, Element, Elements, Fact, Shape, static_size
+from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, normalize_axis, transfer
 from ortfuse.ir.dims import (
     Dim,
     DimLike,
-    ceil_div,
     exact_div,
     floor_div,
     is_broadcast_of,
@@ -18,13 +32,8 @@ from ortfuse.ir.dims import (
     is_nonzero,
     is_positive,
     product,
-    total,
 )
-
-
-def moved(source: Fact, shape: Shape | None) -> Fact:
-    """The same elements in the same order, with another shape."""
-    return Fact(source.dtype, shape, source.elements())
+from ortfuse.ir.traits import FILLS, JOINS, MOVES, RESHAPES
 
 
 @transfer("Reshape")
@@ -42,6 +51,11 @@ def rank_of_target(shape: Shape | None) -> Shape | None:
     if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
         return None
     return (UNKNOWN,) * shape[0]
+
+
+def moved(source: Fact, shape: Shape | None) -> Fact:
+    """The same elements in the same order, with another shape."""
+    return Fact(source.dtype, shape, source.elements())
 
 
 def reshaped(data: Shape | None, target: tuple[DimLike | None, ...], *, allow_zero: bool) -> Shape:
@@ -179,6 +193,29 @@ def transpose(op: Op) -> Fact:
     return Fact(data.dtype, tuple([data.shape[axis] for axis in perm]), elements)
 
 
+@columns("Transpose")
+def transposed_column(op: Asking) -> Range | None:
+    """That of the operand if the last axis remains the last one."""
+    return op.range(0) if _last_stays_last(op) else None
+
+
+def _last_stays_last(op: Asking) -> bool:
+    """Whether a Transpose leaves the last axis in place."""
+    perm = op.attr_ints("perm")
+    return bool(perm) and perm is not None and perm[-1] == len(perm) - 1
+
+
+periods("Transpose")(if_last_axis_is_kept(_last_stays_last))
+
+
+@norms("Transpose")
+def transposed_norm(op: Asking) -> float | None:
+    """That of the operand along the axis that ends up here."""
+    rank = len(op.known_shape(0))
+    perm = op.attr_ints("perm") or tuple(range(rank))[::-1]
+    return norm_of(op, 0, axis=perm[norm_question(op).axis + rank] - rank)
+
+
 @transfer("Expand")
 def expand(op: Op) -> Fact:
     """Broadcast the input with a shape."""
@@ -204,6 +241,25 @@ def _with_unknown_targets(data: Shape | None, target: tuple[DimLike | None, ...]
     return tuple(dims)
 
 
+@columns("Expand", "Tile")
+def repeated_column(op: Asking) -> Range | None:
+    """That of the operand."""
+    return op.range(0)
+
+
+@periods("Expand")
+def expand_period(op: Asking) -> bool:
+    """A single number for the whole axis, or a repeating operand."""
+    before = op.known_shape(0)
+    return not before or before[-1] == 1 or (keeps_size(op) and operand_repeats(op))
+
+
+@norms("Expand", "Tile")
+def repeated_norm(op: Asking) -> float | None:
+    """That of the operand, if it is not repeated along the axis itself."""
+    return broadcast_norm(op, 0) if op.node.op_type == "Expand" or size_along(op, 0) == result_size_along(op) else None
+
+
 @transfer("Tile")
 def tile(op: Op) -> Fact:
     """Repeat along each axis."""
@@ -216,84 +272,18 @@ def tile(op: Op) -> Fact:
     return Fact(data.dtype, tuple(dims))
 
 
-@transfer("Concat")
-def concat(op: Op) -> Fact:
-    """Join along an axis."""
-    return concatenated([op.fact(index) for index in range(len(op.inputs))], op.attr_int("axis", 1))
+@periods("Tile")
+def tile_period(op: Asking) -> bool:
+    """A single number for the whole axis, an even number of copies, or a repeating operand."""
+    copies = op.constants(1)[-1]
+    if op.known_shape(0)[-1] == 1 or (copies % 2 == 0 and not in_pairs(op)):
+        return True
+    return (copies == 1 or in_pairs(op)) and _is_even(op) and operand_repeats(op)
 
 
-def concatenated(facts: list[Fact], axis: int) -> Fact:
-    """The tensors joined along an axis."""
-    dtype = next((fact.dtype for fact in facts if fact.dtype is not None), None)
-    ranked = next((fact.shape for fact in facts if fact.shape is not None), None)
-    if ranked is None:
-        return Fact(dtype)
-    axis = normalize_axis(axis, len(ranked))
-    shapes = [fact.shape if fact.shape is not None else (UNKNOWN,) * len(ranked) for fact in facts]
-    # The runtime does not look at the other sizes of an empty part.
-    certain = [shape for shape in shapes if is_positive(shape[axis])]
-    dims = [_shared([shape[index] for shape in shapes], certain, index) for index in range(len(ranked))]
-    sizes = [shape[axis] for shape in shapes]
-    dims[axis] = UNKNOWN if any(size is UNKNOWN for size in sizes) else total(sizes)
-    return Fact(dtype, tuple(dims), _joined(facts, dims[axis]) if len(ranked) == 1 else None)
-
-
-def _shared(sizes: list[DimLike], certain: list[Shape], index: int) -> DimLike:
-    """The size along an axis that parts have in common: what all say, or those that are not empty."""
-    if len(set(sizes)) == 1:
-        return sizes[0]
-    return best_dim([shape[index] for shape in certain]) if certain else UNKNOWN
-
-
-def _joined(facts: list[Fact], size: DimLike) -> Elements | None:
-    """The concatenated elements of vectors; those of an untracked vector are unknown."""
-    if not isinstance(size, int) or size > MAX_ELEMENTS:
-        return None
-    joined: list[Element] = []
-    for fact in facts:
-        elements = fact.elements()
-        joined += elements if elements is not None else (None,) * (static_size(fact.shape) or 0)
-    return tuple(joined)
-
-
-def best_dim(dims: list[DimLike]) -> DimLike:
-    """The most informative of several equal dimensions: a number, else a formula, else an unknown."""
-    for dim in dims:
-        if isinstance(dim, int):
-            return dim
-    return min(dims, key=lambda dim: (dim.fresh, dim.size) if isinstance(dim, Dim) else (False, 0))
-
-
-@transfer("Split")
-def split(op: Op) -> tuple[Fact, ...]:
-    """Cut along an axis into given or equal parts."""
-    data = op.fact(0)
-    shape = op.known_shape()
-    axis = op.axis("axis", 0, len(shape))
-    sizes = _split_sizes(op, shape[axis])
-    dtype, elements = data.dtype, data.elements() if len(shape) == 1 else None
-    facts, start = [], 0
-    for size in sizes:
-        part = None
-        if not isinstance(size, int):
-            elements = None  # where the parts after one of unknown size begin is unknown too
-        elif elements is not None:
-            part, start = elements[start : start + size], start + size
-        facts.append(Fact(dtype, (*shape[:axis], size, *shape[axis + 1 :]), part))
-    return tuple(facts)
-
-
-def _split_sizes(op: Op, dim: DimLike) -> list[DimLike]:
-    count = op.output_count
-    given = op.integers(1) if op.has(1) else op.attr_ints("split")
-    if given is not None and len(given) == count:
-        return [UNKNOWN if size is None else size for size in given]
-    if given is not None or op.has(1):
-        return [UNKNOWN] * count
-    if op.version < 18:
-        return [dim if count == 1 else exact_div(dim, count) or UNKNOWN] * count
-    size = ceil_div(dim, count)
-    return [size] * (count - 1) + [dim - size * (count - 1)]
+def _is_even(op: Asking) -> bool:
+    size = op.known_shape(0)[-1]
+    return isinstance(size, int) and size % 2 == 0
 
 
 @transfer("SpaceToDepth", "DepthToSpace")
@@ -312,22 +302,6 @@ def _four(shape: Shape) -> tuple[DimLike, DimLike, DimLike, DimLike]:
     if len(shape) != 4:
         raise UnknownError
     return shape[0], shape[1], shape[2], shape[3]
-
-
-@transfer("Pad")
-def pad(op: Op) -> Fact:
-    """Add (or with negative numbers remove) elements at both ends of axes."""
-    shape = op.known_shape()
-    pads = op.attr_ints("pads" if op.version >= 2 else "paddings") if op.version < 11 else op.integers(1)
-    axes = tuple(range(len(shape)))
-    if op.has(3):
-        axes = normalize_axes(op.constants(3), len(shape))
-    dims = list(shape)
-    for position, axis in enumerate(axes):
-        before = None if pads is None else pads[position]
-        after = None if pads is None else pads[position + len(axes)]
-        dims[axis] = UNKNOWN if before is None or after is None else shape[axis] + before + after
-    return Fact(op.dtype(), tuple(dims))
 
 
 @transfer("Shape")
@@ -353,3 +327,61 @@ def size(op: Op) -> Fact:
     """The number of elements of the input."""
     shape = op.shape()
     return Fact(ir.DataType.INT64, (), None if shape is None else (product(shape),))
+
+
+@ranges(*(MOVES - JOINS - FILLS - {"Identity"}))
+def moved_range(op: Asking) -> Range | None:
+    """Elements of the first operand."""
+    return op.range(0)
+
+
+@bounds(*(MOVES - JOINS - FILLS))
+def moved_bounds(op: Asking) -> Ends:
+    """Those of the operand."""
+    return bounds_of(op, 0)
+
+
+@columns(*RESHAPES)
+def reshaped_column(op: Asking) -> Range | None:
+    """That of the operand if the last axis keeps its size, or if the last axis has size 1."""
+    before, after = op.known_shape(0), op.result.shape
+    if not before or before[-1] == 1 or (after and before[-1] == after[-1]):
+        return op.range(0)
+    return None
+
+
+@periods(*RESHAPES)
+def reshape_period(op: Asking) -> bool:
+    """A repeating operand if the last axis keeps its size; pairs also if they had an axis of their own."""
+    if keeps_size(op):
+        return operand_repeats(op)
+    before, after = op.known_shape(0), op.result.shape or ()
+    merged = len(before) > 1 and before[-1] == 2 and before[-2] * 2 == after[-1]
+    return in_pairs(op) and merged and operand_repeats(op)
+
+
+@norms(*RESHAPES)
+def reshaped_norm(op: Asking) -> float | None:
+    """Along an axis that is kept, split or merged, with the axes behind it as they were."""
+    before, after, asked = op.known_shape(0), op.result.shape, norm_question(op)
+    if after is None:
+        return None
+    place = asked.axis + len(after)
+    behind = [dim for dim in after[place + 1 :] if dim != 1]
+    for axis in range(-1, -len(before) - 1, -1):
+        if [dim for dim in before[axis + len(before) + 1 :] if dim != 1] == behind and before[axis] != 1:
+            return _resized_norm(op, axis, before[axis], after[place])
+    return None
+
+
+def _resized_norm(op: Asking, axis: int, old: Any, new: Any) -> float | None:
+    part = norm_question(op).part
+    if old == new:
+        return norm_of(op, 0, axis=axis)
+    if not isinstance(old, int) or not isinstance(new, int):
+        return None
+    if old % new == 0:  # split: consecutive parts
+        return norm_of(op, 0, axis=axis, part=new if part is None else part)
+    if new % old == 0 and part is None:  # merged
+        return norm_of(op, 0, axis=axis) * math.sqrt(new // old)
+    return norm_of(op, 0, axis=axis) if part is not None and old % part == 0 else None

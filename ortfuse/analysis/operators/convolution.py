@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.analysis.costs import NodeSizes, Work, cost, macs, nothing, per_result
+from ortfuse.analysis.ranges.intervals import SLACK
+from ortfuse.analysis.ranges.queries import Asking, ranges
+from ortfuse.analysis.ranges.range import Range, between
 from ortfuse.analysis.transfer import symbolic_elements as el
 from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, transfer
-from ortfuse.ir.dims import DimLike, ceil_div, floor_div, is_nonnegative, maximum, uncut
+from ortfuse.ir.dims import DimLike, ceil_div, floor_div, is_nonnegative, maximum, product, uncut
 from ortfuse.ir.traits import MICROSOFT
 
-_EXACT = 1 << 24
-"""Up to here float32 holds every integer."""
+
+@transfer("Conv", "ConvInteger")
+def conv(op: Op) -> Fact:
+    """Convolution of [N, C, ...] with weights [M, C/group, ...]."""
+    dtype = ir.DataType.INT32 if op.node.op_type == "ConvInteger" else op.dtype(0)
+    return Fact(dtype, conv_shape(op, op.known_shape(0), op.known_shape(1)))
+
+
+def conv_shape(op: Op, data: Shape, weight: Shape) -> Shape:
+    """The shape of a convolution with the node's attributes."""
+    _check_ranks(data, weight)
+    kernel = op.attr_ints("kernel_shape") or weight[2:]
+    return (data[0], weight[0], *_window_sizes(op, data[2:], kernel))
+
+
+def _check_ranks(data: Shape, weight: Shape) -> None:
+    if len(data) != len(weight) or len(data) < 3:
+        raise UnknownError
+
 
 _POOLS = frozenset({"MaxPool", "AveragePool", "LpPool", "QLinearAveragePool"})
 
@@ -47,17 +69,6 @@ def _window_sizes(op: Op, sizes: Shape, kernel: Sequence[DimLike], *, ceil: bool
     return tuple(counts)
 
 
-def _floor_count(size: DimLike, padding: DimLike, reach: DimLike, stride: int) -> DimLike:
-    """Windows in floor mode; 0 if there is no room for any, since no runtime creates a tensor of negative size.
-
-    With stacked convolutions this would give max(0, ...) of max(0, f). The inner max is dropped if the outer one is 0 for an
-    input of size 0, because then it is 0 for every negative f too.
-    """
-    if isinstance(padding, int) and isinstance(reach, int) and padding < reach:
-        size = uncut(size)
-    return maximum(floor_div(size + padding - reach, stride) + 1, 0)
-
-
 def _pool_count(size: DimLike, padding: DimLike, reach: DimLike, stride: int) -> DimLike:
     """Windows of pooling in floor mode. The runtime's pools divide towards zero, and reject axes of size 0."""
     count = floor_div(size + padding - reach, stride) + 1
@@ -71,6 +82,17 @@ def _pool_count(size: DimLike, padding: DimLike, reach: DimLike, stride: int) ->
     return maximum(count, 1) if short < stride else UNKNOWN
 
 
+def _floor_count(size: DimLike, padding: DimLike, reach: DimLike, stride: int) -> DimLike:
+    """Windows in floor mode; 0 if there is no room for any, since no runtime creates a tensor of negative size.
+
+    With stacked convolutions this would give max(0, ...) of max(0, f). The inner max is dropped if the outer one is 0 for an
+    input of size 0, because then it is 0 for every negative f too.
+    """
+    if isinstance(padding, int) and isinstance(reach, int) and padding < reach:
+        size = uncut(size)
+    return maximum(floor_div(size + padding - reach, stride) + 1, 0)
+
+
 def _ceil_count(reachable: DimLike, room: DimLike, stride: int) -> DimLike:
     """Windows in ceil mode: the last one may extend beyond the end, but must start within the input or its leading padding."""
     count = ceil_div(room, stride) + 1
@@ -78,25 +100,6 @@ def _ceil_count(reachable: DimLike, room: DimLike, stride: int) -> DimLike:
     if is_nonnegative(slack):
         return count
     return count - 1 if is_nonnegative(-slack - 1) else UNKNOWN
-
-
-def _check_ranks(data: Shape, weight: Shape) -> None:
-    if len(data) != len(weight) or len(data) < 3:
-        raise UnknownError
-
-
-@transfer("Conv", "ConvInteger")
-def conv(op: Op) -> Fact:
-    """Convolution of [N, C, ...] with weights [M, C/group, ...]."""
-    dtype = ir.DataType.INT32 if op.node.op_type == "ConvInteger" else op.dtype(0)
-    return Fact(dtype, conv_shape(op, op.known_shape(0), op.known_shape(1)))
-
-
-def conv_shape(op: Op, data: Shape, weight: Shape) -> Shape:
-    """The shape of a convolution with the node's attributes."""
-    _check_ranks(data, weight)
-    kernel = op.attr_ints("kernel_shape") or weight[2:]
-    return (data[0], weight[0], *_window_sizes(op, data[2:], kernel))
 
 
 transfer("FusedConv", domain=MICROSOFT)(conv)
@@ -152,6 +155,19 @@ def pool(op: Op) -> tuple[Fact, ...]:
     return Fact(op.dtype(), dims), Fact(ir.DataType.INT64, dims)
 
 
+@cost("AveragePool", "MaxPool", "LpPool")
+def pool_work(at: NodeSizes) -> Work:
+    """Return the work of one operation for each element under the kernel."""
+    kernel = _clipped_kernel(at.integers("kernel_shape"), at.shape(0))
+    return Work(0, at.results() * product(kernel))
+
+
+def _clipped_kernel(kernel: Sequence[int], shape: Shape) -> list[DimLike]:
+    """A kernel, no larger than what it is moved over."""
+    sizes = zip(kernel, shape[2:], strict=False)
+    return [min(side, size) if isinstance(size, int) else side for side, size in sizes]
+
+
 @transfer("Resize", "Upsample")
 def resize(op: Op) -> Fact:
     """Resizing by scales or to sizes, of all axes or of `axes`."""
@@ -192,9 +208,48 @@ def _resized_by_scale(op: Op, shape: Shape, axes: tuple[int, ...]) -> Shape | No
     return tuple([dim if isinstance(dim, DimLike) else UNKNOWN for dim in found])
 
 
+_EXACT = 1 << 24
+"""Up to here float32 holds every integer."""
+
+
 def _floored_product(size: int, scale: float) -> int | None:
     """The product with a factor, rounded down; `None` where that depends on the precision of the product."""
     if not 0 <= scale * size < _EXACT:
         return None
     made = {int(np.float32(scale) * np.float32(size)), int(scale * size)}
     return made.pop() if len(made) == 1 else None
+
+
+_ACTIVATED = {
+    "Relu": (0.0, math.inf),
+    "Sigmoid": (-SLACK, 1.0 + SLACK),
+    "HardSigmoid": (-SLACK, 1.0 + SLACK),
+    "Tanh": (-1.0 - SLACK, 1.0 + SLACK),
+}
+
+
+@ranges(f"{MICROSOFT}.FusedConv")
+def fused_activation_range(op: Asking) -> Range | None:
+    """What comes out of the activation that a convolution ends with."""
+    found = _ACTIVATED.get(op.attr_str("activation", ""))
+    return None if found is None else between(*found, nan=True)
+
+
+def _convolution_macs(weight: int) -> Callable[[NodeSizes], DimLike]:
+    """Each result is a sum over the channels of its group and the kernel."""
+    return lambda at: at.results() * product(at.shape(weight)[1:])
+
+
+def _transposed_convolution_macs(at: NodeSizes) -> DimLike:
+    """Each element of the input goes to all channels of its group and all of the kernel."""
+    return at.size(0) * product(at.shape(1)[1:])
+
+
+cost("Conv", "ConvInteger", "DeformConv", f"{MICROSOFT}.FusedConv", f"{MICROSOFT}.CausalConvWithState")(
+    macs(_convolution_macs(1))
+)
+cost("QLinearConv", f"{MICROSOFT}.QLinearConv")(macs(_convolution_macs(3)))
+cost("ConvTranspose")(macs(_transposed_convolution_macs))
+cost("Resize", "Upsample")(per_result(0))
+cost("GridSample")(per_result(8))
+cost("ReorderInput", "ReorderOutput")(nothing)

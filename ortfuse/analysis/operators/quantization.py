@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortfuse.analysis.costs import cost, macs, per_operand, per_result
+from ortfuse.analysis.operators.convolution import conv_shape
+from ortfuse.analysis.operators.joining import concatenated
+from ortfuse.analysis.operators.matmul import gemm_shape, matmul_macs, product_shape
 from ortfuse.analysis.transfer.broadcasting import broadcast_shapes
-from ortfuse.analysis.transfer.convolution import conv_shape
 from ortfuse.analysis.transfer.fact import Fact
-from ortfuse.analysis.transfer.linear import gemm_shape, product_shape
 from ortfuse.analysis.transfer.op import Op, transfer
-from ortfuse.analysis.transfer.shaping import concatenated
 from ortfuse.ir.traits import MICROSOFT
 
 
@@ -106,3 +107,13 @@ def qlinear_global_average_pool(op: Op) -> Fact:
     ones = (1,) * (len(shape) - 2)
     last = op.attr_int("channels_last", 0)
     return Fact(op.dtype(0), (shape[0], *ones, shape[-1]) if last else (*shape[:2], *ones))
+
+
+cost(f"{MICROSOFT}.DynamicQuantizeMatMul", f"{MICROSOFT}.MatMulIntegerToFloat")(macs(matmul_macs(0, 1)))
+cost("QLinearMatMul", f"{MICROSOFT}.QGemm")(macs(matmul_macs(0, 3)))
+cost(f"{MICROSOFT}.MatMulNBits")(macs(lambda at: at.size(0) * at.integer("N")))
+cost(f"{MICROSOFT}.QLinearConcat")(per_result(0))
+cost(f"{MICROSOFT}.QLinearAdd", f"{MICROSOFT}.QLinearMul", f"{MICROSOFT}.QLinearLeakyRelu")(per_result(1))
+cost(f"{MICROSOFT}.QLinearSigmoid")(per_result(3))
+cost(f"{MICROSOFT}.QLinearSoftmax")(per_result(5))
+cost(f"{MICROSOFT}.QLinearGlobalAveragePool", f"{MICROSOFT}.QLinearReduceMean")(per_operand(1))

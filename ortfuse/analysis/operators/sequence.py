@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortfuse.analysis.costs import cost, nothing
+from ortfuse.analysis.operators.joining import concatenated
 from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axis, transfer
-from ortfuse.analysis.transfer.shaping import concatenated
 from ortfuse.ir.dims import DimLike
-
-_MAX_LENGTH = 64
 
 
 @transfer("SequenceEmpty")
@@ -32,12 +31,29 @@ def sequence_insert(op: Op) -> Fact:
     return Fact(items=(*items[:position], op.fact(1), *items[position:]))
 
 
+def _items(op: Op) -> tuple[Fact, ...]:
+    items = op.fact(0).items
+    if items is None:
+        raise UnknownError
+    return items
+
+
+def _insertion(op: Op, length: int) -> int:
+    """Before which element to insert; -1 means before the last, and only `length` itself means at the end."""
+    position = op.constants(2)[0]
+    return length if position == length else normalize_axis(position, length)
+
+
 @transfer("SequenceErase")
 def sequence_erase(op: Op) -> Fact:
     """The sequence with one element removed, by default the last."""
     items = _items(op)
     position = _position(op, 1, len(items)) if op.has(1) else len(items) - 1
     return Fact(items=items[:position] + items[position + 1 :])
+
+
+def _position(op: Op, index: int, length: int) -> int:
+    return normalize_axis(op.constants(index)[0], length)
 
 
 @transfer("SequenceAt")
@@ -87,6 +103,9 @@ def split_to_sequence(op: Op) -> Fact:
     return Fact(items=tuple([Fact(data.dtype, shape[:axis] + kept + shape[axis + 1 :]) for kept in keep]))
 
 
+_MAX_LENGTH = 64
+
+
 def _part_sizes(op: Op, dim: DimLike) -> list[DimLike]:
     if op.has(1) and op.shape(1) != ():
         given = op.integers(1)
@@ -99,18 +118,7 @@ def _part_sizes(op: Op, dim: DimLike) -> list[DimLike]:
     return [min(step, dim - start) for start in range(0, dim, step)]
 
 
-def _items(op: Op) -> tuple[Fact, ...]:
-    items = op.fact(0).items
-    if items is None:
-        raise UnknownError
-    return items
-
-
-def _insertion(op: Op, length: int) -> int:
-    """Before which element to insert; -1 means before the last, and only `length` itself means at the end."""
-    position = op.constants(2)[0]
-    return length if position == length else normalize_axis(position, length)
-
-
-def _position(op: Op, index: int, length: int) -> int:
-    return normalize_axis(op.constants(index)[0], length)
+cost(
+    *("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceLength"),
+    *("SplitToSequence", "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement"),
+)(nothing)

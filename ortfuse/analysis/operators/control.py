@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortfuse.analysis.ranges.queries import Asking, ranges
+from ortfuse.analysis.ranges.range import Range, union
 from ortfuse.analysis.transfer.fact import NOTHING, UNKNOWN, Elements, Fact, Shape
 from ortfuse.analysis.transfer.op import Op, Scopes, UnknownError, normalize_axis, transfer
 from ortfuse.ir.dims import DimLike, is_positive, maximum
-
-_PATIENT_ROUNDS = 3
-"""Rounds in which only what a loop body changes is given up; after that, everything not yet stable is."""
-
-_PATIENT_DEPTH = 3
-"""Loops nested deeper than this are run once with nothing assumed, because each round runs everything inside again."""
 
 
 @transfer("If")
@@ -56,6 +52,18 @@ def _common_elements(a: Fact, b: Fact) -> Elements | None:
     return tuple([x if x == y else None for x, y in zip(left, right, strict=True)])
 
 
+@ranges("If")
+def if_range(op: Asking) -> Range | None:
+    """The results of both branches, if the branches compute them themselves."""
+    index = list(op.node.outputs).index(op.output)
+    bodies = [op.attribute(name) for name in ("then_branch", "else_branch")]
+    results = [body.outputs[index] for body in bodies]
+    if any(value.graph is not body for value, body in zip(results, bodies, strict=True)):
+        return None
+    found = op.values.answers(op.question, results)
+    return None if None in found else union(found)
+
+
 @transfer("Loop")
 def loop(op: Op) -> tuple[Fact, ...]:
     """The carried values as every iteration leaves them, and the stacked outputs of the iterations."""
@@ -83,20 +91,12 @@ def _set_counter(analysis: Scopes, value: ir.Value, dtype: ir.DataType, elements
     analysis.assume(value, Fact(dtype, (1,) * rank, elements))
 
 
-def _trip_count(op: Op, goes_on: Fact) -> DimLike:
-    """The number of iterations, if the condition never ends the loop early."""
-    limit = op.integers(0)
-    endless = goes_on.constants() == (1,) and (not op.has(1) or op.integers(1) == (1,))
-    if not endless or not limit or limit[0] is None:
-        return UNKNOWN
-    return maximum(0, limit[0])
+_PATIENT_DEPTH = 3
+"""Loops nested deeper than this are run once with nothing assumed, because each round runs everything inside again."""
 
 
-def _stacked(fact: Fact, rows: DimLike, axis: int) -> Fact:
-    if fact.shape is None:
-        return Fact(fact.dtype)
-    position = axis if axis >= 0 else axis + len(fact.shape) + 1
-    return Fact(fact.dtype, (*fact.shape[:position], rows, *fact.shape[position:]))
+_PATIENT_ROUNDS = 3
+"""Rounds in which only what a loop body changes is given up; after that, everything not yet stable is."""
 
 
 def _settle(
@@ -126,14 +126,6 @@ def _settle(
         ]
         stable = not any(changes)
         rounds += 1
-
-
-def _depth(analysis: Scopes, graph: ir.Graph | None) -> int:
-    """The number of bodies that enclose the graph, including itself."""
-    depth = 0
-    while (owner := analysis.owner(graph)) is not None:
-        graph, depth = owner.graph, depth + 1
-    return depth
 
 
 class _Carried:
@@ -168,6 +160,30 @@ class _Carried:
             self.open.update(range(len(dims)))
             dims = [UNKNOWN] * len(dims)
         return tuple(dims)
+
+
+def _depth(analysis: Scopes, graph: ir.Graph | None) -> int:
+    """The number of bodies that enclose the graph, including itself."""
+    depth = 0
+    while (owner := analysis.owner(graph)) is not None:
+        graph, depth = owner.graph, depth + 1
+    return depth
+
+
+def _trip_count(op: Op, goes_on: Fact) -> DimLike:
+    """The number of iterations, if the condition never ends the loop early."""
+    limit = op.integers(0)
+    endless = goes_on.constants() == (1,) and (not op.has(1) or op.integers(1) == (1,))
+    if not endless or not limit or limit[0] is None:
+        return UNKNOWN
+    return maximum(0, limit[0])
+
+
+def _stacked(fact: Fact, rows: DimLike, axis: int) -> Fact:
+    if fact.shape is None:
+        return Fact(fact.dtype)
+    position = axis if axis >= 0 else axis + len(fact.shape) + 1
+    return Fact(fact.dtype, (*fact.shape[:position], rows, *fact.shape[position:]))
 
 
 @transfer("Scan")

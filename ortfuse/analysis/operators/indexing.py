@@ -1,17 +1,19 @@
-"""Operators that select or place elements: Gather, Slice, Scatter, TopK, NonZero, ..."""
+"""Operators that select or place elements: Gather, Slice, Scatter, TopK, NonZero."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortfuse.analysis.costs import cost, nothing, per_operand
+from ortfuse.analysis.ranges.periodicity import if_last_axis_is_kept, periods
+from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
+from ortfuse.analysis.ranges.range import Range, union
+from ortfuse.analysis.ranges.vector_norms import NormOf, norm_of, norm_question, norms, result_size_along, size_along
+from ortfuse.analysis.transfer.elementwise_shapes import same_shape
 from ortfuse.analysis.transfer.fact import UNKNOWN, Elements, Fact, Shape
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, transfer
-from ortfuse.ir.dims import DimLike, ceil_div, is_nonnegative, maximum, minimum, product, uncut
-
-_TO_THE_END = 10**9
-"""Exporters write this number (TensorFlow's) or a larger one (up to INT64_MAX) for an open end; no dimension is that large."""
-_LARGEST = frozenset({2**31 - 1, 2**63 - 1})
-"""The end values that the runtime treats as open."""
+from ortfuse.analysis.transfer.slices import positions, slice_length
+from ortfuse.ir.dims import DimLike, product
 
 
 @transfer("Gather")
@@ -35,6 +37,21 @@ def _picked(data: Fact, indices: Fact) -> Elements | None:
     return tuple([elements[i] if isinstance(i, int) and -count <= i < count else None for i in positions])
 
 
+@columns("Gather")
+def gather_column(op: Asking) -> Range | None:
+    """That of the operand if whole rows are gathered."""
+    return op.range(0) if _gathers_whole_rows(op) else None
+
+
+def _gathers_whole_rows(op: Asking) -> bool:
+    """Whether a Gather selects along an axis other than the last."""
+    rank = len(op.known_shape(0))
+    return op.axis("axis", 0, rank) != rank - 1
+
+
+periods("Gather")(if_last_axis_is_kept(_gathers_whole_rows))
+
+
 @transfer("GatherElements")
 def gather_elements(op: Op) -> Fact:
     """One element for each index."""
@@ -55,6 +72,12 @@ def gather_nd(op: Op) -> Fact:
 def scatter(op: Op) -> Fact:
     """The first input with some elements replaced."""
     return Fact(op.dtype(0), op.shape(0))
+
+
+@ranges("ScatterND", "ScatterElements", "Scatter")
+def scatter_range(op: Asking) -> Range | None:
+    """Elements of the data, some of them replaced by updates."""
+    return union([op.range(0), op.range(2)]) if op.attr_str("reduction", "none") == "none" else None
 
 
 @transfer("Compress")
@@ -83,6 +106,12 @@ def top_k(op: Op) -> tuple[Fact, ...]:
     count = (op.integers(1) or (None,))[0] if op.version >= 10 else op.attr_int("k", 0)
     dims = (*shape[:axis], UNKNOWN if count is None else count, *shape[axis + 1 :])
     return Fact(op.dtype(0), dims), Fact(ir.DataType.INT64, dims)
+
+
+@ranges("TopK")
+def top_k_range(op: Asking) -> Range | None:
+    """Some of the elements, and their indices."""
+    return op.range(0) if op.node.outputs[0] is op.output else None
 
 
 @transfer("ArgMax", "ArgMin")
@@ -161,56 +190,65 @@ def _sliced(
     return None if found is None else tuple([elements[position] for position in found])
 
 
-def positions(dim: int, start: int, end: int, step: int) -> range | None:
-    """The positions that Slice takes from an axis of size `dim`; None if the runtime and ONNX disagree.
+@columns("Slice")
+def slice_column(op: Asking) -> Range | None:
+    """That of the operand if the last axis is not sliced; the first one too, if it is sliced forwards from 0."""
+    begins = [
+        start == 0 and isinstance(step, int) and step > 0 and not is_last(op) for start, step in _cuts_of_last_axis(op)
+    ]
+    return op.range(0) if all(begins) else None
 
-    Unlike in Python, with a negative step a start before the first position means the first position. The largest integer
-    as the end means the end of the axis; with a negative step the runtime then stops before the first position, ONNX at once.
+
+def _cuts_of_last_axis(op: Asking) -> list[tuple[DimLike | None, DimLike | None]]:
+    """Start and step of a Slice on the last axis; an empty list if it does not slice that axis.
+
+    Raises:
+        UnknownError: it is unknown which axes are sliced.
     """
-    if not step or (step < 0 and end in _LARGEST):
-        return None
-    if not dim:
-        return range(0)
-    start, end = (index + dim if index < 0 else index for index in (start, end))
-    if step > 0:
-        return range(min(max(start, 0), dim), min(max(end, 0), dim), step)
-    return range(min(max(start, 0), dim - 1), min(max(end, -1), dim), step)
+    last = len(op.known_shape(0)) - 1
+    starts = op.attr_ints("starts") if op.version < 10 else op.integers(1)
+    if starts is None:
+        raise UnknownError
+    axes = op.int_list("axes", 3)
+    range_column = normalize_axes(range(len(starts)) if axes is None else axes, last + 1)
+    steps = op.integers(4) if op.has(4) else (1,) * len(starts)
+    if steps is None:
+        raise UnknownError
+    return [(start, step) for axis, start, step in zip(range_column, starts, steps, strict=True) if axis == last]
 
 
-def slice_length(dim: DimLike, start: DimLike | None, end: DimLike | None, step: DimLike | None) -> DimLike:
-    """The number of positions that ``start:end:step`` selects from an axis of size `dim`; `UNKNOWN` if not provable."""
-    if not isinstance(step, int) or step == 0 or start is None or end is None:
-        return UNKNOWN
-    if step < 0:
-        return _backward_length(dim, start, end, step)
-    if isinstance(start, int) and isinstance(end, int) and start >= 0 and (end < 0 or end >= _TO_THE_END):
-        # max(0, f)[1:] has max(0, f - 1) elements.
-        return ceil_div(maximum(0, uncut(dim) - start + (end if end < 0 else 0)), step)
-    first, last = _position(dim, start), _position(dim, end)
-    if first is None or last is None:
-        return UNKNOWN
-    return ceil_div(maximum(0, last - first), step)
+periods("Slice")(if_last_axis_is_kept(lambda op: not _cuts_of_last_axis(op)))
 
 
-def _position(dim: DimLike, index: DimLike) -> DimLike | None:
-    """The position meant by an index of a slice, clamped to the axis."""
-    if isinstance(index, int) and index >= _TO_THE_END:
-        return dim
-    if is_nonnegative(index):
-        return minimum(index, dim)
-    if is_nonnegative(-1 - index):
-        return maximum(0, dim + index)
-    if is_nonnegative(-index) and is_nonnegative(-dim - index):
-        return 0  # as an index of 0 means too
-    return None
+@norms("Slice", "Split", "Gather", "GatherElements")
+def taken_norm(op: Asking) -> float | None:
+    """At most that of the operand; of parts that may be cut otherwise, at most that of the whole vector."""
+    asked, rank = norm_question(op), len(op.known_shape(0))
+    if op.node.op_type == "Gather":
+        axis = op.axis("axis", 0, rank)
+        behind = rank - 1 - axis
+        if -asked.axis > behind:  # along what is gathered, or before it
+            add_norm = len(op.known_shape(1))
+            if -asked.axis <= behind + add_norm:
+                return None
+            return norm_of(op, 0, axis=asked.axis + add_norm - 1)
+        return norm_of(op, 0)
+    if op.node.op_type == "GatherElements" or _cuts_parts(op, asked, rank):
+        return norm_of(op, 0, part=None)
+    return norm_of(op, 0)
 
 
-def _backward_length(dim: DimLike, start: DimLike, end: DimLike, step: int) -> DimLike:
-    if not isinstance(start, int) or not isinstance(end, int):
-        return UNKNOWN
-    if isinstance(dim, int):
-        found = positions(dim, start, end, step)
-        return UNKNOWN if found is None else len(found)
-    if (start == -1 or start >= _TO_THE_END) and end <= -_TO_THE_END:
-        return ceil_div(dim, -step)
-    return UNKNOWN
+def _cuts_parts(op: Asking, asked: NormOf, rank: int) -> bool:
+    """Whether parts of the result may begin elsewhere than parts of the operand do."""
+    if asked.part is None or size_along(op, 0) == result_size_along(op):
+        return False
+    if op.node.op_type != "Split" or op.axis("axis", 0, rank) != asked.axis + rank:
+        return True
+    shapes = [op.analysis.fact(value).shape for value in op.node.outputs]
+    sizes = [None if shape is None else shape[asked.axis] for shape in shapes]
+    return not all(isinstance(size, int) and size % asked.part == 0 for size in sizes)
+
+
+transfer("ReverseSequence")(same_shape)
+cost("TopK")(per_operand(1))
+cost("ScatterElements", "ScatterND", "TensorScatter", "NonZero")(nothing)

@@ -1,16 +1,42 @@
-"""Operators that create tensors: Constant, Range, ConstantOfShape, random numbers, ..."""
+"""Operators that create tensors: Constant, Range, ConstantOfShape, OneHot, EyeLike, random numbers."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.analysis.transfer.fact import INTEGERS, MAX_ELEMENTS, UNKNOWN, Elements, Fact, Quotient, Shape, static_size
+from ortfuse.analysis.costs import cost, nothing
+from ortfuse.analysis.operators.reshaping import rank_of_target
+from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
+from ortfuse.analysis.ranges.range import Range, between, of_array, one_of
+from ortfuse.analysis.ranges.symbolic_bounds import Ends, bounds, bounds_of, demand_wide
+from ortfuse.analysis.transfer.fact import (
+    INTEGERS,
+    MAX_ELEMENTS,
+    UNKNOWN,
+    Elements,
+    Fact,
+    Quotient,
+    Shape,
+    fact_of_tensor,
+    static_size,
+)
 from ortfuse.analysis.transfer.op import Op, UnknownError, transfer
-from ortfuse.analysis.transfer.shaping import rank_of_target
-from ortfuse.ir.dims import Dim, DimLike, ceil_div, floor_div, maximum
+from ortfuse.ir.dims import Dim, DimLike, at_most, ceil_div, floor_div, maximum
+
+_CONSTANT_TYPES = {
+    "value_int": ir.DataType.INT64,
+    "value_ints": ir.DataType.INT64,
+    "value_float": ir.DataType.FLOAT,
+    "value_floats": ir.DataType.FLOAT,
+    "value_string": ir.DataType.STRING,
+    "value_strings": ir.DataType.STRING,
+}
+
+_NUMBERS = ("value_int", "value_float", "value_string")
 
 
 @transfer("Constant")
@@ -24,23 +50,6 @@ def constant(op: Op) -> Fact:
         if name in _CONSTANT_TYPES:
             return _fact_of_python(attribute.value, _CONSTANT_TYPES[name])
     raise UnknownError
-
-
-_CONSTANT_TYPES = {
-    "value_int": ir.DataType.INT64,
-    "value_ints": ir.DataType.INT64,
-    "value_float": ir.DataType.FLOAT,
-    "value_floats": ir.DataType.FLOAT,
-    "value_string": ir.DataType.STRING,
-    "value_strings": ir.DataType.STRING,
-}
-_NUMBERS = ("value_int", "value_float", "value_string")
-
-
-def fact_of_tensor(tensor: ir.TensorProtocol) -> Fact:
-    """The fact of a constant; its data are not read."""
-    shape = tuple([int(dim) for dim in tensor.shape])  # type: ignore[arg-type]
-    return Fact(tensor.dtype, shape, tensor=tensor)
 
 
 def _fact_of_python(value: Any, dtype: ir.DataType) -> Fact:
@@ -67,6 +76,16 @@ def _filled(fill: ir.TensorProtocol | None, dtype: ir.DataType, shape: Shape) ->
     return (0 if fill is None else int(fill.numpy().reshape(-1)[0]),) * size
 
 
+@ranges("ConstantOfShape")
+def constant_of_shape_range(op: Asking) -> Range | None:
+    """One number everywhere."""
+    tensor = op.attribute("value")
+    return one_of(0.0) if tensor is None else of_array(tensor.numpy())
+
+
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
+
+
 @transfer("Range")
 def range_(op: Op) -> Fact:
     """``start, start + delta, ...`` up to but excluding the limit."""
@@ -83,14 +102,14 @@ def range_(op: Op) -> Fact:
     return Fact(dtype, (length,), elements)
 
 
-_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
+_MOST_STEPS = 2**31
 
 
 def _float_steps(op: Op) -> DimLike:
     """The number of steps between constants, as the runtime rounds it: the difference in the type, the rest in float64."""
     start, limit, delta = numbers = [_float(op, index) for index in range(3)]
     if limit is None and start == 0 and delta == 1:
-        return _counted(op)
+        return _float_count(op)
     if any(number is None or not np.isfinite(number) for number in numbers) or not delta:
         return UNKNOWN
     with np.errstate(over="ignore"):
@@ -98,10 +117,12 @@ def _float_steps(op: Op) -> DimLike:
     return int(max(steps, 0)) if steps < _MOST_STEPS else UNKNOWN
 
 
-_MOST_STEPS = 2**31
+def _float(op: Op, index: int) -> Any:
+    array = op.fact(index).array()
+    return None if array is None or array.size != 1 else array.reshape(-1)[0]
 
 
-def _counted(op: Op) -> DimLike:
+def _float_count(op: Op) -> DimLike:
     """A size as a float (see `Quotient`), up to which is counted."""
     elements = op.fact(1).elements()
     element = elements[0] if elements and len(elements) == 1 else None
@@ -110,21 +131,52 @@ def _counted(op: Op) -> DimLike:
     return maximum(0, element) if isinstance(element, int | Dim) else UNKNOWN
 
 
-def _float(op: Op, index: int) -> Any:
-    array = op.fact(index).array()
-    return None if array is None or array.size != 1 else array.reshape(-1)[0]
-
-
 def _single(op: Op, index: int) -> DimLike | None:
     elements = op.elements(index)
     element = elements[0] if elements else None
     return element if isinstance(element, int | Dim) else None
 
 
+@ranges("Range")
+def range_range(op: Asking) -> Range | None:
+    """The numbers from start to limit. With floats, rounding errors add up, so the limit may be exceeded slightly."""
+    start, limit, step = op.range(0), op.range(1), op.range(2)
+    floating = op.result_dtype.is_floating_point()
+    if start.nan or step.nan:
+        return None
+    if step.low > 0:
+        return between(start.low, math.inf if floating else max(start.high, limit.high - 1))
+    if step.high < 0:
+        return between(-math.inf if floating else min(start.low, limit.low + 1), start.high)
+    return None
+
+
+@columns("Range")
+def range_column(op: Asking) -> Range | None:
+    """The first column is the start."""
+    return None if is_last(op) else op.range(0)
+
+
+@bounds("Range")
+def range_bounds(op: Asking) -> Ends:
+    """From the start up to the last number before the limit, upwards."""
+    demand_wide(op)
+    start, limit, step = bounds_of(op, 0), bounds_of(op, 1), bounds_of(op, 2)
+    if not at_most(1, step.low):
+        raise UnknownError
+    return Ends(start.low, limit.high - 1)
+
+
 @transfer("EyeLike")
 def eye_like(op: Op) -> Fact:
     """A matrix of the input's shape, zero except for ones on a diagonal."""
     return Fact(op.attr_dtype("dtype", op.dtype()), op.shape())
+
+
+@ranges("EyeLike")
+def eye_like_range(op: Asking) -> Range | None:
+    """Ones and zeros."""
+    return one_of(0, 1)
 
 
 @transfer("RandomNormalLike", "RandomUniformLike", "Bernoulli")
@@ -137,3 +189,12 @@ def random_like(op: Op) -> Fact:
 def random(op: Op) -> Fact:
     """Random numbers in a given shape."""
     return Fact(op.attr_dtype("dtype", ir.DataType.FLOAT), op.attr_ints("shape"))
+
+
+@ranges("OneHot")
+def one_hot_range(op: Asking) -> Range | None:
+    """One of two given numbers."""
+    return op.range(2)
+
+
+cost("ConstantOfShape", "Range", "OneHot", "EyeLike")(nothing)

@@ -1,16 +1,30 @@
-"""Reductions over axes, including global pooling."""
+"""Reductions over axes, global pooling, running sums and losses."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import onnx_ir as ir
+
+from ortfuse.analysis.costs import cost, per_operand
+from ortfuse.analysis.ranges.intervals import SLACK, not_negative
+from ortfuse.analysis.ranges.queries import Asking, ranges
+from ortfuse.analysis.ranges.range import Range, between, limits, one_of, union
 from ortfuse.analysis.transfer import symbolic_elements as el
+from ortfuse.analysis.transfer.elementwise_shapes import same_shape
 from ortfuse.analysis.transfer.fact import UNKNOWN, Element, Elements, Fact, Shape
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, transfer
+from ortfuse.ir.dims import is_positive, upper_bound
+from ortfuse.ir.dims import product as product_of
 from ortfuse.ir.traits import REDUCES
 
-_AXES_INPUT_SINCE = {"ReduceSum": 13}
-_AXES_INPUT_SINCE_OTHERS = 18
+_REDUCERS: dict[str, tuple[Callable[..., Element], int | None]] = {
+    "ReduceSum": (el.total, 0),
+    "ReduceProd": (el.product, 1),
+    "ReduceMax": (el.largest, None),
+    "ReduceMin": (el.smallest, None),
+}
 
 
 @transfer(*REDUCES)
@@ -36,20 +50,17 @@ def reduction(op: Op) -> Fact:
     return Fact(data.dtype, shape, _reduced(op, data) if len(reduced) == rank == 1 else None)
 
 
+_AXES_INPUT_SINCE = {"ReduceSum": 13}
+
+_AXES_INPUT_SINCE_OTHERS = 18
+
+
 def _axes(op: Op) -> tuple[int, ...] | None:
     """The axes to reduce, None for all of them (or for none, with noop_with_empty_axes)."""
     since = _AXES_INPUT_SINCE.get(op.node.op_type, _AXES_INPUT_SINCE_OTHERS)
     if op.version < since:
         return op.attr_ints("axes") or None
     return (op.constants(1) or None) if op.has(1) else None
-
-
-_REDUCERS: dict[str, tuple[Callable[..., Element], int | None]] = {
-    "ReduceSum": (el.total, 0),
-    "ReduceProd": (el.product, 1),
-    "ReduceMax": (el.largest, None),
-    "ReduceMin": (el.smallest, None),
-}
 
 
 _EXACT = 2**53
@@ -81,3 +92,54 @@ def loss(op: Op) -> tuple[Fact, ...]:
     """A number for each label, or one for all of them; and the logarithms of the probabilities."""
     labels = op.shape(1) if op.attr_str("reduction", "mean") == "none" else ()
     return Fact(op.dtype(), labels), Fact(op.dtype(), op.shape())
+
+
+ranges("ReduceL1", "ReduceL2", "ReduceSumSquare")(not_negative(0.0))
+
+_FEW = 1 << 14
+"""Sums of at most this many numbers in float32 are off by less than `_SLACK` of the sum of their magnitudes."""
+
+
+_HUGE = 1e38
+
+
+@ranges("ReduceSum", "ReduceMean")
+def sum_range(op: Asking) -> Range | None:
+    """Sums and means of floats that all have one sign, which they keep; they are bounded if it is known how many there are."""
+    found, dtype = op.range(0), op.result_dtype
+    if dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE) or found.low < 0 < found.high:
+        return None
+    most = upper_bound(product_of(op.known_shape(0)))
+    reach = math.inf
+    if most is not None and most <= _FEW:
+        factor = 1 if op.node.op_type == "ReduceMean" else max(most, 1)
+        reach = float(max(-found.low, found.high)) * factor * (1 + SLACK)
+        reach = reach if reach * max(most, 1) < _HUGE else math.inf
+    nan = found.nan or op.node.op_type == "ReduceMean"  # the mean of no numbers at all
+    return between(0.0, reach, nan=nan) if found.low >= 0 else between(-reach, 0.0, nan=nan)
+
+
+@ranges("ReduceMax", "ReduceMin")
+def extreme_range(op: Asking) -> Range | None:
+    """One of the elements; for a reduction over no elements the neutral element, the lowest or the highest number."""
+    shape, found = op.known_shape(0), op.range(0)
+    axes = op.int_list("axes", 1)
+    reduced_axes = normalize_axes(axes, len(shape)) if axes else range(len(shape))
+    if all(is_positive(shape[axis]) for axis in reduced_axes):
+        return found
+    return union([found, one_of(limits(op.result_dtype)[0 if op.node.op_type == "ReduceMax" else 1])])
+
+
+@ranges("ArgMax", "ArgMin")
+def arg_max_range(op: Asking) -> Range | None:
+    """An index of an axis."""
+    shape = op.known_shape(0)
+    size = upper_bound(shape[op.axis("axis", 0, len(shape))])
+    return None if size is None else between(0, max(size - 1, 0))
+
+
+transfer("CumSum", "CumProd")(same_shape)
+cost("NegativeLogLikelihoodLoss")(per_operand(0))
+cost("ArgMax", "ArgMin", "CumSum", "CumProd", "GlobalAveragePool", "GlobalMaxPool")(per_operand(1))
+cost("ReduceL2", "ReduceSumSquare", "ReduceLogSumExp", "GlobalLpPool")(per_operand(2))
+cost("SoftmaxCrossEntropyLoss")(per_operand(6))

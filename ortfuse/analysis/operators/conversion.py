@@ -1,0 +1,120 @@
+"""Operators that keep their operand up to its type: Cast, CastLike, Identity, Dropout."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import onnx_ir as ir
+
+from ortfuse.analysis.costs import cost, nothing
+from ortfuse.analysis.ranges.queries import Asking, ranges
+from ortfuse.analysis.ranges.range import Range, one_of, stored
+from ortfuse.analysis.ranges.symbolic_bounds import Ends, bounds, bounds_of, is_wide
+from ortfuse.analysis.ranges.vector_norms import norm_of, norms
+from ortfuse.analysis.transfer import symbolic_elements as el
+from ortfuse.analysis.transfer.fact import FLOATS, INTEGERS, Fact
+from ortfuse.analysis.transfer.op import Op, UnknownError, transfer
+from ortfuse.ir.dims import DimLike
+
+
+@transfer("Cast")
+def cast(op: Op) -> Fact:
+    """Conversion to the type given by the attribute."""
+    return cast_to(op.fact(0), op.attr_dtype("to"))
+
+
+def cast_to(fact: Fact, dtype: ir.DataType | None) -> Fact:
+    """The fact of a value converted to `dtype` (Cast, CastLike)."""
+    if dtype is not None and fact.dtype == dtype:
+        return fact
+    found = fact.elements() if dtype in INTEGERS or dtype in FLOATS else None
+    if found is not None:
+        convert = partial(el.cast, source=fact.dtype, target=dtype)
+        found = tuple([convert(element) for element in found])
+    return Fact(dtype, fact.shape, found)
+
+
+_WIDE = (ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64)
+
+_ROUNDED_TWICE = {(source, ir.DataType.BFLOAT16) for source in _WIDE} | {(ir.DataType.DOUBLE, ir.DataType.FLOAT16)}
+"""Conversions that runtimes make through float32, which may round differently from a direct conversion."""
+
+
+@ranges("Cast", "CastLike", by_element=True)
+def cast_range(op: Asking) -> Range | None:
+    """Conversions. The result for a float beyond the range of an integer type depends on the machine."""
+    source, target = op.dtype(0), op.result_dtype
+    found = op.range(0)
+    if source is None:
+        return None
+    if target == ir.DataType.BOOL:
+        truths = ({0} if found.holds(0) else set()) | ({1} if found.nan or found != one_of(0) else set())
+        return one_of(*truths)
+    if (source, target) in _ROUNDED_TWICE:
+        return None
+    if not target.is_integer() or not source.is_floating_point():
+        return stored(found.pieces, target, found.nan)
+    if not found.is_finite:
+        return None
+    return stored([(math.trunc(low), math.trunc(high)) for low, high in found.pieces], target)
+
+
+@bounds("Cast")
+def cast_bounds(op: Asking) -> Ends:
+    """The same numbers, if they fit into the type."""
+    found = bounds_of(op, 0)
+    if not (is_wide(op) or all(map(_fits, found))):
+        raise UnknownError
+    return found
+
+
+_SMALL_NUMBER = 1 << 27
+"""Two sizes, which are below 10^9, and a number up to this fit into 32 bits; of sums in 32 bits nothing is said."""
+
+
+def _fits(end: DimLike) -> bool:
+    """Whether it is that small: a number, or the sum of two sizes at most and a number."""
+    if isinstance(end, int):
+        return abs(end) <= _SMALL_NUMBER
+    sizes = [coefficient for monomial, coefficient in end.terms if monomial]
+    single = all(len(monomial) <= 1 and all(not one.args for one in monomial) for monomial, _ in end.terms)
+    numbers = [coefficient for monomial, coefficient in end.terms if not monomial]
+    return single and sum(map(abs, sizes)) <= 2 and all(abs(number) <= _SMALL_NUMBER for number in numbers)
+
+
+@norms("Cast")
+def cast_norm(op: Asking) -> float | None:
+    """That of the operand, rounded."""
+    dtype = op.result.dtype
+    return 1.01 * norm_of(op, 0) if dtype is not None and dtype.is_floating_point() else None
+
+
+@transfer("CastLike")
+def cast_like(op: Op) -> Fact:
+    """Conversion to the type of the second input."""
+    return cast_to(op.fact(0), op.dtype(1))
+
+
+@transfer("Identity")
+def identity(op: Op) -> Fact:
+    """The input itself."""
+    return op.fact(0)
+
+
+@ranges("Identity", by_element=True)
+def identity_range(op: Asking) -> Range | None:
+    """The operand itself."""
+    return op.range(0)
+
+
+@transfer("Dropout")
+def dropout(op: Op) -> tuple[Fact, ...]:
+    """The input (in training with elements dropped), and the mask."""
+    data = op.fact(0)
+    mask = data.dtype if op.version < 10 else ir.DataType.BOOL
+    training = (op.version < 7 and not op.attr_int("is_test", 0)) or (op.has(2) and op.integers(2) != (0,))
+    return Fact(data.dtype, data.shape) if training else data, Fact(mask, data.shape)
+
+
+cost("Dropout")(nothing)
