@@ -19,8 +19,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, attr, computed, op, redundant, scalar, var
 
-from .._common import array_like, same_shape
-from .._proofs import ADDS_NO_AXES
+from .._rule_test_inputs import ADDS_NO_AXES
+from .._shared_guards import array_like, same_shape
 
 SOURCE = "ONNX operators Clip, Relu, Max and Min"
 

@@ -17,7 +17,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, const, ms, op, redundant, scalar, var
 
-from .._proofs import COST, KERNEL
+from .._rule_test_inputs import COST, KERNEL
 
 x = var("x")
 biased = var("x", "... c") + const("bias", "c")

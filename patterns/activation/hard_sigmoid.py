@@ -14,7 +14,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, attr, op, scalar, var
 
-from .._common import nearly
+from .._shared_guards import nearly
 from .clip import SHAPES, TYPICAL
 
 x = var("x")

@@ -18,8 +18,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, op, redundant, scalar, var
 
-from .._common import nearly, same_shape
-from .._proofs import ADDS_NO_AXES
+from .._rule_test_inputs import ADDS_NO_AXES
+from .._shared_guards import nearly, same_shape
 from .clip import SHAPES, TYPICAL
 
 SOURCE = "ONNX operator Softplus"

@@ -22,8 +22,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, scalar, var
 
-from .._common import array_like, floating, same_shape
-from .._proofs import ADDS_NO_AXES, SHAPES, signed_zeros
+from .._rule_test_inputs import ADDS_NO_AXES, SHAPES, signed_zeros
+from .._shared_guards import array_like, floating, same_shape
 
 PASS = "target_decompositions"
 

@@ -27,8 +27,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, const, op, redundant, var
 from ortfuse.rewrite.pattern.constants import EPSILON
 
-from .._common import array_like
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import array_like
 
 PASS = "fuse.scale_shift"
 

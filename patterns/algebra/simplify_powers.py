@@ -19,8 +19,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, op, redundant, scalar, var
 
-from .._common import floating
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import floating
 
 PASS = "target_decompositions"
 

@@ -17,7 +17,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, redundant, var
 
-from .._proofs import COST
+from .._rule_test_inputs import COST
 
 PASS = "fuse.sink_below_concat"
 

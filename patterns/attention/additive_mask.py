@@ -38,8 +38,8 @@ from ortfuse.rewrite.pattern import (
     var,
 )
 
-from .._common import array_like, ints
-from .._proofs import COST, FINITE_SCORES
+from .._rule_test_inputs import COST, FINITE_SCORES
+from .._shared_guards import array_like, ints
 from ._mask_values import DEEP
 from .sdpa import LOWEST, PAPER
 

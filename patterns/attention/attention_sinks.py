@@ -11,8 +11,8 @@ from __future__ import annotations
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
 
-from .._common import array_like, ints
-from .._proofs import FINITE_SCORES
+from .._rule_test_inputs import FINITE_SCORES
+from .._shared_guards import array_like, ints
 
 query, value = var("query", "b h s d"), var("value", "b h u v")
 key, transposed = var("key", "b h t d"), var("transposed_key", "b h d t")

@@ -15,7 +15,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Pattern, op, var
 
-from .._proofs import COST
+from .._rule_test_inputs import COST
 
 
 def is_softmax(value: ir.Value, facts: Facts) -> bool:

@@ -25,8 +25,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, opt, redundant, scalar, var
 
-from .._common import array_like
-from .._proofs import FINITE_SCORES
+from .._rule_test_inputs import FINITE_SCORES
+from .._shared_guards import array_like
 from ._mask_values import DEEP, DEEPEST_ALLOWED, mask_range
 from .additive_mask import chooses_by_truths, operands_are_computed
 from .sdpa import PAPER

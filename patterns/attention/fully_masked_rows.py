@@ -23,8 +23,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, computed, op, redundant, scalar, var
 from ortfuse.targets import Quirk
 
-from .._common import ints
-from .._proofs import COST, NEVER_EMPTY, masked
+from .._rule_test_inputs import COST, NEVER_EMPTY, masked
+from .._shared_guards import ints
 from ._mask_values import DEEPEST_ALLOWED, mask_range
 from .sdpa import (
     LOWEST,

@@ -19,8 +19,8 @@ from ortfuse.ir.traits import RESHAPES, has
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, built, op, opt, rearrange, redundant, var
 
-from .._common import constant
-from .._proofs import COST, NEVER_EMPTY, masked
+from .._rule_test_inputs import COST, NEVER_EMPTY, masked
+from .._shared_guards import constant
 from .heads_and_cache import attention
 
 query = var("query", "b (g r) s d")

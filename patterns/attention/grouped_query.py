@@ -15,8 +15,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, redundant, scalar, var
 
-from .._common import ints
-from .._proofs import NEVER_EMPTY, masked
+from .._rule_test_inputs import NEVER_EMPTY, masked
+from .._shared_guards import ints
 from .sdpa import LOWEST, SPREADS, cap_is_positive, floored, masked_rows_agree, scale
 
 RANK = 5

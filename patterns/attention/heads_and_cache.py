@@ -20,8 +20,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, op, opt, rearrange, redundant, var
 
-from .._common import ints
-from .._proofs import NEVER_EMPTY, masked
+from .._rule_test_inputs import NEVER_EMPTY, masked
+from .._shared_guards import ints
 from .sdpa import PAPER
 
 mask = opt(var("mask"))

@@ -18,8 +18,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, const, ms, op, opt, redundant, var
 
-from .._common import array_like
-from .._proofs import COST, NEVER_EMPTY, masked
+from .._rule_test_inputs import COST, NEVER_EMPTY, masked
+from .._shared_guards import array_like
 from ._mask_values import keeps_a_key, mask_range
 from .sdpa import PAPER
 

@@ -18,8 +18,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, computed, ms, op, opt, rearrange, redundant, scalar, var
 
-from .._common import ints
-from .._proofs import FINITE_SCORES, masked
+from .._rule_test_inputs import FINITE_SCORES, masked
+from .._shared_guards import ints
 from .sdpa import LOWEST
 
 PASS = "fuse.multi_head_attention"

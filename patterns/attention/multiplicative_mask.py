@@ -22,8 +22,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, scalar, var
 from ortfuse.targets import Quirk
 
-from .._common import is_filled_with
-from .._proofs import FINITE_SCORES, NEVER_EMPTY
+from .._rule_test_inputs import FINITE_SCORES, NEVER_EMPTY
+from .._shared_guards import is_filled_with
 from ._score_bounds import lowest
 from .sdpa import LOWEST, heads_are_shared_alike, replacements, weights_have_known_length
 

@@ -13,7 +13,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, attr, opt, redundant, scalar, var
 
-from .._proofs import COST, FINITE_SCORES, NEVER_EMPTY
+from .._rule_test_inputs import COST, FINITE_SCORES, NEVER_EMPTY
 from .heads_and_cache import attention
 from .sdpa import PAPER
 

@@ -22,8 +22,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
 from ortfuse.targets import Quirk
 
-from .._common import array_like, ints
-from .._proofs import FINITE_SCORES, NEVER_EMPTY, masked
+from .._rule_test_inputs import FINITE_SCORES, NEVER_EMPTY, masked
+from .._shared_guards import array_like, ints
 from ._mask_values import DEEPEST_ALLOWED, acts_alike, keeps_a_key, mask_range
 
 PAPER = "arXiv:1706.03762"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import attr, ms, op, var
 
-from .._proofs import KERNEL, NEVER_EMPTY
+from .._rule_test_inputs import KERNEL, NEVER_EMPTY
 
 query, key, value = (var(name, "_ _ _") for name in ("query", "key", "value"))
 # As many key heads as query heads, and a scale that the other operator does not treat as "use the default"

@@ -22,7 +22,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, op, redundant, scalar, var
 
-from .._proofs import COST, FINITE_SCORES, NEVER_EMPTY
+from .._rule_test_inputs import COST, FINITE_SCORES, NEVER_EMPTY
 from .additive_mask import leads_to_softmax, operands_are_computed
 from .concat_values import is_softmax, softmax_of_scores
 from .sdpa import PAPER, heads_are_shared_alike, scale

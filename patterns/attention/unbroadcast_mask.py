@@ -15,7 +15,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, ms, op, opt, var
 
-from .._proofs import NEVER_EMPTY
+from .._rule_test_inputs import NEVER_EMPTY
 from .sdpa import PAPER
 
 PASS = "target_decompositions"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
 
-from .._common import ints
+from .._shared_guards import ints
 from .sdpa import PAPER
 
 query, value = var("query", "b c h s d"), var("value", "b c h u v")

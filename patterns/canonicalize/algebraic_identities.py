@@ -18,8 +18,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, op, redundant, var
 
-from .._common import array_like, same_shape
-from .._proofs import SHAPES, signed_zeros
+from .._rule_test_inputs import SHAPES, signed_zeros
+from .._shared_guards import array_like, same_shape
 
 SOURCE = "ONNX operator specification"
 

@@ -20,7 +20,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, computed, op, var
 
-from .._common import ints
+from .._shared_guards import ints
 
 SOURCE = "ONNX operators Range and Where"
 

@@ -23,7 +23,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, var
 
-from .._common import ints, is_filled_with
+from .._shared_guards import ints, is_filled_with
 
 SOURCE = "ONNX operator specification; PyTorch's index by tensors"
 

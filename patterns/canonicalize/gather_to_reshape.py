@@ -17,7 +17,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, computed, op, var
 
-from .._common import ints
+from .._shared_guards import ints
 from ._affine_indices import rising
 
 x, places = var("x", "n"), var("places")

@@ -17,8 +17,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, attr, computed, const, op, var
 
-from .._common import same_shape
-from .._proofs import computed_shape
+from .._rule_test_inputs import computed_shape
+from .._shared_guards import same_shape
 
 SOURCE = "ONNX operator Gather"
 

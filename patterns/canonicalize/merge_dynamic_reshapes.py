@@ -20,8 +20,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, var
 
-from .._common import ints
-from .._proofs import computed_shape
+from .._rule_test_inputs import computed_shape
+from .._shared_guards import ints
 from .merge_reshapes_and_transposes import Shape, fast_axes, is_only_reshaped, target_is_arithmetic
 
 SOURCE = "ONNX operator Reshape"

@@ -20,8 +20,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, attr, computed, op, opt, redundant, var
 
-from .._common import ints, is_filled_with, text
-from .._proofs import COST, SHAPES, computed_shape, signed_zeros
+from .._rule_test_inputs import COST, SHAPES, computed_shape, signed_zeros
+from .._shared_guards import ints, is_filled_with, text
 
 SOURCE = "ONNX operator specification"
 

@@ -13,7 +13,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Proof, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, op, var
 
-from .._common import ints
+from .._shared_guards import ints
 from .slice_of_concat import TO_THE_END, exact_rule
 
 x = var("x")

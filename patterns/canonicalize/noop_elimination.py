@@ -17,8 +17,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, computed, op, opt, redundant, rest, var
 
-from .._common import floating, ints, is_filled_with
-from .._proofs import ADDS_NO_AXES
+from .._rule_test_inputs import ADDS_NO_AXES
+from .._shared_guards import floating, ints, is_filled_with
 
 SOURCE = "ONNX operator specification"
 

@@ -20,7 +20,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, opt, scalar, var
 
-from .._common import array_like, floating, ints
+from .._shared_guards import array_like, floating, ints
 
 x = var("x")
 axes = attr("axes", lambda found, facts: isinstance(found, tuple) and len(found) > 0, "given")

@@ -22,8 +22,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, fixed, op, var
 from ortfuse.rewrite.pattern.parameters import attribute_value
 
-from .._common import is_filled_with, same_shape
-from .._proofs import NUMBERS, computed_shape
+from .._rule_test_inputs import NUMBERS, computed_shape
+from .._shared_guards import is_filled_with, same_shape
 
 SOURCE = "Multidirectional broadcasting in ONNX"
 

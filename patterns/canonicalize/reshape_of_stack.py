@@ -17,7 +17,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, opt, var
 
-from .._common import ints
+from .._shared_guards import ints
 from .merge_reshapes_and_transposes import Shape, unless_constant_target
 
 PARTS = ("a", "b", "c", "d")

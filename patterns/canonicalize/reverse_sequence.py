@@ -14,7 +14,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, op, var
 
-from .._common import ints
+from .._shared_guards import ints
 
 SOURCE = "https://onnx.ai/onnx/operators/onnx__ReverseSequence.html"
 

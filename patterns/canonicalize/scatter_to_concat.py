@@ -22,7 +22,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, op, redundant, var
 
-from .._common import ints
+from .._shared_guards import ints
 from ._affine_indices import Rising, rising, rising_constant
 from .slice_of_concat import TO_THE_END
 

@@ -23,8 +23,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, redundant, scalar, var
 
-from .._common import ints, is_filled_with
-from .._proofs import COST, computed_shape
+from .._rule_test_inputs import COST, computed_shape
+from .._shared_guards import ints, is_filled_with
 from .remove_expand import number_of
 
 MOST_NODES = 16

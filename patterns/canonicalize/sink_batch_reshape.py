@@ -21,8 +21,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, built, computed, op, redundant, scalar, var
 
-from .._common import ints
-from .._proofs import COST, SHAPES
+from .._rule_test_inputs import COST, SHAPES
+from .._shared_guards import ints
 from .merge_reshapes_and_transposes import unless_constant_target
 
 SOURCE = "ONNX operator specification"

@@ -21,7 +21,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, rest, var
 from ortfuse.rewrite.pattern.parameters import UNKNOWN, parameter
 
-from .._common import array_like, ints
+from .._shared_guards import array_like, ints
 
 SOURCE = "ONNX operator specification"
 

@@ -22,7 +22,7 @@ from ortfuse.rewrite import RULE_KEY, Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, op, redundant, rest
 from ortfuse.rewrite.pattern.parameters import parameter
 
-from .._proofs import COST
+from .._rule_test_inputs import COST
 
 _BRANCHES = ("Conv", "ConvTranspose", "BatchNormalization")
 

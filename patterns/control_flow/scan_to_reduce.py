@@ -11,7 +11,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, body, computed, op, var
 
-from .._common import floating, ints
+from .._shared_guards import floating, ints
 
 PASS = "fuse.scan_to_reduce"
 

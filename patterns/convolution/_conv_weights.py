@@ -22,7 +22,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, attr, const, ms, op, opt, redundant, var
 from ortfuse.rewrite.pattern.language import bare
 
-from .._proofs import COST
+from .._rule_test_inputs import COST
 
 Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike, at_most
 from ortfuse.rewrite.pattern import Match, Pattern, computed, op
 
-from .._common import ints
+from .._shared_guards import ints
 
 LEAST = 2
 """How many times as many pixels there have to be."""

@@ -16,8 +16,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, attr, computed, const, ms, op, opt, redundant, var
 
-from .._common import ints
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import ints
 from ._conv_weights import CONV, Array, bias, weight
 from ._conv_windows import Axis, Window, window
 

@@ -13,8 +13,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, computed, const, ms, op, opt, redundant, var
 
-from .._common import ints, is_not_quantised
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import ints, is_not_quantised
 from ._conv_windows import Axis, Window, window
 
 PASS = "target_decompositions"

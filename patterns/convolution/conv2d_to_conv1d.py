@@ -21,8 +21,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, attr, built, computed, op, opt, redundant, var
 
-from .._common import ints, is_not_quantised
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import ints, is_not_quantised
 
 x, y, weight, bias = var("x"), var("y"), var("weight"), var("bias")
 

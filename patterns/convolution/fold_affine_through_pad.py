@@ -16,7 +16,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, opt, var
 
-from .._common import ints
+from .._shared_guards import ints
 from . import _conv_weights as layers
 from ._test_instances import BARE, PADDED, images
 from .fold_input_scale import (

@@ -35,7 +35,7 @@ from ortfuse.rewrite.pattern import (
     var,
 )
 
-from .._proofs import COST
+from .._rule_test_inputs import COST
 from . import _conv_weights as layers
 from ._test_instances import BARE, NORMALISATION, PADDED, POSITIVE, attributes, images, typical
 

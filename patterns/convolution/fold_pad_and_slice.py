@@ -23,7 +23,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, all_attributes, attr, ms, op, opt, redundant, var
 
-from .._proofs import KERNEL
+from .._rule_test_inputs import KERNEL
 from ._test_instances import BARE, PADDED
 
 SOURCE = "ONNX operators Pad, Conv, AveragePool and MaxPool"

@@ -18,8 +18,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, computed, ms, op, opt, redundant, var
 from ortfuse.targets import Quirk
 
-from .._common import is_not_quantised, same_shape
-from .._proofs import COST, KERNEL
+from .._rule_test_inputs import COST, KERNEL
+from .._shared_guards import is_not_quantised, same_shape
 from ._conv_weights import CONV, bias, convolution, weight, x
 from ._test_instances import PADDED, images, typical
 

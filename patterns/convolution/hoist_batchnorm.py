@@ -32,8 +32,8 @@ from ortfuse.rewrite.pattern import (
     var,
 )
 
-from .._common import ints
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import ints
 from . import _conv_weights as layers
 from ._test_instances import NORMALISATION, STATISTICS
 

@@ -15,7 +15,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, computed, op, redundant, var
 
-from .._proofs import COST
+from .._rule_test_inputs import COST
 from ._conv_windows import Axis, Window
 from ._multi_conv import Array, bias_of, numbered, rounded, unless_copied, window_of
 from ._test_instances import PADDED

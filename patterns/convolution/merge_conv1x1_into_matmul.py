@@ -32,7 +32,7 @@ from ortfuse.rewrite.pattern import (
     var,
 )
 
-from .._proofs import COST
+from .._rule_test_inputs import COST
 from ._conv_windows import window
 
 PASS = "target_decompositions"

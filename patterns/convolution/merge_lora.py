@@ -16,7 +16,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, computed, op, redundant, var
 
-from .._proofs import COST
+from .._rule_test_inputs import COST
 from ._conv_windows import Window, placed, united
 from ._multi_conv import Array, bias_of, numbered, rounded, unless_copied, window_of
 from ._test_instances import PADDED

@@ -20,7 +20,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, computed, op, redundant, var
 
-from .._proofs import COST
+from .._rule_test_inputs import COST
 from . import _conv_weights as layers
 from ._conv_windows import Window, placed, pointwise, united
 from ._multi_conv import Array, bias_of, numbered, rounded, unless_copied, window_of

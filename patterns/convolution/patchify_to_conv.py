@@ -17,7 +17,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, var
 
-from .._common import floating, ints
+from .._shared_guards import floating, ints
 
 ORDERS = {(1, 3, 2, 4, 0): (2, 0, 1), (1, 3, 0, 2, 4): (0, 1, 2)}
 """How [c, h, p, w, q] are ordered, rows and columns of patches first, and where c, p and q then stand among the last three."""

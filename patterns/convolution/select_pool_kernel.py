@@ -25,8 +25,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, all_attributes, attr, computed, op, redundant, var
 
-from .._common import ints, is_not_quantised
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import ints, is_not_quantised
 
 PASS = "target_decompositions"
 TARGETS = ("cpu",)

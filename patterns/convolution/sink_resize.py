@@ -17,7 +17,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, ms, op, opt, redundant, var
 
-from .._proofs import COST
+from .._rule_test_inputs import COST
 from ._resize import becomes_larger, enlarged, leaves_channels
 from .conv1d_to_conv2d import ACTIVATED, bias, convolution_rule, weight, window_of_layer, x
 

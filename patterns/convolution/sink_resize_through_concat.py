@@ -34,7 +34,7 @@ from ortfuse.rewrite.pattern import (
     var,
 )
 
-from .._proofs import COST
+from .._rule_test_inputs import COST
 from ._conv_windows import window
 from ._resize import becomes_larger, enlarged, leaves_channels
 

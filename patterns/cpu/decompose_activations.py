@@ -17,8 +17,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, op, redundant, scalar, var
 
-from .._common import is_not_quantised, same_shape
-from .._proofs import ADDS_NO_AXES
+from .._rule_test_inputs import ADDS_NO_AXES
+from .._shared_guards import is_not_quantised, same_shape
 from ..activation.relu_variants import slope, slope_is_finite
 from ..activation.sigmoid_and_tanh import is_steep
 

@@ -16,8 +16,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, redundant, var
 
-from .._common import floating, ints
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import floating, ints
 
 PASS = "target_decompositions"
 

@@ -14,7 +14,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import attr, op, opt, var
 from ortfuse.targets import Quirk
 
-from .._common import same_shape
+from .._shared_guards import same_shape
 from ..normalization.layer_and_rms_normalization import fused_skip
 
 PASS = "target_decompositions"

@@ -20,8 +20,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
 
-from .._common import floating, ints, is_not_quantised
-from .._proofs import COST, SHAPES
+from .._rule_test_inputs import COST, SHAPES
+from .._shared_guards import floating, ints, is_not_quantised
 from ..canonicalize.reduction_keepdims import axes, given_axes, reduces_all
 
 PASS = "target_decompositions"

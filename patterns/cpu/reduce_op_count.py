@@ -20,8 +20,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, fixed, op, redundant, scalar, var
 
-from .._common import array_like
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import array_like
 
 PASS = "target_decompositions"
 

@@ -21,7 +21,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, var
 
-from .._common import array_like, ints, is_not_quantised
+from .._shared_guards import array_like, ints, is_not_quantised
 from ..canonicalize.reduction_keepdims import axes
 
 PASS = "target_decompositions"

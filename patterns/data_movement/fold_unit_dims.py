@@ -18,8 +18,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, built, computed, op, redundant, var
 
-from .._common import ints
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import ints
 from ..canonicalize.merge_reshapes_and_transposes import unless_constant_target
 
 PASS = "fold_unit_dims"

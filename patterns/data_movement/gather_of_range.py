@@ -20,8 +20,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, op, redundant, var
 
-from .._common import ints, is_filled_with, same_shape
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import ints, is_filled_with, same_shape
 
 PASS = "target_decompositions"
 

@@ -16,7 +16,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 from ortfuse.targets import register_operators
 
-from .._common import array_like
+from .._shared_guards import array_like
 from .glu import BODIES, activated, function, is_not_double, made_of
 
 KINDS = {"Relu": "relu", "Gelu": "gelu", "GeluTanh": "gelu_tanh", "Swish": "swish"}

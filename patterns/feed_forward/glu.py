@@ -17,7 +17,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, OpBuilder, Pattern, ms, op, var
 from ortfuse.targets import register_operators
 
-from .._common import same_shape
+from .._shared_guards import same_shape
 
 PASS = "fuse.glu"
 

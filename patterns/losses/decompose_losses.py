@@ -15,7 +15,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, computed, op, opt, var
 
-from .._common import ints
+from .._shared_guards import ints
 
 SOURCE = "ONNX operators NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss"
 OPERATORS = {"nll": "NegativeLogLikelihoodLoss", "cross_entropy": "SoftmaxCrossEntropyLoss"}

@@ -23,8 +23,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, opt, redundant, scalar
 
-from .._common import array_like
-from .._proofs import SHAPES
+from .._rule_test_inputs import SHAPES
+from .._shared_guards import array_like
 from .decompose_losses import OPERATORS, OUTPUTS, SHAPE_SETS, SOURCE, labels, reduction, weight, x
 
 

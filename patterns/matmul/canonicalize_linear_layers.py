@@ -26,8 +26,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, fixed, ms, op, opt, var
 
-from .._common import ints
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import ints
 
 PASS = "fuse.linear"
 

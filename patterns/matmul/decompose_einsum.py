@@ -33,8 +33,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, op, rearrange, redundant, var
 
-from .._common import floating, ints
-from .._proofs import COST, SHAPES
+from .._rule_test_inputs import COST, SHAPES
+from .._shared_guards import floating, ints
 
 PASS = "fuse.einsum"
 

@@ -25,8 +25,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, opt, redundant, scalar, var
 
-from .._common import array_like
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import array_like
 
 PASS = "fuse.fold_into_weights"
 

@@ -15,8 +15,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, computed, const, ms, op, redundant, var
 
-from .._common import ints
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import ints
 
 PASS = "target_decompositions"
 TARGETS = ("cpu",)

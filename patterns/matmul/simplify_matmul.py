@@ -20,7 +20,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, op, redundant, var
 
-from .._proofs import COST, SHAPES, computed_shape
+from .._rule_test_inputs import COST, SHAPES, computed_shape
 
 PASS = "fuse.simplify_matmul"
 

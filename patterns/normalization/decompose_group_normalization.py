@@ -22,7 +22,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
 
-from .._common import array_like, ints
+from .._shared_guards import array_like, ints
 from ._image_sizes import convolved, has_pixels, keeps_digits
 
 x = var("x")

@@ -20,8 +20,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, redundant, var
 
-from .._common import array_like
-from .._proofs import KERNEL
+from .._rule_test_inputs import KERNEL
+from .._shared_guards import array_like
 
 PAPER = "arXiv:1810.04805"
 

@@ -17,8 +17,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, const, op, opt, redundant, var
 
-from .._common import is_filled_with
-from .._proofs import NUMBERS
+from .._rule_test_inputs import NUMBERS
+from .._shared_guards import is_filled_with
 
 SOURCE = "ONNX operators LayerNormalization and RMSNormalization"
 

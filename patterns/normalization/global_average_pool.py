@@ -11,8 +11,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, computed, op, redundant, var
 
-from .._common import ints, is_not_quantised
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import ints, is_not_quantised
 
 PASS = "fuse.global_average_pool"
 

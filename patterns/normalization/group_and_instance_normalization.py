@@ -22,8 +22,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, opt, redundant, scalar, var
 
-from .._common import array_like
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import array_like
 from ._image_sizes import convolved, has_pixels, keeps_digits
 from .decompose_group_normalization import merged_groups, scaled_channels
 from .layer_and_rms_normalization import bias, scale

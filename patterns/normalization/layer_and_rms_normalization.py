@@ -23,12 +23,12 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, redundant, scalar, var
 
-from .._common import (
+from .._rule_test_inputs import COST, KERNEL
+from .._shared_guards import (
     array_like,
     is_suffix_axes,
     rank_in,
 )
-from .._proofs import COST, KERNEL
 
 PAPER = "arXiv:1607.06450"
 LARGEST_ONES = 1 << 20

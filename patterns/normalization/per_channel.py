@@ -25,8 +25,8 @@ from ortfuse.ir.traits import MICROSOFT, has
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, const, op, opt, redundant, scalar, var
 
-from .._common import array_like
-from .._proofs import COST, NUMBERS
+from .._rule_test_inputs import COST, NUMBERS
+from .._shared_guards import array_like
 from ._image_sizes import convolved, has_pixels, keeps_digits
 from .layer_and_rms_normalization import bias, normalised, scale
 

@@ -22,7 +22,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, scalar, var
 
-from .._common import array_like
+from .._shared_guards import array_like
 from ..canonicalize.reduction_keepdims import axes, given_axes
 
 SOURCE = "ONNX operator LogSoftmax"

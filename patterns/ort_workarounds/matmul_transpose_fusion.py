@@ -26,7 +26,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, attr, computed, op, redundant, var
 from ortfuse.targets import Quirk
 
-from .._common import ints
+from .._shared_guards import ints
 
 x = var("x")
 

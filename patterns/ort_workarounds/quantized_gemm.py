@@ -26,7 +26,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, attr, computed, const, op, redundant, var
 from ortfuse.runtime.integer_matmul import saturates
 
-from .._common import ints
+from .._shared_guards import ints
 
 SOURCE = "ONNX Runtime graph transformer QDQSelectorActionTransformer"
 

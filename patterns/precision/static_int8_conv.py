@@ -35,7 +35,7 @@ from ortfuse.rewrite.pattern import (
     var,
 )
 
-from .._proofs import COST
+from .._rule_test_inputs import COST
 from ._activations import grid, grid_of, was_observed
 from ._linear_pattern import LONGEST, in_float32, signed_limit
 from ._weight_quantization import Array, is_weight, read_later, read_later_as, tensor_of

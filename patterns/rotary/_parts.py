@@ -11,7 +11,7 @@ from ortfuse.ir.dims import broadcast
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, op, rearrange, var
 
-from .._common import constant, text
+from .._shared_guards import constant, text
 
 PAPER = "arXiv:2104.09864"
 

@@ -18,8 +18,8 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, built, op, rearrange, redundant, scalar, var
 
-from .._common import constant
-from .._proofs import COST, FINITE_SCORES, angles
+from .._rule_test_inputs import COST, FINITE_SCORES, angles
+from .._shared_guards import constant
 from ..canonicalize.slice_of_concat import Window, window_of
 from ._parts import (
     HEADS_FIRST,

@@ -14,7 +14,7 @@ from typing import Any
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, built, op, rearrange, var
 
-from .._common import constant
+from .._shared_guards import constant
 from ._parts import (
     HEADS_FIRST,
     LEADING,

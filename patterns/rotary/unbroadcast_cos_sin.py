@@ -25,8 +25,8 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, redundant, var
 from ortfuse.rewrite.pattern.parameters import parameter
 
-from .._common import ints
-from .._proofs import COST
+from .._rule_test_inputs import COST
+from .._shared_guards import ints
 from ._parts import NEVER_EMPTY
 
 PASS = "target_decompositions"

@@ -13,7 +13,7 @@ from typing import Any
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, computed, const, op, var
 
-from .._common import floating
+from .._shared_guards import floating
 
 theta = var("theta", "n k p")
 

@@ -17,7 +17,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, computed, const, op, var
 
-from .._common import floating
+from .._shared_guards import floating
 from ._resize_coordinates import MODES, Array, places, scale
 from .nearest_resize import region
 

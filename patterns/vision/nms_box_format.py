@@ -20,7 +20,7 @@ from ortfuse.ir.traits import FILLS, JOINS, MOVES
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, built, computed, op, opt, scalar, var
 
-from .._common import ints
+from .._shared_guards import ints
 
 FACTORS = {"size": "half", "width": "across", "height": "down"}
 """The factors of sizes."""

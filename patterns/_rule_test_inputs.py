@@ -1,4 +1,4 @@
-"""Builders that proofs use for captured values that are neither plain inputs nor plain constants."""
+"""Inputs, near misses and reasons that the rule tests of several families share."""
 
 from __future__ import annotations
 

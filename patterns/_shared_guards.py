@@ -1,4 +1,4 @@
-"""Sub-patterns and guards that several families share."""
+"""Guards, checks and constants that the rules of several families share."""
 
 from __future__ import annotations
 
