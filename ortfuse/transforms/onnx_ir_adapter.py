@@ -1,4 +1,4 @@
-"""Adapter that runs passes of onnx_ir and rules of onnxscript as passes of ortfuse.
+"""Run passes of onnx_ir and rules of onnxscript as passes of ortfuse.
 
 An `onnx_ir.passes` pass of any kind and an onnxscript `RewriteRule` or `RewriteRuleSet` edit a model without the editor, so
 the model is compared with its earlier state: the changes are counted, and the facts are computed afresh.

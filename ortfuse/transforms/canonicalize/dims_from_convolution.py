@@ -1,4 +1,4 @@
-"""Lengths that the exporter recomputes are taken from the convolution, or the pool, that has them.
+"""Read lengths that the exporter recomputes from the convolution or pool that has them.
 
     T = (n - 3) / 2 + 1   with   y = conv(x) of 3 taps and stride 2, x of shape [batch, c, n]   becomes   T = shape(y)[2]
 
@@ -8,7 +8,9 @@ runs; but then the convolution, and with it the run, fails (also for a batch of 
 of a convolution or pool in all runs in which every convolution of the graph has sizes of at least 1 is read from there,
 one operator for all sizes of a value instead of several for each.
 
-Pools prove nothing: the runtime lets them pass if the batch is empty. Left alone: what is in subgraphs or needed by no
+Pools prove nothing: the runtime lets them pass if the batch is empty.
+
+Does not handle:  what is in subgraphs or needed by no
 output, which need not be executed; lengths that the source itself depends on; open sizes of inputs, which `cse` reads
 there; sizes of more than one open size of the inputs.
 """

@@ -1,4 +1,4 @@
-"""Numbers that are added to parts of a sum are added to its constant instead.
+"""Fold constants added to the parts of a Split into the constant added before it.
 
     a, b = split(x W + c):   a, b + 1   =   split(x W + [c_a, c_b + 1])
 
@@ -9,8 +9,8 @@ n (1 + scale) + shift, where scales, shifts and gates are the parts of one linea
 Done where one number is added to all of a part, which nothing else reads, also behind Unsqueezes, Squeezes and Reshapes of the
 part, and the sum is an Add of a constant or a Gemm, also with Unsqueezes behind it.
 
-Left alone: sums and parts that something else reads too, numbers that add axes, constants that would not be finite, integers, and
-halves of floats.
+Does not handle: sums and parts that something else reads too, numbers that add axes, constants that would not be
+finite, integers, and halves of floats.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Tensors that are put into a sequence and taken out again are passed on directly, where it is known which is which.
+"""Forward tensors that are put into a sequence and taken out again, if it is known which is which.
 
     at(sequence(a, b), 1) = b        at(split(x), i) = part i of x        join(sequence(a, b)) = concat(a, b)
     at(split(x), i) = gather(x, i)   at a position that is computed, if the parts have size 1
 
-Resolved are SequenceAt at a constant position and ConcatFromSequence, on sequences made in the same graph by SequenceEmpty,
+Transforms: SequenceAt at a constant position and ConcatFromSequence, on sequences made in the same graph by SequenceEmpty,
 SequenceConstruct, SequenceInsert, SequenceErase and SplitToSequence. The parts of a SplitToSequence are those of one Split,
 or Slices if only some of them are used. Parts of size 1 are elements, wherever they are read: a Loop takes one in each run.
 
-Left alone: sequences that are computed by a loop or a branch, inputs or outputs; positions in other parts that are computed, or
+Does not handle: sequences that are computed by a loop or a branch, inputs or outputs; positions in other parts that are
+computed, or
 do not exist, and joining nothing, which fail when the model runs; parts whose number depends on a size that is not known.
 """
 

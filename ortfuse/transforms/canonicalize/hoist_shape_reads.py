@@ -1,4 +1,4 @@
-"""Reads sizes from the first value that has them, so that no value in between is kept for its shape alone.
+"""Read sizes from the first value that has them, so that no value in between is kept for its shape alone.
 
 A value whose shape is read is used by more than what computes with it, which keeps patterns from matching (the scores of
 attention, whose mask asks for their sizes). What is read is looked for in the inputs of the model, then among the values that the

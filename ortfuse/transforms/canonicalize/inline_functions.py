@@ -1,10 +1,10 @@
-"""The body of a model-local function replaces its calls, so that rules see through it, as the runtime does when it loads a model.
+"""Inline model-local functions, as the runtime does when it loads a model, so that rules see their bodies.
 
-Inlined, in the main graph, in subgraphs and in functions: calls of functions whose operators mean the same in the opset of the
+Transforms, in the main graph, in subgraphs and in functions: calls of functions whose operators mean the same in the opset of the
 model as in that of the function. A function is raised first if it is of an older opset, with forms of operators that the opset of
 the model has not. Functions that nothing calls any longer are removed by `dce`.
 
-Left alone: operators that the target has a kernel for, or may have one for in a library of the user, which goes before the
+Does not handle: operators that the target has a kernel for, or may have one for in a library of the user, which goes before the
 function; functions that take a graph as an attribute, or hold large constants and are called several times; all calls of a model
 whose functions call themselves, or that would become too large.
 """

@@ -1,4 +1,4 @@
-"""Chains of data movement become the shortest that does the same.
+"""Replace a chain of data movement by the shortest one that does the same.
 
     reshape(slice(reshape(x)))  =  gather(reshape(x))        squeeze(slice(x))  =  gather(x)        reshape(reshape(x))  =  x
 
@@ -6,7 +6,7 @@ What a chain of Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Slice, Gather, 
 its input (`views`), whatever it is spelled with; the shortest chain for that view (`replanned`) replaces it where it has
 fewer nodes, of which no more copy. This comes last: fusions are found by the spellings of exporters.
 
-Left alone: nodes whose result is used elsewhere, Gathers of elements that are not evenly spaced, bounds and shapes that are
+Does not handle: nodes whose result is used elsewhere, Gathers of elements that are not evenly spaced, bounds and shapes that are
 unknown, opsets before 13. Not made: Transposes of more than four axes (which are several times as slow) and Tiles (slower than
 Expand) where there was none, and anything but a Transpose where a product of matrices reads one as it is.
 """

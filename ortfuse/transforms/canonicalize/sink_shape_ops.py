@@ -1,12 +1,13 @@
-"""Shapes are read where a value is settled, not where it is only computed to be computed on.
+"""Sink a Shape below elementwise users of its operand, so that fusions see a single use.
 
     shape(conv(x)) = shape(relu(batch_normalization(conv(x))))
 
 A value whose shape is read is used by more than what computes with it. Read of a convolution, it keeps normalisation and
 activation apart from that, here and in the runtime's own fusions. So it is read of what these make of it.
 
-Moved on: Shapes of floats that one node computes with besides, element by element, to a result of the same shape. Left alone:
-results of bodies and of the model, and operands that depend on the Shape itself.
+Transforms: Shapes of floats that one node computes with besides, element by element, to a result of the same shape.
+
+Does not handle: results of bodies and of the model, and operands that depend on the Shape itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Slices that take a tensor apart along one axis become one Split.
+"""Replace Slices that take a tensor apart along one axis by one Split.
 
     x[0:2], x[2:4], x[4:9]   =   split(x, [2, 2, 5])          an axis of 9 elements
     unsqueeze(a), unsqueeze(b), ..., of a, b, ... = split(x)   =   split(unsqueeze(x))
@@ -10,8 +10,8 @@ puts on a normalisation, get it together, and numbers that are added to parts ar
 Where three Slices or more leave no more of the tensor than they take, a Split copies that, too: done for few elements of each of
 a batch, as the last block of a diffusion transformer has no use for some of its gates.
 
-Left alone: Slices along several axes or with steps, axes whose size is no number, parts that overlap, other Slices that leave
-some of the tensor, and types of which the target splits none.
+Does not handle: Slices along several axes or with steps, axes whose size is no number, parts that overlap, other Slices
+that leave some of the tensor, and types of which the target splits none.
 """
 
 from __future__ import annotations

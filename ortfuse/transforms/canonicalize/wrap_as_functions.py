@@ -1,4 +1,4 @@
-"""Writes standard operators as calls of model-local functions that hold nothing but the operator.
+"""Wrap standard operators in model-local functions that hold nothing but the operator.
 
 Some tools know operators by their names alone, without the domain: ONNX Runtime's `quantize_dynamic` and its symbolic shape
 inference take ai.onnx Attention for the Attention of com.microsoft, and write a model that does not load, or stop. A function
@@ -6,7 +6,7 @@ has a name of its own, which such tools pass over. The runtime puts the body in 
 session, so that the same kernels run.
 
 There is one function for each combination of attributes and of inputs and outputs that are present, in the domain `ortfuse`.
-Left alone are operators in functions, where these tools do not look, operators that hold graphs, and those that are newer than
+Does not handle: operators in functions, where these tools do not look, operators that hold graphs, and those that are newer than
 the opset of the model, which `finalize` raises. Not every tool reads functions: OpenVINO (2026.4) and ONNX's version converter
 (1.23) do not.
 """

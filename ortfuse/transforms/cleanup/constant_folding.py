@@ -1,6 +1,6 @@
-"""Constant folding: what has the same value in every run is computed at optimisation time.
+"""Fold constants: compute at optimisation time the values that are the same in every run.
 
-Folded, in the main graph, in subgraphs and in functions (constants of an outer graph count in an inner one):
+Transforms, in the main graph, in subgraphs and in functions (constants of an outer graph count in an inner one):
 - a node whose outputs the facts know completely, although its inputs may vary (the Shape of a static dimension), and
   integers computed from constants;
 - an Identity, Transpose, Reshape, Flatten, Squeeze or Unsqueeze of a constant, without touching its bytes (see
@@ -9,7 +9,7 @@ Folded, in the main graph, in subgraphs and in functions (constants of an outer 
   `ortfuse.runtime.evaluate_constants`), repeatedly until nothing new is constant. The results have the bits that the
   runtime would compute. If they are large, more sessions are used, and results go into a temporary file (see `spill`).
 
-Left alone:
+Does not handle:
 - operators that draw random numbers, operators of unknown domains, nodes with subgraphs;
 - quantisation: a DequantizeLinear of a weight is there so that the weight stays small, and so are Cast, Sub and Mul of a
   matrix of narrow numbers (see `fold_plan`);

@@ -1,9 +1,9 @@
-"""Constant nodes become initializers, so that rules find every constant in one place.
+"""Turn Constant nodes into initializers, so that rules find every constant in one place.
 
-Handled: every spelling of the value (`value`, `value_float`, `value_floats`, `value_int`, `value_ints`, `value_string`,
+Transforms: every spelling of the value (`value`, `value_float`, `value_floats`, `value_int`, `value_ints`, `value_string`,
 `value_strings`), in the main graph and in subgraphs; the initializer keeps the name of the node's output.
 
-Left alone: sparse values (the runtime densifies them only from the node); Constants whose value refers to an attribute
+Does not handle: sparse values (the runtime densifies them only from the node); Constants whose value refers to an attribute
 of a function; Constants in functions, which have no initializers in ONNX; Constants whose output is a graph output, because
 some tools cannot handle initializers that are outputs. Facts treat a Constant node and an initializer alike.
 """

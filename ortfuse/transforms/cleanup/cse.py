@@ -1,6 +1,6 @@
-"""Common subexpression elimination: what is computed twice from the same inputs is computed once.
+"""Eliminate common subexpressions: merge nodes that compute the same from the same inputs.
 
-Merged: nodes of the same operator, version, attributes (tensors by value; axes counted from either end, as attributes or
+Transforms: nodes of the same operator, version, attributes (tensors by value; axes counted from either end, as attributes or
 inputs) and inputs (in either order for operators that commute to the bit), with the same outputs present; small integer
 tensors whose elements the facts know to be the same symbolic sizes, however they are computed; initializers of the same
 type, shape and bytes (see `tensor_hash`).
@@ -8,7 +8,7 @@ Sizes that an input of the model has are read from it, others from the first val
 between is kept for its shape alone.
 Nodes of a subgraph are also merged into equal ones of the graphs around it, never the reverse.
 
-Left alone: operators that draw random numbers or may be in training mode; operators of unknown domains; nodes with
+Does not handle: operators that draw random numbers or may be in training mode; operators of unknown domains; nodes with
 subgraphs; nodes whose merging would move or rename a graph output. Two graph outputs that are equal stay two. The
 operands of Max, Min and Sum keep their order: which NaN or zero these return depends on it. Where the runtime makes signed
 quantised pairs unsigned, each of these keeps its one reader: of pairs with several the runtime does not, and computes what reads

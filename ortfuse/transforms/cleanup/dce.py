@@ -1,11 +1,11 @@
-"""Dead code elimination: removes what no graph output depends on.
+"""Eliminate dead code: remove nodes on which no graph output depends.
 
-Removed: nodes that no output needs, in the main graph, in subgraphs and in functions; initializers that nothing uses;
+Transforms: nodes that no output needs, in the main graph, in subgraphs and in functions; initializers that nothing uses;
 functions that nothing calls; optional outputs that nothing uses (the indices of a MaxPool, the mean of a
 LayerNormalization, the mask of a Dropout), because the runtime computes every output that has a name, and only if it is
 known to compute the others alike without them.
 
-Left alone: graph inputs; initializers that are also inputs, as they are the input's default; outputs of subgraphs that
+Does not handle: graph inputs; initializers that are also inputs, as they are the input's default; outputs of subgraphs that
 the outer node does not use, as removing them would change the signature of the branch or loop (`licm` narrows loops);
 operators without outputs, as they can only be there for a side effect.
 """

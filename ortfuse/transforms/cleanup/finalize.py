@@ -1,4 +1,4 @@
-"""Turns the rewritten graph into a model that can be saved: the last step of every pipeline.
+"""Turn the rewritten graph into a model that can be saved: the last step of every pipeline.
 
 - Functions that define custom operators are added to the model, and those that were kept from the passes put back.
 - If rules made nodes for a newer opset than the model imports, or of operators that are defined in one, the whole model is

@@ -1,4 +1,4 @@
-"""What a loop hands on from run to run although it need not: such states, and results that nothing uses, are left out.
+"""Remove loop-carried values that no iteration changes, and those that nothing uses.
 
     loop(s, w -> f(s, w), w)(a, x)   =   loop(s -> f(s, x))(a)       a state that all runs hand on as it is
     y, n = loop(s, n -> f(s), n + 1) =   y = loop(s -> f(s))         a state, or a stacked result, that nothing uses
@@ -9,7 +9,7 @@ computed before the loop, and rules see through bodies.
 What is stacked by a Loop that does not run has sizes that the runtime makes up, by what it knows of the states: there the first
 form is left alone too, unless the Loop surely runs.
 
-Left alone: stacked results of a Scan; states that are absent; a state that a body returns as another result too.
+Does not handle: stacked results of a Scan; states that are absent; a state that a body returns as another result too.
 """
 
 from __future__ import annotations

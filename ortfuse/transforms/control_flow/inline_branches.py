@@ -1,10 +1,11 @@
-"""The branch that an If always takes replaces the If, so that rules see through it.
+"""Inline the branch that an If always takes.
 
-Inlined: branches of Ifs whose condition is known, in the main graph, in subgraphs and in functions: it is a constant, it has one
+Transforms: branches of Ifs whose condition is known, in the main graph, in subgraphs and in functions: it is a
+constant, it has one
 value in every run, as sizes and ranges show, or it is the condition of an If around it. The branch that is never taken is gone
 with the If, and with it what only that branch computed.
 
-Left alone: Ifs whose condition is computed from inputs or is not known to have one element.
+Does not handle: Ifs whose condition is computed from inputs or is not known to have one element.
 """
 
 from __future__ import annotations

@@ -1,14 +1,19 @@
-"""What does not depend on a body is computed before it.
+"""Hoist loop-invariant nodes out of Loop and Scan, and nodes that both branches of an If compute.
 
     if c: f(g(x)) else: h(g(x))     =   y = g(x); if c: f(y) else: h(y)
     loop(s -> s * g(x))             =   y = g(x); loop(s -> s * y)
     loop(s, w -> s * w, w)(a, x)    =   loop(s -> s * x)(a)
 
-Of an If, what both branches compute: one of them runs in any case. Of a Loop or Scan, what is the same in all runs, if the body
-provably runs (a Scan of nothing fails in the runtime), or if the operator cannot fail. What is handed on from run to run although
-it need not be is left out first (see `narrowing`), and what a Loop counts and asks besides (see `recurrence.counted`).
+Transforms:
 
-Left alone: nodes that draw random numbers, belong to unknown domains or hold graphs themselves, and nodes without inputs.
+- a node that both branches of an If compute, since one of them runs in any case;
+- a node of a Loop or Scan whose operands are the same in all iterations, if the body provably runs or the operator cannot fail
+  (a Scan over nothing fails in the runtime).
+
+Needless loop-carried values go first (`dead_loop_carried`), then counters that repeat the iteration number
+(`recurrence.redundant_counters`).
+
+Does not handle: nodes that draw random numbers, belong to unknown domains or hold graphs themselves, and nodes without inputs.
 """
 
 from __future__ import annotations

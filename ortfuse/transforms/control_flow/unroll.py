@@ -1,11 +1,12 @@
-"""Loops and Scans of a few runs become their runs, one after the other, which rules see through.
+"""Unroll Loops and Scans of few iterations, so that rules see their bodies.
 
     loop(3, s -> f(s))   =   f(f(f(s)))
 
-Unrolled: loops that provably run a fixed number of times, at most `runs`, of which the runs have at most `nodes` nodes together.
+Transforms: loops that provably run a fixed number of times, at most `runs`, of which the runs have at most `nodes`
+nodes together.
 
-Left alone: loops whose condition may end them, and bodies that hold graphs themselves, but for the branches of an If that goes
-by the number of the run alone: of these, each run has one.
+Does not handle: loops whose condition may end them, and bodies that hold graphs themselves, but for the branches of an
+If that goes by the number of the run alone: of these, each run has one.
 """
 
 from __future__ import annotations

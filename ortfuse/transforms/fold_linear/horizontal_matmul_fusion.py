@@ -1,4 +1,4 @@
-"""Products of one input with several constant weights, as one product that is split: QKV, gate and up projections.
+"""Fuse MatMuls of one input with several constant weights into one MatMul and a Split: QKV, gate and up projections.
 
     x A, x B, x C            =  split(x [A B C])
     x A + a, x B + b         =  split(x [A B] + [a b])
@@ -8,7 +8,7 @@ ones, and the split costs a copy, so that no pass list has this pass; it is mean
 a kernel is dear, and for kernels that take packed weights. `--force horizontal_matmul_fusion=Split`
 asks for it, as does its name.
 
-Left alone: weights that are used elsewhere too, which would be stored twice; products in different graphs.
+Does not handle: weights that are used elsewhere too, which would be stored twice; products in different graphs.
 """
 
 from __future__ import annotations

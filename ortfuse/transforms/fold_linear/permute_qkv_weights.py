@@ -1,4 +1,4 @@
-"""Columns of a product that hold the parts of each head side by side are put in the order of the parts.
+"""Permute the columns of a product whose heads hold their parts side by side, so that parts are contiguous.
 
     split(reshape(x W + b)) = reshape(split(x W' + b'))          W', b' the columns of W and b, part by part
 
@@ -7,7 +7,7 @@ are taken, perhaps after heads and positions were swapped (Black et al., arXiv:2
 parts, each of these is a plain [batch, length, heads * size], which the attention operators take. The weights are constants:
 they are moved once.
 
-Left alone: weights, products and results that are used elsewhere too, parts of unequal or unknown sizes, and two parts.
+Does not handle: weights, products and results that are used elsewhere too, parts of unequal or unknown sizes, and two parts.
 """
 
 from __future__ import annotations

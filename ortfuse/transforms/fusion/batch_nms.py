@@ -1,4 +1,4 @@
-"""Suppressions of one set of boxes, class by class, become one.
+"""Merge per-class NonMaxSuppression nodes on one set of boxes into one.
 
     nms(boxes, scores[0]), nms(boxes, scores[1])   =   nms(boxes, scores), the rows of class 0 before those of class 1
 
@@ -6,7 +6,7 @@ Loops over classes that an exporter unrolled leave one NonMaxSuppression for eac
 boxes: their corners and scores, as many labels as boxes, rows of all of these. All of that is joined in the order of the classes.
 The operator takes all classes at once, in their order, so that these are computed of what it finds for all of them.
 
-Left alone: boxes of more than one image, whose rows come first; suppressions with other numbers or of other boxes; what is
+Does not handle: boxes of more than one image, whose rows come first; suppressions with other numbers or of other boxes; what is
 joined in another order, or used otherwise too.
 """
 

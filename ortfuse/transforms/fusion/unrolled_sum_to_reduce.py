@@ -1,11 +1,11 @@
-"""All elements of an axis, taken one by one and added, are the sum over that axis.
+"""Replace an Add chain over all elements of an axis by one ReduceSum.
 
     x[:, 0] + x[:, 1] + ... + x[:, n - 1]   =   reduce_sum(x, 1)
 
 torch.export decomposes adaptive pools so whose windows differ in size, along two axes at once: sums of sums are one. Heads of
 segmentation networks have such pools (pyramid pooling, arXiv:1612.01105), and attention to pooled images (arXiv:2106.13797).
 
-Left alone: elements that something else reads too, that are not all added, or twice, sums that are broadcast, and types that
+Does not handle: elements that something else reads too, that are not all added, or twice, sums that are broadcast, and types that
 the runtime does not reduce.
 """
 

@@ -1,4 +1,4 @@
-"""Computes attention in half precision in float32, as a runtime without kernels for its parts does anyway.
+"""Compute attention in half precision in float32, as a runtime without kernels for its parts does anyway.
 
 Transforms: softmax(mask(s q k^T)) v of float16 or bfloat16 numbers, with Casts to float32 around the softmax or without them,
 into the same of float32 numbers between Casts, so that the fusions of attention apply. The Casts stand where data comes from

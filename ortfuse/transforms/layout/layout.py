@@ -1,4 +1,4 @@
-"""The pass: regions, one change each."""
+"""Choose the axis order of each region, and rewrite it in one change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of one tensor that are transposed alike are transposed as one, and taken apart behind.
+"""Merge equal Transposes of the parts of one tensor into one Transpose before them.
 
     transpose(x[:, :, 0]), transpose(x[:, :, 1]), transpose(x[:, :, 2])   =   t[0], t[1], t[2], t = transpose(x)
 
@@ -10,7 +10,7 @@ last two axes.
 Done where fewer Transposes are executed, and the tensor is small: 1.1 to 1.5 times faster for some hundred to a hundred thousand
 elements, 0.75 times as fast for 450,000, since the runtime transposes five axes slower than four.
 
-Left alone: parts that something else reads too, elements that are not all taken, or twice.
+Does not handle: parts that something else reads too, elements that are not all taken, or twice.
 """
 
 from __future__ import annotations

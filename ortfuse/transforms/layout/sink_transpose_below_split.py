@@ -1,4 +1,4 @@
-"""Tensors are unbound before their axes are moved or split, not after.
+"""Sink a Transpose or Reshape below the Split or Gathers that take its result apart.
 
     split(transpose(x)) = transpose(split(x))          split(reshape(x)) = reshape(split(x))
     squeeze(transpose(x)) = transpose(squeeze(x))      squeeze(reshape(x)) = reshape(x)
@@ -12,7 +12,8 @@ A Transpose or Reshape is moved behind the nodes that take its result apart if a
 elements of one axis, no element twice, or a Squeeze. A Reshape must have a constant target and split the axis that is unbound off
 the front of an axis of its input, or off the columns of a product with constants, which are then put in order (`column_order`).
 
-Left alone: results that are graph outputs, parts of several elements (halves of heads are for the rules of rotary embeddings),
+Does not handle: results that are graph outputs, parts of several elements (halves of heads are for the rules of rotary
+embeddings),
 opsets in which the target of a Reshape is an attribute, and a Squeeze that undoes an Unsqueeze on the other side of the
 Transpose, as a rule spells it on purpose.
 """

@@ -5,7 +5,7 @@
 Their hidden states, or their final states, are joined along the features or along the axis of the directions; axes may be moved
 in between. Final states that are used otherwise are parts of those of the one operator.
 
-Left alone: operators whose results are nowhere joined, or joined backward first; hidden states that are used otherwise too;
+Does not handle: operators whose results are nowhere joined, or joined backward first; hidden states that are used otherwise too;
 operators with different attributes or lengths, and of which one has biases or initial states that the other lacks, or depends
 on the other.
 """

@@ -1,4 +1,4 @@
-"""Loops and Scans that compute all their runs at once: of recurrent cells, linear states, and of what treats each element alike.
+"""Fuse a Loop or Scan over recurrent cells, linear states and elementwise work into operators over all iterations.
 
     scan(h, x[t] -> h = cell(h, x[t]), y[t] = head(h))  =  head(operator(x))        scan(x[t] -> f(x[t]))  =  f(x)
 
@@ -10,7 +10,7 @@ and operators that treat runs alike are applied to all of them at once (see
 joined to one tensor behind it. Rows that keep their states from the end of their length on are sequences of that length (see
 `lengths`).
 
-Left alone: loops that may end early or run an unknown number of times; Loops that may not run at all, of whose results the
+Does not handle: loops that may end early or run an unknown number of times; Loops that may not run at all, of whose results the
 runtime makes up the sizes (a Scan of nothing fails, and so do other nodes, so that what succeeds has run: see `nonempty`);
 bodies with anything else in them, such as states that are handed on in another way. What holds a cell or a linear state and
 is left alone is noted for the user, and so is what multiplies its states.

@@ -5,7 +5,7 @@
 Reversals are Slices of a whole axis with step -1, as flips are exported, Gathers of all elements from the last to the first, or,
 for an operator with lengths of its own, ReverseSequences by the same lengths; axes may be moved between them and the operator.
 
-Left alone: operators of both directions, and outputs that are used as they are.
+Does not handle: operators of both directions, and outputs that are used as they are.
 """
 
 from __future__ import annotations

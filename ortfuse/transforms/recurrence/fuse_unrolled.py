@@ -1,15 +1,15 @@
-"""Chains of recurrent cells, as a loop over time leaves them when it is unrolled, become one LSTM, GRU or RNN.
+"""Fuse a chain of recurrent cells, left by an unrolled loop over time, into one LSTM, GRU or RNN.
 
 So do chains of operators (see `consecutive`) and operators of both directions (see `directions`).
 
-Recognised are cells in any spelling that has the same mathematics (see `cell`): products of x and h apart or joined, for one step
+Transforms: cells in any spelling that has the same mathematics (see `cell`): products of x and h apart or joined, for one step
 or for all steps at once, gates in any order, split before or after their activations, with any biases, peepholes and activations,
 the forms of the GRU that reset before and after the product, and the update gate with either meaning. The inputs of the steps may
 be elements of a sequence along any axis, in rising or falling order, of several sequences that are joined, one for all steps,
 or values of any origin. Hidden states that are used elsewhere are elements of the operator's Y. Rows that keep their states from
 the end of their length on are sequences of that length (see `bounds`).
 
-Left alone: chains of fewer than `fewest` steps, and of RNN cells for a batch that may be larger than 1, where the operator
+Does not handle: chains of fewer than `fewest` steps, and of RNN cells for a batch that may be larger than 1, where the operator
 does not pay; steps with different weights; cell states between two steps, gates, and new states of rows that have ended, if
 they are used elsewhere, of which the operator says nothing; an input that depends on a state; element types other than float32,
 for which the runtime has no kernel; sizes of batch and state that are not known to be equal. An open batch size must be at

@@ -4,7 +4,7 @@
 
 Layers that are called on one step after the other leave such chains. Their hidden states are parts of those of the one operator.
 
-Left alone: operators of unknown length, with lengths of their own, or of another direction; cell states between two of them
+Does not handle: operators of unknown length, with lengths of their own, or of another direction; cell states between two of them
 that are used elsewhere; and an input that depends on the state before, as where a network reads what it has written.
 """
 

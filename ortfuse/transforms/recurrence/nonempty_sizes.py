@@ -5,7 +5,8 @@
 So a loop over a sequence of open length has run if the last of its results is taken, or those of a loop behind it. What the model
 as it was given demands holds for all that it becomes, also where the node that fails is no longer needed.
 
-Left alone: nodes in bodies and functions, which may not be executed, and those that no output depends on, which may be dropped.
+Does not handle: nodes in bodies and functions, which may not be executed, and those that no output depends on, which
+may be dropped.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ This is how TensorFlow spells a loop over time. The condition of a Loop that pro
 that it begins with, and elements are taken by the number of the run. Counters that nothing needs then are left out (see
 `narrowing`), and so is what computed the condition.
 
-Left alone: loops that may end early or whose number of runs is not known; numbers of runs that are no scalars.
+Does not handle: loops that may end early or whose number of runs is not known; numbers of runs that are no scalars.
 """
 
 from __future__ import annotations

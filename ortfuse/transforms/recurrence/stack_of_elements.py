@@ -1,4 +1,4 @@
-"""Elements of a tensor that are stacked again in their order are the tensor, with that axis moved.
+"""Replace the stack of all elements of an axis, in their order, by the tensor with that axis moved.
 
     stack(x[0], x[1], x[2]) = x        stack(join(x[0], y[0]), join(x[1], y[1])) = join(x, y)
     stack(f(x[0]), f(x[1])) = f(x)     stack(x[2], x[1], x[0]) = reverse(x)
@@ -9,7 +9,8 @@ Stacks are Concats of Unsqueezes, or of values with one element each along the a
 or by Squeeze of a Split or Slice of size 1. Elements that are taken from the last to the first, as a loop over time that comes
 back leaves its results, are reversed as a whole.
 
-Left alone: elements in other orders, axes of which the size is not known, and what is computed of a step and used otherwise too.
+Does not handle: elements in other orders, axes of which the size is not known, and what is computed of a step and used
+otherwise too.
 """
 
 from __future__ import annotations
