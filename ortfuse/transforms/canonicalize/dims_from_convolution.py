@@ -41,7 +41,7 @@ _DEEPEST = 200
 
 @dataclass(frozen=True)
 class DimsFromConvolution:
-    """Replaces computed lengths that are provably a size of a convolution or pool in every run that succeeds."""
+    """Replace a computed length by the Shape of a Conv or pool output that provably has this size."""
 
     name: ClassVar[str] = "dims_from_convolution"
 

@@ -29,7 +29,7 @@ from ortfuse.transforms.context import Context
 
 @dataclass(frozen=True)
 class DropLengthClamps:
-    """Replaces minima of a bound and a length that always equal the length."""
+    """Remove the Min of a bound and a length that never exceeds it."""
 
     name: ClassVar[str] = "drop_length_clamps"
 

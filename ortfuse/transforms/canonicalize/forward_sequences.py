@@ -61,7 +61,7 @@ class _Cut:
 
 @dataclass(frozen=True)
 class ForwardSequences:
-    """Takes tensors directly instead of out of sequences."""
+    """Forward tensors that are put into a sequence and read at a known position."""
 
     name: ClassVar[str] = "eliminate_sequences"
 

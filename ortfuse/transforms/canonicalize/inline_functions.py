@@ -32,7 +32,7 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 @dataclass(frozen=True)
 class InlineFunctions:
-    """Replaces calls of functions by what the functions do.
+    """Inline model-local functions.
 
     Attributes:
         repeated_bytes: The most bytes of constants that the further calls of a function may add to the model.

@@ -39,7 +39,7 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul"})
 
 @dataclass(frozen=True)
 class SimplifyDataMovement:
-    """Replaces chains of data movement by shorter ones."""
+    """Replace chains of Reshape, Transpose, Slice, Gather, Concat and the like by shorter ones."""
 
     name: ClassVar[str] = "simplify_data_movement"
 

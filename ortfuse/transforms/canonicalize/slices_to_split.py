@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(frozen=True)
 class SlicesToSplit:
-    """Replaces Slices by a Split, and Unsqueezes of its parts by one."""
+    """Replace Slices by a Split, and Unsqueezes of its outputs by one before it."""
 
     name: ClassVar[str] = "slices_to_split"
 

@@ -31,7 +31,7 @@ Signature = tuple[str, int, tuple[bytes, ...], tuple[bool, ...], tuple[bool, ...
 
 @dataclass(frozen=True)
 class WrapAsFunctions:
-    """Replaces standard operators by calls of functions that hold them.
+    """Wrap standard operators in model-local functions.
 
     Attributes:
         operators: The operators of ai.onnx, separated by spaces.

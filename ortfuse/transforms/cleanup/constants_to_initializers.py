@@ -22,7 +22,7 @@ from ortfuse.transforms.context import Context
 
 @dataclass(frozen=True)
 class ConstantsToInitializers:
-    """Turns Constant nodes into initializers."""
+    """Turn Constant nodes into initializers."""
 
     name: ClassVar[str] = "lift_constants"
 

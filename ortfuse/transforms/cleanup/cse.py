@@ -47,7 +47,7 @@ Key = tuple[Hashable, ...]
 
 @dataclass(frozen=True)
 class CommonSubexpressionElimination:
-    """Merges equal initializers and nodes that compute the same."""
+    """Merge equal initializers and nodes that compute the same."""
 
     name: ClassVar[str] = "cse"
 

@@ -26,7 +26,7 @@ from ortfuse.transforms.context import Context
 
 @dataclass(frozen=True)
 class DeadCodeElimination:
-    """Removes what no graph output depends on."""
+    """Remove nodes, initializers and functions that no graph output depends on."""
 
     name: ClassVar[str] = "dce"
 

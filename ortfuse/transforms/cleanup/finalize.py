@@ -48,7 +48,7 @@ _LONGEST_FORMULA = 60
 
 @dataclass(frozen=True)
 class Finalize:
-    """Raises the opset where nodes need it, and puts imports, order, names and declared types in order.
+    """Raise the opset if nodes need it; set imports, order, names and declared types.
 
     Attributes:
         symbolic: Whether to declare sizes that are not numbers by name or formula, as far as they are known.

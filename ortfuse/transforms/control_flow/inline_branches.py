@@ -27,7 +27,7 @@ Known: TypeAlias = Mapping[ir.Value, bool]
 
 @dataclass(frozen=True)
 class InlineBranches:
-    """Replaces Ifs whose condition is known by the branch that is taken."""
+    """Inline the taken branch of an If whose condition is constant."""
 
     name: ClassVar[str] = "inline_branches"
 

@@ -42,7 +42,7 @@ _MAY_DIVIDE_BY_ZERO = ("Div", "Mod")
 
 @dataclass(frozen=True)
 class LoopInvariantCodeMotion:
-    """Takes out of bodies what does not depend on them."""
+    """Move loop-invariant operators out of Loop, Scan and If bodies; drop dead loop-carried values."""
 
     name: ClassVar[str] = "licm"
 

@@ -30,7 +30,7 @@ _FARTHEST = 16
 
 @dataclass(frozen=True)
 class Unroll:
-    """Replaces short loops by their runs.
+    """Unroll Loops and Scans of few iterations.
 
     Attributes:
         runs: The most runs of a loop that is replaced.

@@ -77,7 +77,7 @@ class _Product:
 
 @dataclass(frozen=True)
 class FoldChannelAffine:
-    """Folds factors and offsets of channels into the weights of products."""
+    """Fold scales and offsets of channels into the weights of MatMul and Gemm."""
 
     name: ClassVar[str] = "fold_channel_affine"
 

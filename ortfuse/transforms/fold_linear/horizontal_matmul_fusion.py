@@ -29,7 +29,7 @@ from ortfuse.transforms.node_builder import Builder
 
 @dataclass(frozen=True)
 class HorizontalMatMulFusion:
-    """Merges products of one input. `least` is the number of products from which on it is worth it."""
+    """Merge MatMuls of one input to one MatMul and a Split. `least` is the number of products from which on it is worth it."""
 
     name: ClassVar[str] = "horizontal_matmul_fusion"
     makes: ClassVar[tuple[str, ...]] = ("MatMul", "Split")

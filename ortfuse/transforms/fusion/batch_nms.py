@@ -43,7 +43,7 @@ _GATHERS_BY_ROWS = 11
 
 @dataclass(frozen=True)
 class BatchNonMaxSuppression:
-    """Replaces suppressions of single classes by one of all classes."""
+    """Merge per-class NonMaxSuppression nodes to one for all classes."""
 
     name: ClassVar[str] = "batch_nms"
 

@@ -56,7 +56,7 @@ class _Head:
 
 @dataclass(frozen=True)
 class JoinHeads:
-    """Joins attention heads of one input that are computed one by one."""
+    """Merge attention heads of one input that are computed one by one."""
 
     name: ClassVar[str] = "merge_attention_heads"
 

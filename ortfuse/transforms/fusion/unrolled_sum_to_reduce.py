@@ -38,7 +38,7 @@ class _Term:
 
 @dataclass(frozen=True)
 class UnrolledSumToReduce:
-    """Makes sums over axes of sums of their elements."""
+    """Replace the unrolled sum of all elements of an axis by ReduceSum."""
 
     name: ClassVar[str] = "unrolled_sum_to_reduce"
 

@@ -50,7 +50,7 @@ class _Region:
 
 @dataclass(frozen=True)
 class WidenAttention:
-    """Computes attention in half precision in float32."""
+    """Compute float16 attention in float32 between Casts."""
 
     name: ClassVar[str] = "upcast_attention"
 

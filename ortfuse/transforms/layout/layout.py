@@ -20,7 +20,7 @@ _REMARK = "layout: "
 
 @dataclass(frozen=True)
 class Layout:
-    """Moves Transposes to where the fewest elements are transposed."""
+    """Move Transposes to where the fewest elements are transposed."""
 
     name: ClassVar[str] = "layout"
 

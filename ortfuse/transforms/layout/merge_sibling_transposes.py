@@ -60,7 +60,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class MergeSiblingTransposes:
-    """Transposes parts of a tensor together."""
+    """Replace equal Transposes of several parts of a tensor by one Transpose of the tensor."""
 
     name: ClassVar[str] = "merge_sibling_transposes"
 

@@ -61,7 +61,7 @@ class _Parts:
 
 @dataclass(frozen=True)
 class SinkTransposeBelowSplit:
-    """Moves Transposes and Reshapes behind the nodes that unbind their results."""
+    """Sink Transpose and Reshape below the Split, Slice or Gather nodes that unbind their result."""
 
     name: ClassVar[str] = "sink_transpose_below_split"
 

@@ -39,7 +39,7 @@ from ortfuse.transforms.recurrence.vectorize import UnresolvedError, Vectorised
 
 @dataclass(frozen=True)
 class FuseLoops:
-    """Computes all runs of a Loop or Scan at once.
+    """Vectorize a Loop or Scan: compute all iterations at once, or by one LSTM, GRU or RNN.
 
     Attributes:
         always: Also with an operator that is slower than the cells.

@@ -52,7 +52,7 @@ from ortfuse.transforms.recurrence.sequence_operands import (
 
 @dataclass(frozen=True)
 class FuseUnrolledRecurrence:
-    """Makes one LSTM, GRU or RNN of a chain of cells, of a chain of operators, and of operators of both directions.
+    """Fuse unrolled cells, chained operators and the two directions to one LSTM, GRU or RNN.
 
     Initial states of zeros and lengths of whole sequences are left out, and reversals around operators.
 

@@ -65,7 +65,7 @@ Steps: TypeAlias = "Track | _Joined | _Unit | _Mapped"
 
 @dataclass(frozen=True)
 class StackOfElements:
-    """Takes tensors whole instead of stacking their elements."""
+    """Replace the stack of all elements of a tensor, gathered one by one, by the tensor."""
 
     name: ClassVar[str] = "eliminate_unbind_stack"
 
