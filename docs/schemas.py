@@ -51,7 +51,7 @@ from ortfuse.verification.diff import AttributeDifference, ConstantDifference, O
 from ortfuse.verification.explanation.explain import Fused, Missed
 from ortfuse.verification.explanation.forced_outcomes import ForcedOutcome
 from ortfuse.verification.explanation.lost_sites import Taken
-from ortfuse.verification.rule_tests.rule_test import ProofReport
+from ortfuse.verification.rule_tests.rule_test import RuleTestReport
 from ortfuse.verification.runtime_changes import RuntimeChange
 from ortfuse.verification.translation_validation import SiteCheck
 
@@ -167,7 +167,7 @@ def tables() -> dict[str, Schema]:
             "notes": schema(list[str]),
         }
     )
-    proof = record(ProofReport, without=("counterexamples",), proved=bool)
+    proof = record(RuleTestReport, without=("counterexamples",), proved=bool)
     slowdown = schema(
         {
             "speedup": float, "speedup_bounds": list[float] | None, "pass": str, "rule": str, "speedup_without": float,
@@ -277,7 +277,7 @@ def tables() -> dict[str, Schema]:
         "passes": _object({
             "passes": several(record(PassInfo, options=list[OptionInfo])), "rules": several(RuleInfo), "lists": several(ListInfo),
         }),
-        "prove": _object({"rules": several(proof)}),
+        "test-rules": _object({"rules": several(proof)}),
         "convert": {
             "anyOf": [
                 _object({

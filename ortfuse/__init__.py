@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ortfuse.options import Options
     from ortfuse.pipeline import PassManager, RunReport, register_pass
     from ortfuse.quantization.half import convert
-    from ortfuse.rewrite import Exactness, Proof, Rule
+    from ortfuse.rewrite import Exactness, Proof, Rule, RuleTest
     from ortfuse.rewrite.pattern import (
         Match,
         OpBuilder,
@@ -88,7 +88,7 @@ _HOMES = {
     "ortfuse.pipeline": "PassManager RunReport register_pass",
     "ortfuse.api.quantize": "Lowered Quantized lower quantize",
     "ortfuse.api.result": "Result WrongResultError",
-    "ortfuse.rewrite": "Exactness Proof Rule",
+    "ortfuse.rewrite": "Exactness Proof Rule RuleTest",
     "ortfuse.runtime.session_settings": "SessionConfig session",
     "ortfuse.targets": "Target",
     "ortfuse.tuning": "Constraints",
@@ -114,6 +114,7 @@ __all__ = [
     "Quantized",
     "Result",
     "Rule",
+    "RuleTest",
     "RunReport",
     "SessionConfig",
     "Sweep",

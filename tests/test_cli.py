@@ -234,7 +234,7 @@ def test_columns_are_the_width_of_what_is_piped() -> None:
 def test_the_paragraphs_of_the_help_are_as_wide_as_the_terminal() -> None:
     said = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, ["optimize", "--help"]).output
     lines = [line.strip() for line in said.splitlines()]
-    first = lines.index(next(line for line in lines if line.startswith("Prints the nodes")))
+    first = lines.index(next(line for line in lines if line.startswith("Report the nodes")))
     assert all(len(line) > 60 for line in lines[first : lines.index("", first) - 1])
 
 
@@ -316,9 +316,9 @@ def test_prove_finds_the_wrong_rule_and_writes_a_counterexample(tmp_path: Path) 
     rules = tmp_path / "wrong.py"
     rules.write_text(WRONG_RULE)
     folder, report = tmp_path / "found", tmp_path / "report.json"
-    result = run("prove", str(rules), "--counterexamples", str(folder), "--spellings", "1", "--json", str(report))
+    result = run("test-rules", str(rules), "--counterexamples", str(folder), "--spellings", "1", "--json", str(report))
     assert result.exit_code == 1
-    assert "wrong.tanh: NOT PROVED" in result.output
+    assert "wrong.tanh: FAILED" in result.output
     (written,) = onnx.load(folder / "wrong.tanh.onnx").graph.node
     assert written.op_type == "Tanh"
     failures = json.loads(report.read_text())["rules"][0]["failures"]
@@ -330,7 +330,7 @@ def test_prove_finds_the_wrong_rule_and_writes_a_counterexample(tmp_path: Path) 
 def test_a_folder_for_counterexamples_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     rules = tmp_path / "wrong.py"
     rules.write_text(WRONG_RULE)
-    result = run("prove", str(rules), "--counterexamples", str(rules / "found"))
+    result = run("test-rules", str(rules), "--counterexamples", str(rules / "found"))
     assert result.exit_code == 2
     assert "found: cannot be made:" in result.output
     assert "wrong.tanh" not in result.output

@@ -8,33 +8,36 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
-from ortfuse.cli.convert import convert
-from ortfuse.cli.diff import diff
-from ortfuse.cli.inspect import inspect
-from ortfuse.cli.model_commands import bench, bisect, explain, optimize, verify
-from ortfuse.cli.parsing import Command, OneLineErrors, WithVerify, show_version
-from ortfuse.cli.profile import calibrate, profile
-from ortfuse.cli.quantize import quantize
-from ortfuse.cli.rule_commands import passes, prove
-from ortfuse.cli.substitute import substitute
-from ortfuse.cli.sweep import sweep
-from ortfuse.cli.tune import tune
+from ortfuse.cli.parsing import FORMER_COMMANDS, Command, OneLineErrors, WithVerify, show_version
 
-app = typer.Typer(
-    name="ortfuse",
-    cls=OneLineErrors,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+COMMANDS: Mapping[str, str] = {
+    "optimize": "model_commands",
+    "substitute": "substitute",
+    "quantize": "quantize",
+    "convert": "convert",
+    "tune": "tune",
+    "sweep": "sweep",
+    "verify": "model_commands",
+    "diff": "diff",
+    "bisect": "model_commands",
+    "explain": "model_commands",
+    "inspect": "inspect",
+    "bench": "model_commands",
+    "profile": "profile",
+    "calibrate": "profile",
+    "passes": "rule_commands",
+    "test-rules": "rule_commands",
+}
+"""The commands, each with the module that defines it; only the module of the command that runs is imported."""
 
 
-@app.callback()
 def everything(
     version: Annotated[
         bool,
@@ -53,12 +56,22 @@ def everything(
     """
 
 
-app.command(cls=WithVerify)(optimize)
-app.command(cls=WithVerify)(substitute)
-for command in (
-    quantize, convert, tune, sweep, verify, diff, bisect, explain, inspect, bench, profile, calibrate, passes, prove
-):  # fmt: skip
-    app.command(cls=Command)(command)
+def app_of(commands: Iterable[str]) -> typer.Typer:
+    """Make the application with some of the commands."""
+    made = typer.Typer(name="ortfuse", cls=OneLineErrors, add_completion=False, pretty_exceptions_enable=False)
+    made.callback()(everything)
+    for name in commands:
+        function = getattr(importlib.import_module(f"ortfuse.cli.{COMMANDS[name]}"), name.replace("-", "_"))
+        made.command(name, cls=WithVerify if name in ("optimize", "substitute") else Command)(function)
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    """The application with all commands, `app`, is made on first use."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = made = app_of(COMMANDS)
+    return made
 
 
 def main(arguments: Sequence[str] | None = None, began: float | None = None) -> None:
@@ -72,7 +85,9 @@ def main(arguments: Sequence[str] | None = None, began: float | None = None) -> 
         # Nearly every object lives until the end of the run, so frequent and final garbage collections only cost time.
         gc.set_threshold(50_000, 20, 20)
         atexit.register(gc.freeze)
-    app(args=list(arguments) if arguments is not None else sys.argv[1:], prog_name="ortfuse", obj=began)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    named = FORMER_COMMANDS.get(given[0], given[0]) if given else ""
+    app_of([named] if named in COMMANDS else COMMANDS)(args=given, prog_name="ortfuse", obj=began)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,10 @@ _TYPES: Mapping[str, Any] = {
 OWN_FLAGS = {"schemes": "--scheme", "rungs": "--scheme", "outputs": "--judge", "form": "--format"}
 """The flags of commands' own arguments, where these differ from the names of the parameters in Python."""
 
-OWN_FORMER: Mapping[str, Mapping[str, str]] = {"quantize": {"--rung": "--scheme"}}
+OWN_FORMER: Mapping[str, Mapping[str, str]] = {
+    "quantize": {"--rung": "--scheme"},
+    "substitute": {"--unproved": "--untested"},
+}
 """The former flags of commands' own arguments, with those of today."""
 
 

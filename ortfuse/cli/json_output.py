@@ -15,7 +15,7 @@ VERSION = 1
 
 COMMANDS = (
     "optimize", "substitute", "quantize", "convert", "tune", "sweep", "verify", "diff", "bisect", "explain", "inspect", "bench",
-    "profile", "calibrate", "passes", "prove",
+    "profile", "calibrate", "passes", "test-rules",
 )  # fmt: skip
 """The commands that write JSON; `ortfuse/schemas/` has the schema of each."""
 

@@ -1,6 +1,6 @@
 """How the command line parses arguments, and reports what it cannot parse: one line that says what to write instead.
 
-Exit codes: 0 if all is well; 1 if the answer is no (outputs differ, so that nothing is written, or a rule is not proved);
+Exit codes: 0 if all is well; 1 if the answer is no (outputs differ, so that nothing is written, or a rule fails its test);
 2 if something cannot be used; 3 if something is worse than what is stored (`--check`); 130 after an interrupt.
 """
 
@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -36,6 +36,9 @@ REGRESSED = 3
 
 INTERRUPTED = 130
 """The exit code after an interrupt."""
+
+FORMER_COMMANDS: Mapping[str, str] = {"prove": "test-rules"}
+"""The commands of today for former names."""
 
 _VERIFICATIONS: tuple[Verification, ...] = get_args(Verification)
 
@@ -63,6 +66,9 @@ class OneLineErrors(TyperGroup):
     ) -> Any:
         """Run the command that `args` name; without one, print the help."""
         given = list(sys.argv[1:] if args is None else args) or ["--help"]
+        if (today := FORMER_COMMANDS.get(given[0])) is not None:
+            typer.echo(f"warning: the command {given[0]} is now called {today}", err=True)
+            given[0] = today
         try:
             code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
         except Exception as error:

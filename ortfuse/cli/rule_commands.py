@@ -1,4 +1,4 @@
-"""The commands about rules: `passes` and `prove`."""
+"""The commands about rules: `passes` and `test-rules`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def passes(
         write_json(json_file, "passes", chosen.to_dict())
 
 
-def prove(
+def test_rules(
     rules: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Files or folders with rules.", show_default=False)
     ],
@@ -67,7 +67,7 @@ def prove(
             "--spellings",
             parser=whole_number(0),
             metavar="NUMBER",
-            help="Spellings tried for pairs of options, beyond one for each option.",
+            help="Number of spellings to try for pairs of options, beyond one for each option.",
         ),
     ] = 24,
     counterexamples: Annotated[
@@ -76,38 +76,38 @@ def prove(
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
-    """Prove rules of your own from their declarations: ortfuse prove my_rules.py
+    """Test rules of your own from their declarations: ortfuse test-rules my_rules.py
 
-    Builds instances of each pattern, runs both sides in ONNX Runtime and compares each with float64; then near misses, on
-    which the rule must stay silent or right. The exit code is 1 if a rule fails; a small model that shows it is written.
+    Build instances of each pattern, run both sides in ONNX Runtime, and compare each with float64. Then build near misses, on
+    which the rule must stay silent or be right.
+
+    The exit code is 1 if a rule fails. A small model that shows the failure is written.
     """
     with guarded(debug):
         from ortfuse.io.atomic_write import demand_no_link
         from ortfuse.io.files import save
         from ortfuse.pipeline import rules_in
-        from ortfuse.report.terminal.console import show_proof
-        from ortfuse.verification.rule_tests import prove as try_rule
+        from ortfuse.report.terminal.console import show_rule_test
+        from ortfuse.verification.rule_tests import run_rule_test
 
         check_json(json_file)
         check_folder(counterexamples)
         own = rules_in(rules)
         if not own:
-            out.print(
-                "there is nothing to prove: RULES is empty (passes are not proved)", markup=False, highlight=False
-            )
+            out.print("there is nothing to test: RULES is empty (passes have no rule test)", highlight=False)
         reports = []
         for rule in own:
             with progress_line() as progress:
-                progress(f"proving {rule.name}")
-                report = try_rule(rule, pairs=spellings)
+                progress(f"testing {rule.name}")
+                report = run_rule_test(rule, pairs=spellings)
             reports.append(report)
-            show_proof(out, report)
+            show_rule_test(out, report)
             if report.smallest is not None:
                 counterexamples.mkdir(parents=True, exist_ok=True)
                 path = counterexamples / f"{rule.name}.onnx"
                 demand_no_link(path, "remove it, or give another folder with --counterexamples")
                 save(report.smallest[1], path)
                 out.print(f"  written: {path}", markup=False, highlight=False)
-        write_json(json_file, "prove", {"rules": [report.to_dict() for report in reports]})
-    if not all(report.proved for report in reports):
+        write_json(json_file, "test-rules", {"rules": [report.to_dict() for report in reports]})
+    if not all(report.passed for report in reports):
         raise typer.Exit(NO)

@@ -36,11 +36,9 @@ def substitute(
             show_default=False,
         ),
     ] = None,
-    unproved: Annotated[
+    untested: Annotated[
         bool,
-        typer.Option(
-            "--unproved", help="Replace even if the pair fails its rule test. Needs --verify or --verify=sites."
-        ),
+        typer.Option("--untested", help="Replace without a rule test of the pair. Needs --verify or --verify=sites."),
     ] = False,
     config: Config = None,
     json_file: Json = None,
@@ -53,21 +51,21 @@ def substitute(
 
     The exit code is 1 if the rule test fails, the model has no such subgraph, or the result is wrong; then nothing is written.
     """
-    from ortfuse.interop import UnprovedError
+    from ortfuse.interop import RuleTestError
 
     with guarded(debug):
         options = options_of(given, config)
         check_json(json_file)
-        from ortfuse.report.terminal.console import show_proof, show_result, show_substitution
+        from ortfuse.report.terminal.console import show_result, show_rule_test, show_substitution
 
         try:
             with progress_line() as progress:
                 done = ortfuse.substitute(
-                    model, find, replace, options, free=free or (), unproved=unproved, progress=progress
+                    model, find, replace, options, free=free or (), untested=untested, progress=progress
                 )
-        except UnprovedError as error:
-            show_proof(out, error.report)
-            out.print("nothing was replaced; --unproved with --verify=sites or --verify does without the proof")
+        except RuleTestError as error:
+            show_rule_test(out, error.report)
+            out.print("nothing was replaced; --untested with --verify=sites or --verify does without the rule test")
             write_json(json_file, "substitute", {"model": str(model), "ok": False, "proof": error.report.to_dict()})
             raise typer.Exit(NO) from None
         except ortfuse.WrongResultError as error:

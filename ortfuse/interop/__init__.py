@@ -8,12 +8,13 @@ from ortfuse.interop.describe_operator import describe_operator
 from ortfuse.interop.function_rules import pattern_from, rule_from
 from ortfuse.interop.functions import AnyFunction, read_functions
 from ortfuse.interop.onnx_ir_pass import OrtfusePass, as_ir_pass
-from ortfuse.interop.substitution import Substitution, UnprovedError, rule_from_models, substitute
+from ortfuse.interop.substitution import RuleTestError, Substitution, UnprovedError, rule_from_models, substitute
 from ortfuse.targets import register_operators
 
 __all__ = [
     "AnyFunction",
     "OrtfusePass",
+    "RuleTestError",
     "Substitution",
     "UnprovedError",
     "as_ir_pass",

@@ -13,7 +13,7 @@ from ortfuse.interop.functions import AnyFunction, Body, body_of
 from ortfuse.interop.lift_function import lift_pattern, lift_replacement
 from ortfuse.interop.lifting_base import Captures
 from ortfuse.interop.split_outputs import same_parts
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Pattern
 from ortfuse.rewrite.pattern.siblings import Siblings
 
@@ -48,7 +48,7 @@ def rule_from(
     name: str,
     exactness: Exactness,
     source: str,
-    proof: Proof | None = None,
+    proof: RuleTest | None = None,
     guards: Sequence[Guard] = (),
     callees: Callees | None = None,
     **fields: Any,
@@ -100,15 +100,15 @@ def rule_from(
         replace=[lifted.whole(patterns) for patterns in made],
         exactness=exactness,
         source=source,
-        proof=_completed(proof or Proof(), lifted.captures),
+        proof=_completed(proof or RuleTest(), lifted.captures),
         guards=(*guards, *same_parts(lifted.captures.parts)),
         intermediates=intermediates,
         **fields,
     )
 
 
-def _completed(proof: Proof, captured: Captures) -> Proof:
-    """The proof, completed with what the function states: its constants, and the defaults of captured attributes."""
+def _completed(proof: RuleTest, captured: Captures) -> RuleTest:
+    """The rule test, completed with what the function states: its constants, and the defaults of captured attributes."""
     sets = proof.attributes if isinstance(proof.attributes, Mapping) else list(proof.attributes)
     defaults = {key: [value] for key, value in captured.attributes.items() if value is not None}
     for name, parts in captured.parts.items():

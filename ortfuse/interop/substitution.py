@@ -21,11 +21,11 @@ from ortfuse.io.interop import AnyModel
 from ortfuse.ir.remark import Refusal
 from ortfuse.options import AllOptions, Options, PipelineOptions
 from ortfuse.pipeline.catalogue import GIVEN
-from ortfuse.rewrite import RULE_KEY, Exactness, Proof, Rule, unproved
+from ortfuse.rewrite import RULE_KEY, Exactness, Rule, RuleTest, missing_shapes
 from ortfuse.rewrite.pattern import Guard, Match, Matcher, redundant
 from ortfuse.rewrite.pattern.find import matches
 from ortfuse.verification.explanation import Explanation
-from ortfuse.verification.rule_tests import ProofReport, prove
+from ortfuse.verification.rule_tests import RuleTestReport, run_rule_test
 
 _GATHERS = frozenset({"Gather", "GatherElements", "GatherND"})
 
@@ -41,7 +41,7 @@ def rule_from_models(
     name: str | None = None,
     exactness: Exactness = Exactness.ROUNDING,
     source: str | None = None,
-    proof: Proof | None = None,
+    proof: RuleTest | None = None,
     **fields: Any,
 ) -> Rule:
     """A rule from two models: wherever the nodes of the first are found, they are replaced by those of the second.
@@ -78,11 +78,11 @@ def rule_from_models(
         name=name or f"substitute.{stem(sought.name)}",
         exactness=exactness,
         source=source or f"given as models: {sought.name}, {made.name}",
-        proof=_completed(proof or Proof(), sought),
+        proof=_completed(proof or RuleTest(), sought),
         guards=(*_types(sought), *_meanings(sought), *fields.pop("guards", ())),
         **fields,
     )
-    if missing := unproved(rule):
+    if missing := missing_shapes(rule):
         raise RuleError(
             f"{sought.name}: {', '.join(missing)} has no shape, so that nothing can be tried: declare one, with names for "
             "dimensions of any size"
@@ -91,15 +91,15 @@ def rule_from_models(
     return dataclasses.replace(rule, guards=(*rule.guards, _once(rule.name))) if contains_itself else rule
 
 
-def _completed(proof: Proof, sought: Formula) -> Proof:
-    """The proof, with the element types of the model and the sizes of its constants."""
+def _completed(proof: RuleTest, sought: Formula) -> RuleTest:
+    """The rule test, with the element types of the model and the sizes of its constants."""
     dtypes = sought.dtypes()
     floats = [dtype for dtype in dtypes.values() if dtype.is_floating_point()]
     main = next(iter((*floats, *dtypes.values())), ir.DataType.FLOAT)
     others = {name: _word(dtype) for name, dtype in dtypes.items() if dtype != main}
     return dataclasses.replace(
         proof,
-        dtypes=proof.dtypes if proof.dtypes != Proof().dtypes else (_word(main),),
+        dtypes=proof.dtypes if proof.dtypes != RuleTest().dtypes else (_word(main),),
         inputs={**others, **_indices(sought), **proof.inputs},
         shapes=[{**sought.sizes(), **given} for given in proof.shape_sets()],
     )
@@ -124,7 +124,7 @@ def _small_index(name: str, dtype: ir.DataType) -> Callable[[Any], ir.Value]:
 
 
 def _word(dtype: ir.DataType) -> str:
-    """An element type as proofs call it."""
+    """An element type as rule tests call it."""
     return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
 
 
@@ -177,17 +177,21 @@ def _once(name: str) -> Guard:
     return is_not_its_own
 
 
-class UnprovedError(RuleError):
+class RuleTestError(RuleError):
     """A pair of models does not compute the same, or nothing shows that it does; nothing was replaced.
 
     Attributes:
         report: What was tried, and what failed.
     """
 
-    def __init__(self, report: ProofReport) -> None:
+    def __init__(self, report: RuleTestReport) -> None:
         failure = report.failures[0] if report.failures else "no instance of it runs"
-        super().__init__(f"{report.rule} is not proved: {failure}")
+        super().__init__(f"{report.rule} fails its rule test: {failure}")
         self.report = report
+
+
+UnprovedError = RuleTestError
+"""The former name of `RuleTestError`."""
 
 
 @dataclass(frozen=True)
@@ -196,13 +200,13 @@ class Substitution:
 
     Attributes:
         rule: The rule that the two models make.
-        proof: What was tried to prove it; `None` if it was taken without.
+        proof: The report of its rule test; `None` if there was none.
         result: The optimisation that applied it: the model, its checks and measurements.
         explanation: Where it was applied, and what stopped it elsewhere.
     """
 
     rule: Rule
-    proof: ProofReport | None
+    proof: RuleTestReport | None
     result: Result
     explanation: Explanation
 
@@ -239,13 +243,14 @@ def substitute(
     options: Options | None = None,
     *,
     free: Sequence[str] = (),
+    untested: bool = False,
     unproved: bool = False,
     progress: Progress | None = None,
     **changes: Unpack[AllOptions],
 ) -> Substitution:
     """Replace one subgraph by another wherever a model has it. The input model is not changed.
 
-    The two are made a rule (`ortfuse.rule_from_models`), which is proved as rules are before it is applied. Nothing else of the
+    The two are made a rule (`ortfuse.rule_from_models`), which must pass its rule test before it is applied. Nothing else of the
     model is rewritten, unless `passes` says so: `"canonicalize, user"` brings the model to its canonical form first.
 
     Args:
@@ -254,26 +259,28 @@ def substitute(
         replace: What is to be there instead, likewise.
         options: As for `ortfuse.optimize`. Where nothing is found, nothing is written.
         free: The initializers and attributes (`NODE.ATTRIBUTE`) that may be anything; see `ortfuse.rule_from_models`.
-        unproved: Apply the pair without a proof. The result must then be checked: give `verify`.
+        untested: Apply the pair without a rule test. The result must then be checked: give `verify`.
+        unproved: The former name of `untested`.
         progress: Called with short messages about what is going on.
         **changes: Single options; they override those of `options`.
 
     Raises:
-        UnprovedError: The pair is not proved.
+        RuleTestError: The pair fails its rule test.
         WrongResultError: With `verify="whole"`, the result does not compute what the model computes.
-        OptionError: `unproved` without `verify`, or an option is invalid.
+        OptionError: `untested` without `verify`, or an option is invalid.
         OrtfuseError: One of the models, or an option, cannot be used.
     """
     options, progress = Options.of(options, **changes), progress or silent
-    if unproved and options.verify is None:
-        raise OptionError("unproved", 'what is not proved has to be checked: add `verify`, "sites" or "whole"')
+    untested = untested or unproved
+    if untested and options.verify is None:
+        raise OptionError("untested", 'a pair without a rule test has to be checked: add `verify`, "sites" or "whole"')
     rule = rule_from_models(find, replace, free=free)
     report = None
-    if not unproved:
-        progress(f"proving {rule.name}")
-        report = prove(rule)
-        if not report.proved:
-            raise UnprovedError(report)
+    if not untested:
+        progress(f"testing {rule.name}")
+        report = run_rule_test(rule)
+        if not report.passed:
+            raise RuleTestError(report)
     asked = options.with_(
         patterns=(*options.rules, rule), passes=GIVEN if options.pipeline == "auto" else options.pipeline,
         explain=(rule.name,),

@@ -34,7 +34,7 @@ from types import ModuleType
 from typing import Literal
 
 from ortfuse.errors import OrtfuseError, RuleError
-from ortfuse.rewrite import Rule, demand_proof, unproved
+from ortfuse.rewrite import Rule, demand_rule_test, missing_shapes
 from ortfuse.targets import TargetSpec, default_spec
 
 ENTRY_POINTS = "ortfuse.patterns"
@@ -360,11 +360,11 @@ def _targets_of(module: ModuleType, targets: tuple[str, ...]) -> tuple[str, ...]
 
 def _check_proof(rule: Rule, origin: str) -> None:
     try:
-        demand_proof(rule)
+        demand_rule_test(rule)
     except RuleError as error:
         raise RuleError(f"{origin}: {error}") from error
-    if missing := unproved(rule):
-        raise RuleError(f"{origin}: the proof of rule {rule.name} gives no shape for {', '.join(missing)}")
+    if missing := missing_shapes(rule):
+        raise RuleError(f"{origin}: the rule test of rule {rule.name} gives no shape for {', '.join(missing)}")
 
 
 def _where(error: Exception, path: str = "") -> str:

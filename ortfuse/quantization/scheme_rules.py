@@ -71,7 +71,7 @@ class Rules:
         return calibrate(model, names, inputs)
 
     def observes(self, rung: str) -> bool:
-        """Whether a rung has ranges, or sizes, of values that were observed: it cannot be proved without any."""
+        """Whether a rung has ranges, or sizes, of values that were observed: its rule test needs some."""
         return bool(self._rules[rung].proof.ranges)
 
     def is_fitted(self, rung: str) -> bool:

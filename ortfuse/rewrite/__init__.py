@@ -5,7 +5,7 @@ from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics, Step
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
 from ortfuse.rewrite.rewriter import Rewriter
-from ortfuse.rewrite.rule import Exactness, Proof, Rule, Variation, demand_proof, unproved
+from ortfuse.rewrite.rule import Exactness, Proof, Rule, RuleTest, Variation, demand_rule_test, missing_shapes
 
 __all__ = [
     "NODES_KEY",
@@ -21,8 +21,9 @@ __all__ = [
     "Rewriter",
     "Rule",
     "RuleStatistics",
+    "RuleTest",
     "Step",
     "Variation",
-    "demand_proof",
-    "unproved",
+    "demand_rule_test",
+    "missing_shapes",
 ]

@@ -25,7 +25,7 @@ from ortfuse.rewrite.pattern.match import Match, Miss
 from ortfuse.rewrite.pattern.match_result import Ranges
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
 from ortfuse.rewrite.rounding_sums import merged_with_others
-from ortfuse.rewrite.rule import Rule, demand_proof
+from ortfuse.rewrite.rule import Rule, demand_rule_test
 from ortfuse.rewrite.worklist import Worklist
 
 
@@ -57,12 +57,12 @@ class Rewriter:
         """Apply `rules` until none applies; returns the number of rewrites.
 
         Raises:
-            RuleError: A rule has no proof, or its code fails.
+            RuleError: A rule has no rule test, or its code fails.
             RewriteError: The rules undo each other.
         """
         chosen = list(rules)
         for rule in chosen:
-            demand_proof(rule)
+            demand_rule_test(rule)
         assert isinstance(self.editor.facts, Facts)
         self._facts = self.editor.facts
         self._unsorted: set[ir.Graph] = set()

@@ -1,4 +1,4 @@
-"""Rules as data: a pattern, guards, a replacement, and the rule's own declarations (exactness, proof, source)."""
+"""Rules as data: a pattern, guards, a replacement, and the rule's own declarations (exactness, rule test, source)."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ Shapes = Mapping[str, str | int]
 class Variation:
     """A model similar to an instance of a rule's pattern, on which the rule must either not fire or be right.
 
-    `shapes` (`None`: absent), `attributes`, `scalars`, `constants` and `inputs` override what the proof declares; attributes
-    and scalars have one value each. `options` selects options of the pattern by the names that proofs print
+    `shapes` (`None`: absent), `attributes`, `scalars`, `constants` and `inputs` override what the rule test declares; attributes
+    and scalars have one value each. `options` selects options of the pattern by the names that rule tests print
     (`{"mask": "absent"}`: the name may contain `*`, and the first words of the option suffice). `sizes` binds symbols,
     `fixed` gives inputs as numbers, and the inputs in `unknown` have neither a declared rank nor type. `change` edits the
     finished model.
@@ -78,7 +78,7 @@ class Variation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proof:
+class RuleTest:
     """The declaration from which tests build instances of a rule without further code.
 
     Shapes that the pattern itself states are not repeated. `shapes` maps every other captured value to its shape as
@@ -95,7 +95,7 @@ class Proof:
     of them where those of the first shape set do not fit. `opset` pins a single ai.onnx version to try.
 
     `counterexamples` names variations on which the rule must either not fire or be right, beyond the near misses that every
-    proof tries. Whatever a proof leaves out is declared with a reason: `uncovered` lists options of the pattern that no
+    rule test tries. Whatever a rule test leaves out is declared with a reason: `uncovered` lists options of the pattern that no
     instance can have (as the failure prints them), `never_empty` symbols that the rule takes to be greater than 0, and
     `assumes` the near misses (by their description, `*` for any) that break an assumption of the rule. `redundant` names
     conditions of the pattern without which the rule would still be right, as mutation tests print them; guards declare that
@@ -126,7 +126,7 @@ class Proof:
         named = [condition for condition in self.redundant if condition.startswith("guard ")]
         if named:
             raise RuleError(
-                f"a proof calls a guard redundant ({named[0]!r}), which that says itself: redundant(why)(guard)"
+                f"a rule test calls a guard redundant ({named[0]!r}), which that says itself: redundant(why)(guard)"
             )
 
     def shape_sets(self) -> Sequence[Shapes]:
@@ -139,6 +139,10 @@ class Proof:
 
 
 Replacement = Pattern | Callable[[Match], Pattern]
+
+
+Proof = RuleTest
+"""The former name of `RuleTest`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +168,7 @@ class Rule:
     whatever a rule makes `on_request`, which is no better than what it replaces here, but what other tools and targets look for.
 
     Costs are compared by the shapes of captured values; where these do not tell what is to be done (which axes are reduced),
-    `compared_by` gives for a match the shapes to compare instead, by the names of the proof's typical sizes.
+    `compared_by` gives for a match the shapes to compare instead, by the names of the rule test's typical sizes.
     """
 
     name: str
@@ -172,7 +176,7 @@ class Rule:
     replace: Replacement | Sequence[Replacement]
     exactness: Exactness
     source: str
-    proof: Proof
+    proof: RuleTest
     guards: tuple[Guard, ...] = ()
     intermediates: Mapping[str, Pattern | Sequence[Pattern]] = field(default_factory=dict)
     allow_extra_operands: bool = False
@@ -191,7 +195,7 @@ class Rule:
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
             raise RuleError(f"rule name {self.name!r} must be `family.variant` in lower case, such as 'gelu.erf'")
-        demand_proof(self)
+        demand_rule_test(self)
         if not isinstance(self.exactness, Exactness):
             raise RuleError(f"rule {self.name} must declare its exactness: exact, rounding, approximate or lossy")
         if (self.definition is None) != (self.exactness is not Exactness.LOSSY):
@@ -326,24 +330,24 @@ def names_used(pattern: Pattern) -> frozenset[str]:
     return frozenset(thing.name for thing in (*parts, *attributes, *factors) if isinstance(thing, Var | Scalar | Attr))
 
 
-def demand_proof(rule: Rule) -> None:
+def demand_rule_test(rule: Rule) -> None:
     """Refuse a rule without a proof. A subclass may skip the checks of `Rule`, so code that accepts rules calls this again.
 
     Raises:
-        RuleError: There is no proof, or it is empty.
+        RuleError: There is no rule test, or it is empty.
     """
     proof = getattr(rule, "proof", None)
-    if isinstance(proof, Proof) and proof.shapes:
+    if isinstance(proof, RuleTest) and proof.shapes:
         return  # the usual case first: this is asked of every rule at each run of a pass
     name = getattr(rule, "name", None)
-    if not isinstance(proof, Proof):
-        raise RuleError(f"rule {name} has no proof: give proof=Proof(shapes=...) so that it can be tested")
+    if not isinstance(proof, RuleTest):
+        raise RuleError(f"rule {name} has no rule test: give proof=RuleTest(shapes=...) so that it can be tested")
     if not proof.shape_sets():
         raise RuleError(f"rule {name} has an empty proof: give shapes for the values of its pattern")
 
 
-def unproved(rule: Rule) -> list[str]:
-    """The required values of the pattern for which a shape set of the proof gives no shape, so that nothing can be built."""
+def missing_shapes(rule: Rule) -> list[str]:
+    """The required values of the pattern for which a shape set of the rule test gives no shape, so that nothing can be built."""
     parts = list(rule.pattern.walk())
     optional = {part.inner.name for part in parts if isinstance(part, Opt) and isinstance(part.inner, Var)}
     plain = {part.name for part in parts if isinstance(part, Var) and part.axes is None}

@@ -81,7 +81,7 @@ class Choices:
         costs: The table of costs measured in advance.
         forced: Maps families or rules to the operator that their sites become regardless of cost, or to `none`.
         always: Rules that are applied regardless of cost.
-        meter: Measures at the site instead of consulting the table, for rules whose proofs declare typical sizes.
+        meter: Measures at the site instead of consulting the table, for rules whose rule tests declare typical sizes.
         found: The decisions so far.
         unmeasured: For each rule that is applied wherever it is legal, so that it is not measured, the sites where it fused.
         transposing: For each rule, the sites where it would leave more to be transposed than it is worth.
@@ -169,7 +169,7 @@ class Choices:
         return "" if wanted is None or wanted == LEAVE else wanted
 
     def measures(self, rule: Rule) -> bool:
-        """Whether sites of a rule are measured: there is a meter, and the rule's proof declares typical sizes."""
+        """Whether sites of a rule are measured: there is a meter, and the rule test declares typical sizes."""
         return self.meter is not None and bool(rule.proof.typical) and not self._free_of_cost(rule)
 
     def speedup(self, edit: Edit) -> float | None:

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from ortfuse.errors import OrtfuseError, RuleError
-from ortfuse.rewrite import Exactness, Rewriter, Rule, demand_proof
+from ortfuse.rewrite import Exactness, Rewriter, Rule, demand_rule_test
 from ortfuse.transforms.context import Context
 
 
@@ -28,7 +28,7 @@ class RulePass:
 
     def __post_init__(self) -> None:
         for rule in self.rules:
-            demand_proof(rule)
+            demand_rule_test(rule)
 
     def run(self, context: Context) -> int:
         """Apply the rules whose exactness is allowed; returns the number of rewrites."""

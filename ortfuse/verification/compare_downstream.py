@@ -18,9 +18,9 @@ MOST_NODES = 16
 
 @contextmanager
 def behind(edit: Edit) -> Iterator[Edit | None]:
-    """The edit with all that stands between its value and the operator that its rule's proof is followed by, on both sides.
+    """The edit with all that stands between its value and the operator that its rule test is followed by, on both sides.
 
-    `None` if the proof has no such operator, or if the value goes elsewhere too. The nodes that are added to the new side
+    `None` if the rule test has no such operator, or if the value goes elsewhere too. The nodes that are added to the new side
     are in no graph, and are disconnected at the end.
     """
     proof = getattr(edit.rule, "proof", None)

@@ -338,5 +338,5 @@ def once(x):
 RULES = [rule_from(twice, once, name="mine.relu", exactness=Exactness.EXACT, source="test", proof=Proof(shapes={"x": "b 8"}))]
 """)
     with pytest.raises(SystemExit) as ended:
-        main(["prove", str(tmp_path / "swish.py")])
+        main(["test-rules", str(tmp_path / "swish.py")])
     assert ended.value.code == 0, capsys.readouterr()

@@ -13,7 +13,7 @@ from graphs import operators
 
 import ortfuse
 from ortfuse.errors import OptionError, RuleError
-from ortfuse.interop.substitution import UnprovedError
+from ortfuse.interop.substitution import RuleTestError
 from ortfuse.verification.rule_tests import prove
 
 SWISH = "g (float[n, m] x) => (float[n, m] y) { s = Sigmoid(x)  y = Mul(s, x) }"
@@ -37,14 +37,14 @@ def test_a_pair_is_proved_and_applied_where_it_fits_and_nothing_else_is_touched(
 def test_a_pair_that_is_not_the_same_is_refused_unless_the_result_is_checked() -> None:
     given = model("g (float[N, 8] x) => (float[N, 8] y) { s = Sigmoid(x)  y = Mul(s, x) }")
     other = model(QUICK.replace("1.0", "1.702"))
-    with pytest.raises(UnprovedError, match=r"substitute.g is not proved: .* is off by") as found:
+    with pytest.raises(RuleTestError, match=r"substitute.g fails its rule test: .* is off by") as found:
         ortfuse.substitute(given, model(SWISH), other)
     assert found.value.report.failures
     with pytest.raises(OptionError, match="has to be checked"):
-        ortfuse.substitute(given, model(SWISH), other, unproved=True)
+        ortfuse.substitute(given, model(SWISH), other, untested=True)
     with pytest.raises(ortfuse.WrongResultError):
-        ortfuse.substitute(given, model(SWISH), other, unproved=True, verify="whole")
-    done = ortfuse.substitute(given, model(SWISH), other, unproved=True, verify="sites")
+        ortfuse.substitute(given, model(SWISH), other, untested=True, verify="whole")
+    done = ortfuse.substitute(given, model(SWISH), other, untested=True, verify="sites")
     assert not done.ok and operators(done.result) == ["Sigmoid", "Mul"], "undone at its site"
 
 
@@ -89,7 +89,7 @@ def test_a_free_number_of_one_model_is_an_attribute_of_the_other() -> None:
     assert rule.proof.scalars == {"eps": [pytest.approx(1e-5)]}
     other = NORM.replace("1e-5", "1e-3").replace("[n,", "[N,")
     done = ortfuse.substitute(model(other), model(NORM), model(RMS), free=["eps", "y.epsilon=eps"],
-                              unproved=True, verify="whole")  # fmt: skip
+                              untested=True, verify="whole")  # fmt: skip
     assert operators(done.result) == ["SimplifiedLayerNormalization"]
     assert done.result.model.graph.node[0].attribute[1].f == pytest.approx(1e-3)
 
@@ -145,7 +145,7 @@ def test_several_outputs_side_by_side() -> None:
     done = ortfuse.substitute(model(given), model(find), model(replace), verify="whole")
     assert sorted(operators(done.result)) == ["Concat", "Exp", "MatMul", "Relu", "Split"]
     exchanged = replace.replace("q, k = Split", "k, q = Split").replace("(a, b) ", "(b, a) ")
-    with pytest.raises(UnprovedError):
+    with pytest.raises(RuleTestError):
         ortfuse.substitute(model(given), model(find), model(exchanged))
 
 
@@ -216,14 +216,14 @@ def test_the_command_writes_reports_and_says_no(tmp_path: Path) -> None:
 
     code, text = run("replace", "-o", str(tmp_path / "out.onnx"), "--verify", "--json", str(tmp_path / "out.json"))
     assert code == 0, text
-    assert "substitute.find: proved on" in text and "verified: equal" in text
+    assert "substitute.find: passed on" in text and "verified: equal" in text
     assert [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node] == ["QuickGelu"]
     assert json.loads((tmp_path / "out.json").read_text())["substituted"] == 1
     code, text = run("wrong", "-o", str(tmp_path / "other.onnx"))
-    assert code == 1 and "NOT PROVED" in text and not (tmp_path / "other.onnx").exists()
-    code, text = run("wrong", "--unproved")
-    assert code == 2 and "--unproved: what is not proved has to be checked: add --verify" in text
-    code, text = run("wrong", "--unproved", "--verify")
+    assert code == 1 and "FAILED" in text and not (tmp_path / "other.onnx").exists()
+    code, text = run("wrong", "--untested")
+    assert code == 2 and "--untested: a pair without a rule test has to be checked: add --verify" in text
+    code, text = run("wrong", "--untested", "--verify")
     assert code == 1 and "NOT EQUAL" in text
     onnx.save(model(given.replace("Sigmoid", "Tanh")), tmp_path / "model.onnx")
     code, text = run("replace", "-o", str(tmp_path / "other.onnx"))

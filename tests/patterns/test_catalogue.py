@@ -9,7 +9,7 @@ from ortfuse.rewrite import Exactness, Rule
 from ortfuse.verification.rule_tests import prove
 
 MOST_NODES = 5000
-"""Of all near misses of a rule together; `ortfuse prove` and `python -m benchmarks.trust.rule_tests` try all."""
+"""Of all near misses of a rule together; `ortfuse test-rules` and `python -m benchmarks.trust.rule_tests` try all."""
 
 RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rules]
 

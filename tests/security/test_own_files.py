@@ -34,12 +34,12 @@ REPORTS: dict[str, tuple[list[str], list[str]]] = {
     "profile": (["m.onnx"], ["--json", "--report", "--csv", "--png"]),
     "calibrate": (["--session", "m.onnx"], ["--json"]),
     "sweep": ([".", "-o", "out"], ["--json", "--report", "--store"]),
-    "prove": (["rules"], ["--json"]),
+    "test-rules": (["rules"], ["--json"]),
 }
 """The commands that write, with the arguments that they need and the options that name files to write."""
 
 MAKING = ("optimize", "quantize", "convert", "tune", "substitute")
-OF_MODELS = sorted(set(REPORTS) - {"prove"})
+OF_MODELS = sorted(set(REPORTS) - {"test-rules"})
 
 
 def model() -> onnx.ModelProto:
@@ -154,7 +154,7 @@ def test_no_report_of_a_sweep_replaces_models_or_results(
 
 
 def test_no_report_replaces_a_counterexample(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--counterexamples" in refused(capsys, "prove", "rules", "--json", "counterexamples/x.onnx")
+    assert "--counterexamples" in refused(capsys, "test-rules", "rules", "--json", "counterexamples/x.onnx")
 
 
 @pytest.mark.parametrize(("command", "option"), CASES)

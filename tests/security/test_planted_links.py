@@ -116,7 +116,7 @@ def test_a_counterexample_is_written_through_no_link(mine: Path, capsys: pytest.
     Path("counterexamples").mkdir()
     Path("counterexamples/mine.wrong.onnx").symlink_to(mine)
     with pytest.raises(SystemExit) as end:
-        main(["prove", "mine.py"])
+        main(["test-rules", "mine.py"])
     said = capsys.readouterr()
     assert end.value.code == 2, said
     assert "is a symbolic link" in said.err, said

@@ -30,7 +30,7 @@ COMMANDS = {
     "optimize m.onnx -o r.onnx --verify --explain": 0, "verify m.onnx m.onnx": 0, "verify m.onnx other.onnx": 1,
     "diff m.onnx other.onnx": 0, "bisect m.onnx": 0, "explain m.onnx": 0, "inspect m.onnx": 0, "bench m.onnx --rounds 1": 0,
     "profile m.onnx --rounds 1 --no-remedies": 0, "convert m.onnx -o h.onnx": 0, "passes": 0,
-    "prove mine.py": 0, "substitute m.onnx -o s.onnx --find part.onnx --replace other-part.onnx": 0,
+    "test-rules mine.py": 0, "substitute m.onnx -o s.onnx --find part.onnx --replace other-part.onnx": 0,
 }  # fmt: skip
 """Commands, each with its exit code where all can be written."""
 

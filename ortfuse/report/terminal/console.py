@@ -1,4 +1,4 @@
-"""Human-readable reports on the console: tables of what was done, proved and gained."""
+"""Human-readable reports on the console: tables of rewrites, rule tests and speedups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ortfuse.transforms import Choice
     from ortfuse.verification import SiteCheck, Verdict
     from ortfuse.verification.explanation import Explanation, Missed
-    from ortfuse.verification.rule_tests import ProofReport
+    from ortfuse.verification.rule_tests import RuleTestReport
 
 MOST_MISSES = 40
 MOST_FAILURES = 3
@@ -63,10 +63,10 @@ def show_result(console: Console, result: Result, *, offered: bool = True) -> No
 
 
 def show_substitution(console: Console, done: Substitution) -> None:
-    """Print the pair and its proof, what was substituted where, and what stopped it elsewhere."""
+    """Print the pair and its rule test, what was substituted where, and what stopped it elsewhere."""
     console.print(f"{done.rule.name}: {done.rule.formula}", markup=False, highlight=False)
     if done.proof is not None:
-        show_proof(console, done.proof)
+        show_rule_test(console, done.proof)
     show_result(console, done.result, offered=done.count > 0)
     if not done.count:
         console.print("substituted nowhere; nothing was written", style="bold red")
@@ -241,15 +241,15 @@ def _originals(names: Sequence[str]) -> str:
     return f"{_nodes(len(names))}: {names[0]}{more}" if names else "none"
 
 
-def show_proof(console: Console, report: ProofReport) -> None:
+def show_rule_test(console: Console, report: RuleTestReport) -> None:
     """Print what was tried for one rule, the smallest model on which it fails, and the number of other failures."""
-    verdict = "proved" if report.proved else "NOT PROVED"
+    verdict = "passed" if report.passed else "FAILED"
     console.print(
         f"{report.rule}: {verdict} on {report.instances} instances and {report.near_misses} near misses "
         f"({report.near_misses_fired} rewritten and right)"
-        if report.proved
+        if report.passed
         else f"{report.rule}: {verdict} ({report.instances} instances, {report.near_misses} near misses tried)",
-        style="green" if report.proved else "bold red",
+        style="green" if report.passed else "bold red",
         highlight=False,
     )
     failures = list(dict.fromkeys(report.failures))

@@ -1,4 +1,4 @@
-"""How much faster the replacement of a rule runs than what it replaces, on this machine, at sizes that its proof calls typical.
+"""Speedup of the replacement of a rule over its pattern, on this machine, at sizes that its rule test calls typical.
 
 The pattern is built in its first spelling and the rule applied; both models run interleaved, with the runtime's optimisations on
 top. Images go in and out in the layout in which the runtime has them within a network

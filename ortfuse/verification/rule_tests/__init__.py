@@ -1,5 +1,8 @@
-"""Proofs of rules from their declarations alone."""
+"""Rule tests: instances and near misses of rules, built from their declarations alone and run numerically."""
 
-from ortfuse.verification.rule_tests.rule_test import ProofReport, prove
+from ortfuse.verification.rule_tests.rule_test import RuleTestReport, run_rule_test
 
-__all__ = ["ProofReport", "prove"]
+ProofReport, prove = RuleTestReport, run_rule_test
+"""The former names."""
+
+__all__ = ["ProofReport", "RuleTestReport", "prove", "run_rule_test"]

@@ -52,16 +52,16 @@ _LONGEST_LABEL = 60
 
 
 def element_type(name: str) -> ir.DataType:
-    """The element type of a proof's `dtypes`: `float32`, `float16`, `int64`, ..."""
+    """The element type of a rule test's `dtypes`: `float32`, `float16`, `int64`, ..."""
     return ir.DataType[{"float32": "FLOAT", "float64": "DOUBLE"}.get(name, name.upper())]
 
 
 class Builder:
-    """Builds one instance; a proof's own input makers use it too (`input`, `constant`, `node`)."""
+    """Builds one instance; a rule test's own input makers use it too (`input`, `constant`, `node`)."""
 
     def __init__(self, rule: Rule, shape_set: int, dtype: ir.DataType, opset: int, chooser: Chooser | None = None, *,
                  typical: bool = False) -> None:  # fmt: skip
-        """`shape_set` is an index into the proof's shape sets or, with `typical`, into its typical sizes."""
+        """`shape_set` is an index into the rule test's shape sets or, with `typical`, into its typical sizes."""
         self.rule, self.proof, self.dtype, self.opset = rule, rule.proof, dtype, opset
         self.shapes = self.proof.typical[shape_set] if typical else self.proof.shape_sets()[shape_set]
         self.attributes = self.proof.attribute_set(0 if typical else shape_set)
@@ -115,7 +115,7 @@ class Builder:
         return root
 
     def dims(self, name: str) -> list[int | str]:
-        """The shape of a captured value: as the proof declares it, or as the pattern says, choosing where it leaves a choice."""
+        """The shape of a captured value: as the rule test or the pattern declares it, chosen where these leave a choice."""
         declared = self.shapes.get(name)
         if isinstance(declared, str):
             sizes, fixed = self.sizes, self.sizes.of_constants
@@ -123,7 +123,7 @@ class Builder:
         axes = self._axes.get(name)
         options = self.sizes.shapes(axes) if axes is not None else self.sizes.of(name)
         if not options:
-            raise RuleError(f"rule {self.rule.name}: its proof gives no shape for {name}")
+            raise RuleError(f"rule {self.rule.name}: its rule test gives no shape for {name}")
         words = [" ".join(map(str, dims)) or "no axes" for dims in options]
         return list(
             options[self.chooser.pick(f"shape of {name}" if axes is None else f"shape of {name} ({axes})", words)]
@@ -243,7 +243,7 @@ class Builder:
             kind: Any = declared or "normal"
             if not static:
                 raise RuleError(
-                    f"rule {self.rule.name}: its proof must give numbers for the dimensions of the constant {name}"
+                    f"rule {self.rule.name}: its rule test must give numbers for the dimensions of the constant {name}"
                 )
             array = random_array(self.numbers, [int(dim) for dim in dims], ir.DataType.DOUBLE, kind)
             return self.constant(array.astype(dtype.numpy()), dtype)
@@ -256,7 +256,7 @@ class Builder:
         except ValueError:
             shape = ", ".join(map(str, dims))
             raise RuleError(
-                f"rule {self.rule.name}: its proof gives {array.size} numbers for the constant {name}, of shape [{shape}]"
+                f"rule {self.rule.name}: its rule test gives {array.size} numbers for the constant {name}, of shape [{shape}]"
             ) from None
 
     def _made_constant(self, name: str) -> bool:
@@ -310,7 +310,7 @@ class Builder:
         return node
 
     def _body(self, body: Body) -> ir.Graph:
-        """The graph of an attribute, whose formal inputs have the shapes and types that the proof gives them."""
+        """The graph of an attribute, whose formal inputs have the shapes and types that the rule test gives them."""
         around, self.graph = self.graph, ir.Graph([], [], nodes=[], name="body")
         for name in body.inputs:
             kind = self.proof.inputs.get(name)
@@ -329,7 +329,7 @@ class Builder:
         return made
 
     def _variadic(self, name: str) -> Sequence[ir.Value]:
-        """All remaining inputs of an operator: as the proof makes them, or of the shapes it gives (`"b 2 | b 3"`)."""
+        """All remaining inputs of an operator: as the rule test makes them, or of the shapes it gives (`"b 2 | b 3"`)."""
         maker = self.proof.inputs.get(name)
         if callable(maker):
             made: Sequence[ir.Value] = maker(self)
@@ -361,7 +361,9 @@ class Builder:
 
     def _values_of(self, name: str) -> Sequence[Any]:
         if name not in self.attributes:
-            raise RuleError(f"rule {self.rule.name}: its proof gives no values for the attribute captured as {name}")
+            raise RuleError(
+                f"rule {self.rule.name}: its rule test gives no values for the attribute captured as {name}"
+            )
         return self.attributes[name]
 
     def _is_attribute(self, pattern: Op, name: str) -> bool:
@@ -427,10 +429,10 @@ def missing_at_all(rule: Rule) -> str:
     for part in rule.pattern.walk():
         if isinstance(part, Op) and not any(exists(part, opset) for opset in OPSETS):
             if all(_schema(part, opset) is None for opset in OPSETS):
-                return f"the operator {part.op_type} of its pattern; correct the name, or pin Proof.opset"
+                return f"the operator {part.op_type} of its pattern; correct the name, or pin RuleTest.opset"
             names = ", ".join(part.attributes)
             return f"an operator {part.op_type} with the attributes of its pattern ({names}); correct them"
-    return "all operators of its pattern; pin Proof.opset"
+    return "all operators of its pattern; pin RuleTest.opset"
 
 
 def exists(pattern: Op, opset: int) -> bool:

@@ -22,14 +22,14 @@ NUMBERS = (2, 4, 3, 5, 6, 7)
 
 
 class Sizes:
-    """Sizes for named dimensions: as the proof says, numbers for those in products and of constants, otherwise the name.
+    """Sizes for named dimensions: as the rule test says, numbers for those in products and of constants, otherwise the name.
 
     Attributes:
         rule: The rule.
         axes: The shapes that the pattern states, by the names of values.
         of_constants: The dimensions of constants, which have numbers wherever they stand.
         numbers: The sizes that are numbers.
-        same: The dimensions that the proof says to equal another.
+        same: The dimensions that the rule test says to equal another.
     """
 
     def __init__(self, rule: Rule, declared: Any) -> None:
@@ -77,12 +77,12 @@ class Sizes:
         if len(sizes) == 1:
             return sizes[0]
         if any(isinstance(size, str) for size in sizes):
-            raise RuleError(f"rule {self.rule.name}: its proof must give numbers for the dimensions of {axis}")
+            raise RuleError(f"rule {self.rule.name}: its rule test must give numbers for the dimensions of {axis}")
         return math.prod(size for size in sizes if isinstance(size, int))
 
 
 def _of_constants(rule: Rule, declared: Any) -> dict[str, int | None]:
-    """The named dimensions of values that are constants, with the sizes of those whose numbers the proof gives."""
+    """The named dimensions of values that are constants, with the sizes of those whose numbers the rule test gives."""
     found: dict[str, int | None] = {}
     for part in rule.pattern.walk():
         if isinstance(part, Var) and (part.constant or part.name in rule.proof.constants):
@@ -95,7 +95,7 @@ def _of_constants(rule: Rule, declared: Any) -> dict[str, int | None]:
 
 
 def _named(part: Var, declared: Any) -> list[str]:
-    """The dimensions of a value, as the proof or the pattern states them; empty for those of several factors."""
+    """The dimensions of a value, as the rule test or the pattern states them; empty for those of several factors."""
     text = declared.get(part.name)
     if isinstance(text, str):
         return text.split()

@@ -1,4 +1,4 @@
-"""Mutation testing of rules: a mutant is a rule with one of its conditions removed, which its proof should notice.
+"""Mutation testing of rules: a mutant is a rule with one of its conditions removed, which its rule test should notice.
 
 A condition is a guard, the check of a variable or an attribute, or the requirement that a variable is constant, that a
 dimension is the same in two places, or that a dimension is a number.
@@ -19,7 +19,7 @@ from ortfuse.rewrite.pattern.language import Attr, Op, Pattern, Var
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
 from ortfuse.rewrite.pattern.redundant_guards import redundant_because
 from ortfuse.targets import Target, installed
-from ortfuse.verification.rule_tests.rule_test import prove
+from ortfuse.verification.rule_tests.rule_test import run_rule_test
 from ortfuse.verification.rule_tests.run_instance import Rewritten, rewrite
 from ortfuse.verification.rule_tests.tried_model import Tried
 
@@ -150,7 +150,7 @@ def _without_attribute_check(rule: Rule, name: str) -> Rule:
 
 @dataclasses.dataclass
 class Score:
-    """How many mutants were noticed by proofs; `redundant` ones need not be, `stale` ones are wrongly declared redundant.
+    """How many mutants were noticed by rule tests; `redundant` ones need not be, `stale` ones are wrongly declared redundant.
 
     Two sizes that a pattern demands to be equal often are so in every model that runs at all, as its operators imply it: a
     mutant without the demand that acts where the rule does not, but never wrongly, is `implied`.
@@ -176,13 +176,13 @@ class Score:
 
     @property
     def share(self) -> float:
-        """The share of noticed mutants among those that a proof can notice."""
+        """The share of noticed mutants among those that a rule test can notice."""
         relevant = self.mutants - self.redundant - len(self.implied)
         return self.noticed / relevant if relevant else 1.0
 
 
 def reason(mutant: Mutant) -> str | None:
-    """Why the rule is right without the condition, as the condition or the proof declares; `None` if neither does."""
+    """Why the rule is right without the condition, as the condition or the rule test declares; `None` if neither does."""
     if mutant.redundant is not None:
         return mutant.redundant
     declared = mutant.rule.proof.redundant.items()
@@ -227,7 +227,7 @@ def _same(one: Rewritten, other: Rewritten) -> bool:
 
 
 def counterexample(mutant: Mutant, target: Target | None = None) -> str | None:
-    """A description of the first model tried by the proof of the original on which the mutant is wrong; `None` if none."""
+    """A description of the first model tried by the rule test of the original on which the mutant is wrong; `None` if none."""
     trial = Trial([mutant], target)
-    prove(mutant.original, target, witness=trial.see, judged=False)
+    run_rule_test(mutant.original, target, witness=trial.see, judged=False)
     return trial.found.get(mutant.condition)

@@ -1,4 +1,4 @@
-"""The proof of a rule: instances on which it must fire and be right, near misses on which it must not fire or be right."""
+"""Run the test of a rule: instances on which it must fire and be right, near misses on which it must not fire or be right."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ PAIRS = 24
 
 
 @dataclass
-class ProofReport:
-    """What was tried for one rule, and what failed (nothing if the rule is proved)."""
+class RuleTestReport:
+    """The instances that were tried for one rule, and the failures; none if it passed."""
 
     rule: str
     instances: int = 0
@@ -56,9 +56,14 @@ class ProofReport:
     """For each failure that a single model shows, that model."""
 
     @property
-    def proved(self) -> bool:
+    def passed(self) -> bool:
         """Whether instances were found and nothing failed."""
         return self.instances > 0 and not self.failures
+
+    @property
+    def proved(self) -> bool:
+        """The former name of `passed`."""
+        return self.passed
 
     def fail(self, text: str, model: ir.Model | None) -> None:
         """Record a failure and the model that shows it."""
@@ -74,10 +79,10 @@ class ProofReport:
     def to_dict(self) -> dict[str, Any]:
         """The report as data for JSON, without the models."""
         numbers = {key: value for key, value in vars(self).items() if key != "counterexamples"}
-        return {**numbers, "proved": self.proved}
+        return {**numbers, "proved": self.passed}  # the name in version 1 of the form
 
 
-class _Enough(Exception):  # noqa: N818 - no error: ends a proof whose witness has seen enough
+class _Enough(Exception):  # noqa: N818 - no error: ends a rule test whose witness has seen enough
     pass
 
 
@@ -85,7 +90,7 @@ Witness = Callable[[Tried], bool]
 """Called with every model that a rule is tried on; returns whether to continue."""
 
 
-def prove(
+def run_rule_test(
     rule: Rule,
     target: Target | None = None,
     pairs: int = PAIRS,
@@ -94,16 +99,16 @@ def prove(
     most_nodes: int | None = None,
     witness: Witness = lambda tried: True,
     judged: bool = True,
-) -> ProofReport:
+) -> RuleTestReport:
     """Try `rule` on instances of its pattern, on near misses of them and on its declared counterexamples.
 
-    Every shape set is tried in every element type and opset, and every option of the pattern and of the proof at least once;
+    Every shape set is tried in every element type and opset, and every option of the pattern and of the rule test at least once;
     `pairs` more spellings cover as many pairs of options as possible. Without `near_misses` only the declared ones are tried:
     that says nothing about the pattern and the guards. With `most_nodes`, no more of them are tried than have so many nodes
     together, spread evenly over their kinds and places. Results are not `judged` where only the witness decides.
     """
-    report = ProofReport(rule.name)
-    proof = _Proof(rule, target or installed(), report, witness, judged)
+    report = RuleTestReport(rule.name)
+    proof = _Run(rule, target or installed(), report, witness, judged)
     try:
         proof.try_counterexamples()
         proof.try_instances(pairs)
@@ -114,8 +119,8 @@ def prove(
     return report
 
 
-class _Proof:
-    def __init__(self, rule: Rule, target: Target, report: ProofReport, witness: Witness, judged: bool) -> None:
+class _Run:
+    def __init__(self, rule: Rule, target: Target, report: RuleTestReport, witness: Witness, judged: bool) -> None:
         self.rule, self.target, self.report, self.witness, self.judged = rule, target, report, witness, judged
         self.coverage = Coverage()
         self.groups = [
@@ -206,7 +211,7 @@ class _Proof:
             self.report.fail(f"no instance covers {text}", None)
         for text in sorted(set(self.rule.proof.uncovered) - missing):
             self.report.fail(
-                f"the proof calls {text} uncovered, but an instance covers it or no such option exists", None
+                f"the rule test calls {text} uncovered, but an instance covers it or no such option exists", None
             )
 
     # Near misses and counterexamples

@@ -121,7 +121,7 @@ def _rewrite(rule: Rule, model: ir.Model, target: Target, *, once: bool = False,
 
 
 def _seen(rule: Rule, model: ir.Model) -> Ranges:
-    """The ranges that the proof says the inputs and the root were seen to have."""
+    """The ranges that the rule test says the inputs and the root were seen to have."""
     root = model.graph.outputs[0].name
     return lambda name, method: rule.proof.ranges.get(
         f"root{name[len(root or '') :]}" if name.startswith(root or "?") else name

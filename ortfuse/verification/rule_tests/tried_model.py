@@ -47,7 +47,7 @@ class Tried:
     def problem(self, rule: Rule, rewritten: Rewritten) -> str | None:
         """The error of `rewritten`, the result of `rule` on the model; an empty text if it is right.
 
-        `None` if the model does not run, so that nothing can be said, or if the proof assumes that it does not occur.
+        `None` if the model does not run, so that nothing can be said, or if the rule test assumes that it does not occur.
         """
         if rewritten.error is not None:
             return f"raises: {rewritten.error}" if not self.is_near or self.runs else None
