@@ -10,14 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import graphs
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from limits import limited
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper
 
 import ortfuse
 from ortfuse.errors import ModelFileError, OrtfuseError
@@ -36,10 +38,7 @@ def limits() -> Iterator[None]:
         yield
 
 
-def model(body: str, *, x: str = "float[n] x", y: str = "float[] y", rest: str = "") -> onnx.ModelProto:
-    return parser.parse_model(
-        f'<ir_version: 10, opset_import: ["": 20, "local": 1]> g ({x}) => ({y}) {{ {body} }} {rest}'
-    )
+model = partial(graphs.proto, inputs="float[n] x", outputs="float[] y", opset=20, ir_version=10, domains=["local"])
 
 
 def constants(**values: object) -> str:
@@ -120,12 +119,12 @@ def assert_harmless(made: onnx.ModelProto) -> None:
 
 @pytest.mark.parametrize("kind", BOMBS)
 def test_a_bomb_does_not_go_off(kind: str) -> None:
-    assert_harmless(model(BOMBS[kind], x="float[n] x, float[a, 3] w, float[a, b] v"))
+    assert_harmless(model(BOMBS[kind], inputs="float[n] x, float[a, 3] w, float[a, b] v"))
 
 
 def test_a_normalisation_over_a_declared_size_beyond_memory() -> None:
     body = constants(a=[-1], e=1e-5) + " s = Mul(x, x) m = ReduceMean(s, a) v = Add(m, e) r = Sqrt(v) y = Div(x, r)"
-    assert_harmless(model(body, x=f"float[b, {2**40}] x"))
+    assert_harmless(model(body, inputs=f"float[b, {2**40}] x"))
 
 
 STEPS = {
@@ -141,7 +140,7 @@ STEPS = {
 @pytest.mark.parametrize("kind", STEPS)
 def test_a_deep_chain(kind: str) -> None:
     body = constants(k=1.5, t=[0, -1, 4]) + " c0 = Abs(x) " + chain(1500, STEPS[kind]) + " y = Neg(c1500)"
-    assert_harmless(model(body, x="float[a, 3, 4] x"))
+    assert_harmless(model(body, inputs="float[a, 3, 4] x"))
 
 
 def test_a_chain_of_twenty_thousand_nodes() -> None:
@@ -167,14 +166,14 @@ def test_functions_that_multiply(kind: str, argument: str) -> None:
     depth, first, step = CALLS[kind]
     bodies = [first, *(step.format(i=i) for i in range(depth))]
     rest = " ".join(f"{FUNCTION} f{i} (a) => (b) {{ {body} }}" for i, body in enumerate(bodies))
-    assert_harmless(model(constants(k=[1.0]) + f" y = local.f{depth}({argument})", rest=rest))
+    assert_harmless(model(constants(k=[1.0]) + f" y = local.f{depth}({argument})", functions=rest))
 
 
 @pytest.mark.parametrize("bodies", [["b = local.f0(a)"], ["b = local.f1(a)", "b = local.f0(a)"]])
 def test_functions_that_recurse_are_an_error(bodies: list[str]) -> None:
     rest = " ".join(f"{FUNCTION} f{i} (a) => (b) {{ {body} }}" for i, body in enumerate(bodies))
     with pytest.raises(OrtfuseError, match="functions call themselves"):
-        ortfuse.optimize(model("y = local.f0(x)", rest=rest))
+        ortfuse.optimize(model("y = local.f0(x)", functions=rest))
 
 
 @pytest.mark.parametrize("after", ["", " r{d} = Concat <axis = 0> (t{d}, t{d})"])
@@ -186,7 +185,7 @@ def test_loops_in_loops(after: str) -> None:
             f" {{ o{d} = Identity(d{d}) {inner} }}>" + after.format(d=d)
         )
         name = f"r{d}" if after else f"t{d}"
-    assert_harmless(model(f"s = Abs(x) {inner} y = Neg({name})", x="float[n] x, int64 m"))
+    assert_harmless(model(f"s = Abs(x) {inner} y = Neg({name})", inputs="float[n] x, int64 m"))
 
 
 @pytest.mark.parametrize("declared", ["double[k] s", "float[k, l] s", "int64 s"])
@@ -195,7 +194,7 @@ def test_a_loop_body_whose_declared_types_contradict_it(declared: str) -> None:
         f"q = Loop(m, , x) <body = b (int64 i, bool d, {declared}) => (bool o, float[k] t)"
         " { o = Identity(d) u = Abs(x) t = Concat <axis = 0> (u, u) }> y = Neg(q)"
     )
-    assert_harmless(model(body, x="float[n] x, int64 m"))
+    assert_harmless(model(body, inputs="float[n] x, int64 m"))
 
 
 NAMES = ["ortfuse_const_0", "ortfuse_const_1", "fold", "node_Gelu_0", "const", "0", "../x", "x" * 5000]
@@ -206,7 +205,7 @@ def test_a_name_that_ortfuse_might_give_stays_that_of_its_value(name: str) -> No
     made = model(
         constants(h=0.5, r=1.4142135623730951, o=1.0)
         + " d = Div(a, r) e = Erf(d) f = Add(e, o) g = Mul(a, f) m = Mul(g, h) n = Neg(z) y = Add(m, n)",
-        x="float[b, s, 4] a, float[b, s, 4] z",
+        inputs="float[b, s, 4] a, float[b, s, 4] z",
     )
     for node in made.graph.node:
         node.input[:] = [name if old == "z" else old for old in node.input]
@@ -225,21 +224,21 @@ def with_external(place: str, entries: dict[str, str]) -> onnx.ModelProto:
         tensor.external_data.add(key=key, value=value)
     node = helper.make_node("Constant", [], ["w"], value=tensor)
     if place == "initializer":
-        made = model("y = Add(x, w)", x="float[600] x")
+        made = model("y = Add(x, w)", inputs="float[600] x")
         made.graph.initializer.append(tensor)
     elif place == "attribute":
-        made = model("y = Add(x, w)", x="float[600] x")
+        made = model("y = Add(x, w)", inputs="float[600] x")
         made.graph.node.insert(0, node)
     elif place == "branch":
         branch = "() => (float[600] {0}) {{ {0} = Add(x, w) }}"
         made = model(
             f"y = If (c) <then_branch = a {branch.format('p')}, else_branch = b {branch.format('q')}>",
-            x="float[600] x, bool c",
+            inputs="float[600] x, bool c",
         )
         for attribute in made.graph.node[0].attribute:
             attribute.g.initializer.append(tensor)
     else:
-        made = model("y = local.f(x)", x="float[600] x", rest=f"{FUNCTION} f (a) => (b) {{ b = Add(a, w) }}")
+        made = model("y = local.f(x)", inputs="float[600] x", functions=f"{FUNCTION} f (a) => (b) {{ b = Add(a, w) }}")
         made.functions[0].node.insert(0, node)
     return made
 
@@ -345,7 +344,7 @@ def test_killing_the_writer_at_any_moment_leaves_one_whole_model(external: bool,
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     sources = []
     for number in (1, 2):
-        made = model("y = Add(x, w)", x="float[50000] x")
+        made = model("y = Add(x, w)", inputs="float[50000] x")
         made.graph.initializer.append(numpy_helper.from_array(np.full(50_000, number, np.float32), "w"))
         (tmp_path / str(number)).mkdir()
         sources.append(tmp_path / str(number) / "m.onnx")
@@ -382,7 +381,7 @@ for size in (0, 1, 100, 1000, 50_000, 199_999):
 @pytest.mark.parametrize("external", [False, True])
 def test_a_disk_that_fills_up_leaves_the_old_model(external: bool, tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    made = model("y = Add(x, w)", x="float[50000] x")
+    made = model("y = Add(x, w)", inputs="float[50000] x")
     made.graph.initializer.append(numpy_helper.from_array(np.ones(50_000, np.float32), "w"))
     onnx.save(made, tmp_path / "m.onnx", save_as_external_data=external, location="w.bin", size_threshold=0)
     (tmp_path / "out").mkdir()

@@ -66,6 +66,12 @@ def test_rules_golden_models_documents_and_the_command_line_are_in_the_fast_tier
         assert [file for file in FAST if file.name == name], f"{name} has no fast test"
 
 
+def test_recorded_functions_exist() -> None:
+    known = {f"{file.name}::{name}" for file in FILES for name in functions(file)} | {OTHERS}
+    gone = sorted(DURATION.keys() - known)
+    assert 20 * len(gone) < len(DURATION), f"rename or remove in {DURATIONS}, or record them again: {gone}"
+
+
 def test_the_fast_tier_takes_no_longer_than_it_may() -> None:
     marked = {f"{file.name}::{name}": marks for file in FILES for name, marks in functions(file).items()}
     expected = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from functools import partial
 
+import graphs
 import onnx
 import pytest
-from onnx import parser
 
 import ortfuse
 
@@ -18,10 +19,7 @@ LEAST = 0.1
 """Seconds below which a time is mostly noise."""
 
 
-def model(body: str, *, x: str = "float[s] x", y: str = "float[t] y", rest: str = "") -> onnx.ModelProto:
-    return parser.parse_model(
-        f'<ir_version: 10, opset_import: ["": 20, "local": 1]> g ({x}) => ({y}) {{ {body} }} {rest}'
-    )
+model = partial(graphs.proto, inputs="float[s] x", outputs="float[t] y", opset=20, ir_version=10, domains=["local"])
 
 
 def repeated(count: int, step: str, separator: str = " ") -> str:
@@ -37,7 +35,7 @@ def functions(count: int, body: str) -> str:
 
 SHAPES: dict[str, tuple[int, Callable[[int], onnx.ModelProto]]] = {
     "Concat of open sizes": (1000, lambda n: model(
-        f"c = Concat <axis = 0> ({repeated(n, 'x{i}', ', ')}) y = Neg(c)", x=repeated(n, "float[d{i}] x{i}", ", ")
+        f"c = Concat <axis = 0> ({repeated(n, 'x{i}', ', ')}) y = Neg(c)", inputs=repeated(n, "float[d{i}] x{i}", ", ")
     )),
     "a chain of Concats": (120, lambda n: model(
         f"c0 = Neg(x) {repeated(n, 'c{j} = Concat <axis = 0> (c{i}, x)')} y = Neg(c{n})"
@@ -51,7 +49,7 @@ SHAPES: dict[str, tuple[int, Callable[[int], onnx.ModelProto]]] = {
         f" y = Concat <axis = 0> ({repeated(n - 1, 'o{j}', ', ')}, p)"
     )),
     "functions that call each other": (80, lambda n: model(
-        f"y = local.f{n - 1}(x)", rest=functions(n, "t = Neg(a) b = local.f{j}(t)")
+        f"y = local.f{n - 1}(x)", functions=functions(n, "t = Neg(a) b = local.f{j}(t)")
     )),
     "users of one value that are rewritten": (250, lambda n: model(
         "c = Abs(x) " + repeated(n, "s{i} = Shape(c) e{i} = Expand(c, s{i}) r{i} = Exp(e{i})")

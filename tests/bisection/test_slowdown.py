@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import graphs
 import onnx_ir as ir
 import pytest
 from graphs import operators
@@ -34,9 +36,7 @@ def latency(name: str, ms: float, first: float, noise: float) -> Latency:
     return Latency(name, ms, ms, ms, 0.0, speedup, (speedup - noise, speedup + noise), 1.0, 1, 1, 1.0)
 
 
-def model(body: str = "a = Abs(x) b = Exp(a) y = Neg(b)") -> ir.Model:
-    text = f'<ir_version: 9, opset_import: ["": 18]> g (float[2,8] x) => (float[2,8] y) {{ {body} }}'
-    return ir.from_onnx_text(text)
+model = partial(graphs.model, "a = Abs(x) b = Exp(a) y = Neg(b)", "float[2,8] x", "float[2,8] y")
 
 
 @pytest.fixture

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import graphs
 import onnx_ir as ir
 import pytest
 from typer.testing import CliRunner
@@ -18,9 +20,7 @@ MULTI_HEAD = "com.microsoft.MultiHeadAttention"
 SWISH = "s = Sigmoid(x) y = Mul(x, s)"
 
 
-def model(body: str) -> ir.Model:
-    text = f'<ir_version: 10, opset_import: ["": 20]> g (float[b,64] x) => (float[b,64] y) {{ {body} }}'
-    return ir.from_onnx_text(text)
+model = partial(graphs.model, inputs="float[b,64] x", outputs="float[b,64] y", opset=20, ir_version=10)
 
 
 def pinned(body: str | Path, name: str, operator: str, **options: Any) -> tuple[ortfuse.Result, ForcedOutcome]:

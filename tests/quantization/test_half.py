@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import graphs
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -25,11 +26,7 @@ RNG = np.random.default_rng(0)
 def model(
     body: str, x: str = "float[n,4] x", y: str = "float[n,k] y", opset: int = 17, functions: str = "", **constants: Any
 ) -> ir.Model:
-    made = onnx.parser.parse_model(
-        f'<ir_version: 9, opset_import: ["": {opset}, "mine": 1]> g ({x}) => ({y}) {{ {body} }} {functions}'
-    )
-    made.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items())
-    return ir.from_proto(made)
+    return graphs.model(body, x, y, opset=opset, domains=["mine"], functions=functions, constants=constants)
 
 
 def kinds(done: Conversion) -> dict[str, str]:

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import graphs
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
@@ -24,9 +24,7 @@ RNG = np.random.default_rng(0)
 
 
 def model(body: str, x: str = "float[n,4] x", y: str = "float[n,k] y", opset: int = 17, **constants: Any) -> ir.Model:
-    made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> g ({x}) => ({y}) {{ {body} }}')
-    made.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items())
-    return ir.from_proto(made)
+    return graphs.model(body, x, y, opset=opset, domains=[], constants=constants)
 
 
 def islands(done: Conversion) -> set[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import graphs
 import onnx_ir as ir
 import pytest
 
@@ -31,9 +33,7 @@ class Everything:
         return None
 
 
-def model(body: str) -> ir.Model:
-    text = f'<ir_version: 9, opset_import: ["": 20]> g (float[b, 3] x, float[b, 3] y) => (float[b, 3] out) {{ {body} }}'
-    return ir.from_onnx_text(text)
+model = partial(graphs.model, inputs="float[b,3] x, float[b,3] y", outputs="float[b,3] out", opset=20)
 
 
 # The ones whose results depended on the order, and one each of the other families.

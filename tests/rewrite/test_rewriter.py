@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
+import graphs
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -51,10 +53,7 @@ def rule(name: str, pattern: Any, replace: Any, **keywords: Any) -> Rule:
     )
 
 
-def model(body: str, outputs: str = "float[b,3] out") -> ir.Model:
-    return ir.from_onnx_text(
-        f'<ir_version: 9, opset_import: ["": 18]> g (float[b,3] x, float[b,3] y) => ({outputs}) {{ {body} }}'
-    )
+model = partial(graphs.model, inputs="float[b,3] x, float[b,3] y", outputs="float[b,3] out")
 
 
 def run(m: ir.Model, *rules: Rule, target: Any = None, log: Log | None = None) -> list[str]:

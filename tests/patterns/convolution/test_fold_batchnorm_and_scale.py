@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import graphs
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 from graphs import optimised_operators
@@ -21,14 +21,10 @@ IMAGE, SEQUENCE, VOLUME = "float[n,3,6,7] x", "float[n,3,s] x", "float[n,3,4,5,6
 
 def model(body: str, x: str = IMAGE, **given: np.ndarray) -> ir.Model:
     """A model of the text, which may use the weights above; `given` are others."""
-    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g ({x}) => (float[k0] y) {{ {body} }}')
-    proto.graph.output[0].type.tensor_type.ClearField("shape")
-    words = set(body.replace("(", " ").replace(")", " ").replace(",", " ").split())
     numbers = np.random.default_rng(0)
-    for name in sorted(words & {*WEIGHTS, *given}):
-        array = given.get(name, (0.5 + numbers.random(WEIGHTS.get(name, ()))).astype(np.float32))
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return ir.from_proto(proto)
+    weights = {name: (0.5 + numbers.random(WEIGHTS[name])).astype(np.float32) for name in sorted(WEIGHTS)} | given
+    made = graphs.proto(body, x, "float[k0] y", opset=17, ir_version=8, constants=weights)
+    return ir.from_proto(graphs.without_shapes(made))
 
 
 HALF = "h = Constant<value = float {0.5}>()"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import graphs
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 from graphs import optimised_operators
@@ -14,13 +14,10 @@ from ortfuse.verification import verify
 
 def model(body: str, x: str, opset: int = 17) -> ir.Model:
     """A model of the text, with weights w and w1."""
-    text = f'<ir_version: 8, opset_import: ["": {opset}]> g (float[{x}] x) => (float[k0] y) {{ {body} }}'
-    proto = onnx.parser.parse_model(text)
-    proto.graph.output[0].type.tensor_type.ClearField("shape")
-    for name, shape in (("w", (4, 3, 3, 3)), ("w1", (4, 3, 3))):
-        array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return ir.from_proto(proto)
+    shapes = {"w": (4, 3, 3, 3), "w1": (4, 3, 3)}
+    weights = {name: np.random.default_rng(0).standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    made = graphs.proto(body, f"float[{x}] x", "float[k0] y", opset=opset, ir_version=8, constants=weights)
+    return ir.from_proto(graphs.without_shapes(made))
 
 
 def ints(name: str, *numbers: int) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import graphs
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 from graphs import optimised_operators
@@ -11,14 +11,12 @@ from graphs import optimised_operators
 
 def model(body: str, x: str, weights: dict[str, tuple[int, ...]]) -> ir.Model:
     """A model of the text with random weights; c4 is a vector of four numbers."""
-    proto = onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": 17]> g (float[{x}] x) => (float[k0] y) {{ {body} }}'
-    )
-    proto.graph.output[0].type.tensor_type.ClearField("shape")
-    for number, (name, shape) in enumerate({**weights, "c4": (4,)}.items()):
-        array = 0.5 + np.random.default_rng(number).random(shape)
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
-    return ir.from_proto(proto)
+    constants = {
+        name: (0.5 + np.random.default_rng(number).random(shape)).astype(np.float32)
+        for number, (name, shape) in enumerate({**weights, "c4": (4,)}.items())
+    }
+    made = graphs.proto(body, f"float[{x}] x", "float[k0] y", opset=17, ir_version=8, constants=constants)
+    return ir.from_proto(graphs.without_shapes(made))
 
 
 THREE, ONE = {"w": (4, 4, 3, 3), "v": (4, 4, 1, 1)}, {"w": (4, 4, 1, 1), "v": (4, 4, 1, 1)}
