@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,28 +29,28 @@ settings.load_profile("same")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _costs_of_the_processor_of_the_table(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _costs_of_the_processor_of_the_table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What tests expect of costs are the choices by the first of the shipped tables, on whatever machine they run.
 
     What `ortfuse calibrate` measured on that machine does not count.
     """
     first = shipped_tables(default_spec())[0]
     kind, formats = first.processor, first.formats
-    costs.processor_kind, costs.number_formats = lambda: kind, lambda: formats
     file: Path = tmp_path_factory.mktemp("cache") / "calibration.json"
-    measured_costs.calibration_file = lambda: file
-    measured_settings.settings_file = lambda: file.with_name("sessions.json")
-    shipped_costs.cache_clear()
-    measured_costs.costs_here.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(costs, "processor_kind", lambda: kind)
+        patch.setattr(costs, "number_formats", lambda: formats)
+        patch.setattr(measured_costs, "calibration_file", lambda: file)
+        patch.setattr(measured_settings, "settings_file", lambda: file.with_name("sessions.json"))
+        shipped_costs.cache_clear()
+        measured_costs.costs_here.cache_clear()
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_more_rounds_than_asked_for() -> None:
-    """Tests measure as many rounds as they ask for, however the times scatter."""
-    stopping_rule.SECONDS = 0.0
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _no_wait_for_a_runtime_that_hangs() -> None:
-    """No model of a test takes the runtime a minute; one that never ends fails its test in this time."""
-    worker.LIMIT = 60.0
+def _limits_of_time() -> Iterator[None]:
+    """Tests measure as many rounds as they ask for; a model that never ends fails its test in a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stopping_rule, "SECONDS", 0.0)
+        patch.setattr(worker, "LIMIT", 60.0)
+        yield

@@ -31,19 +31,19 @@ CRASHES = """
 @contextmanager
 def runtime_that(when: str, operator: str) -> Iterator[None]:
     """Have the worker die when it loads or runs (`load`, `run`), or `hang` when it runs, a model with this operator."""
+    import pytest  # not in the program of the worker, which this file is too
+
     from ortfuse.runtime import worker
 
-    before = worker.PROGRAM
     worker.WORKER.stop()
-    worker.PROGRAM = Path(__file__)
-    os.environ |= {WHEN: when, OPERATOR: operator}
-    try:
-        yield
-    finally:
-        worker.WORKER.stop()
-        worker.PROGRAM = before
-        for name in (WHEN, OPERATOR):
-            del os.environ[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "PROGRAM", Path(__file__))
+        patch.setenv(WHEN, when)
+        patch.setenv(OPERATOR, operator)
+        try:
+            yield
+        finally:
+            worker.WORKER.stop()
 
 
 def _serve() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
-import onnxruntime
+from graphs import run
 
 from ortfuse.targets import raise_opset
 
@@ -34,15 +34,6 @@ def inputs_of(proto: onnx.ModelProto) -> dict[str, np.ndarray[Any, Any]]:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
         arrays[value.name] = np.asarray(random.standard_normal(shape) * 3).astype(dtype)
     return arrays
-
-
-def run(proto: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, inputs))
 
 
 def raised_is_the_same(text: str, opset: int) -> ir.Model:

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from raising import inputs_of, model_text, raised_is_the_same, read, run
+from graphs import run
+from raising import inputs_of, model_text, raised_is_the_same, read
 
 from ortfuse.errors import TargetError
 from ortfuse.targets import raise_opset

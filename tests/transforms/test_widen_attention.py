@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from example_targets import without_quirks
 from graphs import operators
 from onnx import helper, numpy_helper
 from small_models import context_of, execute
@@ -15,7 +16,6 @@ from small_models import context_of, execute
 import ortfuse
 from ortfuse.analysis.facts import Facts
 from ortfuse.io.interop import enter
-from ortfuse.targets import Target
 from ortfuse.transforms import Context, WidenAttention
 
 LOWEST = float(np.finfo(np.float32).min)
@@ -136,9 +136,7 @@ def test_a_softmax_of_classes_and_attention_of_float32_stay() -> None:
 
 def test_a_target_with_kernels_for_half_precision_keeps_it() -> None:
     model = enter(attention("none"))[0]
-    target = Target()
-    target.quirks = frozenset()
-    assert WidenAttention().run(Context(model, Facts(model), target)) == 0
+    assert WidenAttention().run(Context(model, Facts(model), without_quirks())) == 0
 
 
 def test_weights_that_are_an_output_keep_their_type() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,10 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from example_targets import without_quirks
 
 import ortfuse
 from ortfuse.analysis.facts import Facts
-from ortfuse.targets import Target
 from ortfuse.targets.cpu.blocked_layout import unless_blocked
 from ortfuse.verification import verify
 
@@ -98,9 +97,7 @@ def test_the_convolution_must_fill_the_blocks(group: int, channels: str, dtype: 
 
 
 def test_other_providers_have_no_blocks() -> None:
-    target = copy.copy(Target())
-    target.quirks = frozenset()
-    result = ortfuse.optimize(residual("z = Neg(x)"), passes="fuse.fused_convolution", target=target)
+    result = ortfuse.optimize(residual("z = Neg(x)"), passes="fuse.fused_convolution", target=without_quirks())
     assert "FusedConv" in [node.op_type for node in result.model.graph]
 
 
