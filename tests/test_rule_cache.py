@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,11 +17,13 @@ pytest_plugins = ("pytester",)
 FILES = {
     "engine/__init__.py": "HOMES = ['engine.api']",
     "engine/api.py": "",
-    "engine/proof.py": "from engine.facts import shapes\nPROGRAM = here / 'child.py'\n",
+    "engine/proof.py": "from engine import targets\nfrom engine.facts import shapes\nPROGRAM = here / 'child.py'\n",
     "engine/child.py": "",
     "engine/facts/__init__.py": "",
     "engine/facts/shapes.py": "def f():\n    import_module('engine.lazy')\n",
     "engine/facts/table.json": "{}",
+    "engine/targets/__init__.py": "found = import_module(f'engine.targets.{name}')",
+    "engine/targets/cpu.py": "",
     "engine/lazy.py": "if TYPE_CHECKING:\n    from engine.cli import app\n",
     "engine/cli.py": "",
     "rules/__init__.py": "",
@@ -55,7 +59,7 @@ def key(tree: Path, rule: str = "conv.fused", **surroundings: str) -> str | None
     "changed",
     [
         "engine/__init__.py", "engine/proof.py", "engine/child.py", "engine/facts/__init__.py", "engine/facts/shapes.py",
-        "engine/facts/table.json", "engine/lazy.py", "rules/__init__.py", "rules/_shared.py", "rules/conv.py",
+        "engine/facts/table.json", "engine/lazy.py", "engine/targets/cpu.py", "rules/__init__.py", "rules/_shared.py", "rules/conv.py",
         "tests/test_catalogue.py", "tests/helpers/helper.py",
     ],
 )  # fmt: skip
@@ -87,6 +91,22 @@ def test_rules_of_the_catalogue_depend_on_the_engine_and_not_on_reports() -> Non
     folders = {name.split(".")[1] for name in reached if name.startswith("ortfuse.")}
     assert {"ir", "analysis", "rewrite", "targets", "runtime"} <= folders
     assert not folders & {"cli", "report", "tuning", "testing"}
+
+
+@pytest.mark.slow
+def test_no_module_that_a_rule_test_loads_is_left_out() -> None:
+    program = (
+        "import sys; from ortfuse.pipeline import load_catalogue; from ortfuse.verification.rule_tests import prove;"
+        "rule = next(rule for rule in load_catalogue([]).rules() if rule.name == 'clip.relu_of_relu');"
+        "assert prove(rule, pairs=0, most_nodes=50).proved;"
+        "print(*(name for name in sys.modules if name.startswith('ortfuse')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    keys = RuleKeys.of_the_catalogue()
+    sources = keys._sources
+    rules = {sources.module(file) for file in keys._files.values()}
+    reached = sources.closure(sources.module(Path(__file__).parent / "patterns/test_catalogue.py"), *rules)
+    assert {name for name in done.stdout.split() if name in sources.files} <= reached
 
 
 # Runs of pytest

@@ -12,6 +12,7 @@ _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t].*\n|\n)+", re.MULTILINE)
 _FROM = re.compile(r"^[ \t]*from\s+(\.*[\w.]*)\s+import\s+(\([^)]*\)|[^\n#]*)", re.MULTILINE)
 _IMPORT = re.compile(r"^[ \t]*import\s+([^\n#]*)", re.MULTILINE)
 _QUOTED = re.compile(r"""["']([A-Za-z_]\w*(?:\.\w+)+)(?::\w+)?["']""")
+_BEGUN = re.compile(r"""["']([A-Za-z_]\w*(?:\.\w+)+)\.\{""")
 _PROGRAM = re.compile(r"""["'](\w+)\.py["']""")
 _DOTTED = re.compile(r"[\w.]+")
 _NAME = re.compile(r"\w+")
@@ -22,7 +23,7 @@ class Sources:
     """The modules below some folders, with what each of them may import.
 
     An import counts wherever it stands, also in a function; so does the quoted name of a module, or of a program in the same
-    folder. Imports for the type checker alone do not count. A data file counts for the modules of its folder and of those above it.
+    folder. A quoted name whose end is computed stands for all modules that begin so. Imports for the type checker alone do not count. A data file counts for the modules of its folder and of those above it.
 
     Args:
         roots: Folders by the name of the package that they are; by `""` a folder of modules that no package holds.
@@ -67,6 +68,8 @@ class Sources:
             named |= {full, *(f"{full}.{one}" for one in _NAME.findall(names))}
         if name not in self._lazy:
             named |= {*_QUOTED.findall(text)}
+            for begun in _BEGUN.findall(text):
+                named |= {module for module in self.files if module.startswith(f"{begun}.")}
         package = name if is_package else name.rpartition(".")[0]
         named |= {f"{package}.{program}" for program in _PROGRAM.findall(text)}
         return frozenset(module for dotted in named for module in self._along(dotted)) - {name}
