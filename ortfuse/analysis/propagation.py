@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.declared_shapes import bounded_sizes, declared_shape, names_of_sizes
 from ortfuse.analysis.equal_sizes import with_sizes
-from ortfuse.analysis.transfer.evaluate import EVALUATED, evaluate
+from ortfuse.analysis.transfer.evaluate import EVALUATIONS, evaluate
 from ortfuse.analysis.transfer.fact import NOTHING, UNKNOWN, Element, Elements, Fact, fact_of_tensor, static_size
 from ortfuse.analysis.transfer.fallback import infer
 from ortfuse.analysis.transfer.op import TRANSFERS, Op, UnknownError
@@ -150,7 +150,7 @@ class Analysis:
                 found = apply(op)
                 if isinstance(found, Fact):
                     found = (found,)
-                return evaluate(op, found) if op_type in EVALUATED and not domain else found
+                return evaluate(op, found) if (domain, op_type) in EVALUATIONS else found
             except _NOT_KNOWN:
                 pass
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import reduce
 
@@ -17,10 +18,12 @@ from ortfuse.analysis.ranges.vector_norms import broadcast_norm, magnitude_of, n
 from ortfuse.analysis.transfer import symbolic_elements as el
 from ortfuse.analysis.transfer.broadcasting import broadcast_shapes
 from ortfuse.analysis.transfer.elementwise_shapes import binary_shape, unknown_element, variadic_shape
+from ortfuse.analysis.transfer.evaluate import arithmetic, evaluates
 from ortfuse.analysis.transfer.fact import INTEGERS, Fact
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, transfer
 
 transfer("Add")(binary_shape(el.add))
+evaluates("Add")(arithmetic(np.add))
 
 
 @ranges("Add", "Sum", by_element=True)
@@ -46,6 +49,7 @@ def add_norm(op: Asking) -> float | None:
 
 
 transfer("Sub")(binary_shape(el.subtract))
+evaluates("Sub")(arithmetic(np.subtract))
 
 
 @ranges("Sub", by_element=True)
@@ -63,6 +67,7 @@ def subtract_bounds(op: Asking) -> Ends:
 
 
 transfer("Mul")(binary_shape(el.multiply))
+evaluates("Mul")(arithmetic(np.multiply))
 
 
 @ranges("Mul", by_element=True)
@@ -107,6 +112,20 @@ _divide_floats = binary_shape(el.divide_float)
 def divide(op: Op) -> Fact | tuple[Fact, ...]:
     """Division; of integers it rounds towards zero."""
     return _divide_integers(op) if op.dtype(0) in INTEGERS else _divide_floats(op)
+
+
+def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    if a.dtype.kind == "f":
+        return np.asarray(np.divide(a, b))
+    if (b == 0).any():
+        return None
+    if a.dtype.kind == "i" and ((a == np.iinfo(a.dtype).min) & (b == -1)).any():
+        return None  # the processor stops there
+    down = a // b
+    return np.asarray(down + ((down < 0) & (down * b != a)), dtype=a.dtype)  # towards zero
+
+
+evaluates("Div")(arithmetic(_divide))
 
 
 @ranges("Div", by_element=True)
@@ -207,7 +226,12 @@ def power_range(op: Asking) -> Range | None:
     return _square_range(op) if exponent == one_of(2) and op.result_dtype.is_floating_point() else None
 
 
+def _variadic(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda *arrays: reduce(function, arrays)
+
+
 transfer("Max")(variadic_shape(el.largest))
+evaluates("Max")(arithmetic(_variadic(np.maximum)))
 
 
 @ranges("Max", "Min", by_element=True)
@@ -224,7 +248,10 @@ def extreme_range(op: Asking) -> Range | None:
 
 
 transfer("Min")(variadic_shape(el.smallest))
+evaluates("Min")(arithmetic(_variadic(np.minimum)))
+
 transfer("Sum")(variadic_shape(el.total))
+evaluates("Sum")(arithmetic(_variadic(np.add)))
 
 
 @cost("Sum", "Mean")

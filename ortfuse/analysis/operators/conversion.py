@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, nothing
@@ -13,6 +14,7 @@ from ortfuse.analysis.ranges.range import Range, one_of, stored
 from ortfuse.analysis.ranges.symbolic_bounds import Ends, bounds, bounds_of, is_wide
 from ortfuse.analysis.ranges.vector_norms import norm_of, norms
 from ortfuse.analysis.transfer import symbolic_elements as el
+from ortfuse.analysis.transfer.evaluate import Arrays, Computed, evaluates
 from ortfuse.analysis.transfer.fact import FLOATS, INTEGERS, Fact
 from ortfuse.analysis.transfer.op import Op, UnknownError, transfer
 from ortfuse.ir.dims import DimLike
@@ -39,6 +41,30 @@ _WIDE = (ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.U
 
 _ROUNDED_TWICE = {(source, ir.DataType.BFLOAT16) for source in _WIDE} | {(ir.DataType.DOUBLE, ir.DataType.FLOAT16)}
 """Conversions that runtimes make through float32, which may round differently from a direct conversion."""
+
+
+_CONVERTED = {*INTEGERS, *FLOATS, ir.DataType.FLOAT16}
+"""The types whose conversion is the same everywhere; that of narrower ones is not, as for zeros below zero."""
+
+
+@evaluates("Cast", "CastLike")
+def cast_arrays(op: Op, arrays: Arrays, results: tuple[Fact, ...]) -> Computed:
+    """The converted elements, if every machine converts them alike."""
+    return [_cast(arrays[0], op.dtype(), results[0].dtype)]
+
+
+def _cast(array: np.ndarray, source: ir.DataType | None, dtype: ir.DataType | None) -> np.ndarray | None:
+    if not {source, dtype} <= _CONVERTED or dtype is None:
+        return None
+    target = dtype.numpy()
+    if source == ir.DataType.DOUBLE and dtype == ir.DataType.FLOAT16:
+        return None  # runtimes convert float64 to float16 through float32, which rounds twice
+    if array.dtype.kind == "f" and dtype in INTEGERS and dtype != ir.DataType.BOOL:
+        limits = np.iinfo(target)
+        inside = np.isfinite(array) & (array > float(limits.min)) & (array < float(limits.max))
+        if not inside.all():
+            return None  # the result of an out-of-range conversion depends on the machine
+    return array.astype(target)
 
 
 @ranges("Cast", "CastLike", by_element=True)

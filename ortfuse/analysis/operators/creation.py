@@ -13,6 +13,7 @@ from ortfuse.analysis.operators.reshaping import rank_of_target
 from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
 from ortfuse.analysis.ranges.range import Range, between, of_array, one_of
 from ortfuse.analysis.ranges.symbolic_bounds import Ends, bounds, bounds_of, demand_wide
+from ortfuse.analysis.transfer.evaluate import Arrays, moves_elements
 from ortfuse.analysis.transfer.fact import (
     INTEGERS,
     MAX_ELEMENTS,
@@ -22,6 +23,7 @@ from ortfuse.analysis.transfer.fact import (
     Quotient,
     Shape,
     fact_of_tensor,
+    static_shape,
     static_size,
 )
 from ortfuse.analysis.transfer.op import Op, UnknownError, transfer
@@ -74,6 +76,14 @@ def _filled(fill: ir.TensorProtocol | None, dtype: ir.DataType, shape: Shape) ->
     if size is None or size > MAX_ELEMENTS or dtype not in INTEGERS:
         return None
     return (0 if fill is None else int(fill.numpy().reshape(-1)[0]),) * size
+
+
+@moves_elements("ConstantOfShape")
+def constant_of_shape_arrays(op: Op, arrays: Arrays, results: tuple[Fact, ...]) -> Arrays:
+    """One number everywhere."""
+    fill = op.attribute("value")
+    value = np.zeros(1, dtype=np.float32) if fill is None else fill.numpy().reshape(-1)
+    return [np.full(static_shape(results[0].shape) or (), value[0], dtype=value.dtype)]
 
 
 @ranges("ConstantOfShape")

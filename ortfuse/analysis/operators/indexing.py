@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, nothing, per_operand
@@ -10,6 +11,7 @@ from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
 from ortfuse.analysis.ranges.range import Range, union
 from ortfuse.analysis.ranges.vector_norms import NormOf, norm_of, norm_question, norms, result_size_along, size_along
 from ortfuse.analysis.transfer.elementwise_shapes import same_shape
+from ortfuse.analysis.transfer.evaluate import Arrays, moves_elements
 from ortfuse.analysis.transfer.fact import UNKNOWN, Elements, Fact, Shape
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, transfer
 from ortfuse.analysis.transfer.slices import positions, slice_length
@@ -50,6 +52,12 @@ def _gathers_whole_rows(op: Asking) -> bool:
 
 
 periods("Gather")(if_last_axis_is_kept(_gathers_whole_rows))
+
+
+@moves_elements("Gather")
+def gather_arrays(op: Op, arrays: Arrays, results: tuple[Fact, ...]) -> Arrays:
+    """The elements at the indices."""
+    return [np.take(arrays[0], arrays[1], axis=op.attr_int("axis", 0))]
 
 
 @transfer("GatherElements")
@@ -188,6 +196,26 @@ def _sliced(
         return None
     found = positions(len(elements), start, end, step)
     return None if found is None else tuple([elements[position] for position in found])
+
+
+@moves_elements("Slice")
+def slice_arrays(op: Op, arrays: Arrays, results: tuple[Fact, ...]) -> Arrays:
+    """The elements of the slice."""
+    if op.version < 10:
+        starts, ends, axes = op.attr_ints("starts") or (), op.attr_ints("ends") or (), op.attr_ints("axes")
+        steps: tuple[int, ...] = (1,) * len(starts)
+    else:
+        starts, ends = op.constants(1), op.constants(2)
+        axes = op.constants(3) if op.has(3) else None
+        steps = op.constants(4) if op.has(4) else (1,) * len(starts)
+    array = arrays[0]
+    index = [slice(None)] * array.ndim
+    for axis, start, end, step in zip(range(len(starts)) if axes is None else axes, starts, ends, steps, strict=True):
+        found = positions(array.shape[axis], start, end, step)
+        if found is None:
+            raise UnknownError
+        index[axis] = slice(found.start, None if found.stop < 0 else found.stop, step)
+    return [array[tuple(index)]]
 
 
 @columns("Slice")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ortfuse.analysis.ranges.periodicity import in_pairs, operand_repeats, periods
 from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
 from ortfuse.analysis.ranges.range import Range, one_of, union
 from ortfuse.analysis.ranges.vector_norms import norm_of, norm_question, norms
 from ortfuse.analysis.transfer.elementwise_shapes import same_shape
+from ortfuse.analysis.transfer.evaluate import Arrays, moves_elements
 from ortfuse.analysis.transfer.fact import MAX_ELEMENTS, UNKNOWN, Element, Elements, Fact, Shape, static_size
-from ortfuse.analysis.transfer.op import Op, normalize_axes, normalize_axis, transfer
+from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, normalize_axis, transfer
 from ortfuse.ir.dims import Dim, DimLike, ceil_div, exact_div, is_nonzero, is_positive, total
 
 
@@ -60,6 +63,12 @@ def _joined(facts: list[Fact], size: DimLike) -> Elements | None:
         elements = fact.elements()
         joined += elements if elements is not None else (None,) * (static_size(fact.shape) or 0)
     return tuple(joined)
+
+
+@moves_elements("Concat")
+def concat_arrays(op: Op, arrays: Arrays, results: tuple[Fact, ...]) -> Arrays:
+    """The elements of all operands."""
+    return [np.concatenate(arrays, axis=op.attr_int("axis", 1))]
 
 
 @ranges("Concat", by_element=True)
@@ -133,6 +142,16 @@ def _split_sizes(op: Op, dim: DimLike) -> list[DimLike]:
         return [dim if count == 1 else exact_div(dim, count) or UNKNOWN] * count
     size = ceil_div(dim, count)
     return [size] * (count - 1) + [dim - size * (count - 1)]
+
+
+@moves_elements("Split")
+def split_arrays(op: Op, arrays: Arrays, results: tuple[Fact, ...]) -> Arrays:
+    """The elements of each part."""
+    axis = op.attr_int("axis", 0)
+    sizes = [fact.shape[axis] if fact.shape is not None else None for fact in results]
+    if not all(isinstance(size, int) for size in sizes):
+        raise UnknownError
+    return np.split(arrays[0], np.cumsum(np.array(sizes, dtype=np.int64))[:-1], axis=axis)
 
 
 @transfer("Pad")

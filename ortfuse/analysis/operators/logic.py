@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from itertools import product
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.ranges.queries import Asking, ranges
@@ -15,11 +16,13 @@ from ortfuse.analysis.ranges.vector_norms import broadcast_norm, norms
 from ortfuse.analysis.transfer import symbolic_elements as el
 from ortfuse.analysis.transfer.broadcasting import broadcast_all, map_elements
 from ortfuse.analysis.transfer.elementwise_shapes import binary_shape, unary_shape
+from ortfuse.analysis.transfer.evaluate import arithmetic, evaluates
 from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.op import Op, transfer
 from ortfuse.ir.dims import at_most
 
 transfer("Not")(unary_shape(el.logical_not))
+evaluates("Not")(arithmetic(np.logical_not))
 
 
 @ranges("Not", by_element=True)
@@ -32,6 +35,9 @@ def not_range(op: Asking) -> Range | None:
 def truths(op: Op) -> Fact:
     """A truth value for each element."""
     return Fact(ir.DataType.BOOL, op.shape())
+
+
+evaluates("IsNaN")(arithmetic(np.isnan))
 
 
 @ranges("IsNaN", by_element=True)
@@ -47,17 +53,18 @@ def is_inf_range(op: Asking) -> Range | None:
     return one_of(0) if -math.inf < found.low and found.high < math.inf else None
 
 
-for _op_type, _function in {
-    "Equal": el.equal,
-    "Less": el.less,
-    "LessOrEqual": el.less_or_equal,
-    "Greater": el.greater,
-    "GreaterOrEqual": el.greater_or_equal,
-    "And": el.logical_and,
-    "Or": el.logical_or,
-    "Xor": el.logical_xor,
+for _op_type, (_element, _array) in {
+    "Equal": (el.equal, np.equal),
+    "Less": (el.less, np.less),
+    "LessOrEqual": (el.less_or_equal, np.less_equal),
+    "Greater": (el.greater, np.greater),
+    "GreaterOrEqual": (el.greater_or_equal, np.greater_equal),
+    "And": (el.logical_and, np.logical_and),
+    "Or": (el.logical_or, np.logical_or),
+    "Xor": (el.logical_xor, np.logical_xor),
 }.items():
-    transfer(_op_type)(binary_shape(_function, dtype=ir.DataType.BOOL))
+    transfer(_op_type)(binary_shape(_element, dtype=ir.DataType.BOOL))
+    evaluates(_op_type)(arithmetic(_array))
 
 
 @transfer("Where")
@@ -69,6 +76,16 @@ def where(op: Op) -> Fact:
     if facts[1].elements() is not None or facts[2].elements() is not None:
         found = map_elements(el.select, facts, shape)
     return Fact(facts[1].dtype or facts[2].dtype, shape, found)
+
+
+def _where(condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    chosen = np.where(condition, a, b)
+    if chosen.dtype.kind == "f" and (np.signbit(chosen) & (chosen == 0)).any():
+        return None  # the runtime adds 0 to what it chooses, which makes 0 of -0
+    return chosen
+
+
+evaluates("Where")(arithmetic(_where))
 
 
 @ranges("Where", by_element=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.ranges.periodicity import if_last_axis_is_kept, in_pairs, keeps_size, operand_repeats, periods
@@ -20,7 +21,8 @@ from ortfuse.analysis.ranges.vector_norms import (
     size_along,
 )
 from ortfuse.analysis.transfer.broadcasting import broadcast_shapes, map_elements
-from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
+from ortfuse.analysis.transfer.evaluate import Arrays, moves_elements
+from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape, static_shape
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, normalize_axis, transfer
 from ortfuse.ir.dims import (
     Dim,
@@ -132,6 +134,12 @@ def _solve_single(data: Shape, target: tuple[DimLike | None, ...], dims: list[Di
         dims[position] = found
 
 
+@moves_elements("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape_arrays(op: Op, arrays: Arrays, results: tuple[Fact, ...]) -> Arrays:
+    """The elements in the shape of the result."""
+    return [arrays[0].reshape(static_shape(results[0].shape) or ())]
+
+
 @transfer("Flatten")
 def flatten(op: Op) -> Fact:
     """A matrix: the product of the dimensions before `axis` by the product of the others."""
@@ -191,6 +199,12 @@ def transpose(op: Op) -> Fact:
         raise UnknownError
     elements = data.elements() if len(perm) < 2 else None
     return Fact(data.dtype, tuple([data.shape[axis] for axis in perm]), elements)
+
+
+@moves_elements("Transpose")
+def transpose_arrays(op: Op, arrays: Arrays, results: tuple[Fact, ...]) -> Arrays:
+    """The elements with permuted axes."""
+    return [np.transpose(arrays[0], op.attr_ints("perm"))]
 
 
 @columns("Transpose")
@@ -260,6 +274,12 @@ def repeated_norm(op: Asking) -> float | None:
     return broadcast_norm(op, 0) if op.node.op_type == "Expand" or size_along(op, 0) == result_size_along(op) else None
 
 
+@moves_elements("Expand")
+def expand_arrays(op: Op, arrays: Arrays, results: tuple[Fact, ...]) -> Arrays:
+    """The elements, repeated along axes of size 1."""
+    return [np.broadcast_to(arrays[0], static_shape(results[0].shape) or ())]
+
+
 @transfer("Tile")
 def tile(op: Op) -> Fact:
     """Repeat along each axis."""
@@ -284,6 +304,12 @@ def tile_period(op: Asking) -> bool:
 def _is_even(op: Asking) -> bool:
     size = op.known_shape(0)[-1]
     return isinstance(size, int) and size % 2 == 0
+
+
+@moves_elements("Tile")
+def tile_arrays(op: Op, arrays: Arrays, results: tuple[Fact, ...]) -> Arrays:
+    """The elements, repeated."""
+    return [np.tile(arrays[0], arrays[1])]
 
 
 @transfer("SpaceToDepth", "DepthToSpace")

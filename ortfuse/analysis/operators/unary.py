@@ -24,11 +24,14 @@ from ortfuse.analysis.ranges.range import Number, Range, one_of, stored, union
 from ortfuse.analysis.ranges.vector_norms import norm_of, norms
 from ortfuse.analysis.transfer import symbolic_elements as el
 from ortfuse.analysis.transfer.elementwise_shapes import same_shape, unary_shape
+from ortfuse.analysis.transfer.evaluate import arithmetic, evaluates
 from ortfuse.analysis.transfer.fact import Fact, element_of_float
 from ortfuse.analysis.transfer.op import Op, transfer
 from ortfuse.ir.traits import MICROSOFT
 
 transfer("Neg")(unary_shape(el.negate))
+evaluates("Neg")(arithmetic(np.negative))
+
 ranges("Neg", by_element=True)(monotone(operator.neg))
 
 
@@ -39,6 +42,7 @@ def unary_norm(op: Asking) -> float | None:
 
 
 transfer("Abs")(unary_shape(el.absolute))
+evaluates("Abs")(arithmetic(np.abs))
 
 
 @ranges("Abs", by_element=True)
@@ -50,8 +54,12 @@ def abs_range(op: Asking) -> Range | None:
 
 
 transfer("Floor")(unary_shape(el.floor))
+evaluates("Floor")(arithmetic(np.floor))
+
 ranges("Floor", by_element=True)(monotone(finitely(math.floor)))
 transfer("Ceil")(unary_shape(el.ceil))
+evaluates("Ceil")(arithmetic(np.ceil))
+
 ranges("Ceil", by_element=True)(monotone(finitely(math.ceil)))
 transfer("Round")(unary_shape(el.round_even))
 ranges("Round", by_element=True)(monotone(finitely(round)))
@@ -118,6 +126,9 @@ def sign_range(op: Asking) -> Range | None:
     if op.result_dtype.is_floating_point():
         return Range(frozenset((-1.0, 0.0, 1.0)), None, nan=op.range_or_anything(0).nan)
     return one_of(-1, 0, 1) if op.range(0).low < 0 else one_of(0, 1)
+
+
+evaluates("Sqrt")(arithmetic(np.sqrt))
 
 
 @ranges("Sqrt", by_element=True)
