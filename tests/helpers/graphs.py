@@ -79,11 +79,10 @@ def without_shapes(made: onnx.ModelProto) -> onnx.ModelProto:
 
 def operators(made: Model | ortfuse.Result | Path, *, nested: bool = True) -> list[str]:
     """The operators of the main graph in order; unless not `nested`, then those of the graphs in it and of functions."""
-    if isinstance(made, ortfuse.Result):
-        made = made.model
-    if isinstance(made, Path):
-        made = onnx.load(made, load_external_data=False)
-    read = ir.from_proto(made) if isinstance(made, onnx.ModelProto) else made
+    source: Any = made.model if isinstance(made, ortfuse.Result) else made
+    if isinstance(source, Path):
+        source = onnx.load(source, load_external_data=False)
+    read: ir.Model = ir.from_proto(source) if isinstance(source, onnx.ModelProto) else source
     graphs = [scope.graph for scope in scopes(read)] if nested else [read.graph]
     return [node.op_type for graph in graphs for node in graph]
 
