@@ -96,7 +96,7 @@ class Options:
     )  # fmt: skip
     target: TargetLike | None = option(
         None, kinds.TARGET,
-        "Target to optimise for: a short name (cpu), an execution provider of the installed runtime, the folder of a "
+        "Target that runs the model: a short name (cpu), an execution provider of the installed runtime, the folder of a "
         "target, or the kernel table (.json) of another build. By default the installed runtime on the CPU.",
         commands="optimize substitute verify bisect explain inspect bench", group="rewriting", example='"cpu"',
         more="In files, the path of a folder ends with a slash.",

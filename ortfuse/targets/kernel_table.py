@@ -29,7 +29,7 @@ from ortfuse.io.small_files import from_json, read_text
 from ortfuse.targets.costs import CostTable
 from ortfuse.targets.kernel_constraints import Limit
 from ortfuse.targets.known_bugs import KnownBug, Quirk
-from ortfuse.targets.registry import default_spec
+from ortfuse.targets.registry import default_spec, known_targets
 from ortfuse.targets.stated_constraints import StatedLimit
 
 FORMAT = 1
@@ -139,9 +139,11 @@ class KernelTable:
                 kernels[definition.domain, definition.name].append(_kernel(definition))
         if provider not in providers:
             known = ", ".join(sorted(providers))
+            names = ", ".join(spec.name for spec in known_targets())
             raise TargetError(
                 f"onnxruntime {onnxruntime.__version__} has no kernels for {provider!r}; it has {known}. "
-                "Install the build that has it, or load a table written by Target.to_table on a machine that does."
+                f"Targets with a folder: {names}. Install the build that has it, or load a table written by Target.to_table on a "
+                "machine that does."
             )
         schemas = defaultdict(list)
         for schema in runtime.get_all_operator_schema():

@@ -66,6 +66,7 @@ class TargetSpec:
         machines: The machines (`platform.machine()`) to which a known bug is bound; a bug that is not named is on all.
         half_in_float32: Whether an operator without a float16 kernel is executed in float32, between Casts.
         fast_transpose_axes: The most axes that the Transpose kernel moves at full speed; `None` if that is not known.
+        slow_denormals: Whether numbers below the smallest normal one take the processor many times as long.
         blocked_layout: The layout of images in blocks of channels; `None` if there is none.
         runs_on: The providers of a session that executes models for the target, the first one first. Another target's provider
             can stand in where this one is not installed. Empty if models cannot be executed here.
@@ -84,6 +85,7 @@ class TargetSpec:
     machines: Mapping[KnownBug, frozenset[str]] = field(default_factory=dict)
     half_in_float32: bool = False
     fast_transpose_axes: int | None = None
+    slow_denormals: bool = False
     blocked_layout: BlockedLayout | None = None
     runs_on: tuple[str, ...] = ()
     session_settings: Mapping[str, Any] = field(default_factory=dict)

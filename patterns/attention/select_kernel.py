@@ -13,6 +13,8 @@ from ortfuse.rewrite.pattern import attr, ms, op, var
 
 from .._rule_test_inputs import KERNEL, NEVER_EMPTY
 
+TARGETS = ("cpu",)
+
 query, key, value = (var(name, "_ _ _") for name in ("query", "key", "value"))
 # As many key heads as query heads, and a scale that the other operator does not treat as "use the default"
 heads = attr("heads", lambda number, facts: number is not None, "given")

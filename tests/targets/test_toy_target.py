@@ -123,6 +123,7 @@ def test_optimize_verifies_measures_and_explains_on_a_toy(folder: Path, tmp_path
     assert operators(found.model) == ["Div", "LpNormalization"]
     assert found.verdict is not None and found.verdict.ok
     assert found.latencies
+    assert found.session.values() == {"session.set_denormal_as_zero": "0"}
     assert found.explanation is not None
     assert [fused.rule for fused in found.explanation.fused] == ["toy.reciprocal_to_div"]
     assert "lpnorm.decompose_lpnorm is for the target cpu, and not for toy" in "\n".join(found.forced[0].lines())

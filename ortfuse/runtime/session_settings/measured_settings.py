@@ -19,8 +19,8 @@ import onnx_ir as ir
 import platformdirs
 
 from ortfuse.ir import walk
+from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.session_settings.config import Setting, from_file
-from ortfuse.targets import default_spec
 from ortfuse.targets.measured_costs import machine_key
 from ortfuse.targets.measurement_file import keep, kept
 
@@ -40,7 +40,7 @@ def structure(model: ir.Model) -> str:
 def remember(model: ir.Model, threads: int, settings: Sequence[Setting], file: Path | None = None) -> bool:
     """Keep what was measured to be worth setting, which may be nothing; returns whether the file could be written."""
     content = {"threads": threads, "settings": [setting.to_dict() for setting in settings]}
-    key = f"{structure(model)} {machine_key(_runtime(), default_spec().provider)}{threads} threads"
+    key = f"{structure(model)} {machine_key(_runtime(), execution_target().provider)}{threads} threads"
     return keep(file or settings_file(), {key: content})
 
 
@@ -51,7 +51,7 @@ def remembered(model: ir.Model, file: Path | None = None) -> tuple[Setting, ...]
     found = {key: one for key, one in known.items() if key.startswith(start)}
     if not found:
         return ()
-    here = f"{start}{machine_key(_runtime(), default_spec().provider)}"
+    here = f"{start}{machine_key(_runtime(), execution_target().provider)}"
     rows = [
         (one, settings) for key, one in found.items() if key.startswith(here) and (settings := _read(one)) is not None
     ]

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ortfuse.errors import ModelFileError, VerificationError
 from ortfuse.io.files import metadata
+from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.session import shortened
 from ortfuse.runtime.session_program import configure
 from ortfuse.runtime.session_settings.config import SessionConfig
 from ortfuse.runtime.session_settings.storage import config_beside, config_of
-from ortfuse.targets import default_spec, libraries
+from ortfuse.targets import libraries
 from ortfuse.targets.processor import demand_threads, granted_processors
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def session(
         options.intra_op_num_threads = granted
     for name in (THREADS, "inter_op_num_threads"):
         demand_threads(getattr(options, name), name)
-    arguments = {"providers": [*default_spec().session_providers()], **configure(options, found.values())}
+    arguments = {"providers": [*execution_target().session_providers()], **configure(options, found.values())}
     try:
         return onnxruntime.InferenceSession(os.fspath(path), options, **arguments)
     except Exception as error:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.session_settings.config import SessionConfig, Setting
 from ortfuse.runtime.session_settings.denormals import first_that_sees, sources
 from ortfuse.runtime.session_settings.measured_settings import remembered
+from ortfuse.targets import default_spec
 
 DENORMALS = "session.set_denormal_as_zero"
 """The entry that has numbers below the smallest normal one taken as zero."""
@@ -21,13 +23,22 @@ def recommended(model: ir.Model) -> SessionConfig:
     Derived settings change no result by more than 1.2e-38; measured ones (`ortfuse calibrate --session`) changed none
     beyond rounding. The number of threads depends on the machine alone: `ortfuse.session` chooses it where it runs.
     """
-    return with_runtime((*derived(model), *remembered(model)))
+    return with_runtime((*_declared(), *derived(model), *remembered(model)))
 
 
 def derived(model: ir.Model) -> SessionConfig:
     """The settings that follow from the model without measuring."""
-    found = _denormals(model)
+    found = _denormals(model) if execution_target().slow_denormals else None
     return with_runtime(() if found is None else (found,))
+
+
+def _declared() -> Iterator[Setting]:
+    """The settings that the target declares for each session, where they are not those of the default target."""
+    spec = execution_target()
+    if spec.session_providers() != default_spec().session_providers():
+        yield Setting("providers", spec.session_providers(), f"models for the target {spec.name} run on them")
+    for name, value in spec.session_settings.items():
+        yield Setting(name, value, f"the target {spec.name} declares it")
 
 
 def with_runtime(settings: Sequence[Setting]) -> SessionConfig:

@@ -23,6 +23,7 @@ TARGET = TargetSpec(
     machines={Quirk.TURNS_SIGNED_PAIRS: frozenset({"x86_64", "amd64", "x86", "i686"})},
     half_in_float32=True,
     fast_transpose_axes=4,
+    slow_denormals=True,
     blocked_layout=blocked_layout,
     runs_on=(PROVIDER,),
     tuned_settings=TUNED_SETTINGS,
