@@ -25,6 +25,7 @@ from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport
 from ortfuse.runtime.inputs.files import notes_of
 from ortfuse.runtime.load_check import Loading
+from ortfuse.serialization import Record, entry
 from ortfuse.targets import Target, installed
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class QuantizeOptions(PipelineOptions, total=False):
 
 
 @dataclass(frozen=True)
-class Quantized:
+class Quantized(Record):
     """A model under a bound, with all that was found out on the way.
 
     Attributes:
@@ -73,9 +74,9 @@ class Quantized:
         written: The file that the model was written to; none if it is in float32.
     """
 
-    model: Any = field(repr=False)
-    outcome: Outcome
-    report: RunReport = field(repr=False)
+    model: Any = field(repr=False, metadata=entry(omit=True))
+    outcome: Outcome = field(metadata=entry(inline=True))
+    report: RunReport = field(repr=False, metadata=entry(omit=True))
     written: Path | None = None
 
     def __repr__(self) -> str:
@@ -83,11 +84,6 @@ class Quantized:
         lowered = ", ".join(f"{scheme} {count}" for scheme, count in found.lowered.items())
         said = f"{lowered or 'float32'}; {found.metric} error {found.error:.2g} of {found.bound:g} allowed"
         return f"<{type(self).__name__}: {said}; {found.speedup:.2f} times as fast as float32>"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the model as data for JSON."""
-        written = str(self.written) if self.written else None
-        return {**self.outcome.to_dict(), "written": written}
 
 
 def quantize(
@@ -213,7 +209,7 @@ def quantize(
 
 
 @dataclass(frozen=True)
-class Lowered:
+class Lowered(Record):
     """A model with the same rungs everywhere, of which nothing was measured.
 
     Attributes:
@@ -224,9 +220,9 @@ class Lowered:
         notes: Remarks for the user.
     """
 
-    model: Any = field(repr=False)
-    uniform: Uniform
-    report: RunReport = field(repr=False)
+    model: Any = field(repr=False, metadata=entry(omit=True))
+    uniform: Uniform = field(metadata=entry(inline=True))
+    report: RunReport = field(repr=False, metadata=entry(omit=True))
     written: Path | None = None
     notes: Sequence[str] = ()
 
@@ -235,11 +231,6 @@ class Lowered:
         return (
             f"<{type(self).__name__}: {len(found.choice)} sites, {found.float_size} -> {found.size} bytes of weights>"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the model as data for JSON."""
-        written = str(self.written) if self.written else None
-        return {**self.uniform.to_dict(), "written": written, "notes": list(self.notes)}
 
 
 def lower(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,11 @@ from ortfuse.errors import VerificationError
 from ortfuse.options import Options
 from ortfuse.pipeline.report import RunReport
 from ortfuse.runtime.session_settings import SessionConfig, hand_on
+from ortfuse.runtime.session_settings.config import settings_of
+from ortfuse.serialization import Record, derived, entry
 
 if TYPE_CHECKING:
-    from ortfuse.runtime.bench import Latencies
+    from ortfuse.runtime.bench import Latencies, Latency
     from ortfuse.verification import SiteCheck, Verdict
     from ortfuse.verification.bisection.slowdown import Slowdown
     from ortfuse.verification.explanation import Explanation, ForcedOutcome
@@ -43,7 +45,17 @@ class Timings:
 
 
 @dataclass(frozen=True)
-class Result:
+class _FileBytes:
+    before: int | None
+    after: int | None
+
+
+def _before_and_after(file_bytes: tuple[int | None, int | None]) -> _FileBytes:
+    return _FileBytes(*file_bytes)
+
+
+@dataclass(frozen=True)
+class Result(Record):
     """An optimised model, with the report of what was done and what was checked and measured.
 
     Attributes:
@@ -69,28 +81,29 @@ class Result:
         original: The model as it was handed in: a path, or the object, which was not changed.
     """
 
-    model: Any = field(repr=False)
-    report: RunReport = field(repr=False)
-    options: Options = field(default_factory=Options)
+    model: Any = field(repr=False, metadata=entry(omit=True))
+    report: RunReport = field(repr=False, metadata=entry(inline=True))
+    options: Options = field(default_factory=Options, metadata=entry(convert=Options.to_dict))
     verdict: Verdict | None = None
     blame: str = ""
     sites: Sequence[SiteCheck] | None = None
     explanation: Explanation | None = field(default=None, repr=False)
-    forced: Sequence[ForcedOutcome] = ()
-    latencies: Latencies | None = None
+    forced: Sequence[ForcedOutcome] = field(default=(), metadata=entry("pins"))
+    latencies: Latencies | None = field(default=None, metadata=entry(omit=True))
     slowdown: Slowdown | None = None
-    session: SessionConfig = field(default_factory=SessionConfig)
+    session: SessionConfig = field(default_factory=SessionConfig, metadata=entry(convert=settings_of))
     written: Path | None = None
     session_file: Path | None = None
-    file_bytes: tuple[int | None, int | None] = (None, None)
+    file_bytes: tuple[int | None, int | None] = field(default=(None, None), metadata=entry(convert=_before_and_after))
     timings: Timings = field(default_factory=Timings)
     left_alone: str = ""
-    original: Any = field(default=None, repr=False)
+    original: Any = field(default=None, repr=False, metadata=entry(omit=True))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {'; '.join(self._findings())}>"
 
     @property
+    @derived()
     def ok(self) -> bool:
         """Whether the result passed every check that was asked for."""
         return self.verdict is None or self.verdict.ok
@@ -163,27 +176,17 @@ class Result:
             return ""
         return f"{rows[-1].speedup:.2f} times as fast as the original"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the model as data for JSON."""
-        return {
-            **self.report.to_dict(),
-            "ok": self.ok,
-            "options": self.options.to_dict(),
-            "verdict": None if self.verdict is None else self.verdict.to_dict(),
-            "blame": self.blame,
-            "sites": None if self.sites is None else [check.to_dict() for check in self.sites],
-            "explanation": self.explanation.to_dict() if self.explanation else None,
-            "pins": [wanted.to_dict() for wanted in self.forced],
-            "latency_sizes": self.latencies.sizes if self.latencies else "",
-            "latency": [row.to_dict() for row in self.latencies.rows] if self.latencies else [],
-            "left_alone": self.left_alone,
-            "slowdown": self.slowdown.to_dict() if self.slowdown else None,
-            "session": [setting.to_dict() for setting in self.session],
-            "written": str(self.written) if self.written else None,
-            "file_bytes": dict(zip(("before", "after"), self.file_bytes, strict=True)),
-            "session_file": str(self.session_file) if self.session_file else None,
-            "timings": asdict(self.timings),
-        }
+    @property
+    @derived()
+    def latency_sizes(self) -> str:
+        """The sizes at which latencies were measured; empty if they were not."""
+        return self.latencies.sizes if self.latencies else ""
+
+    @property
+    @derived()
+    def latency(self) -> Sequence[Latency]:
+        """The latencies of the original and the result."""
+        return self.latencies.rows if self.latencies else ()
 
 
 class WrongResultError(VerificationError):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -21,6 +20,7 @@ from ortfuse.ir.schemas import needed_opset
 from ortfuse.ir.tensors import tensors
 from ortfuse.rewrite import NODES_KEY
 from ortfuse.runtime.bench.machine_peaks import Peaks
+from ortfuse.serialization import Record, derived
 from ortfuse.targets import Target
 
 REST = "everything else"
@@ -86,7 +86,7 @@ class Detour:
 
 
 @dataclass(frozen=True)
-class Region:
+class Region(Record):
     """A part of the model, and its cost at the sizes of the inspection.
 
     Attributes:
@@ -112,13 +112,10 @@ class Region:
     seconds: float | None = None
 
     @property
+    @derived()
     def intensity(self) -> float:
         """Operations for each byte."""
         return self.flops / self.bytes if self.bytes else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The region as data for JSON."""
-        return {**asdict(self), "intensity": self.intensity}
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ class FoundBlock:
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(Record):
     """The contents of a model. Blocks, regions and costs are those of its canonical form (see `ortfuse.inspection.PASSES`).
 
     Attributes:
@@ -177,30 +174,15 @@ class Inspection:
         return f"<{type(self).__name__}: {nodes} nodes, {self.parameters} parameters; blocks: {kinds or 'none'}>"
 
     @property
+    @derived()
     def parameters(self) -> int:
         """The number of weights, floating-point and quantised: elements of constants that are not integers of 32 bits or more."""
         return sum(row.elements for row in self.weights if row.dtype not in _NO_WEIGHTS)
 
+    @derived()
     def kinds(self) -> dict[str, int]:
         """How many blocks there are of each kind."""
         return dict(Counter(block.kind for block in self.blocks))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as data for JSON."""
-        return {
-            **{name: [asdict(one) for one in getattr(self, name)] for name in _LISTS},
-            "ir_version": self.ir_version,
-            "parameters": self.parameters,
-            "operators": dict(self.operators),
-            "kinds": self.kinds(),
-            "regions": [region.to_dict() for region in self.regions],
-            "by_operator": [region.to_dict() for region in self.by_operator],
-            "total": self.total.to_dict(),
-            "macs": self.macs,
-            "sizes": dict(self.sizes),
-            "peaks": None if self.peaks is None else self.peaks.to_dict(),
-            "notes": list(self.notes),
-        }
 
 
 _LISTS = ("imports", "inputs", "outputs", "weights", "detours", "blocks")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import numpy as np
@@ -24,6 +24,7 @@ from ortfuse.pipeline.catalogue import GIVEN
 from ortfuse.rewrite import RULE_KEY, Exactness, Rule, RuleTest, missing_shapes
 from ortfuse.rewrite.pattern import Guard, Match, Matcher, redundant
 from ortfuse.rewrite.pattern.find import matches
+from ortfuse.serialization import Record, derived, entry
 from ortfuse.verification.explanation import Explanation
 from ortfuse.verification.rule_tests import RuleTestReport, run_rule_test
 
@@ -195,7 +196,7 @@ UnprovedError = RuleTestError
 
 
 @dataclass(frozen=True)
-class Substitution:
+class Substitution(Record):
     """The result of a substitution.
 
     Attributes:
@@ -205,35 +206,37 @@ class Substitution:
         explanation: Where it was applied, and what stopped it elsewhere.
     """
 
-    rule: Rule
+    rule: Rule = field(metadata=entry(omit=True))
     proof: RuleTestReport | None
-    result: Result
+    result: Result = field(metadata=entry(inline=True))
     explanation: Explanation
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.rule.name}, {self.count} sites>"
 
     @property
+    @derived("substituted")
     def count(self) -> int:
         """How often it was applied."""
         return self.result.report.log.hits().get(self.rule.name, 0)
 
     @property
+    @derived()
     def ok(self) -> bool:
         """Whether it was applied, and the result passed all checks."""
         return self.count > 0 and self.result.ok
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the model as data for JSON."""
-        return {
-            "rule": self.rule.name,
-            "formula": self.rule.formula,
-            "substituted": self.count,
-            "proof": None if self.proof is None else self.proof.to_dict(),
-            **self.result.to_dict(),
-            "ok": self.ok,
-            "explanation": self.explanation.to_dict(),
-        }
+    @property
+    @derived("rule")
+    def rule_name(self) -> str:
+        """The name of the rule."""
+        return self.rule.name
+
+    @property
+    @derived()
+    def formula(self) -> str:
+        """The rule as a formula."""
+        return self.rule.formula
 
 
 def substitute(

@@ -7,10 +7,12 @@ generated from these fields, here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import onnx_ir as ir
+
+from ortfuse.serialization import Record, derived, entry
 
 Kind = Literal["node", "value", "number", "attribute", "dimension", "operator", "operand", "rule"]
 """Kinds of subjects. A `number` is the product or sum of several constants of the model; an `operand` is one that
@@ -119,8 +121,30 @@ _UNKNOWN: Mapping[str, str] = {"dtype": "element type", "rank": "rank", "shape":
 """The unknown property, if a refusal with this code has found `None`."""
 
 
+def words(thing: Any) -> str:
+    """A finding or need, in words: shapes in brackets, numbers short, the members of a set as alternatives."""
+    match thing:
+        case None:
+            return "not known"
+        case str():
+            return thing
+        case ir.DataType():
+            return thing.name.lower() if thing.name not in _TYPE_NAMES else _TYPE_NAMES[thing.name]
+        case ir.Value():
+            return f"'{thing.name}'"
+        case ir.Node():
+            return f"{thing.op_type} '{thing.name}'"
+        case float():
+            return f"{thing:.7g}"
+        case tuple() | list():
+            return "[" + ", ".join(map(words, thing)) + "]"
+        case set() | frozenset():
+            return " or ".join(sorted(map(words, thing)))
+    return str(thing)
+
+
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Record):
     """The subject of a refusal, by the names that the author of the model knows.
 
     Attributes:
@@ -132,11 +156,11 @@ class Subject:
         capture: The name under which the rule captures it.
     """
 
-    kind: Kind
-    name: str
-    operator: str = ""
-    owner: str = ""
-    capture: str = ""
+    kind: Kind = field(metadata=entry(optional=True))
+    name: str = field(metadata=entry(optional=True))
+    operator: str = field(default="", metadata=entry(optional=True))
+    owner: str = field(default="", metadata=entry(optional=True))
+    capture: str = field(default="", metadata=entry(optional=True))
 
     @classmethod
     def of(cls, thing: ir.Value | ir.Node | None, capture: str = "") -> Subject:
@@ -178,16 +202,9 @@ class Subject:
     def _captured(self) -> str:
         return f" ({self.capture})" if self.capture not in ("", self.name) else ""
 
-    def to_dict(self) -> dict[str, str]:
-        """The subject as data for JSON, without empty fields."""
-        fields = {
-            "kind": self.kind, "name": self.name, "operator": self.operator, "owner": self.owner, "capture": self.capture,
-        }  # fmt: skip
-        return {name: text for name, text in fields.items() if text}
-
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Record):
     """Why something is not done.
 
     Attributes:
@@ -200,11 +217,12 @@ class Refusal:
 
     code: Code
     subject: Subject
-    found: Any = ""
-    needed: Any = ""
-    own_remedy: str = ""
+    found: Any = field(default="", metadata=entry(convert=words))
+    needed: Any = field(default="", metadata=entry(convert=words))
+    own_remedy: str = field(default="", metadata=entry(omit=True))
 
     @property
+    @derived()
     def reason(self) -> str:
         """The obstacle, in words."""
         if self._is_unknown:
@@ -212,6 +230,7 @@ class Refusal:
         return self._fill(_SENTENCES[self.code][0])
 
     @property
+    @derived()
     def remedy(self) -> str:
         """The remedy, as the end of a sentence that begins with "it would match if"."""
         if self.own_remedy:
@@ -222,17 +241,6 @@ class Refusal:
 
     def __str__(self) -> str:
         return self.reason
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields and the words as data for JSON."""
-        return {
-            "code": self.code,
-            "subject": self.subject.to_dict(),
-            "found": words(self.found),
-            "needed": words(self.needed),
-            "reason": self.reason,
-            "remedy": self.remedy,
-        }
 
     @property
     def _is_unknown(self) -> bool:
@@ -265,28 +273,6 @@ def refuse(
 
 def _noted(thing: Any) -> Any:
     return words(thing) if isinstance(thing, ir.Value | ir.Node) else thing
-
-
-def words(thing: Any) -> str:
-    """A finding or need, in words: shapes in brackets, numbers short, the members of a set as alternatives."""
-    match thing:
-        case None:
-            return "not known"
-        case str():
-            return thing
-        case ir.DataType():
-            return thing.name.lower() if thing.name not in _TYPE_NAMES else _TYPE_NAMES[thing.name]
-        case ir.Value():
-            return f"'{thing.name}'"
-        case ir.Node():
-            return f"{thing.op_type} '{thing.name}'"
-        case float():
-            return f"{thing:.7g}"
-        case tuple() | list():
-            return "[" + ", ".join(map(words, thing)) + "]"
-        case set() | frozenset():
-            return " or ".join(sorted(map(words, thing)))
-    return str(thing)
 
 
 _TYPE_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}

@@ -7,7 +7,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ortfuse.errors import PipelineError
@@ -17,6 +17,7 @@ from ortfuse.pipeline.catalogue import Catalogue
 from ortfuse.pipeline.passlists import Lists, PassList
 from ortfuse.pipeline.steps import CANONICALIZE, MAX_ROUNDS
 from ortfuse.rewrite import Rule
+from ortfuse.serialization import Record
 from ortfuse.transforms.onnx_ir_adapter import ForeignPass
 
 Kind = Literal["pass", "rules", "word"]
@@ -114,7 +115,7 @@ class ListInfo:
 
 
 @dataclass(frozen=True)
-class Described:
+class Described(Record):
     """Passes, rules and pass lists."""
 
     passes: Sequence[PassInfo]
@@ -152,10 +153,6 @@ class Described:
         hint = f"; did you mean {close[0]!r}?" if close else "; `ortfuse passes` lists all"
         what = "family of rules" if there is not known else "pass, rule, family or pass list"
         return f"there is no {what} {wanted!r}{hint}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as data for JSON."""
-        return asdict(self)
 
 
 def _called(rule: RuleInfo) -> tuple[str, ...]:

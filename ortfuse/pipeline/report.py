@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from ortfuse.ir.walk import nodes
 from ortfuse.rewrite import Event, Log, NearMiss
+from ortfuse.rewrite.log import RuleStatistics
+from ortfuse.serialization import Record, derived, entry
 from ortfuse.transforms import Choice, Grown, constant_bytes
 
 
@@ -107,7 +108,7 @@ class Remark:
 
 
 @dataclass
-class RunReport:
+class RunReport(Record):
     """One run of a pipeline over a model.
 
     Attributes:
@@ -135,7 +136,7 @@ class RunReport:
     after: Counts
     seconds: float
     analysis_seconds: float
-    log: Log
+    log: Log = field(metadata=entry(omit=True))
     choices: Sequence[Choice]
     notes: list[str]
     failures: list[str] = field(default_factory=list)
@@ -175,15 +176,18 @@ class RunReport:
         return {name: size for name, size in found.most_common() if size}
 
     @property
+    @derived()
     def events(self) -> list[Event]:
         """Every rewrite in order."""
         return self.log.events
 
     @property
+    @derived()
     def misses(self) -> list[NearMiss]:
         """The near misses of rules, each with its refusal; empty unless `explain` was asked for."""
         return list(self.log.misses.values())
 
+    @derived()
     def families(self) -> dict[str, int]:
         """The number of fused sites in the result for each family of fusions; rewrites to canonical form are not counted.
 
@@ -197,6 +201,7 @@ class RunReport:
                 found[rule.partition(".")[0]] += self.log.there(rule, hits)
         return {family: count for family, count in found.most_common() if count}
 
+    @derived()
     def improved(self) -> dict[str, int]:
         """The number of sites of each family that the model had as one operator and that got a better one, such as with a bias.
 
@@ -223,26 +228,14 @@ class RunReport:
                     hits.update(leaf.hits)
         return hits
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report as data for JSON."""
-        return {
-            "pipeline": self.pipeline,
-            "chosen": self.chosen,
-            "folded": [asdict(one) for one in self.folded],
-            "held_back": [asdict(one) for one in self.held_back],
-            "seconds": self.seconds,
-            "analysis_seconds": self.analysis_seconds,
-            "before": asdict(self.before),
-            "after": asdict(self.after),
-            "families": self.families(),
-            "improved": self.improved(),
-            "passes": [asdict(report) for report in self.passes],
-            "rules": {name: asdict(statistics) for name, statistics in self.log.rules.items()},
-            "lost": dict(self.log.lost),
-            "events": [asdict(event) for event in self.events],
-            "misses": [miss.to_dict() for miss in self.misses],
-            "remarks": [asdict(remark) for remark in self.remarks],
-            "choices": [choice.to_dict() for choice in self.choices],
-            "notes": list(self.notes),
-            "failures": list(self.failures),
-        }
+    @property
+    @derived()
+    def rules(self) -> Mapping[str, RuleStatistics]:
+        """Statistics of each rule."""
+        return self.log.rules
+
+    @property
+    @derived()
+    def lost(self) -> Mapping[str, int]:
+        """The number of fused sites of each rule that are not in the result any more."""
+        return self.log.lost

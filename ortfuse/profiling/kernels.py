@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ortfuse.profiling.node_origins import Made, Origin
 from ortfuse.profiling.roofline import Work
 from ortfuse.profiling.trace import Executed
+from ortfuse.serialization import Record, derived
 
 NETWORK = "the network itself"
 """The group of nodes that belong to no module within it, or whose names do not say."""
@@ -21,7 +21,7 @@ RUNTIME = "the runtime"
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(Record):
     """An executed node.
 
     Attributes:
@@ -62,13 +62,10 @@ class Kernel:
         return 0.0 if self.least is None or not self.seconds else self.least / self.seconds
 
     @property
+    @derived()
     def reached(self) -> float | None:
         """The fraction of the roof: 1 if it is as fast as the machine can be, or faster than its peaks were measured."""
         return None if self.least is None or not self.seconds else min(1.0, self.beyond)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The node as data for JSON."""
-        return {**asdict(self), "reached": self.reached}
 
 
 def kernel(seen: Executed, origin: Origin | None, work: Work | None) -> Kernel:
@@ -91,7 +88,7 @@ def kernel(seen: Executed, origin: Origin | None, work: Work | None) -> Kernel:
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(Record):
     """A sum over executed nodes.
 
     Attributes:
@@ -109,10 +106,6 @@ class Group:
     seconds: float
     share: float
     reached: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The sum as data for JSON."""
-        return asdict(self)
 
 
 def groups(kernels: Sequence[Kernel], key: Callable[[Kernel], str]) -> tuple[Group, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ortfuse.profiling.kernels import VIEWS, Group, Kernel, by_kind_of_block, groups, reached
 from ortfuse.profiling.session_creation import Creation
 from ortfuse.profiling.timing import Timing
 from ortfuse.runtime.bench.machine_peaks import Peaks
+from ortfuse.serialization import Record, derived, entry
 
 SCHEMA = "ortfuse.profile/1"
 """The name and version of the JSON data; the number changes when fields are renamed or go."""
@@ -68,7 +69,7 @@ class SideBySide:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Record):
     """The profile of a model.
 
     Attributes:
@@ -86,7 +87,7 @@ class Profile:
         denormals: What numbers below the smallest normal one cost; `None` if nothing worth a mention, or nobody looked.
     """
 
-    sizes: str
+    sizes: str = field(metadata=entry("inputs"))
     threads: int
     timing: Timing
     kernels: tuple[Kernel, ...] = field(repr=False)
@@ -96,18 +97,20 @@ class Profile:
     peaks: Peaks | None
     bottlenecks: tuple[Bottleneck, ...] = ()
     notes: tuple[str, ...] = ()
-    between: float = 0.0
+    between: float = field(default=0.0, metadata=entry("between_seconds"))
     denormals: Denormals | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.kernels)} kernels, {self.run_seconds * 1e3:.3g} ms a run at {self.sizes}>"
 
     @property
+    @derived()
     def scale(self) -> float:
         """The latency as a part of a run under the profiler: times of kernels multiplied by it belong to the latency."""
         return scale(self.timing.p50_ms * 1e-3, self.run_seconds)
 
     @property
+    @derived("kernel_seconds")
     def seconds(self) -> float:
         """The time of all kernels in a run."""
         return sum(one.seconds for one in self.kernels)
@@ -118,6 +121,7 @@ class Profile:
         return groups(self.kernels, by_kind_of_block)
 
     @property
+    @derived()
     def reached(self) -> float | None:
         """The fraction of the roof that the kernels reach together; `None` if it is not known."""
         return reached(self.kernels)
@@ -126,27 +130,11 @@ class Profile:
         """The time by `operator`, fused `block`, original `module`, its `role` in all layers, or `rule`; the longest first."""
         return groups(self.kernels, VIEWS[view])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as data for JSON (docs/profile.md describes them)."""
-        return {
-            "schema": SCHEMA,
-            "inputs": self.sizes,
-            "threads": self.threads,
-            "timing": self.timing.to_dict(),
-            "run_seconds": self.run_seconds,
-            "runs": self.runs,
-            "kernel_seconds": self.seconds,
-            "between_seconds": self.between,
-            "scale": self.scale,
-            "reached": self.reached,
-            "peaks": None if self.peaks is None else self.peaks.to_dict(),
-            "by": {view: [group.to_dict() for group in self.by(view)] for view in VIEWS},
-            "kernels": [one.to_dict() for one in self.kernels],
-            "creation": self.creation.to_dict(),
-            "denormals": None if self.denormals is None else asdict(self.denormals),
-            "bottlenecks": [asdict(one) for one in self.bottlenecks],
-            "notes": list(self.notes),
-        }
+    @property
+    @derived("by")
+    def views(self) -> Mapping[str, tuple[Group, ...]]:
+        """The time by each view."""
+        return {view: self.by(view) for view in VIEWS}
 
 
 def scale(latency: float, profiled: float) -> float:

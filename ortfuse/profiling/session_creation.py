@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ortfuse.ir import walk
 from ortfuse.profiling.kernels import Kernel
+from ortfuse.serialization import Record
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Fusion:
 
 
 @dataclass(frozen=True)
-class Creation:
+class Creation(Record):
     """The runtime's changes of a model at session creation.
 
     Attributes:
@@ -52,10 +52,6 @@ class Creation:
         pairs = {name: (self.before.get(name, 0), self.after.get(name, 0)) for name in names}
         changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
         return dict(sorted(changed.items(), key=lambda item: (-abs(item[1][0] - item[1][1]), item[0])))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The changes as data for JSON."""
-        return asdict(self)
 
 
 def creation(model: ir.Model | None, executed: ir.Model | None, kernels: Sequence[Kernel]) -> Creation:

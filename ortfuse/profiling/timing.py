@@ -7,8 +7,8 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -18,6 +18,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.unrepresentable_models import Runnable
 from ortfuse.runtime.worker import WORKER
+from ortfuse.serialization import Record
 
 SESSIONS = 3
 """How many sessions are created; the shortest time counts."""
@@ -29,7 +30,7 @@ _SMALLEST = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1]
 
 
 @dataclass(frozen=True)
-class Timing:
+class Timing(Record):
     """The time of a model without the profiler.
 
     Attributes:
@@ -50,10 +51,6 @@ class Timing:
     spread: float
     session_ms: float
     memory: int | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The times as data for JSON."""
-        return asdict(self)
 
 
 def timing(source: Source, inputs: Inputs, *, rounds: int, threads: int = 0) -> Timing:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -20,6 +19,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.integer_caches import integer_caches
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.unrepresentable_models import Runnable, signature_of
+from ortfuse.serialization import entry
 from ortfuse.verification.equivalence import demand_same_interface
 from ortfuse.verification.verdict import State, Verdict
 
@@ -147,7 +147,7 @@ class BoundVerdict(Verdict):
     error: float = 0.0
     bound: float = 0.0
     metric: str = ""
-    label: str = ""
+    label: str = field(default="", metadata=entry(omit=True))
 
     @property
     def ok(self) -> bool:
@@ -162,11 +162,6 @@ class BoundVerdict(Verdict):
     def summary(self) -> str:
         """The verdict in one line."""
         return f"{self.metric} error {error_words(self.error)} on {self.label}; the bound is {self.bound:.3g}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The verdict as JSON data."""
-        error = self.error if math.isfinite(self.error) else None
-        return {**super().to_dict(), "error": error, "bound": self.bound, "metric": self.metric}
 
 
 def keeps(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import onnx_ir as ir
@@ -13,6 +13,7 @@ from ortfuse.ir.modules import labels_of
 from ortfuse.quantization.output_effects import Spread
 from ortfuse.quantization.phases import Phase
 from ortfuse.runtime.bench import Latency
+from ortfuse.serialization import Record, derived, entry
 
 Goal = Literal["latency", "size", "memory"]
 """What is to be small."""
@@ -78,7 +79,7 @@ class SiteReport:
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(Record):
     """One choice, as a point of the curve of error against time.
 
     Attributes:
@@ -103,13 +104,9 @@ class Point:
     speedup: float | None = None
     size: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as data for JSON."""
-        return {key: _finite(value) for key, value in asdict(self).items()}
-
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Record):
     """The fastest model that was found under a bound.
 
     Attributes:
@@ -134,15 +131,15 @@ class Outcome:
         timed: Whether times counted; not where another tool runs the result.
     """
 
-    model: ir.Model = field(repr=False)
+    model: ir.Model = field(repr=False, metadata=entry(omit=True))
     metric: str
     bound: float
     goal: Goal
     inputs: str
     taken: Point
     error: float
-    held_out: float | None
-    latencies: Sequence[Latency]
+    held_out: float | None = field(metadata=entry("held_out_error"))
+    latencies: Sequence[Latency] = field(metadata=entry("latency"))
     float_size: int
     sites: Sequence[SiteReport] = field(repr=False)
     curve: Sequence[Point] = field(repr=False)
@@ -151,7 +148,7 @@ class Outcome:
     memory: tuple[int, int] | None = None
     phases: Sequence[Phase] = ()
     left: Mapping[str, str] = field(default_factory=dict)
-    timed: bool = True
+    timed: bool = field(default=True, metadata=entry(omit=True))
 
     @property
     def speedup(self) -> float:
@@ -169,28 +166,17 @@ class Outcome:
         rungs = list(self.taken.choice.values())
         return {rung: rungs.count(rung) for rung in dict.fromkeys(rungs)}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the model as data for JSON."""
-        return {
-            "metric": self.metric,
-            "bound": self.bound,
-            "goal": self.goal,
-            "inputs": self.inputs,
-            "error": _number(self.error),
-            "held_out_error": _number(self.held_out),
-            "speedup": self.speedup if self.timed else None,
-            "reason": self.reason,
-            "notes": list(self.notes),
-            "taken": self.taken.to_dict(),
-            "latency": [row.to_dict() for row in self.latencies],
-            "float_size": self.float_size,
-            "memory": self.memory,
-            "sites": [_finite(asdict(site)) for site in self.sites],
-            "curve": [point.to_dict() for point in self.curve],
-            "left": dict(self.left),
-            "ok": not self.reason,
-            "phases": [phase.to_dict() for phase in self.phases],
-        }
+    @property
+    @derived("speedup")
+    def measured_speedup(self) -> float | None:
+        """The speedup over the float32 model; `None` where times do not count."""
+        return self.speedup if self.timed else None
+
+    @property
+    @derived()
+    def ok(self) -> bool:
+        """Whether a model under the bound was found that gains something."""
+        return not self.reason
 
 
 def _finite(content: Any) -> Any:

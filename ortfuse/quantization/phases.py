@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from ortfuse.runtime.session import USED
+from ortfuse.serialization import Record, entry
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 3)
 
 
 @dataclass
-class Phase:
+class Phase(Record):
     """One phase.
 
     Attributes:
@@ -23,13 +27,9 @@ class Phase:
     """
 
     name: str
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, metadata=entry(convert=_rounded))
     sessions: int = 0
     runs: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as data for JSON."""
-        return {**asdict(self), "seconds": round(self.seconds, 3)}
 
 
 class Phases:

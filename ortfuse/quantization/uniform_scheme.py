@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import onnx_ir as ir
 
@@ -23,11 +22,12 @@ from ortfuse.quantization.unquantized_weights import why_none
 from ortfuse.rewrite import Rule
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import weight_bytes
+from ortfuse.serialization import Record, derived, entry
 from ortfuse.targets import Target
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Record):
     """A model with the same rungs everywhere.
 
     Attributes:
@@ -40,7 +40,7 @@ class Uniform:
         size: The bytes of weights after.
     """
 
-    model: ir.Model = field(repr=False)
+    model: ir.Model = field(repr=False, metadata=entry(omit=True))
     choice: Mapping[str, str]
     left: Sequence[str]
     float_size: int
@@ -48,17 +48,11 @@ class Uniform:
     kept: Mapping[str, str] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the model as data for JSON."""
-        return {
-            "choice": dict(self.choice),
-            "left": list(self.left),
-            "float_size": self.float_size,
-            "size": self.size,
-            "kept": dict(self.kept),
-            "modules": dict(self.modules),
-            "ok": True,
-        }
+    @property
+    @derived()
+    def ok(self) -> bool:
+        """Whether something was found, which is so."""
+        return True
 
 
 def named(rules: Mapping[str, Rule], names: Sequence[str]) -> dict[str, Rule]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -13,6 +13,7 @@ from ortfuse.ir import walk
 from ortfuse.ir.editor import Change
 from ortfuse.ir.remark import Refusal
 from ortfuse.ir.traits import PLAIN
+from ortfuse.serialization import Record, entry
 
 Step = Literal["pattern", "guards", "replacement"]
 """The step at which a rule failed: "pattern" if only part of its pattern matched; "guards" if all of it did, but a guard or
@@ -40,8 +41,12 @@ class RuleStatistics:
     is_refinement: bool = False
 
 
+def _names(nodes: Sequence[ir.Node]) -> list[str]:
+    return [node.name or node.op_type for node in nodes]
+
+
 @dataclass(frozen=True, slots=True)
-class NearMiss:
+class NearMiss(Record):
     """The closest that a rule came to being applied at a site where it was not.
 
     Attributes:
@@ -59,8 +64,8 @@ class NearMiss:
     step: Step
     matched: int
     refusal: Refusal
-    root: ir.Node | None = field(default=None, repr=False, compare=False)
-    nodes: tuple[ir.Node, ...] = field(default=(), repr=False, compare=False)
+    root: ir.Node | None = field(default=None, repr=False, compare=False, metadata=entry(omit=True))
+    nodes: tuple[ir.Node, ...] = field(default=(), repr=False, compare=False, metadata=entry(convert=_names))
 
     @property
     def taker(self) -> str:
@@ -72,17 +77,6 @@ class NearMiss:
     def stands(self) -> bool:
         """Whether its nodes are still in the graph, not rewritten by anything else."""
         return self.root is not None and all(node.graph is not None for node in (self.root, *self.nodes))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The miss as data for JSON."""
-        return {
-            "rule": self.rule,
-            "site": self.site,
-            "step": self.step,
-            "matched": self.matched,
-            "refusal": self.refusal.to_dict(),
-            "nodes": [node.name or node.op_type for node in self.nodes],
-        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)

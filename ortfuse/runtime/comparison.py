@@ -27,10 +27,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+
+from ortfuse.serialization import Record
 
 Array = np.ndarray[Any, Any]
 Judge = Literal["equality", "tolerance", "float64", "the same level", "near ties", "sensitivity"]
@@ -67,7 +69,7 @@ TOLERANCES = {
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Record):
     """The comparison of one output.
 
     Attributes:
@@ -99,14 +101,6 @@ class Difference:
     optimised_error: float | None = None
     optimised_relative: float | None = None
     reason: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON data. JSON has no infinity: an error that cannot be measured is `None`."""
-        content = asdict(self)
-        for field in fields(self):
-            if isinstance(value := content[field.name], float) and not math.isfinite(value):
-                content[field.name] = None
-        return content
 
 
 def allowed(array: Array) -> Array:

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def main() -> None:
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
         os.dup2(2, 1)  # what is printed, by libraries too, must not get mixed into the answer
         row = run(**asked)
-        answer.write(json.dumps(row.to_dict()))
+        answer.write(json.dumps(asdict(row)))
 
 
 if __name__ == "__main__":

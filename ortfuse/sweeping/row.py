@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ortfuse.api.models_file import Expected, Settings
 from ortfuse.io.json_records import record
+from ortfuse.serialization import Record, derived
 
 Status = Literal["ok", "wrong", "refused", "crashed", "hung"]
 """`refused`: something could not be used, as the reason says. `crashed`, `hung`: the process of the model did, or the runtime."""
@@ -17,7 +18,7 @@ Outcome = Literal["ok", "failed", "known failure", "unexpected success"]
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Record):
     """The outcome of one model.
 
     Attributes:
@@ -56,6 +57,7 @@ class Row:
     says: str = ""
 
     @property
+    @derived()
     def outcome(self) -> Outcome:
         """Whether it ended as it was expected to."""
         if self.status == "ok":
@@ -83,10 +85,6 @@ class Row:
         """The row with what the file of models expects."""
         return replace(self, expected=settings.expect, why=settings.why, says=settings.says)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The row as data for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Row:
         """The row of `to_dict`, read back from JSON.
@@ -94,7 +92,7 @@ class Row:
         Raises:
             ValueError: It is none.
         """
-        return record(cls, data)
+        return record(cls, {name: one for name, one in data.items() if name != "outcome"})
 
 
 def _expected(row: Row) -> str:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from ortfuse.io.child_process import start
 from ortfuse.io.small_files import from_json, read_bytes, regular_file
 from ortfuse.io.version import __version__
 from ortfuse.options import Options
+from ortfuse.serialization import Record, derived, entry
 from ortfuse.sweeping.model_digest import model_files, named_files
 from ortfuse.sweeping.models import find_models
 from ortfuse.sweeping.row import Row
@@ -43,7 +44,7 @@ _ALARM = int(getattr(signal, "SIGALRM", 0))
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Record):
     """The rows of a sweep.
 
     Attributes:
@@ -59,29 +60,19 @@ class Sweep:
         return f"<{type(self).__name__}: {count} of {len(self.rows)} models as expected>"
 
     @property
+    @derived()
     def ok(self) -> bool:
         """Whether every model is ok, or fails as the file of models says."""
         return all(row.as_expected for row in self.rows)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The sweep as data for JSON."""
-        return {
-            "ok": self.ok,
-            "kept": self.kept,
-            "rows": [{**row.to_dict(), "outcome": row.outcome} for row in self.rows],
-        }
-
 
 @dataclass(frozen=True)
-class _Job:
-    key: str
+class _Job(Record):
+    key: str = field(metadata=entry(omit=True))
     model: str
     output: str
     options: Mapping[str, Any]
     measured: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"model": self.model, "output": self.output, "options": dict(self.options), "measured": self.measured}
 
 
 def sweep(
@@ -387,6 +378,6 @@ def _append(path: Path | None, key: str, row: Row) -> None:
         with path.open("a+b") as file:
             if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
                 file.write(b"\n")  # the line before was cut off
-            file.write(json.dumps({"key": key, "row": row.to_dict()}).encode() + b"\n")
+            file.write(json.dumps({"key": key, "row": asdict(row)}).encode() + b"\n")
     except OSError as error:
         raise OutputError(f"{path}: rows cannot be kept there: {error.strerror}") from error

@@ -13,6 +13,7 @@ from ortfuse.ir.traits import PLAIN, has
 from ortfuse.rewrite import Rule
 from ortfuse.rewrite.pattern import Match, Pattern
 from ortfuse.rewrite.rule import operators_of
+from ortfuse.serialization import Record, derived, entry
 from ortfuse.targets import CostTable, Estimate
 from ortfuse.targets.costs import ShapeOf
 from ortfuse.transforms.transpose_cost import transposes_too_much
@@ -33,8 +34,12 @@ class Meter(Protocol):
         """How much faster the new nodes run than the old ones; `None` if that cannot be measured."""
 
 
+def _names(sites: Mapping[str, None]) -> list[str]:
+    return list(sites)
+
+
 @dataclass
-class Choice:
+class Choice(Record):
     """A decision made by cost, for sites of one rule and one size.
 
     Attributes:
@@ -47,9 +52,9 @@ class Choice:
 
     rule: str
     makes: str
-    estimate: Estimate | None
+    estimate: Estimate | None = field(metadata=entry(omit=True))
     taken: bool
-    sites: dict[str, None] = field(default_factory=dict)
+    sites: dict[str, None] = field(default_factory=dict, metadata=entry(convert=_names))
 
     @property
     def decision(self) -> str:
@@ -59,18 +64,22 @@ class Choice:
         even = self.estimate is not None and self.estimate.speedup < 1
         return "taken: as fast, within the noise" if even else "taken"
 
-    def to_dict(self) -> dict[str, Any]:
-        """The choice as data for JSON."""
-        known = self.estimate
-        return {
-            "rule": self.rule,
-            "makes": self.makes,
-            "taken": self.taken,
-            "speedup": known.speedup if known else None,
-            "sizes": known.sizes if known else None,
-            "source": known.source if known else "pinned",
-            "sites": list(self.sites),
-        }
+    @derived()
+    def speedup(self) -> float | None:
+        """The measured speedup of the rewrite; `None` if a pin decided."""
+        return self.estimate.speedup if self.estimate else None
+
+    @property
+    @derived()
+    def sizes(self) -> str | None:
+        """The sizes at which it was measured."""
+        return self.estimate.sizes if self.estimate else None
+
+    @property
+    @derived()
+    def source(self) -> str:
+        """The table of costs that decided, or `pinned`."""
+        return self.estimate.source if self.estimate else "pinned"
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ortfuse.io.json_records import record
+from ortfuse.serialization import Record, entry
 
 Value = bool | int | str
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(Record):
     """One choice, measured beside the original in a default session.
 
     Attributes:
@@ -51,10 +52,6 @@ class Point:
         """How much longer a run takes than the original's in a default session, relative to it; 0 if it is faster."""
         return max(0.0, 1.0 / self.speedup - 1.0) if self.speedup else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """The point as data for JSON."""
-        return {**asdict(self), "choice": dict(self.choice)}
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Point:
         """The point of `to_dict`, read back from JSON.
@@ -66,7 +63,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class TuningOutcome:
+class TuningOutcome(Record):
     """The result of a search.
 
     Attributes:
@@ -84,19 +81,7 @@ class TuningOutcome:
     best: Point
     baseline: Point
     finalists: Sequence[Point]
-    points: Sequence[Point] = field(repr=False)
+    points: Sequence[Point] = field(repr=False, metadata=entry("trials"))
     seconds: float = 0.0
     notes: Sequence[str] = ()
     confirmed: Sequence[Point] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The outcome as data for JSON."""
-        return {
-            "best": self.best.to_dict(),
-            "baseline": self.baseline.to_dict(),
-            "finalists": [point.to_dict() for point in self.finalists],
-            "confirmed": [point.to_dict() for point in self.confirmed],
-            "trials": [point.to_dict() for point in self.points],
-            "seconds": self.seconds,
-            "notes": list(self.notes),
-        }

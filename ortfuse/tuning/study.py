@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -187,7 +187,7 @@ class Study:
             point = self.measure(number, choice, self.points) if known is None else replace(known, number=number)
             started, seconds = (now := self.clock()), now - started
             with self._kept():
-                trial.set_user_attr(_POINT, point.to_dict())
+                trial.set_user_attr(_POINT, asdict(point))
                 trial.set_user_attr(_SECONDS, seconds)
                 for number, excess in enumerate([] if point.failure else self.constraints.violations(point)):
                     trial.set_constraint(str(number), excess)

@@ -8,9 +8,9 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 import onnxruntime
@@ -28,8 +28,10 @@ from ortfuse.runtime.bench import Candidate, SessionMeter
 from ortfuse.runtime.bench.session_timing import Meter
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session_settings import SessionConfig, Setting, write_beside
+from ortfuse.runtime.session_settings.config import settings_of
 from ortfuse.runtime.session_settings.denormals import first_that_sees
 from ortfuse.runtime.session_settings.storage import KEY
+from ortfuse.serialization import Record, entry
 from ortfuse.targets.processor import processor_name
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.finals import Finals
@@ -54,7 +56,7 @@ OPTIONS = ".options.toml"
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Tuned(Record):
     """A tuned model, and how it was found.
 
     Attributes:
@@ -64,23 +66,14 @@ class Tuned:
         written: The files that were written: the model, the settings of its session and the options.
     """
 
-    outcome: TuningOutcome
-    options: Options
-    session: SessionConfig
+    outcome: TuningOutcome = field(metadata=entry(inline=True))
+    options: Options = field(metadata=entry(convert=Options.to_dict))
+    session: SessionConfig = field(metadata=entry(convert=settings_of))
     written: tuple[Path, ...] = ()
 
     def __repr__(self) -> str:
         best, count = self.outcome.best, len(self.outcome.points)
         return f"<{type(self).__name__}: {best.speedup:.2f} times as fast as the original, {count} trials>"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as data for JSON."""
-        return {
-            **self.outcome.to_dict(),
-            "options": self.options.to_dict(),
-            "session": [setting.to_dict() for setting in self.session],
-            "written": [str(path) for path in self.written],
-        }
 
 
 def tune(

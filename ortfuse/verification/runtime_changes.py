@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import onnx_ir as ir
 
@@ -22,13 +21,14 @@ from ortfuse.runtime.reference_runs import Experiment
 from ortfuse.runtime.sensitivity import FACTOR, OPTIMISED, Sensitivity
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.time_budget import Budget
+from ortfuse.serialization import Record
 
 QUANTISED = 0.3
 """The change, relative to the scale of an output, above which it is not due to integer kernels alone."""
 
 
 @dataclass(frozen=True)
-class RuntimeChange:
+class RuntimeChange(Record):
     """The changes of a model by the runtime's own optimisations.
 
     Attributes:
@@ -50,11 +50,6 @@ class RuntimeChange:
     def named(self, optimisers: Sequence[str]) -> RuntimeChange:
         """The same with the optimisers that do it."""
         return replace(self, optimisers=tuple(optimisers))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON data. JSON has no infinity: a change that cannot be measured is `None`."""
-        relative = self.relative if math.isfinite(self.relative) else None
-        return {**vars(self), "relative": relative, "optimisers": list(self.optimisers)}
 
     def text(self) -> str:
         """A sentence on what is done, and by what."""

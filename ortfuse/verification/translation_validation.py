@@ -70,18 +70,6 @@ class SiteCheck(Judged):
         errors = self.errors()
         return f"{self.rule} at '{self.site}': {self.reason or 'equal'}" + (f"; {errors}" if errors else "")
 
-    def to_dict(self) -> dict[str, Any]:
-        """The check as JSON data."""
-        return {
-            "rule": self.rule,
-            "site": self.site,
-            "state": self.state,
-            "reason": self.reason,
-            "error_before": self.error_before,
-            "error_after": self.error_after,
-            "verdict": None if self.verdict is None else self.verdict.to_dict(),
-        }
-
 
 @dataclass
 class SiteChecks:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ortfuse.errors import CrashError, VerificationError
 from ortfuse.runtime.comparison import Difference, compare_all, failed
@@ -17,11 +17,12 @@ from ortfuse.runtime.reference_runs import Experiment
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.time_budget import Budget
 from ortfuse.runtime.unrepresentable_models import Runnable
+from ortfuse.serialization import Record, derived, entry
 from ortfuse.verification.runtime_changes import RuntimeChange
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Record):
     """The result of running a candidate on one set of inputs.
 
     Attributes:
@@ -32,11 +33,11 @@ class Trial:
         crashed: Whether the runtime crashed or hung instead of giving an error; `refusal` then says how.
     """
 
-    label: str
-    optimise: bool
-    differences: list[Difference]
+    label: str = field(metadata=entry("inputs"))
+    optimise: bool = field(metadata=entry("runtime_optimisations"))
+    differences: list[Difference] = field(metadata=entry("outputs"))
     refusal: str = ""
-    crashed: bool = False
+    crashed: bool = field(default=False, metadata=entry(omit=True))
 
     def fails_like(self, other: Trial) -> bool:
         """Whether it fails in the same way: wrong outputs, a refused model, or a crash."""
@@ -47,6 +48,7 @@ class Trial:
         return f"<{type(self).__name__}: {self.label}, {'equal' if self.ok else 'not equal'}>"
 
     @property
+    @derived()
     def ok(self) -> bool:
         """Whether every output passes."""
         return all(difference.ok for difference in self.differences)
@@ -76,7 +78,7 @@ MOST_REMARKS = 3
 
 
 @dataclass
-class Verdict:
+class Verdict(Record):
     """Whether the optimised model computes the same as the original, on everything that was tried.
 
     Attributes:
@@ -90,7 +92,7 @@ class Verdict:
     trials: list[Trial] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     exercise: Exercise | None = None
-    tolerance: float | None = None
+    tolerance: float | None = field(default=None, metadata=entry(omit=True))
     runtime: RuntimeChange | None = None
 
     @property
@@ -99,6 +101,7 @@ class Verdict:
         return [difference for trial in self.trials for difference in trial.differences]
 
     @property
+    @derived()
     def ok(self) -> bool:
         """Whether something was compared and everything passed."""
         return bool(self.trials) and not self._shows_nothing and all(trial.ok for trial in self.trials)
@@ -112,6 +115,7 @@ class Verdict:
         return self.exercise is not None and self.exercise.shows_nothing
 
     @property
+    @derived()
     def state(self) -> State:
         """Equal, as far as parts of the model ran or its own sensitivity lets anyone tell (`weigh`), or not equal.
 
@@ -167,6 +171,7 @@ class Verdict:
             return self.summary()
         return f"{self.state} on {len(self.trials)} runs, largest error {self.largest('relative') or 0.0:.3g}"
 
+    @derived()
     def summary(self) -> str:
         """The verdict in one or two lines."""
         if not self.differences:
@@ -208,34 +213,20 @@ class Verdict:
     def _only_optimised_text(self) -> str:
         return ", but only with the runtime's own optimisations" if self.only_optimised else ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """The verdict as JSON data."""
-        return {
-            "ok": self.ok,
-            "state": self.state,
-            "summary": self.summary(),
-            "notes": self.notes,
-            "exercise": None if self.exercise is None else self.exercise.to_dict(),
-            "runtime": None if self.runtime is None else self.runtime.to_dict(),
-            "trials": [
-                {"inputs": trial.label, "runtime_optimisations": trial.optimise, "ok": trial.ok, "refusal": trial.refusal,
-                 "outputs": [difference.to_dict() for difference in trial.differences]}
-                for trial in self.trials
-            ],
-        }  # fmt: skip
 
-
-class Judged:
+class Judged(Record):
     """A rewrite whose two sides were compared, if possible."""
 
     verdict: Verdict | None
 
     @property
+    @derived()
     def error_before(self) -> float | None:
         """Largest error of the old nodes against float64; `None` where float64 evaluation is not feasible."""
         return None if self.verdict is None else self.verdict.largest("original_error")
 
     @property
+    @derived()
     def error_after(self) -> float | None:
         """Largest error of the new nodes against float64."""
         return None if self.verdict is None else self.verdict.largest("optimised_error")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from ortfuse.runtime.load_check import Loading
 from ortfuse.runtime.reference_runs import experiments
 from ortfuse.runtime.session import Arrays, Session, weight_bytes
 from ortfuse.runtime.session_settings import hand_on
+from ortfuse.serialization import Record, derived, entry
 from ortfuse.targets import Target, TargetSpec, raise_opset, resolve_target
 
 _AT_ALL, _EVERYWHERE = 13, 22
@@ -57,7 +58,7 @@ LARGE = {"float16": 0.01, "bfloat16": 0.05, INT8_CACHES: 0.05}
 
 
 @dataclass(frozen=True)
-class Conversion:
+class Conversion(Record):
     """A model in half precision, or with caches of integers.
 
     Attributes:
@@ -82,7 +83,7 @@ class Conversion:
             are small.
     """
 
-    model: Any = field(repr=False)
+    model: Any = field(repr=False, metadata=entry(omit=True))
     to: str
     islands: Mapping[str, str]
     operators: int
@@ -111,6 +112,7 @@ class Conversion:
         return max(self.errors.values(), default=0.0)
 
     @property
+    @derived()
     def warnings(self) -> list[str]:
         """The largest error in words if it is large; first of those that another order does not explain."""
         name, error = _largest(self.ordered or self.errors)
@@ -128,20 +130,6 @@ class Conversion:
             "a bound (--max-error) leaves more operators in float32" if self.to in TYPES else "a bound is --max-error"
         )
         return [f"the error of '{name}' is {size}, much for {self.to}: {remedy}, and --inputs measures it on your data"]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the model as data for JSON."""
-        errors, ordered = (
-            {name: value if math.isfinite(value) else None for name, value in some.items()}
-            for some in (self.errors, self.ordered)
-        )
-        return {
-            "to": self.to, "islands": dict(self.islands), "operators": self.operators, "casts": self.casts,
-            "errors": errors, "ordered": ordered, "emulated": self.emulated, "bytes_before": self.bytes_before,
-            "bytes_after": self.bytes_after, "weak": self.weak, "notes": list(self.notes),
-            "written": str(self.written) if self.written else None, "caches": [asdict(one) for one in self.caches],
-            "token_bytes": self.token_bytes, "counted": list(self.counted), "warnings": self.warnings,
-        }  # fmt: skip
 
 
 def _largest(errors: Mapping[str, float]) -> tuple[str, float]:

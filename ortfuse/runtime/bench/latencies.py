@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from ortfuse.runtime.bench.latency import Latency
 from ortfuse.runtime.bench.session_timing import SessionLatency
+from ortfuse.serialization import Record, entry
 
 
 @dataclass(frozen=True)
-class Latencies:
+class Latencies(Record):
     """The latencies of several models measured side by side.
 
     Attributes:
@@ -21,16 +21,11 @@ class Latencies:
         notes: What to know of the models, such as that one is in training mode.
     """
 
-    sizes: str
-    rows: tuple[Latency, ...]
+    sizes: str = field(metadata=entry("inputs"))
+    rows: tuple[Latency, ...] = field(metadata=entry("latency"))
     sessions: tuple[SessionLatency, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         found = ", ".join(f"{row.name} {row.speedup:.2f}" for row in self.rows)
         return f"<{type(self).__name__}: {found} (times as fast as the first, at {self.sizes})>"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The measurements as JSON data."""
-        latency, sessions = [row.to_dict() for row in self.rows], [row.to_dict() for row in self.sessions]
-        return {"inputs": self.sizes, "latency": latency, "sessions": sessions, "notes": list(self.notes)}

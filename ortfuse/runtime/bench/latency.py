@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
@@ -33,6 +33,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import SHARED, Session, weight_bytes
 from ortfuse.runtime.unrepresentable_models import AsItIs, Runnable, signature_of
 from ortfuse.runtime.worker import WORKER
+from ortfuse.serialization import Record
 
 M = TypeVar("M")
 
@@ -41,7 +42,7 @@ OPEN_AT_ONCE = 4 << 30
 
 
 @dataclass(frozen=True)
-class Latency:
+class Latency(Record):
     """The latency of one model.
 
     Attributes:
@@ -73,10 +74,6 @@ class Latency:
     file_mb: float
     crash: str = ""
     rounds: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON data. JSON has no NaN: a time that was not measured is `None`."""
-        return {key: None if value != value else value for key, value in asdict(self).items()}
 
 
 def measure(

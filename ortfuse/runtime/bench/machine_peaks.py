@@ -9,9 +9,8 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -19,6 +18,7 @@ import onnxruntime
 import platformdirs
 
 from ortfuse.runtime.session import Session
+from ortfuse.serialization import Record, derived
 from ortfuse.targets.measurement_file import keep, kept
 from ortfuse.targets.processor import processor_name
 
@@ -35,7 +35,7 @@ _PRODUCT = """<ir_version: 8, opset_import: ["": 17]> g (float[m, k] x, float[k,
 
 
 @dataclass(frozen=True)
-class Peaks:
+class Peaks(Record):
     """The peaks of a machine.
 
     Attributes:
@@ -51,6 +51,7 @@ class Peaks:
     threads: int
 
     @property
+    @derived()
     def ridge(self) -> float:
         """The operations per byte from which on the processor limits, and not the memory."""
         return self.flops / self.bandwidth
@@ -58,10 +59,6 @@ class Peaks:
     def seconds(self, flops: float, moved: float) -> float:
         """The least time for so many operations and bytes."""
         return max(flops / self.flops, moved / self.bandwidth)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The peaks as data for JSON."""
-        return {**asdict(self), "ridge": self.ridge}
 
 
 def default_cache() -> Path:

@@ -11,7 +11,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias
 
@@ -27,6 +27,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import shortened
 from ortfuse.runtime.session_program import Settings, seconds_timed
 from ortfuse.runtime.worker import Remote, Worker
+from ortfuse.serialization import Record
 from ortfuse.targets import libraries
 from ortfuse.targets.processor import demand_threads
 
@@ -49,7 +50,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class SessionLatency:
+class SessionLatency(Record):
     """The measurements of a session.
 
     Attributes:
@@ -69,10 +70,6 @@ class SessionLatency:
     speedup_bounds: tuple[float, float] | None
     session_ms: float
     peak_mb: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON data."""
-        return asdict(self)
 
 
 def measure_sessions(

@@ -22,6 +22,7 @@ from ortfuse.runtime.coverage import Coverage, Kind, Point
 from ortfuse.runtime.inputs.random_inputs import Inputs, InputSpec, make_inputs
 from ortfuse.runtime.inputs.sampling import Drawing, Integers, Masks
 from ortfuse.runtime.session import Arrays
+from ortfuse.serialization import Record
 
 MOST_TRIES = 40
 """The most sets of inputs that are tried."""
@@ -52,7 +53,7 @@ _TOLD = (Kind.BODY, Kind.BRANCH, Kind.SELECTION, Kind.COUNT)
 
 
 @dataclass(frozen=True)
-class Exercise:
+class Exercise(Record):
     """The coverage of a model by its runs.
 
     Attributes:
@@ -95,10 +96,6 @@ class Exercise:
                 f"{_listed('dimension', self.single)} 1 in every run, as the model runs with no other size that was tried"
             )
         return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON data."""
-        return {name: list(one) if isinstance(one, tuple) else one for name, one in vars(self).items()}
 
 
 def _listed(what: str, names: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from ortfuse.errors import OptionError, OrtfuseWarning
 from ortfuse.errors.printable import brief, visible
 from ortfuse.io.small_files import from_json
 from ortfuse.runtime.session_settings.allow_list import refusal
+from ortfuse.serialization import Record
 from ortfuse.targets.processor import MOST_THREADS
 
 SCHEMA = 1
@@ -101,7 +102,7 @@ CHECKS: Mapping[str, Callable[[Any], Value]] = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(Record):
     """One setting.
 
     Attributes:
@@ -119,10 +120,6 @@ class Setting:
         object.__setattr__(
             self, "reason", visible(self.reason)
         )  # it has names of a model in it, and is written to a file
-
-    def to_dict(self) -> dict[str, Any]:
-        """The setting as data for JSON."""
-        return {"name": self.name, "value": self.value, "reason": self.reason}
 
     def __str__(self) -> str:
         return f"{self.name} = {self.value}"
@@ -206,6 +203,11 @@ class SessionConfig:
             if setting is not None and found.setdefault(setting.name, setting) is not setting:
                 raise OptionError(setting.name, f"is given twice in {where}")
         return cls(tuple(found.values()), str(content.get("runtime", ""))[:LONGEST_RUNTIME])
+
+
+def settings_of(config: SessionConfig) -> tuple[Setting, ...]:
+    """Return the settings."""
+    return config.settings
 
 
 def from_file(name: str, value: Any, reason: Any, where: str) -> Setting | None:

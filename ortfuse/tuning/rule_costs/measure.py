@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ortfuse.options import PathLike
 from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime.worker import WORKER
+from ortfuse.serialization import Record
 from ortfuse.targets import default_spec, installed, shipped_costs
 from ortfuse.targets.costs import WORTH_IT, Measured
 from ortfuse.targets.measured_costs import calibration_file, store, stored
@@ -47,7 +48,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Record):
     """The costs of this machine.
 
     Attributes:
@@ -77,10 +78,6 @@ class Calibration:
     table: tuple[str, bool]
     file: Path
     problem: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as data for JSON."""
-        return {"schema": SCHEMA, **asdict(self), "file": str(self.file)}
 
 
 def calibrate(

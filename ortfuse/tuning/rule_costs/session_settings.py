@@ -8,7 +8,7 @@ because the best of several is likely to have been lucky. Settings that change o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ from ortfuse.runtime.comparison import compare_all
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.session_settings import SessionConfig, Setting, write_beside
+from ortfuse.runtime.session_settings.config import settings_of
 from ortfuse.runtime.session_settings.measured_settings import remember, settings_file
 from ortfuse.runtime.session_settings.recommendations import derived, with_runtime
+from ortfuse.serialization import Record, entry
 from ortfuse.targets.processor import demand_threads
-from ortfuse.tuning.rule_costs.measure import SCHEMA
 
 WORTH_IT = 1.01
 """The least speedup, of which one can be sure, that is worth a setting."""
@@ -55,7 +56,7 @@ OPTIMISERS: Mapping[str, frozenset[str]] = {
 
 
 @dataclass(frozen=True)
-class Effect:
+class Effect(Record):
     """The speedup of settings.
 
     Attributes:
@@ -75,13 +76,9 @@ class Effect:
         """Whether the settings are worth it for sure."""
         return not self.reason and self.bounds is not None and self.bounds[0] > WORTH_IT
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON data."""
-        return {**asdict(self), "settings": dict(self.settings)}
-
 
 @dataclass(frozen=True)
-class MeasuredSettings:
+class MeasuredSettings(Record):
     """The speedups of session settings for a model.
 
     Attributes:
@@ -100,23 +97,9 @@ class MeasuredSettings:
     threads: int
     effects: tuple[Effect, ...]
     together: Effect | None
-    session: SessionConfig
+    session: SessionConfig = field(metadata=entry(convert=settings_of))
     file: Path
     problem: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as data for JSON."""
-        return {
-            "schema": SCHEMA,
-            "model": self.model,
-            "inputs": self.inputs,
-            "threads": self.threads,
-            "effects": [effect.to_dict() for effect in self.effects],
-            "together": None if self.together is None else self.together.to_dict(),
-            "session": [setting.to_dict() for setting in self.session],
-            "file": str(self.file),
-            "problem": self.problem,
-        }
 
 
 def calibrate_session(

@@ -29,6 +29,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.random_seeds import seeded
 from ortfuse.runtime.reference_runs import Experiment, explored
 from ortfuse.runtime.sensitivity import Sensitivity
+from ortfuse.serialization import Record, derived, entry
 from ortfuse.transforms import Finalize
 from ortfuse.verification.bisection.ddmin import first_showing, smallest
 from ortfuse.verification.bisection.judge_edit import Culprit, examine, examine_model, nature_of_refusal
@@ -101,7 +102,17 @@ def _left_out(edit: Edit, why: str) -> Refusal:
 
 
 @dataclass(frozen=True)
-class Bisection:
+class _Rewrite:
+    rule: str
+    site: str
+
+
+def _rewrites(sites: Sequence[Key]) -> list[_Rewrite]:
+    return [_Rewrite(rule, site) for rule, site in sites]
+
+
+@dataclass(frozen=True)
+class Bisection(Record):
     """The result of a bisection.
 
     Attributes:
@@ -119,7 +130,7 @@ class Bisection:
     verdict: Verdict
     passes: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
-    sites: tuple[Key, ...] = ()
+    sites: tuple[Key, ...] = field(default=(), metadata=entry(convert=_rewrites))
     culprit: Culprit | None = None
     before: Difference | None = None
     after: Difference | None = None
@@ -129,6 +140,7 @@ class Bisection:
         return f"<{type(self).__name__}: {'; '.join(self.lines())}>"
 
     @property
+    @derived()
     def moved(self) -> bool:
         """Whether an output moves beyond tolerance."""
         return not self.verdict.ok
@@ -154,20 +166,6 @@ class Bisection:
         if self.before is not None and self.after is not None and self.after.element is not None:
             found.append(f"output '{self.after.output}': {_errors(self.before, self.after)}")
         return [*found, f"{self.runs} models were made and run"]
-
-    def to_dict(self) -> dict[str, object]:
-        """The finding as JSON data."""
-        return {
-            "moved": self.moved,
-            "verdict": self.verdict.to_dict(),
-            "passes": list(self.passes),
-            "rules": list(self.rules),
-            "sites": [{"rule": rule, "site": site} for rule, site in self.sites],
-            "culprit": self.culprit.to_dict() if self.culprit else None,
-            "before": self.before.to_dict() if self.before else None,
-            "after": self.after.to_dict() if self.after else None,
-            "runs": self.runs,
-        }
 
 
 def _errors(before: Difference, after: Difference) -> str:

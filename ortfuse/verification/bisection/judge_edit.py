@@ -8,8 +8,8 @@ in float64, it may differ from the old side's float64 result by as much as round
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -21,6 +21,7 @@ from ortfuse.runtime.reference_runs import Experiment, experiments
 from ortfuse.runtime.rewrite_sides import Sides, sides
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import computing
+from ortfuse.serialization import entry
 from ortfuse.verification.compare_regions import SAME, apart_in_float64
 from ortfuse.verification.verdict import Judged, Trial, Verdict, judge
 
@@ -50,7 +51,7 @@ class Culprit(Judged):
     added: tuple[str, ...]
     nature: Nature
     reason: str
-    verdict: Verdict | None = None
+    verdict: Verdict | None = field(default=None, metadata=entry(omit=True))
 
     def text(self) -> str:
         """The finding as text."""
@@ -59,19 +60,6 @@ class Culprit(Judged):
             operators = ", ".join(dict.fromkeys(node.partition(" ")[0] for node in self.nodes))
             text += f". {operators} became {', '.join(self.added) or 'nothing'}"
         return text + (f"; there, the {errors}" if (errors := self.errors()) else "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """The finding as JSON data."""
-        return {
-            "name": self.name,
-            "site": self.site,
-            "nature": self.nature,
-            "reason": self.reason,
-            "nodes": list(self.nodes),
-            "added": list(self.added),
-            "error_before": self.error_before,
-            "error_after": self.error_after,
-        }
 
 
 def examine(site: Edit, model: ir.Model, experiment: Experiment) -> Culprit:

@@ -24,6 +24,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.reference_runs import Experiment, explored
 from ortfuse.runtime.session import Session, log
 from ortfuse.runtime.submodel import computing
+from ortfuse.serialization import Record, derived
 from ortfuse.verification.bisection.ddmin import smallest
 from ortfuse.verification.bisection.judge_edit import Nature
 from ortfuse.verification.verdict import Trial, Verdict, judge_session
@@ -64,7 +65,7 @@ class RuntimeSite:
 
 
 @dataclass(frozen=True)
-class RuntimeBisection:
+class RuntimeBisection(Record):
     """The result of bisecting the runtime's optimisers.
 
     Attributes:
@@ -85,6 +86,7 @@ class RuntimeBisection:
         return f"<{type(self).__name__}: {'; '.join(self.lines())}>"
 
     @property
+    @derived()
     def moved(self) -> bool:
         """Whether an output moves beyond tolerance."""
         return not self.verdict.ok
@@ -102,21 +104,6 @@ class RuntimeBisection:
         if self.site is not None:
             found.append(_site_text(self.site))
         return [*found, f"{self.runs} sessions were made"]
-
-    def to_dict(self) -> dict[str, object]:
-        """The finding as JSON data."""
-        site = self.site
-        return {
-            "moved": self.moved,
-            "verdict": self.verdict.to_dict(),
-            "optimisers": list(self.optimisers),
-            "candidates": list(self.candidates),
-            "site": {
-                "value": site.value, "operator": site.operator, "before": site.before, "nature": site.nature,
-                "difference": site.difference.to_dict(),
-            } if site else None,
-            "runs": self.runs,
-        }  # fmt: skip
 
 
 def _site_text(site: RuntimeSite) -> str:

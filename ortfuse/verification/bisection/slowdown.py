@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import onnx_ir as ir
 
@@ -19,6 +18,7 @@ from ortfuse.ir.edit import Edit, Inspector
 from ortfuse.ir.remark import Refusal, Subject, refuse
 from ortfuse.pipeline import RunReport
 from ortfuse.runtime.bench import Latency
+from ortfuse.serialization import Record, derived, entry
 from ortfuse.transforms import Finalize
 
 MOST_TRIED = 12
@@ -51,7 +51,7 @@ class WithoutRule:
 
 
 @dataclass(frozen=True)
-class Slowdown:
+class Slowdown(Record):
     """A result that is slower than the original by more than noise.
 
     Attributes:
@@ -63,14 +63,15 @@ class Slowdown:
         taken: Whether it was taken for the result, as `fastest` asks for.
     """
 
-    result: Latency
-    culprit: Left | None
-    without: Latency | None
-    model: ir.Model = field(repr=False, compare=False)
-    report: RunReport | None = field(default=None, repr=False, compare=False)
+    result: Latency = field(metadata=entry(omit=True))
+    culprit: Left | None = field(metadata=entry(omit=True))
+    without: Latency | None = field(metadata=entry(omit=True))
+    model: ir.Model = field(repr=False, compare=False, metadata=entry(omit=True))
+    report: RunReport | None = field(default=None, repr=False, compare=False, metadata=entry(omit=True))
     taken: bool = False
 
     @property
+    @derived()
     def offered(self) -> str:
         """The kind of model that is offered instead."""
         return "the original" if self.report is None else f"the result without {_named(self.culprit)}"
@@ -84,18 +85,35 @@ class Slowdown:
             said += f"It is {_named(self.culprit)}: without, {_ratio(self.without)}. "
         return said + (f"Taken instead: {self.offered}" if self.taken else f"--fastest takes {self.offered}")
 
-    def to_dict(self) -> dict[str, Any]:
-        """The finding as data for JSON."""
-        pass_name, rule = self.culprit or ("", "")
-        return {
-            "speedup": self.result.speedup,
-            "speedup_bounds": self.result.speedup_bounds,
-            "pass": pass_name,
-            "rule": rule,
-            "speedup_without": self.without.speedup if self.without else None,
-            "offered": self.offered,
-            "taken": self.taken,
-        }
+    @property
+    @derived()
+    def speedup(self) -> float:
+        """The speedup of the result."""
+        return self.result.speedup
+
+    @property
+    @derived()
+    def speedup_bounds(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval of the speedup."""
+        return self.result.speedup_bounds
+
+    @property
+    @derived("pass")
+    def culprit_pass(self) -> str:
+        """The pass that makes the result slower; empty if leaving out no single one helps."""
+        return self.culprit[0] if self.culprit else ""
+
+    @property
+    @derived("rule")
+    def culprit_rule(self) -> str:
+        """The rule of that pass, if one alone makes it slower."""
+        return self.culprit[1] if self.culprit else ""
+
+    @property
+    @derived()
+    def speedup_without(self) -> float | None:
+        """The speedup without the culprit."""
+        return self.without.speedup if self.without else None
 
 
 def is_slower(row: Latency) -> bool:
@@ -127,7 +145,7 @@ def slowdown(
         return None
     search = _Search(result, make, measure, progress)
     hits: dict[str, dict[str, int]] = {}
-    for leaf in (leaf for entry in report.passes for leaf in entry.leaves()):
+    for leaf in (leaf for one in report.passes for leaf in one.leaves()):
         if leaf.changes and leaf.name != Finalize.name:
             hits.setdefault(leaf.name, {}).update(leaf.hits)
     culprit = search.costliest([(name, "") for name in sorted(hits, key=_drops(stages), reverse=True)])

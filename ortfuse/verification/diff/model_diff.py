@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import onnx_ir as ir
 
+from ortfuse.serialization import Record, derived, entry
 from ortfuse.verification.diff.matching import Matching
 from ortfuse.verification.diff.structure import Structure
 from ortfuse.verification.diff.tensors import Tensors
 
 
 @dataclass(frozen=True)
-class ModelDifference:
+class ModelDifference(Record):
     """How two models differ.
 
     Attributes:
@@ -25,14 +25,15 @@ class ModelDifference:
         matching: The nodes and values that match.
     """
 
-    structure: Structure
+    structure: Structure = field(metadata=entry(inline=True))
     tensors: Tensors | None
-    matching: Matching = field(repr=False)
+    matching: Matching = field(repr=False, metadata=entry(omit=True))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {'; '.join(self.summary().splitlines())}>"
 
     @property
+    @derived()
     def same(self) -> bool:
         """Whether nothing differs but names, and no tensor that was compared."""
         return self.structure.same and (self.tensors is None or not self.tensors.differing)
@@ -59,17 +60,6 @@ class ModelDifference:
         if self.tensors is not None:
             said.append(of_tensors(self.tensors))
         return "\n".join(said)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All but the matching as data for JSON."""
-        found = asdict(self.structure)
-        return {
-            "same": self.same,
-            "same_nodes": self.structure.same_nodes,
-            **found,
-            "nodes": list(found["nodes"]),
-            "tensors": None if self.tensors is None else self.tensors.to_dict(),
-        }
 
 
 def of_tensors(tensors: Tensors) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.ir import walk
+from ortfuse.serialization import derived
 from ortfuse.verification.diff.constants import apart, constant_of, described, same_tensor
 from ortfuse.verification.diff.matching import Matching
 
@@ -118,6 +119,7 @@ class Structure:
     renamed: int
 
     @property
+    @derived()
     def same_nodes(self) -> bool:
         """Whether both have the same nodes on the same operands; attributes and constants may be others."""
         return not (self.only_first or self.only_second or self.operands)

@@ -7,7 +7,7 @@ the same in both, so that its producer is the difference.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.random_seeds import seeded
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import showing
+from ortfuse.serialization import Record, derived
 from ortfuse.verification.diff.constants import constant_of
 from ortfuse.verification.diff.matching import Matching
 from ortfuse.verification.diff.structure import name_of, operator_of
@@ -30,7 +31,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class TensorDifference:
+class TensorDifference(Record):
     """A tensor that both models compute.
 
     Attributes:
@@ -53,13 +54,9 @@ class TensorDifference:
     inputs: str
     difference: Difference
 
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON data."""
-        return {**asdict(self), "difference": self.difference.to_dict()}
-
 
 @dataclass(frozen=True)
-class Tensors:
+class Tensors(Record):
     """The tensors of two models side by side.
 
     Attributes:
@@ -75,17 +72,10 @@ class Tensors:
     differing: Sequence[TensorDifference]
 
     @property
+    @derived()
     def first(self) -> TensorDifference | None:
         """The first tensor that differs."""
         return self.differing[0] if self.differing else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields, and the first difference, as JSON data."""
-        found = [one.to_dict() for one in self.differing]
-        return {
-            "compared": self.compared, "alone": self.alone, "sets": self.sets, "first": found[0] if found else None,
-            "differing": found,
-        }  # fmt: skip
 
 
 def compare_tensors(

@@ -13,7 +13,6 @@ import difflib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx_ir as ir
 
@@ -24,6 +23,7 @@ from ortfuse.ir.traits import PLAIN
 from ortfuse.naming import name_today
 from ortfuse.pipeline import Catalogue, Counts, RunReport
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule, Step
+from ortfuse.serialization import Record
 from ortfuse.verification.explanation.lost_sites import Taken, taken_sites
 from ortfuse.verification.explanation.near_miss_relevance import POINTLESS, Nearness
 
@@ -40,7 +40,7 @@ CANONICAL_FORM = "canonicalize"
 
 
 @dataclass(frozen=True)
-class Fused:
+class Fused(Record):
     """A site that a rule fused.
 
     Attributes:
@@ -55,13 +55,9 @@ class Fused:
     operators: tuple[str, ...]
     nodes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The site as data for JSON."""
-        return {"rule": self.rule, "site": self.site, "operators": list(self.operators), "nodes": list(self.nodes)}
-
 
 @dataclass(frozen=True)
-class Missed:
+class Missed(Record):
     """A site at which a rule nearly applied.
 
     Attributes:
@@ -89,16 +85,9 @@ class Missed:
         """The family of the rule."""
         return self.rule.partition(".")[0]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The site as data for JSON."""
-        return {
-            "rule": self.rule, "site": self.site, "root": self.root, "step": self.step,
-            "matched": self.matched, "least": self.least, "refusal": self.refusal.to_dict(), "nodes": list(self.nodes),
-        }  # fmt: skip
-
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Record):
     """The fused sites of a model, and the near misses.
 
     Attributes:
@@ -117,16 +106,6 @@ class Explanation:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.fused)} fused, {len(self.missed)} missed>"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The explanation as data for JSON."""
-        return {
-            "fused": [site.to_dict() for site in self.fused],
-            "missed": [site.to_dict() for site in self.missed],
-            "absent": dict(self.absent),
-            "taken": [site.to_dict() for site in self.taken],
-            "notes": list(self.notes),
-        }
 
 
 def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules: Sequence[str] = ()) -> Explanation:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import onnx_ir as ir
 
@@ -12,6 +11,7 @@ from ortfuse.ir.traits import PLAIN
 from ortfuse.pipeline import Catalogue, RunReport
 from ortfuse.pipeline.forced_choices import following, forced_rules, is_pass
 from ortfuse.rewrite import Exactness, NearMiss, Rule
+from ortfuse.serialization import Record
 from ortfuse.targets import KnownBug
 from ortfuse.transforms import LEAVE, names_one
 from ortfuse.verification.explanation.explain import explanation, fused_nodes
@@ -21,7 +21,7 @@ MOST_SITES = 3
 
 
 @dataclass(frozen=True)
-class ForcedOutcome:
+class ForcedOutcome(Record):
     """What became of a pin.
 
     Attributes:
@@ -48,13 +48,6 @@ class ForcedOutcome:
         for site, why in self.otherwise.items():
             reasons.setdefault(why.replace(f"'{site}'", "it"), []).append(site)
         return found + [f"{wanted}: NOT followed at {_listed(sites)}: {why}" for why, sites in reasons.items()]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The outcome as data for JSON."""
-        return {
-            "name": self.name, "operator": self.operator, "followed": list(self.followed),
-            "otherwise": dict(self.otherwise), "absent": self.absent,
-        }  # fmt: skip
 
 
 def forced_outcomes(

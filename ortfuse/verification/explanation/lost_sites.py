@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ortfuse.ir.remark import Subject, refuse
 from ortfuse.pipeline import RunReport
 from ortfuse.rewrite import Event, NearMiss, Rule
 from ortfuse.rewrite.pattern.min_nodes import least_operators, uncovered
 from ortfuse.rewrite.rule import HALF
+from ortfuse.serialization import Record
 from ortfuse.transforms import Choice
 from ortfuse.verification.explanation.near_miss_relevance import FEWEST
 
@@ -19,7 +19,7 @@ MOST_SITES = 3
 
 
 @dataclass(frozen=True)
-class Taken:
+class Taken(Record):
     """Sites that a rule did not get, and whose nodes something else has rewritten since.
 
     Attributes:
@@ -45,10 +45,6 @@ class Taken:
         if not self.reason:
             return f"{where} taken by {takers}"
         return f"{where} left: {self.reason}; {self.remedy}" + (f"; since rewritten by {takers}" if takers else "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """As data for JSON."""
-        return {**asdict(self), "sites": list(self.sites), "by": dict(self.by)}
 
 
 def taken_sites(report: RunReport, chosen: Mapping[str, Rule], told: Collection[tuple[str, str]]) -> tuple[Taken, ...]:

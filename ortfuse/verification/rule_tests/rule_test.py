@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ortfuse.errors import RuleError
 from ortfuse.rewrite import Rule, Variation
 from ortfuse.rewrite.pattern.language import Op
+from ortfuse.serialization import Record, derived, entry
 from ortfuse.targets import Target, installed
 from ortfuse.verification.rule_tests.build_instances import (
     OPSETS,
@@ -37,7 +38,7 @@ PAIRS = 24
 
 
 @dataclass
-class RuleTestReport:
+class RuleTestReport(Record):
     """The instances that were tried for one rule, and the failures; none if it passed."""
 
     rule: str
@@ -52,10 +53,11 @@ class RuleTestReport:
     silent: list[str] = field(default_factory=list)
     """Instances that run but on which the rule does not fire, with the reason; not failures by themselves."""
     failures: list[str] = field(default_factory=list)
-    counterexamples: dict[str, ir.Model] = field(default_factory=dict)
+    counterexamples: dict[str, ir.Model] = field(default_factory=dict, metadata=entry(omit=True))
     """For each failure that a single model shows, that model."""
 
     @property
+    @derived("proved")
     def passed(self) -> bool:
         """Whether instances were found and nothing failed."""
         return self.instances > 0 and not self.failures
@@ -75,11 +77,6 @@ class RuleTestReport:
     def smallest(self) -> tuple[str, ir.Model] | None:
         """The first failure on a model with the fewest nodes, with that model."""
         return min(self.counterexamples.items(), key=lambda item: len(item[1].graph), default=None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as data for JSON, without the models."""
-        numbers = {key: value for key, value in vars(self).items() if key != "counterexamples"}
-        return {**numbers, "proved": self.passed}  # the name in version 1 of the form
 
 
 class _Enough(Exception):  # noqa: N818 - no error: ends a rule test whose witness has seen enough

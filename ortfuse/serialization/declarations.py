@@ -1,0 +1,132 @@
+"""Declarations of what a dataclass has in its JSON data: its fields, and properties and methods marked as derived."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DECLARED = "ortfuse.entry"
+_MARK = "__ortfuse_key__"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """The declaration of a field: see `entry` for the fields."""
+
+    key: str = ""
+    omit: bool = False
+    inline: bool = False
+    optional: bool = False
+    convert: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the data of a dataclass.
+
+    Attributes:
+        key: Its key.
+        name: The field, property or method that it is read from.
+        inline: Whether the entries of its value stand in its stead.
+        optional: Whether it is left out where it is empty.
+        convert: The function that makes the value; `None` if it is used as it is.
+        annotation: The type of the value, as it is written.
+        module: The module in which the type is written.
+        is_method: Whether it is read by a call.
+        description: Documentation of a derived entry; a field is documented in the docstring of its class.
+    """
+
+    key: str
+    name: str
+    inline: bool
+    optional: bool
+    convert: Callable[[Any], Any] | None
+    annotation: Any
+    module: str
+    is_method: bool = False
+    description: str = ""
+
+    def value(self, record: Any) -> Any:
+        """Return the value in a dataclass, before it becomes JSON data."""
+        found = getattr(record, self.name)
+        if self.is_method:
+            found = found()
+        return found if self.convert is None else self.convert(found)
+
+    def kind(self, known: Mapping[str, Any]) -> Any:
+        """Return the type of the value; names that only type checkers import are looked up in `known`."""
+        if not isinstance(self.annotation, str):
+            return self.annotation
+        return eval(self.annotation, {**known, **vars(sys.modules[self.module])})
+
+
+def entry(
+    key: str = "",
+    *,
+    omit: bool = False,
+    inline: bool = False,
+    optional: bool = False,
+    convert: Callable[[Any], Any] | None = None,
+) -> dict[str, Any]:
+    """Declare the entry of a field, as the `metadata` of `dataclasses.field`.
+
+    Args:
+        key: Its key; by default the name of the field.
+        omit: Whether it is left out.
+        inline: Whether the entries of its value, a dataclass, stand in its stead.
+        optional: Whether it is left out where it is empty.
+        convert: An annotated function that makes the value.
+    """
+    return {_DECLARED: Declaration(key, omit, inline, optional, convert)}
+
+
+def derived(key: str = "") -> Callable[[F], F]:
+    """Mark a method, or the function of a property, as an entry of the data; the key is by default its name."""
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, key or function.__name__)
+        return function
+
+    return mark
+
+
+@functools.cache
+def entries(kind: type[Any]) -> tuple[Entry, ...]:
+    """Return the entries of a dataclass: those of its fields in order, then the derived ones, base classes first."""
+    found: dict[str, Entry] = {}
+    for field in dataclasses.fields(kind):
+        declared: Declaration = field.metadata.get(_DECLARED, Declaration())
+        if declared.omit:
+            continue
+        owner = next(base for base in kind.__mro__ if field.name in inspect.get_annotations(base))
+        annotation, module = field.type, owner.__module__
+        if declared.convert is not None:
+            annotation, module = _result(declared.convert)
+        found[field.name] = Entry(
+            declared.key or field.name,
+            field.name,
+            declared.inline,
+            declared.optional,
+            declared.convert,
+            annotation,
+            module,
+        )
+    for base in reversed(kind.__mro__):
+        for name, member in vars(base).items():
+            function = getattr(member, "fget", None) or getattr(member, "func", None) or member
+            if key := getattr(function, _MARK, ""):
+                text = function.__doc__ or ""
+                found[name] = Entry(key, name, False, False, None, *_result(function), function is member, text)
+    return tuple(found.values())
+
+
+def _result(function: Callable[..., Any]) -> tuple[Any, str]:
+    return typing.cast("Any", function).__annotations__["return"], function.__module__

@@ -1,0 +1,110 @@
+"""JSON data and schemas of dataclasses follow from the declarations of their fields."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import ortfuse
+from ortfuse.serialization import Record, derived, entry, to_data
+from ortfuse.serialization.json_schema import schema
+
+OWN_METHODS = {
+    "options/options.py": "Options: only what is not at its default",
+    "serialization/data.py": "Record: the method of all others",
+    "tuning/time_estimates.py": "Pace: its fields are private, and the last few of each are kept",
+}
+"""The modules with a `to_dict` of their own, and why."""
+
+
+def _names(sizes: Mapping[str, int]) -> list[str]:
+    return list(sizes)
+
+
+@dataclass(frozen=True)
+class Part(Record):
+    """A part.
+
+    Attributes:
+        left: The left
+            side.
+    """
+
+    left: int
+    parts: Sequence[Part] = ()
+
+
+@dataclass(frozen=True)
+class Whole(Record):
+    """A whole."""
+
+    file: Path
+    error: float | None
+    ends: tuple[float, float]
+    part: Part = field(metadata=entry(inline=True))
+    hidden: object = field(default=None, metadata=entry(omit=True))
+    label: str = field(default="", metadata=entry("name"))
+    sizes: Mapping[str, int] = field(default_factory=dict, metadata=entry(convert=_names))
+    remark: str = field(default="", metadata=entry(optional=True))
+
+    @property
+    @derived()
+    def ok(self) -> bool:
+        """Whether it is ok.
+
+        Not more.
+        """
+        return True
+
+    @derived("count")
+    def counted(self) -> int:
+        """The number of sizes."""
+        return len(self.sizes)
+
+
+@dataclass(frozen=True)
+class Special(Whole):
+    """A record of a class that has another answer to a derived entry."""
+
+    @property
+    def ok(self) -> bool:
+        return False
+
+
+def test_data_follow_the_declarations_of_the_fields() -> None:
+    whole = Whole(Path("a"), math.inf, (1.0, math.nan), Part(1, (Part(2),)), object(), "b", {"n": 3})
+    assert whole.to_dict() == {
+        "file": "a", "error": None, "ends": [1.0, None], "left": 1, "parts": [{"left": 2, "parts": []}], "name": "b",
+        "sizes": ["n"], "ok": True, "count": 1,
+    }  # fmt: skip
+    assert (
+        Special(Path("a"), 0.0, (0.0, 0.0), Part(1), remark="r").to_dict().items()
+        >= {"ok": False, "remark": "r"}.items()
+    )
+    assert to_data({"a": (Part(1),)}) == {"a": [{"left": 1, "parts": []}]}
+
+
+def test_the_schema_follows_from_the_same_declarations() -> None:
+    made = schema(Whole)
+    number = {"type": ["number", "null"]}
+    assert set(made["properties"]) - set(made["required"]) == {"remark"}
+    assert made["properties"]["error"] == number
+    assert made["properties"]["ends"] == {"type": "array", "prefixItems": [number, number]}
+    assert made["properties"]["left"] == {"type": "integer", "description": "The left side."}
+    assert made["properties"]["ok"] == {"type": "boolean", "description": "Whether it is ok."}
+    assert made["properties"]["parts"]["items"]["properties"]["left"]["type"] == "integer"
+    assert "hidden" not in made["properties"] and "label" not in made["properties"]
+
+
+def test_only_these_modules_put_data_together_by_hand() -> None:
+    root = Path(ortfuse.__file__).parent
+    found = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if "def to_dict" in (text := path.read_text())
+        and any(isinstance(node, ast.FunctionDef) and node.name == "to_dict" for node in ast.walk(ast.parse(text)))
+    }
+    assert found == set(OWN_METHODS)
