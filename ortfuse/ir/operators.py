@@ -6,7 +6,7 @@ that uses it declares it, as a typed table of the registry. `op_info` returns al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -118,3 +118,8 @@ def describe(*operators: str, traits: str = "", **facets: object) -> None:
         for name, entry in facets.items():
             table = _FACETS[name] if name in _FACETS else _WAITING.setdefault(name, {})
             table[key_of(operator)] = entry
+
+
+SIZE_OPERANDS: Facet[Collection[int]] = Facet(
+    "size_operands", "the operands whose elements tell sizes or numbers of iterations"
+)

@@ -88,11 +88,11 @@ Constant ConstantOfShape Range                                 : exact
 BlackmanWindow EyeLike HammingWindow HannWindow OneHot         : -
 MelWeightMatrix                                                : -
 
-Bernoulli Multinomial RandomNormal RandomNormalLike            : random
-RandomUniform RandomUniformLike                                : random
+Bernoulli Multinomial RandomNormal RandomNormalLike            : random seeded
+RandomUniform RandomUniformLike                                : random seeded
 BeamSearch GreedySearch Sampling WhisperBeamSearch @ms         : random
 BiasDropout BitmaskBiasDropout BitmaskDropout @ms              : random
-Dropout                                                        : inplace
+Dropout                                                        : inplace seeded
 
 If Loop Scan                                                   : control exact
 SequenceMap                                                    : control
@@ -233,6 +233,9 @@ RANDOM = _OPERATORS["random"]
 
 PURE = _OPERATORS["pure"]
 """Deterministic and without side effects, though of a domain that is not known here."""
+
+SEEDED = _OPERATORS["seeded"]
+"""Takes a seed as an attribute, which is a floating-point number if the operator is random in every run."""
 
 CONTROL_FLOW = _OPERATORS["control"]
 """Operators of ai.onnx whose attributes are graphs."""

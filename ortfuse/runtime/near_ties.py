@@ -6,12 +6,13 @@ differ by rounding are the same to everything else, but not to them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.ir.operators import Facet, Key
 from ortfuse.ir.traits import MICROSOFT
 from ortfuse.runtime.comparison import TOLERANCES, allowed
 from ortfuse.runtime.integer_ties import before_rounding
@@ -24,15 +25,9 @@ FEW = 0.01
 
 def decided(node: ir.Node) -> list[int]:
     """The numbers of the outputs that are decisions; none for operators that only compute."""
-    kind = node.op_type
-    if node.domain:
-        quantises = is_integer_operator(node) or kind == "QuantizeLinear"
-        return [0] if node.domain == MICROSOFT and quantises else []
-    if kind == "TopK":
-        return [1]
-    if kind == "DynamicQuantizeLinear":
-        return [0, 2]
-    return [0] if kind in _RULES else []
+    if DECISIONS.of(node) is None:
+        return []
+    return [*_NOT_FIRST.get((node.domain, node.op_type), (0,))]
 
 
 def explained(node: ir.Node, operands: Sequence[Array | None], expected: Array, found: Array) -> str | None:
@@ -48,7 +43,7 @@ def explained(node: ir.Node, operands: Sequence[Array | None], expected: Array, 
         return None
     if expected.shape == found.shape and np.array_equal(expected, found):
         return ""
-    return _RULES[node.op_type](node, operands, expected, found)
+    return DECISIONS[node.domain, node.op_type](node, operands, expected, found)
 
 
 def is_integer_operator(node: ir.Node) -> bool:
@@ -58,7 +53,7 @@ def is_integer_operator(node: ir.Node) -> bool:
 
 def is_quantised(node: ir.Node) -> bool:
     """Whether a node's decisions are quantised numbers."""
-    return _RULES.get(node.op_type) is _one_step
+    return DECISIONS.of(node) is _one_step
 
 
 def is_one_step(expected: Array, found: Array) -> bool:
@@ -255,18 +250,14 @@ _INTEGER = _STANDARD_INTEGER | {
 
 Explain = Callable[[ir.Node, Sequence[Array | None], Array, Array], str | None]
 
+DECISIONS: Facet[Explain] = Facet("decision", "why a decision may come out in another way: a tie, a threshold, a step")
 
-def _table(rows: Iterable[tuple[str, Explain]]) -> Mapping[str, Explain]:
-    return {name: explain for names, explain in rows for name in names.split()}
+_NOT_FIRST: Mapping[Key, Sequence[int]] = {("", "TopK"): (1,), ("", "DynamicQuantizeLinear"): (0, 2)}
+"""The numbers of the outputs that are decisions, if that is not the first one."""
 
-
-_RULES = _table(
-    [
-        ("ArgMax ArgMin TopK", _one_of_several),
-        ("Less LessOrEqual Greater GreaterOrEqual", _side_of_threshold),
-        ("Round Floor Ceil Cast", _nearest_whole),
-        ("QuantizeLinear DynamicQuantizeLinear", _one_step),
-        (" ".join(_INTEGER), _one_step),
-        ("NonMaxSuppression", _kept_boxes),
-    ]
-)
+DECISIONS.register("ArgMax", "ArgMin", "TopK")(_one_of_several)
+DECISIONS.register("Less", "LessOrEqual", "Greater", "GreaterOrEqual")(_side_of_threshold)
+DECISIONS.register("Round", "Floor", "Ceil", "Cast")(_nearest_whole)
+DECISIONS.register("QuantizeLinear", "DynamicQuantizeLinear", f"{MICROSOFT}.QuantizeLinear")(_one_step)
+DECISIONS.register(*_STANDARD_INTEGER, *(f"{MICROSOFT}.{name}" for name in _INTEGER))(_one_step)
+DECISIONS.register("NonMaxSuppression")(_kept_boxes)

@@ -14,23 +14,15 @@ import onnx_ir as ir
 from ortfuse.ir import walk
 from ortfuse.ir.functions import looked_into
 from ortfuse.ir.purity import draws_random
-
-_SEEDED = frozenset(
-    {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
-"""The operators of ai.onnx that take a seed."""
+from ortfuse.ir.traits import RANDOM, SEEDED, has
 
 _SEEDS = 1 << 20
-_FLOATING = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
-"""Those whose seed is a floating-point number."""
 
 
 def is_seeded(model: ir.Model) -> bool:
     """Whether random numbers of a model depend on seeds that it states."""
     return any(
-        node.op_type in _SEEDED and "seed" in node.attributes and draws_random(node) for node in walk.nodes(model)
+        node.op_type in SEEDED and "seed" in node.attributes and draws_random(node) for node in walk.nodes(model)
     )
 
 
@@ -41,9 +33,9 @@ def seeded(model: ir.Model) -> ir.Model:
     flat = looked_into(model)
     copy = flat.clone() if flat is model else flat
     for node in walk.nodes(copy):
-        if draws_random(node) and node.op_type in _SEEDED and not node.domain:
+        if draws_random(node) and has(node, SEEDED):
             seed = zlib.crc32((node.outputs[0].name or "").encode()) % _SEEDS
-            kind = ir.AttrFloat32 if node.op_type in _FLOATING else ir.AttrInt64
+            kind = ir.AttrFloat32 if has(node, RANDOM) else ir.AttrInt64
             node.attributes["seed"] = kind("seed", seed)
     return copy
 
@@ -52,5 +44,5 @@ def unseeded(model: ir.Model) -> list[str]:
     """The operators of a model that draw random numbers whatever seeds it states, and so cannot be compared."""
     nodes = walk.nodes(looked_into(model))
     return sorted(
-        {node.op_type for node in nodes if draws_random(node) and (node.domain or node.op_type not in _SEEDED)}
+        {node.op_type for node in nodes if draws_random(node) and (node.domain or node.op_type not in SEEDED)}
     )

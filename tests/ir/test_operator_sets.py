@@ -26,8 +26,6 @@ LEFT = {
     "runtime/float64/widen.py": 6,
     "runtime/inputs/broadcast_sizes.py": 9,
     "runtime/inputs/roles.py": 7,
-    "runtime/inputs/size_operands.py": 20,
-    "runtime/random_seeds.py": 7,
     "runtime/session_settings/denormals.py": 11,
     "targets/cpu/blocked_layout.py": 7,
     "targets/cpu/constraints.py": 7,

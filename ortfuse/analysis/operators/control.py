@@ -9,6 +9,7 @@ from ortfuse.analysis.ranges.range import Range, union
 from ortfuse.analysis.transfer.fact import NOTHING, UNKNOWN, Elements, Fact, Shape
 from ortfuse.analysis.transfer.op import Op, Scopes, UnknownError, normalize_axis, transfer
 from ortfuse.ir.dims import DimLike, is_positive, maximum
+from ortfuse.ir.operators import describe
 
 
 @transfer("If")
@@ -217,3 +218,6 @@ def _without_axis(fact: Fact, axis: int) -> Fact:
 
 def _length(fact: Fact, axis: int) -> DimLike:
     return UNKNOWN if fact is NOTHING or fact.shape is None else fact.shape[normalize_axis(axis, len(fact.shape))]
+
+
+describe("Loop", size_operands=(0,))

@@ -17,6 +17,7 @@ from ortfuse.analysis.transfer import symbolic_elements as el
 from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, transfer
 from ortfuse.ir.dims import DimLike, ceil_div, floor_div, is_nonnegative, maximum, product, uncut
+from ortfuse.ir.operators import describe
 from ortfuse.ir.traits import MICROSOFT
 
 
@@ -253,3 +254,7 @@ cost("ConvTranspose")(macs(_transposed_convolution_macs))
 cost("Resize", "Upsample")(per_result(0))
 cost("GridSample")(per_result(8))
 cost("ReorderInput", "ReorderOutput")(nothing)
+
+describe("Col2Im", size_operands=(1, 2))
+describe("Resize", size_operands=(1, 2, 3))
+describe("Upsample", size_operands=(1,))

@@ -28,6 +28,7 @@ from ortfuse.analysis.transfer.fact import (
 )
 from ortfuse.analysis.transfer.op import Op, UnknownError, transfer
 from ortfuse.ir.dims import Dim, DimLike, at_most, ceil_div, floor_div, maximum
+from ortfuse.ir.operators import describe
 
 _CONSTANT_TYPES = {
     "value_int": ir.DataType.INT64,
@@ -208,3 +209,8 @@ def one_hot_range(op: Asking) -> Range | None:
 
 
 cost("ConstantOfShape", "Range", "OneHot", "EyeLike")(nothing)
+
+describe("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow", size_operands=(0,))
+describe("DFT", "OneHot", size_operands=(1,))
+describe("MelWeightMatrix", "Range", size_operands=(0, 1, 2))
+describe("STFT", size_operands=(1, 3))

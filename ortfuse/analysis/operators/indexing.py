@@ -16,6 +16,7 @@ from ortfuse.analysis.transfer.fact import UNKNOWN, Elements, Fact, Shape
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, transfer
 from ortfuse.analysis.transfer.slices import positions, slice_length
 from ortfuse.ir.dims import DimLike, product
+from ortfuse.ir.operators import describe
 
 
 @transfer("Gather")
@@ -280,3 +281,5 @@ def _cuts_parts(op: Asking, asked: NormOf, rank: int) -> bool:
 transfer("ReverseSequence")(same_shape)
 cost("TopK")(per_operand(1))
 cost("ScatterElements", "ScatterND", "TensorScatter", "NonZero")(nothing)
+
+describe("TopK", size_operands=(1,))

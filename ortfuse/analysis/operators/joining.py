@@ -15,6 +15,7 @@ from ortfuse.analysis.transfer.evaluate import Arrays, moves_elements
 from ortfuse.analysis.transfer.fact import MAX_ELEMENTS, UNKNOWN, Element, Elements, Fact, Shape, static_size
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, normalize_axis, transfer
 from ortfuse.ir.dims import Dim, DimLike, ceil_div, exact_div, is_nonzero, is_positive, total
+from ortfuse.ir.operators import describe
 
 
 @transfer("Concat")
@@ -220,3 +221,5 @@ def trilu_column(op: Asking) -> Range | None:
 
 
 transfer("Trilu")(same_shape)
+
+describe("CenterCropPad", "Pad", "Split", size_operands=(1,))

@@ -35,6 +35,7 @@ from ortfuse.ir.dims import (
     is_positive,
     product,
 )
+from ortfuse.ir.operators import describe
 from ortfuse.ir.traits import FILLS, JOINS, MOVES, RESHAPES
 
 
@@ -411,3 +412,6 @@ def _resized_norm(op: Asking, axis: int, old: Any, new: Any) -> float | None:
     if new % old == 0 and part is None:  # merged
         return norm_of(op, 0, axis=axis) * math.sqrt(new // old)
     return norm_of(op, 0, axis=axis) if part is not None and old % part == 0 else None
+
+
+describe("Expand", "Reshape", "Tile", size_operands=(1,))

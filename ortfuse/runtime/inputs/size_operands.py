@@ -6,36 +6,13 @@ they look at no element. Too many inputs are found rather than too few: that cos
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from ortfuse.ir import walk
+from ortfuse.ir.operators import SIZE_OPERANDS
 from ortfuse.ir.traits import SIZES, has
-
-_OPERANDS: Mapping[str, Collection[int]] = {
-    "BlackmanWindow": (0,),
-    "CenterCropPad": (1,),
-    "Col2Im": (1, 2),
-    "ConstantOfShape": (0,),
-    "DFT": (1,),
-    "Expand": (1,),
-    "HammingWindow": (0,),
-    "HannWindow": (0,),
-    "Loop": (0,),
-    "MelWeightMatrix": (0, 1, 2),
-    "OneHot": (1,),
-    "Pad": (1,),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (1, 2, 3),
-    "STFT": (1, 3),
-    "Split": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Upsample": (1,),
-}
-"""The operands that sizes or numbers of iterations are told by."""
 
 _CLASSICAL = "ai.onnx.ml"
 """The domain of operators of classical machine learning, none of which makes sizes of numbers."""
@@ -59,7 +36,7 @@ def _sizes(node: ir.Node) -> Iterator[ir.Value]:
     if node.domain not in ("", _CLASSICAL):
         yield from (one for one in node.inputs if one is not None and (one.dtype is None or one.dtype.is_integer()))
     elif not node.domain:
-        operands = _OPERANDS.get(node.op_type, ())
+        operands = SIZE_OPERANDS.of(node) or ()
         yield from (one for number, one in enumerate(node.inputs) if one is not None and number in operands)
         if node.op_type == "Loop":
             yield from (body.outputs[0] for body in walk.subgraphs(node))
