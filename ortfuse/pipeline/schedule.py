@@ -17,10 +17,10 @@ from ortfuse.pipeline.steps import Repeated, Single, Step
 from ortfuse.rewrite import Log
 from ortfuse.transforms import (
     CommonSubexpressionElimination,
-    ConstantsToInitializers,
     Context,
     DeadCodeElimination,
     Finalize,
+    LiftConstants,
     Pass,
     RulePass,
     constant_bytes,
@@ -57,7 +57,7 @@ OnPass = Callable[[PassEvent], None]
 _PATIENCE = 8
 """Rounds of a fixpoint after which the model is compared with what it was before, which takes time; most need less than five."""
 
-_FOLLOWING = (RulePass, ConstantsToInitializers, CommonSubexpressionElimination, DeadCodeElimination)
+_FOLLOWING = (RulePass, LiftConstants, CommonSubexpressionElimination, DeadCodeElimination)
 """Passes that have more to do after the changes of others; of the first, the rules are named."""
 
 

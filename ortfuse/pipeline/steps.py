@@ -30,18 +30,18 @@ from ortfuse.targets import TargetSpec, default_spec
 from ortfuse.transforms import (
     CommonSubexpressionElimination,
     ConstantFolding,
-    ConstantsToInitializers,
     DeadCodeElimination,
     DimsFromConvolution,
     DropLengthClamps,
-    ForwardSequences,
+    EliminateSequences,
+    EliminateUnbindStack,
     InlineBranches,
     InlineFunctions,
+    LiftConstants,
     LoopInvariantCodeMotion,
     Pass,
     RulePass,
     SinkTransposeBelowSplit,
-    StackOfElements,
 )
 
 MAX_ROUNDS = 50
@@ -209,12 +209,12 @@ class Builder:
         rules = self._rule_pass(CANONICALIZE, options)
         passes: list[Pass] = [
             InlineFunctions(),
-            ConstantsToInitializers(),
+            LiftConstants(),
             ConstantFolding(**growth),
             InlineBranches(),
             LoopInvariantCodeMotion(),
-            ForwardSequences(),
-            StackOfElements(),
+            EliminateSequences(),
+            EliminateUnbindStack(),
             DimsFromConvolution(),
             DropLengthClamps(),
             SinkTransposeBelowSplit(),

@@ -7,7 +7,7 @@ from graphs import operators
 from small_models import apply, floats
 
 from ortfuse.ir.tensors import constant_tensor
-from ortfuse.transforms import ConstantsToInitializers
+from ortfuse.transforms import LiftConstants
 
 CHAIN = "agraph (float[2] x) => (float[2] y) { c = Constant <VALUE> () \n y = Add(x, c) }"
 
@@ -15,8 +15,8 @@ CHAIN = "agraph (float[2] x) => (float[2] y) { c = Constant <VALUE> () \n y = Ad
 def test_a_constant_becomes_an_initializer_that_keeps_its_name() -> None:
     model, counts, _ = apply(
         CHAIN.replace("VALUE", "value = float[2] {1, 2}"),
-        ConstantsToInitializers(),
-        ConstantsToInitializers(),
+        LiftConstants(),
+        LiftConstants(),
         inputs={"x": floats(2)},
     )
     assert operators(model) == ["Add"]
@@ -39,7 +39,7 @@ def test_a_constant_becomes_an_initializer_that_keeps_its_name() -> None:
 def test_every_spelling_of_the_value_is_understood(value: str, dtype: ir.DataType, content: object) -> None:
     model, counts, context = apply(
         f"agraph (int64 x) => (int64 y) {{ c = Constant <{value}> () \n unused = Identity(c) \n y = Identity(x) }}",
-        ConstantsToInitializers(),
+        LiftConstants(),
     )
     tensor = model.graph.initializers["c"].const_value
     assert counts == [1]
@@ -50,7 +50,7 @@ def test_every_spelling_of_the_value_is_understood(value: str, dtype: ir.DataTyp
 
 def test_a_constant_that_is_a_graph_output_stays_a_node() -> None:
     model, counts, _ = apply(
-        "agraph (float x) => (float y) { y = Constant <value_float: float = 1.0> () }", ConstantsToInitializers()
+        "agraph (float x) => (float y) { y = Constant <value_float: float = 1.0> () }", LiftConstants()
     )
     assert (operators(model), counts) == (["Constant"], [0])
 
@@ -60,7 +60,7 @@ def test_constants_in_branches_become_initializers_of_the_branch() -> None:
         y = If (c) <then_branch = t () => (float[2] a) { k = Constant <value = float[2] {1, 2}> () \n a = Add(x, k) },
                     else_branch = e () => (float[2] b) { b = Identity(x) }>
     }"""
-    model, counts, _ = apply(text, ConstantsToInitializers(), inputs={"x": floats(2), "c": np.array(True)})
+    model, counts, _ = apply(text, LiftConstants(), inputs={"x": floats(2), "c": np.array(True)})
     then = model.graph[0].attributes["then_branch"].as_graph()
     assert (counts, list(then.initializers)) == ([1], ["k"])
 
@@ -68,7 +68,7 @@ def test_constants_in_branches_become_initializers_of_the_branch() -> None:
 def test_constants_in_functions_stay_nodes() -> None:
     text = """agraph (float[2] x) => (float[2] y) { y = local.f(x) }
         <domain: "local", opset_import: ["" : 20]> f (a) => (b) { c = Constant <value = float[2] {1, 2}> () \n b = Add(a, c) }"""
-    model, counts, _ = apply(text, ConstantsToInitializers(), inputs={"x": floats(2)})
+    model, counts, _ = apply(text, LiftConstants(), inputs={"x": floats(2)})
     assert (counts, operators(model)) == ([0], ["f", "Constant", "Add"])
 
 

@@ -17,7 +17,7 @@ from ortfuse.io.stored_tensor import StoredTensor
 from ortfuse.runtime import evaluate_constants
 from ortfuse.runtime.evaluate_constants import evaluate
 from ortfuse.runtime.session import Session
-from ortfuse.transforms import ConstantFolding, ConstantsToInitializers, DeadCodeElimination
+from ortfuse.transforms import ConstantFolding, DeadCodeElimination, LiftConstants
 from ortfuse.transforms import constant_store as spill_module
 from ortfuse.transforms.cleanup import constant_folding as fold_module
 from ortfuse.transforms.cleanup.lazy_transpose import MovedTensor
@@ -172,9 +172,7 @@ def test_integer_division_that_can_end_the_process_is_left_alone(divisor: str) -
 
 def test_a_graph_output_is_computed_by_a_constant_node() -> None:
     text = "agraph (float[1] x) => (float[1] y, float[1] z) <float[1] w = {0.3}> { y = Exp(w) \n z = Add(x, y) }"
-    model, counts, _ = apply(
-        text, ConstantFolding(), ConstantsToInitializers(), ConstantFolding(), inputs={"x": floats(1)}
-    )
+    model, counts, _ = apply(text, ConstantFolding(), LiftConstants(), ConstantFolding(), inputs={"x": floats(1)})
     assert operators(model) == ["Constant", "Add"]
     assert model.graph.outputs[0].name == "y"
     assert counts == [1, 0, 0]

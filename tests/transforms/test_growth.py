@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.transforms import ConstantFolding, ConstantsToInitializers, DeadCodeElimination, constant_bytes
+from ortfuse.transforms import ConstantFolding, DeadCodeElimination, LiftConstants, constant_bytes
 
 COLUMNS = """g (float[64] x) => (float[64] y, float[100, 100] z, float[200, 100] t)
     <float[1] p = {1.5}, int64[2] first = {100, 100}, int64[2] second = {200, 100}> {
@@ -80,7 +80,7 @@ def test_vectors_and_sums_of_weights_that_are_stored_small_are_folded() -> None:
         r = ReduceSum <keepdims = 0> (c, ones) y = Add(p, r)"""
     model = _compressed(text, "int8")
     context = context_of(model)
-    ConstantsToInitializers().run(context)
+    LiftConstants().run(context)
     ConstantFolding().run(context)
     DeadCodeElimination().run(context)
     assert operators(model) == ["Cast", "Mul", "MatMul", "Add"]

@@ -8,7 +8,7 @@ from graphs import operators
 from small_models import apply, floats, model_of
 
 import ortfuse
-from ortfuse.transforms import DeadCodeElimination, ForwardSequences
+from ortfuse.transforms import DeadCodeElimination, EliminateSequences
 
 HEAD = '<ir_version: 8, opset_import: ["" : {opset}]>\n'
 CONSTANTS = """<int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64 five = {5}, int64 last = {-1}, int64[2] sizes = {1, 3},
@@ -22,7 +22,7 @@ def text(body: str, outputs: str = "float[p, q] y", inputs: str = "float[3, 4] x
 
 def resolved(written: str, **inputs: np.ndarray) -> list[str]:
     """The operators after the pass, which must not change a bit."""
-    model, _, _ = apply(written, ForwardSequences(), DeadCodeElimination(), inputs=inputs or X)
+    model, _, _ = apply(written, EliminateSequences(), DeadCodeElimination(), inputs=inputs or X)
     return operators(model)
 
 
@@ -107,14 +107,14 @@ def test_what_is_not_known_or_fails_is_left_alone(body: str) -> None:
     written = text(body, inputs="float[3, 4] x, int64 place, bool c").replace(
         "<int64 zero", "<int64[2] two_of_four = {2, 2}, int64 zero"
     )
-    model, counts, _ = apply(written, ForwardSequences())
+    model, counts, _ = apply(written, EliminateSequences())
     assert counts == [0]
     assert operators(model) == operators(model_of(written))
 
 
 def test_a_sequence_that_is_an_output_stays_while_what_is_known_of_it_is_used() -> None:
     body = "a = Neg(x) s = SequenceConstruct(a, x) z = SequenceAt(s, zero) y = Exp(z)"
-    model, _, _ = apply(text(body, "float[p, q] y, seq(float[p, q]) s"), ForwardSequences(), DeadCodeElimination())
+    model, _, _ = apply(text(body, "float[p, q] y, seq(float[p, q]) s"), EliminateSequences(), DeadCodeElimination())
     assert sorted(operators(model)) == ["Exp", "Neg", "SequenceConstruct"]
 
 

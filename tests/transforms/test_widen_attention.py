@@ -16,7 +16,7 @@ from small_models import context_of, execute
 import ortfuse
 from ortfuse.analysis.facts import Facts
 from ortfuse.io.interop import enter
-from ortfuse.transforms import Context, WidenAttention
+from ortfuse.transforms import Context, UpcastAttention
 
 LOWEST = float(np.finfo(np.float32).min)
 CASTS = ("none", "before the scale", "before the mask", "before the softmax")
@@ -131,18 +131,18 @@ def test_a_softmax_of_classes_and_attention_of_float32_stay() -> None:
         numpy_helper.from_array(np.float32(0.5), "scale")
     )
     for proto in (onnx.parser.parse_model(classes), wide):
-        assert WidenAttention().run(context_of(enter(proto)[0])) == 0
+        assert UpcastAttention().run(context_of(enter(proto)[0])) == 0
 
 
 def test_a_target_with_kernels_for_half_precision_keeps_it() -> None:
     model = enter(attention("none"))[0]
-    assert WidenAttention().run(Context(model, Facts(model), without_quirks())) == 0
+    assert UpcastAttention().run(Context(model, Facts(model), without_quirks())) == 0
 
 
 def test_weights_that_are_an_output_keep_their_type() -> None:
     before = attention("before the softmax")
     before.graph.output.append(helper.make_tensor_value_info("ph", 10, ["b", 2, "n", "n"]))
     model = enter(before)[0]
-    assert WidenAttention().run(context_of(model)) == 1
+    assert UpcastAttention().run(context_of(model)) == 1
     assert ortfuse.verify(before, model).ok
     assert [value.dtype.name for value in model.graph.outputs] == ["FLOAT16", "FLOAT16"]

@@ -49,7 +49,7 @@ class _Region:
 
 
 @dataclass(frozen=True)
-class WidenAttention:
+class UpcastAttention:
     """Compute float16 attention in float32 between Casts."""
 
     name: ClassVar[str] = "upcast_attention"
@@ -83,7 +83,7 @@ def _widen(softmax: ir.Node, scope: Scope, context: Context) -> bool:
             _collect_moves_before(operand, region, facts)
     _collect_moves_behind(region, facts)
     nodes = [node for node in scope.graph if node in region.nodes]
-    with context.editor.change(WidenAttention.name, rule=Rounds(WidenAttention.name), nodes=nodes) as change:
+    with context.editor.change(UpcastAttention.name, rule=Rounds(UpcastAttention.name), nodes=nodes) as change:
         _Widening(nodes, scope, context).make()
     return bool(change)
 

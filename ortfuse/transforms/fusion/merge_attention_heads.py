@@ -55,7 +55,7 @@ class _Head:
 
 
 @dataclass(frozen=True)
-class JoinHeads:
+class MergeAttentionHeads:
     """Merge attention heads of one input that are computed one by one."""
 
     name: ClassVar[str] = "merge_attention_heads"
@@ -81,7 +81,9 @@ def _join(concat: ir.Node, scope: Scope, context: Context) -> int:
         return 0
     members = [[head for place in run if (head := heads[place]) is not None] for run in joined]
     removed = [concat, *(node for run in members for head in run for node in _nodes(head))]
-    with context.editor.change(JoinHeads.name, rule=Rounds(JoinHeads.name), nodes=removed) as change:
+    with context.editor.change(
+        MergeAttentionHeads.name, rule=Rounds(MergeAttentionHeads.name), nodes=removed
+    ) as change:
         build = Builder(scope, context.editor, concat)
         operands: list[ir.Value] = []
         for run in runs:

@@ -29,7 +29,7 @@ _FARTHEST = 16
 
 
 @dataclass(frozen=True)
-class Unroll:
+class UnrollLoops:
     """Unroll Loops and Scans of few iterations.
 
     Attributes:
@@ -55,7 +55,7 @@ class Unroll:
             return False
         if not all(_is_known_in_each_run(inner, iteration, context.facts) for inner in body if subgraphs(inner)):
             return False
-        with context.editor.change(Unroll.name, nodes=[node]) as change:
+        with context.editor.change(UnrollLoops.name, nodes=[node]) as change:
             for old, new in zip(node.outputs, _runs(iteration, runs, scope, context), strict=True):
                 if new is not None:
                     context.editor.replace(old, new)

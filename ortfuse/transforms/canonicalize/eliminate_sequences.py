@@ -60,7 +60,7 @@ class _Cut:
 
 
 @dataclass(frozen=True)
-class ForwardSequences:
+class EliminateSequences:
     """Forward tensors that are put into a sequence and read at a known position."""
 
     name: ClassVar[str] = "eliminate_sequences"
@@ -88,7 +88,7 @@ def _take_element(node: ir.Node, scope: Scope, context: Context) -> bool:
     if size is not None and (facts.scalar(size) != 1 or facts.rank(size) != 0):
         return False
     with context.editor.change(
-        ForwardSequences.name, nodes=[split, node] if split.graph is node.graph else [node]
+        EliminateSequences.name, nodes=[split, node] if split.graph is node.graph else [node]
     ) as change:
         build = Builder(scope, context.editor, node)
         place = build.unsqueeze(position, 0) if keeps_axis else position
@@ -111,7 +111,7 @@ def _resolve(scope: Scope, context: Context) -> int:
             readers[node] = read
     if not readers:
         return 0
-    with context.editor.change(ForwardSequences.name, nodes=[*makers, *readers]) as change:
+    with context.editor.change(EliminateSequences.name, nodes=[*makers, *readers]) as change:
         parts = _Parts(scope, context, known.cuts, (item for read in readers.values() for item in read))
         replaced: dict[ir.Value, ir.Value] = {}
         for node, read in readers.items():

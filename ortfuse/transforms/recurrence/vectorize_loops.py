@@ -38,7 +38,7 @@ from ortfuse.transforms.recurrence.vectorize import UnresolvedError, Vectorised
 
 
 @dataclass(frozen=True)
-class FuseLoops:
+class VectorizeLoops:
     """Vectorize a Loop or Scan: compute all iterations at once, or by one LSTM, GRU or RNN.
 
     Attributes:
@@ -70,7 +70,7 @@ class FuseLoops:
             return False
         body = body_of(iteration, context)
         kind = "recurrent" if body.cells or body.steps else "linear" if body.linear else "elementwise"
-        name = f"{FuseLoops.name}.{kind}"
+        name = f"{VectorizeLoops.name}.{kind}"
         with context.editor.change(name, rule=Rounds(name), nodes=[node]) as change:
             try:
                 is_slower = not all(pays(one.kind, one.output, context.facts) for one in body.cells.values())

@@ -21,7 +21,7 @@ from ortfuse.transforms.context import Context
 
 
 @dataclass(frozen=True)
-class ConstantsToInitializers:
+class LiftConstants:
     """Turn Constant nodes into initializers."""
 
     name: ClassVar[str] = "lift_constants"
@@ -40,7 +40,7 @@ def _convert(graph: ir.Graph, context: Context) -> int:
             if tensor is not None:
                 found[node] = tensor
     editor = context.editor
-    with editor.change(ConstantsToInitializers.name, nodes=list(found)) as change:
+    with editor.change(LiftConstants.name, nodes=list(found)) as change:
         for node, tensor in found.items():
             editor.replace_by_constant(node.outputs[0], tensor)
         editor.remove(*found)

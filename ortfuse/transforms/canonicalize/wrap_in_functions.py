@@ -30,7 +30,7 @@ Signature = tuple[str, int, tuple[bytes, ...], tuple[bool, ...], tuple[bool, ...
 
 
 @dataclass(frozen=True)
-class WrapAsFunctions:
+class WrapInFunctions:
     """Wrap standard operators in model-local functions.
 
     Attributes:

@@ -51,7 +51,7 @@ from ortfuse.transforms.recurrence.sequence_operands import (
 
 
 @dataclass(frozen=True)
-class FuseUnrolledRecurrence:
+class FuseRecurrent:
     """Fuse unrolled cells, chained operators and the two directions to one LSTM, GRU or RNN.
 
     Initial states of zeros and lengths of whole sequences are left out, and reversals around operators.
@@ -106,7 +106,7 @@ def _replace(chain: Chain, scope: Scope, context: Context) -> bool:
         return False
     place = chain.cells[-1].output.producer()
     assert place is not None
-    name = f"{FuseUnrolledRecurrence.name}.{chain.weights.kind.lower()}"
+    name = f"{FuseRecurrent.name}.{chain.weights.kind.lower()}"
     with context.editor.change(name, rule=Rounds(name), nodes=nodes) as change:
         build, direction = Builder(scope, context.editor, place), chain.direction or common_direction(tracks)
         made, initial, ends = _operator(chain, tracks, direction, build, context)

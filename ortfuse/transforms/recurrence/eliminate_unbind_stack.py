@@ -64,7 +64,7 @@ Steps: TypeAlias = "Track | _Joined | _Unit | _Mapped"
 
 
 @dataclass(frozen=True)
-class StackOfElements:
+class EliminateUnbindStack:
     """Replace the stack of all elements of a tensor, gathered one by one, by the tensor."""
 
     name: ClassVar[str] = "eliminate_unbind_stack"
@@ -88,7 +88,7 @@ def _replace(node: ir.Node, scope: Scope, context: Context) -> bool:
     steps = _steps(values if keeps_axis else stacked, Forms(facts), _DEEPEST)
     if steps is None or (keeps_axis and not isinstance(steps, _Mapped)):
         return False
-    with context.editor.change(StackOfElements.name) as change:
+    with context.editor.change(EliminateUnbindStack.name) as change:
         build = Builder(scope, context.editor, node)
         whole = _whole(steps, build, facts)
         if whole is None:
