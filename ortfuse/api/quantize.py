@@ -383,9 +383,7 @@ def _target(options: Options) -> Target:
     """
     target = PassManager(options).target
     if target.table is not installed().table:
-        raise OptionError(
-            "target", "rungs are measured on this machine, with the runtime's CPU provider; leave the target out"
-        )
+        raise OptionError("target", "schemes are measured on this machine, on the default target; leave the target out")
     return target
 
 

@@ -55,7 +55,8 @@ def convert(
             "--target",
             metavar="PROVIDER",
             help=(
-                "Target that must have kernels in half precision: an execution provider, or a kernel table (.json). "
+                "Target that must have kernels in half precision: a short name, an execution provider, the folder of a target, "
+                "or a kernel table (.json). "
                 "By default the operator definitions decide."
             ),
             show_default=False,
