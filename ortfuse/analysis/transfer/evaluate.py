@@ -58,10 +58,10 @@ def evaluate(op: Op, results: tuple[Fact, ...]) -> tuple[Fact, ...]:
     size = first.size
     if size is None or size > MAX_CONSTANT or first.is_constant:
         return results
-    arrays, evaluation, movement = _arrays(op), EVALUATIONS.of(op.node), MOVEMENTS.of(op.node)
-    if arrays is not None and evaluation is not None:
-        found = _numeric(op, evaluation, arrays, results)
-    elif movement is not None and size <= MAX_ELEMENTS and first.elements() is None:
+    arrays = _arrays(op)
+    if arrays is not None:
+        found = _numeric(op, EVALUATIONS[op.node.domain, op.node.op_type], arrays, results)
+    elif (movement := MOVEMENTS.of(op.node)) is not None and size <= MAX_ELEMENTS and first.elements() is None:
         found = _symbolic(op, movement, results)
     else:
         return results
