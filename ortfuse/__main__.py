@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import os
 import signal
@@ -107,7 +108,11 @@ def main() -> None:
     interruptions = Interruptions()
     try:
         with interruptions.watched():
-            importlib.import_module("ortfuse.cli.app").main(began=began)
+            gc.disable()  # nearly all that is made while modules are loaded stays
+            command_line = importlib.import_module("ortfuse.cli.app")
+            gc.freeze()
+            gc.enable()
+            command_line.main(began=began)
     except (KeyboardInterrupt, Exception) as error:
         if not (interruptions.came or isinstance(error, KeyboardInterrupt)):
             sys.exit(_unexpected(error))

@@ -17,7 +17,7 @@ try:
     main()
 except SystemExit as end:
     assert not end.code
-print("loaded:", *sorted({"sympy.core", "pydantic", "onnxruntime", "ortfuse.verification.rule_tests", "ortfuse.runtime.bench"} & set(sys.modules)))
+print("loaded:", *sorted({"sympy.core", "pydantic", "onnxruntime", "ortfuse.verification.rule_tests", "ortfuse.runtime.bench", "rich.progress", "onnx.reference", "ortfuse.verification.equivalence", "ortfuse.cli.quantize", "google.protobuf.json_format"} & set(sys.modules)))
 """
 
 

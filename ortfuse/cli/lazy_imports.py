@@ -1,7 +1,8 @@
 """Lazy imports: modules that are loaded on first use, not when they are imported.
 
 onnx_ir imports sympy for arithmetic on symbolic dimensions, for which ortfuse has its own code. Loading sympy takes longer
-than optimising a small model. Only the command line does this: a program that uses ortfuse decides for itself.
+than optimising a small model. onnx imports its hub, its composition of models, and its other file formats. Only the command
+line does this: a program that uses ortfuse decides for itself.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Collection, Sequence
 from types import ModuleType
 
-MODULES = frozenset({"sympy", "onnx_ir._symbolic_shapes"})
+MODULES = frozenset({"sympy", "onnx_ir._symbolic_shapes", "onnx.hub", "onnx.compose", "onnx.serialization"})
 
 
 class Deferring:

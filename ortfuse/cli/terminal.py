@@ -84,9 +84,12 @@ def shown(text: str) -> Text:
 @contextlib.contextmanager
 def progress_line(*, printed: bool = False) -> Iterator[Callable[[str], None]]:
     """A status line on the terminal; nothing if the output is no terminal, or if it is to be `printed`, a line now and then."""
-    if not printed or err.is_terminal:
+    if err.is_terminal:
         with err.status("starting") as status:
             yield lambda text: status.update(shown(text))
+        return
+    if not printed:
+        yield lambda text: None
         return
     latest, done = [""], threading.Event()
     printing = threading.Thread(target=_now_and_then, args=(latest, done), daemon=True)
