@@ -7,6 +7,7 @@ from ortfuse.analysis.ranges.queries import BY_ELEMENT, COLUMNS, RANGES, Answer
 from ortfuse.analysis.transfer.op import TRANSFERS, Transfer
 from ortfuse.ir.operators import describe, key_of
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE
+from ortfuse.transforms.canonicalize.strided_views import INDEX_MAPS, IndexMap
 from ortfuse.transforms.layout.layout_op import LAYOUTS, Interface
 
 
@@ -19,6 +20,7 @@ def describe_operator(
     end_column: Answer | None = None,
     cost: CostOf | None = None,
     layout: Interface | None = None,
+    index_map: IndexMap | None = None,
 ) -> None:
     """Enter an operator into the registry, or add to its entry.
 
@@ -33,6 +35,7 @@ def describe_operator(
         end_column: The same for the first and the last index of the last axis.
         cost: Takes a `NodeSizes`, returns the `Work` of one execution.
         layout: Takes a node and the facts, returns the unit that writes the node for another order of axes, or `None`.
+        index_map: Takes a `View` of the first input, the node and the facts, returns the view that the output is, or `None`.
 
     Raises:
         ValueError: There is no such trait.
@@ -51,3 +54,5 @@ def describe_operator(
         COSTS[key] = cost
     if layout is not None:
         LAYOUTS[key] = layout
+    if index_map is not None:
+        INDEX_MAPS[key] = index_map

@@ -9,6 +9,7 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
+from small_models import context_of
 
 from ortfuse import describe_operator, inspect, optimize, register_operators
 from ortfuse.analysis import costs
@@ -20,6 +21,8 @@ from ortfuse.analysis.transfer.op import Op
 from ortfuse.ir import operators, traits
 from ortfuse.runtime.session import Session
 from ortfuse.targets import custom_operators
+from ortfuse.transforms.canonicalize.simplify_data_movement import SimplifyDataMovement
+from ortfuse.transforms.canonicalize.strided_views import View
 
 BODY = onnx.parser.parse_function('<domain: "toy", opset_import: ["": 18]> Square (a) => (b) { b = Mul(a, a) }')
 
@@ -134,3 +137,17 @@ def test_sets_computed_from_others_grow_with_them(taught: None) -> None:
     assert "toy.Both" in rest
     operators.describe("toy.Both", traits="elementwise")
     assert "toy.Both" not in rest
+
+
+def turned(view: View, node: ir.Node, facts: Facts) -> View | None:
+    groups = view.groups()
+    return None if groups is None else view.of(groups[::-1], view.shape[::-1])
+
+
+def test_chains_of_data_movement_are_shortened_through_its_index_map(taught: None) -> None:
+    model = ir.from_proto(
+        model_of("float[2, 3] x", "float[3, 2] y", "t = Transpose(x) s = toy.Square(t) y = Transpose(s)")
+    )
+    describe_operator("toy.Square", shape=lambda op: Fact(op.dtype(), op.known_shape()[::-1]), index_map=turned)
+    SimplifyDataMovement().run(context_of(model))
+    assert [node.op_type for node in model.graph] == ["Transpose"]

@@ -31,7 +31,7 @@ LEFT = {
     "targets/cpu/constraints.py": 7,
     "transforms/declare_image_sizes.py": 7,
     "transforms/fold_linear/fold_channel_affine.py": 9,
-    "transforms/fusion/widen_attention.py": 15,
+    "transforms/fusion/upcast_attention.py": 15,
     "transforms/layout/image_ops.py": 6,
     "transforms/layout/tie_break.py": 7,
     "transforms/recurrence/cell.py": 7,

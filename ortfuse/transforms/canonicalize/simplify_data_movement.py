@@ -22,7 +22,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.canonicalize.movement_plan import Step, build_chain, chains
-from ortfuse.transforms.canonicalize.strided_views import Shape, View, moved
+from ortfuse.transforms.canonicalize.strided_views import INDEX_MAPS, Shape, View, moved
 from ortfuse.transforms.context import Context, version_in
 from ortfuse.transforms.node_builder import Builder
 
@@ -33,7 +33,6 @@ LONGEST = 8
 """The most nodes of a chain that are looked at."""
 
 _FREE = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
-_MOVES = _FREE | {"Transpose", "Slice", "Gather", "Expand", "Tile"}
 _PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul"})
 
 
@@ -54,7 +53,7 @@ class SimplifyDataMovement:
 
 
 def _moves(node: ir.Node | None) -> bool:
-    return node is not None and node.op_type in _MOVES and not node.domain
+    return node is not None and INDEX_MAPS.of(node) is not None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ Slices, Gathers of evenly spaced elements and repetitions do the same if they ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike, exact_div, product
+from ortfuse.ir.operators import Facet
 from ortfuse.rewrite.pattern.parameters import parameter
 
 Shape: TypeAlias = tuple[DimLike, ...]
@@ -80,6 +81,13 @@ class View:
         return replace(self, shape=shape) if product(shape) == product(self.shape) else None
 
 
+IndexMap: TypeAlias = Callable[[View, ir.Node, Facts], "View | None"]
+
+INDEX_MAPS: Facet[IndexMap] = Facet(
+    "index_map", "which elements of the first input an output consists of, as a strided view"
+)
+
+
 def merged(factors: Sequence[Factor]) -> tuple[Factor, ...]:
     """Fewer factors of the same effect."""
     found: list[Factor] = []
@@ -95,16 +103,16 @@ def merged(factors: Sequence[Factor]) -> tuple[Factor, ...]:
 
 def moved(view: View, node: ir.Node, facts: Facts) -> View | None:
     """The view after a node; `None` if the node does not move data, or its effect is no view."""
-    after = facts.shape(node.outputs[0])
-    if node.domain or after is None or 0 in after:
+    after, index_map = facts.shape(node.outputs[0]), INDEX_MAPS.of(node)
+    if index_map is None or after is None or 0 in after:
         return None
-    if node.op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
-        return view.reshaped(after)
-    groups = view.groups()
-    if groups is None or node.op_type not in _MOVED:
-        return None
-    found = _MOVED[node.op_type](view, groups, node, facts)
+    found = index_map(view, node, facts)
     return found if found is not None and found.shape == after else None
+
+
+def _reshaped(view: View, node: ir.Node, facts: Facts) -> View | None:
+    after = facts.shape(node.outputs[0])
+    return None if after is None else view.reshaped(after)
 
 
 def _transposed(view: View, groups: list[list[Factor]], node: ir.Node, facts: Facts) -> View | None:
@@ -209,6 +217,19 @@ def _tiled(view: View, groups: list[list[Factor]], node: ir.Node, facts: Facts) 
     return view.of([[(count, 0), *group] for count, group in zip(repeats, groups, strict=True)], shape)
 
 
-_MOVED = {
-    "Transpose": _transposed, "Slice": _sliced, "Gather": _gathered, "Expand": _expanded, "Tile": _tiled
-}  # fmt: skip
+def _by_axes(function: Callable[[View, list[list[Factor]], ir.Node, Facts], View | None]) -> IndexMap:
+    """Return the index map of an operator that treats axes, from a function that also takes the factors of each axis."""
+
+    def index_map(view: View, node: ir.Node, facts: Facts) -> View | None:
+        groups = view.groups()
+        return None if groups is None else function(view, groups, node, facts)
+
+    return index_map
+
+
+INDEX_MAPS.register("Reshape", "Flatten", "Squeeze", "Unsqueeze")(_reshaped)
+INDEX_MAPS.register("Transpose")(_by_axes(_transposed))
+INDEX_MAPS.register("Slice")(_by_axes(_sliced))
+INDEX_MAPS.register("Gather")(_by_axes(_gathered))
+INDEX_MAPS.register("Expand")(_by_axes(_expanded))
+INDEX_MAPS.register("Tile")(_by_axes(_tiled))
