@@ -56,7 +56,7 @@ REFUSED: Part = ({**MODEL, "ok": NO, "reason": str}, None)
 
 WRITTEN: dict[str, Sequence[Part]] = {
     "optimize": [(MODEL, Result)],
-    "substitute": [(MODEL, Substitution), ({**MODEL, "ok": NO, "proof": RuleTestReport}, None), (MODEL, Result)],
+    "substitute": [(MODEL, Substitution), ({**MODEL, "ok": NO, "rule_test": RuleTestReport}, None), (MODEL, Result)],
     "quantize": [(MODEL, Quantized), (MODEL, Lowered), REFUSED],
     "convert": [(MODEL, Conversion), REFUSED],
     "tune": [(MODEL, Tuned), REFUSED],

@@ -43,6 +43,16 @@ def test_the_same_result_is_not_worse(stored: Path) -> None:
     assert code == 0 and "not worse than what is stored" in said
 
 
+def test_what_version_1_stored_is_read(stored: Path) -> None:
+    data = json.loads(stored.read_text())
+    data["schema"] = "ortfuse.optimize/1"
+    data["left_alone"] = data.pop("unchanged")
+    data["after"]["nodes"] = 0
+    stored.write_text(json.dumps(data))
+    code, said = run("optimize", "m.onnx", "--verify", "--check", "stored.json")
+    assert code == 3 and "WORSE: nodes: 0 became 1" in said
+
+
 def test_more_nodes_fewer_sites_and_a_larger_error_are_worse(stored: Path) -> None:
     data = json.loads(stored.read_text())
     data["after"]["nodes"] = 0
@@ -58,7 +68,7 @@ def test_more_nodes_fewer_sites_and_a_larger_error_are_worse(stored: Path) -> No
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda data: data.update(schema="ortfuse.optimize/0"), "is ortfuse.optimize/0, and not ortfuse.optimize/1"),
+        (lambda data: data.update(schema="ortfuse.optimize/0"), "is ortfuse.optimize/0, and not ortfuse.optimize/2"),
         (lambda data: data.pop("schema"), "does not say what it is"),
         (
             lambda data: data["before"].update(nodes=9, operators={"Mul": 9}),

@@ -87,7 +87,7 @@ def found(written: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
     assert (folder / "found.json").is_file(), result.output
     data = json.loads((folder / "found.json").read_text(), parse_constant=pytest.fail)
     command = written.split()[0]
-    assert data["schema"] == f"ortfuse.{command}/1"
+    assert data["schema"] == f"ortfuse.{command}/2"
     return result.exit_code, data, problems(data, schema(command))
 
 

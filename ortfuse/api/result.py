@@ -88,7 +88,7 @@ class Result(Record):
     blame: str = ""
     sites: Sequence[SiteCheck] | None = None
     explanation: Explanation | None = field(default=None, repr=False)
-    forced: Sequence[ForcedOutcome] = field(default=(), metadata=entry("pins"))
+    forced: Sequence[ForcedOutcome] = ()
     latencies: Latencies | None = field(default=None, metadata=entry(omit=True))
     slowdown: Slowdown | None = None
     session: SessionConfig = field(default_factory=SessionConfig, metadata=entry(convert=settings_of))
@@ -96,7 +96,7 @@ class Result(Record):
     session_file: Path | None = None
     file_bytes: tuple[int | None, int | None] = field(default=(None, None), metadata=entry(convert=_before_and_after))
     timings: Timings = field(default_factory=Timings)
-    left_alone: str = ""
+    left_alone: str = field(default="", metadata=entry("unchanged"))
     original: Any = field(default=None, repr=False, metadata=entry(omit=True))
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from ortfuse.cli.former_json import former_schema, with_keys_of_today
 from ortfuse.cli.json_output import as_data, name_of
 from ortfuse.cli.parsing import REGRESSED
 from ortfuse.errors import InvalidModelError, OptionError
@@ -48,7 +49,9 @@ def stored(path: Path | None, command: str) -> Data | None:
     except ValueError:
         raise OptionError("check", f"{path} is no JSON; {_made_by(command)}") from None
     found = data.get("schema") if isinstance(data, dict) else None
-    if found != name_of(command):
+    if found == former_schema(command):
+        data = with_keys_of_today(command, data)
+    elif found != name_of(command):
         said = f"is {found}" if found else "does not say what it is"
         raise OptionError("check", f"{path} {said}, and not {name_of(command)}; {_made_by(command)}")
     known: Data = data
@@ -132,8 +135,8 @@ def demand_no_regression(console: Console, command: str, before: Data | None, co
 
 def _of_optimize(before: Data, now: Data) -> Iterator[str]:
     _demand_same(before["before"], now["before"])
-    if now["left_alone"] and not before["left_alone"]:
-        yield f"the model is left as it is: {now['left_alone']}"
+    if now["unchanged"] and not before["unchanged"]:
+        yield f"the model is left as it is: {now['unchanged']}"
         return
     yield from _more("nodes", before["after"]["nodes"], now["after"]["nodes"])
     yield from _fewer_sites(_sites(before), _sites(now))

@@ -10,7 +10,7 @@ from typing import Any
 
 import ortfuse
 
-VERSION = 1
+VERSION = 2
 """The version of the forms: a new one when a name goes or changes its meaning. Names that are added change nothing."""
 
 COMMANDS = (

@@ -66,7 +66,7 @@ def substitute(
         except RuleTestError as error:
             show_rule_test(out, error.report)
             out.print("nothing was replaced; --untested with --verify=sites or --verify does without the rule test")
-            write_json(json_file, "substitute", {"model": str(model), "ok": False, "proof": error.report.to_dict()})
+            write_json(json_file, "substitute", {"model": str(model), "ok": False, "rule_test": error.report.to_dict()})
             raise typer.Exit(NO) from None
         except ortfuse.WrongResultError as error:
             show_result(out, error.result)

@@ -20,7 +20,7 @@ from ortfuse.ir.schemas import needed_opset
 from ortfuse.ir.tensors import tensors
 from ortfuse.rewrite import NODES_KEY
 from ortfuse.runtime.bench.machine_peaks import Peaks
-from ortfuse.serialization import Record, derived
+from ortfuse.serialization import Record, derived, entry
 from ortfuse.targets import Target
 
 REST = "everything else"
@@ -82,7 +82,7 @@ class Detour:
     operator: str
     nodes: tuple[str, ...]
     reason: str
-    instead: str
+    instead: str = field(metadata=entry("fallback"))
 
 
 @dataclass(frozen=True)

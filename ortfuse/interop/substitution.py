@@ -207,7 +207,7 @@ class Substitution(Record):
     """
 
     rule: Rule = field(metadata=entry(omit=True))
-    proof: RuleTestReport | None
+    proof: RuleTestReport | None = field(metadata=entry("rule_test"))
     result: Result = field(metadata=entry(inline=True))
     explanation: Explanation
 

@@ -22,7 +22,7 @@ Code = Literal[
     "attribute", "attribute_unknown", "axes_added", "coefficient", "condition", "cycle", "dimension", "dtype", "extra_input",
     "extra_part", "graph_output", "inexact", "kept", "kernel_limit", "left_out", "max_opset", "missing_input", "needless",
     "no_kernel", "no_operator", "no_part", "no_replacement", "not_constant", "not_continued", "not_equal", "not_same", "opset",
-    "operator", "other_graph", "other_rule", "output", "output_is_input", "pinned", "rank", "result_dtype", "result_shape",
+    "operator", "other_graph", "other_rule", "output", "output_is_input", "forced", "rank", "result_dtype", "result_shape",
     "search_limit", "shape", "signature", "slower", "unasked", "unchecked", "use", "used_elsewhere", "value", "values_unknown",
 ]  # fmt: skip
 """The kinds of reason. `condition` stands for the check of a variable, `value` for what a guard requires of numbers."""
@@ -85,7 +85,7 @@ _SENTENCES: Mapping[Code, tuple[str, str]] = {
     "output_is_input": (
         "{subject}, a graph output, cannot be the same value as {found}", "{subject} were no output of the model",
     ),
-    "pinned": ("{subject} is forced to be {found}", "there were no --force of {subject} to {found}"),
+    "forced": ("{subject} is forced to be {found}", "there were no --force of {subject} to {found}"),
     "rank": ("{subject} has rank {found}, not {needed}", "{subject} had rank {needed}"),
     "result_dtype": ("the result {subject} would be {found} instead of {needed}", "{subject} were {found}"),
     "result_shape": (

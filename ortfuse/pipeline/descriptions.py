@@ -7,7 +7,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ortfuse.errors import PipelineError
@@ -17,7 +17,7 @@ from ortfuse.pipeline.catalogue import Catalogue
 from ortfuse.pipeline.passlists import Lists, PassList
 from ortfuse.pipeline.steps import CANONICALIZE, MAX_ROUNDS
 from ortfuse.rewrite import Rule
-from ortfuse.serialization import Record
+from ortfuse.serialization import Record, entry
 from ortfuse.transforms.onnx_ir_adapter import ForeignPass
 
 Kind = Literal["pass", "rules", "word"]
@@ -46,7 +46,7 @@ class OptionInfo:
     name: str
     type: str
     default: bool | int | float | str | None
-    what: str
+    what: str = field(metadata=entry("description"))
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class PassInfo:
 
     name: str
     kind: Kind
-    what: str
+    what: str = field(metadata=entry("description"))
     source: str
     options: Sequence[OptionInfo]
     rules: Sequence[str]
@@ -91,7 +91,7 @@ class RuleInfo:
     pass_name: str
     formula: str
     exactness: str
-    makes: Sequence[str]
+    makes: Sequence[str] = field(metadata=entry("produces"))
     source: str
 
 
@@ -111,7 +111,7 @@ class ListInfo:
     description: str
     reason: str
     passes: str
-    when: str
+    when: str = field(metadata=entry("condition"))
 
 
 @dataclass(frozen=True)
@@ -180,9 +180,9 @@ def _registered() -> Iterator[PassInfo]:
 def _options(kind: type[Any]) -> Iterator[OptionInfo]:
     types = registry.option_types(kind)  # type: ignore[arg-type]
     text = inspect.getdoc(kind) or ""
-    for field in dataclasses.fields(kind):
-        default = None if field.default is dataclasses.MISSING else field.default
-        yield OptionInfo(field.name, getattr(types[field.name], "__name__", "str"), default, _said(text, field.name))
+    for one in dataclasses.fields(kind):
+        default = None if one.default is dataclasses.MISSING else one.default
+        yield OptionInfo(one.name, getattr(types[one.name], "__name__", "str"), default, _said(text, one.name))
 
 
 def _said(text: str, name: str) -> str:

@@ -140,10 +140,10 @@ class RunReport(Record):
     choices: Sequence[Choice]
     notes: list[str]
     failures: list[str] = field(default_factory=list)
-    chosen: str = ""
+    chosen: str = field(default="", metadata=entry("pass_list"))
     remarks: Sequence[Remark] = ()
     folded: Sequence[Grown] = ()
-    held_back: Sequence[Grown] = ()
+    held_back: Sequence[Grown] = field(default=(), metadata=entry("not_folded"))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.headline()}>"

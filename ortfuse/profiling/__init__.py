@@ -3,13 +3,12 @@
 from ortfuse.profiling.advice import bottlenecks
 from ortfuse.profiling.denormals import cost_of_denormals
 from ortfuse.profiling.kernels import VIEWS, Group, Kernel
-from ortfuse.profiling.result import SCHEMA, Bottleneck, Denormals, Profile, SideBySide, scale
+from ortfuse.profiling.result import Bottleneck, Denormals, Profile, SideBySide, scale
 from ortfuse.profiling.run import at_peaks, beyond, profile_of, side_by_side_of
 from ortfuse.profiling.session_creation import Creation, Fusion
 from ortfuse.profiling.timing import Timing
 
 __all__ = [
-    "SCHEMA",
     "VIEWS",
     "Bottleneck",
     "Creation",

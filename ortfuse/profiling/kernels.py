@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ortfuse.profiling.node_origins import Made, Origin
 from ortfuse.profiling.roofline import Work
 from ortfuse.profiling.trace import Executed
-from ortfuse.serialization import Record, derived
+from ortfuse.serialization import Record, derived, entry
 
 NETWORK = "the network itself"
 """The group of nodes that belong to no module within it, or whose names do not say."""
@@ -50,11 +50,11 @@ class Kernel(Record):
     module: str
     rule: str
     block: str
-    made: Made
+    made: Made = field(metadata=entry("origin"))
     flops: int | None
     bytes: int | None
     bound: str = ""
-    least: float | None = None
+    least: float | None = field(default=None, metadata=entry("roofline_seconds"))
 
     @property
     def beyond(self) -> float:
@@ -62,7 +62,7 @@ class Kernel(Record):
         return 0.0 if self.least is None or not self.seconds else self.least / self.seconds
 
     @property
-    @derived()
+    @derived("roofline_fraction")
     def reached(self) -> float | None:
         """The fraction of the roof: 1 if it is as fast as the machine can be, or faster than its peaks were measured."""
         return None if self.least is None or not self.seconds else min(1.0, self.beyond)
@@ -105,7 +105,7 @@ class Group(Record):
     calls: int
     seconds: float
     share: float
-    reached: float | None
+    reached: float | None = field(metadata=entry("roofline_fraction"))
 
 
 def groups(kernels: Sequence[Kernel], key: Callable[[Kernel], str]) -> tuple[Group, ...]:

@@ -11,9 +11,6 @@ from ortfuse.profiling.timing import Timing
 from ortfuse.runtime.bench.machine_peaks import Peaks
 from ortfuse.serialization import Record, derived, entry
 
-SCHEMA = "ortfuse.profile/1"
-"""The name and version of the JSON data; the number changes when fields are renamed or go."""
-
 
 @dataclass(frozen=True)
 class Bottleneck:
@@ -25,7 +22,7 @@ class Bottleneck:
         remedy: What can be done.
     """
 
-    what: str
+    what: str = field(metadata=entry("description"))
     share: float
     remedy: str
 
@@ -121,7 +118,7 @@ class Profile(Record):
         return groups(self.kernels, by_kind_of_block)
 
     @property
-    @derived()
+    @derived("roofline_fraction")
     def reached(self) -> float | None:
         """The fraction of the roof that the kernels reach together; `None` if it is not known."""
         return reached(self.kernels)
@@ -131,7 +128,7 @@ class Profile(Record):
         return groups(self.kernels, VIEWS[view])
 
     @property
-    @derived("by")
+    @derived("groups")
     def views(self) -> Mapping[str, tuple[Group, ...]]:
         """The time by each view."""
         return {view: self.by(view) for view in VIEWS}

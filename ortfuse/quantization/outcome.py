@@ -35,12 +35,12 @@ class Tried:
         dropped: Why it was not considered further; empty if it was.
     """
 
-    rung: str
+    rung: str = field(metadata=entry("scheme"))
     seconds: float
-    saved: float
+    saved: float = field(metadata=entry("saved_seconds"))
     size: int
-    local: float | None = None
-    propagated: float | None = None
+    local: float | None = field(default=None, metadata=entry("local_error"))
+    propagated: float | None = field(default=None, metadata=entry("output_error"))
     dropped: str = ""
 
 
@@ -64,12 +64,12 @@ class SiteReport:
     name: str
     operator: str
     shapes: str
-    rung: str = ""
+    rung: str = field(default="", metadata=entry("scheme"))
     seconds: float = 0.0
     spread: Spread | None = None
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[Tried, ...] = field(default=(), metadata=entry("schemes"))
     refused: Mapping[str, str] = field(default_factory=dict)
-    left: str = ""
+    left: str = field(default="", metadata=entry("unquantized"))
     module: str = ""
 
     @property
@@ -100,7 +100,7 @@ class Point(Record):
     linear_error: float | None
     predicted_speedup: float
     error: float | None = None
-    likely: float | None = None
+    likely: float | None = field(default=None, metadata=entry("expected_error"))
     speedup: float | None = None
     size: int | None = None
 
@@ -136,7 +136,7 @@ class Outcome(Record):
     bound: float
     goal: Goal
     inputs: str
-    taken: Point
+    taken: Point = field(metadata=entry("chosen"))
     error: float
     held_out: float | None = field(metadata=entry("held_out_error"))
     latencies: Sequence[Latency] = field(metadata=entry("latency"))
@@ -147,7 +147,7 @@ class Outcome(Record):
     reason: str = ""
     memory: tuple[int, int] | None = None
     phases: Sequence[Phase] = ()
-    left: Mapping[str, str] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict, metadata=entry("unquantized"))
     timed: bool = field(default=True, metadata=entry(omit=True))
 
     @property

@@ -42,10 +42,10 @@ class Uniform(Record):
 
     model: ir.Model = field(repr=False, metadata=entry(omit=True))
     choice: Mapping[str, str]
-    left: Sequence[str]
+    left: Sequence[str] = field(metadata=entry("without_ranges"))
     float_size: int
     size: int
-    kept: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict, metadata=entry("unquantized"))
     modules: Mapping[str, str] = field(default_factory=dict)
 
     @property

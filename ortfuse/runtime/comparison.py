@@ -27,12 +27,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from ortfuse.serialization import Record
+from ortfuse.serialization import Record, entry
 
 Array = np.ndarray[Any, Any]
 Judge = Literal["equality", "tolerance", "float64", "the same level", "near ties", "sensitivity"]
@@ -95,7 +95,7 @@ class Difference(Record):
     element: tuple[int, ...] | None = None
     expected: str = ""
     found: str = ""
-    judged_by: Judge = "equality"
+    judged_by: Judge = field(default="equality", metadata=entry("criterion"))
     original_error: float | None = None
     original_relative: float | None = None
     optimised_error: float | None = None

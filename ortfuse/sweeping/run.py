@@ -53,7 +53,7 @@ class Sweep(Record):
     """
 
     rows: Sequence[Row]
-    kept: int = 0
+    kept: int = field(default=0, metadata=entry("resumed"))
 
     def __repr__(self) -> str:
         count = sum(row.as_expected for row in self.rows)

@@ -51,9 +51,9 @@ class Choice(Record):
     """
 
     rule: str
-    makes: str
+    makes: str = field(metadata=entry("produces"))
     estimate: Estimate | None = field(metadata=entry(omit=True))
-    taken: bool
+    taken: bool = field(metadata=entry("applied"))
     sites: dict[str, None] = field(default_factory=dict, metadata=entry(convert=_names))
 
     @property
@@ -78,8 +78,8 @@ class Choice(Record):
     @property
     @derived()
     def source(self) -> str:
-        """The table of costs that decided, or `pinned`."""
-        return self.estimate.source if self.estimate else "pinned"
+        """The table of costs that decided, or `forced`."""
+        return self.estimate.source if self.estimate else "forced"
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Choices:
         wanted = self._forced_of(rule)
         leaves = wanted is not None and (wanted == LEAVE or rule.spells_out or _takes_away(wanted, rule))
         if wanted is not None and leaves and not names_one(wanted, rule.targets):
-            return refuse("pinned", Subject("rule", rule.family), found=wanted)
+            return refuse("forced", Subject("rule", rule.family), found=wanted)
         if rule.on_request and not self._free_of_cost(rule):
             made = rule.targets[0]
             return refuse("unasked", match.root, found=f"--force {rule.family}={made}", needed=made)

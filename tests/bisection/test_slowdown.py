@@ -64,7 +64,7 @@ def test_the_rule_at_fault_is_found_and_the_model_without_it_offered(options: di
     assert "SLOWER than the original: speedup 0.03" in found.text()
     assert "--fastest takes the result without" in found.text()
     told = result.to_dict()["slowdown"]
-    assert (told["pass"], told["rule"], told["taken"]) == ("fuse.mine", "mine.slow", False)
+    assert (told["pass"], told["rule"], told["applied"]) == ("fuse.mine", "mine.slow", False)
     assert told["speedup_without"] > 1 > told["speedup"]
 
 
@@ -124,4 +124,4 @@ def test_the_command_line_says_it_and_takes_it(options: dict[str, Any], tmp_path
     text = " ".join(found.output.split())
     assert "SLOWER than the original: speedup 0.03" in text
     assert "Taken instead: the result without fuse.mine, rule mine.slow" in text
-    assert json.loads((tmp_path / "r.json").read_text())["slowdown"]["taken"] is True
+    assert json.loads((tmp_path / "r.json").read_text())["slowdown"]["applied"] is True

@@ -44,7 +44,7 @@ def test_a_site_that_became_something_else_is_reported_with_the_reasons() -> Non
         assert why.startswith("attention.") and " made it Attention: attention.to_multi_head_attention: " in why
         assert "attention.unmasked_to_multi_head_attention: Attention" in why
     assert all("NOT followed at 1 site" in line for line in outcome.lines())
-    assert result.to_dict()["pins"][0]["otherwise"] == dict(outcome.otherwise)
+    assert result.to_dict()["forced"][0]["not_followed"] == dict(outcome.otherwise)
 
 
 def test_only_rules_that_the_pipeline_runs_go_first() -> None:

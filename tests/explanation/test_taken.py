@@ -56,7 +56,7 @@ def test_the_rule_that_took_the_sites_is_named() -> None:
         ("second.smaller", 2, {"first.larger": 2})
     ]
     assert found.absent == {}
-    assert found.to_dict()["taken"][0]["by"] == {"first.larger": 2}
+    assert found.to_dict()["lost"][0]["lost_to"] == {"first.larger": 2}
 
 
 def test_a_site_that_is_none_is_not_said_to_be_taken() -> None:

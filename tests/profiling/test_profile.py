@@ -314,8 +314,8 @@ def test_the_command_writes_what_is_asked_for(tmp_path: Path) -> None:
     for text in ("By operator", "By module", "at session creation", "p95", "roofline"):
         assert text in result.output
     data = json.loads(report.read_text())
-    assert data["schema"] == "ortfuse.profile/1"
-    assert set(data["by"]) == set(VIEWS)
+    assert data["schema"] == "ortfuse.profile/2"
+    assert set(data["groups"]) == set(VIEWS)
     rows = list(csv.DictReader(table.open()))
     assert [row["name"] for row in rows] == [one["name"] for one in data["kernels"]]
     assert sum(float(row["share"]) for row in rows) == pytest.approx(1)

@@ -337,7 +337,7 @@ def test_every_site_is_reported_with_what_was_tried_there() -> None:
         assert site.spread is not None
         assert {one.rung for one in site.tried} == {"fine", "middle", "coarse"}
         assert all(one.local is not None and one.propagated is not None for one in site.tried)
-    assert outcome.to_dict()["sites"][0]["tried"]
+    assert outcome.to_dict()["sites"][0]["schemes"]
 
 
 def test_the_curve_gets_faster_with_its_error() -> None:

@@ -144,7 +144,7 @@ def test_weights_that_stay_beside_others_are_told_of(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, arguments)
     assert ran.exit_code == 0, ran.output
     assert "weight 'w' [4, 64, 40]: it is a stack of matrices" in " ".join(ran.output.split())
-    assert list(json.loads(data.read_text())["kept"]) == ["a"]
+    assert list(json.loads(data.read_text())["unquantized"]) == ["a"]
 
 
 @pytest.mark.parametrize("arguments", [["--rung", "dynamic_int8"], ["--max-error", "0.1", "--store", "store.db"]])

@@ -219,6 +219,6 @@ def test_the_command_says_what_it_changes(file: Path, monkeypatch: pytest.Monkey
     assert result.exit_code == 0, result.output
     assert "Decided otherwise than by that table" in result.output
     data = json.loads(report.read_text())
-    assert data["schema"] == "ortfuse.calibrate/1"
-    assert data["left"] == 0
+    assert data["schema"] == "ortfuse.calibrate/2"
+    assert data["remaining"] == 0
     assert data["changed"][0]["rule"] == "clip.clip_of_clip"

@@ -226,7 +226,7 @@ def test_a_model_that_cannot_be_read_is_said_to_be_so(
 
 
 def test_what_is_stored_for_a_check_and_is_damaged_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    good = json.dumps({"schema": "ortfuse.bench/1", "versions": {}, "latency": []})
+    good = json.dumps({"schema": "ortfuse.bench/2", "versions": {}, "latency": []})
     for text in (
         "{}",
         "[]",

@@ -84,7 +84,7 @@ class Conversion(Record):
     """
 
     model: Any = field(repr=False, metadata=entry(omit=True))
-    to: str
+    to: str = field(metadata=entry("precision"))
     islands: Mapping[str, str]
     operators: int
     casts: int
@@ -92,13 +92,13 @@ class Conversion(Record):
     emulated: bool
     bytes_before: int
     bytes_after: int
-    weak: bool
+    weak: bool = field(metadata=entry("generated_ranges"))
     notes: Sequence[str] = ()
     written: Path | None = None
     caches: Sequence[Cache] = ()
     token_bytes: tuple[int, int] | None = None
-    counted: Sequence[str] = ()
-    ordered: Mapping[str, float] = field(default_factory=dict)
+    counted: Sequence[str] = field(default=(), metadata=entry("integer_outputs"))
+    ordered: Mapping[str, float] = field(default_factory=dict, metadata=entry("errors_in_float32_order"))
 
     def __repr__(self) -> str:
         islands = len(self.islands)

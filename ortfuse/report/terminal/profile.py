@@ -42,8 +42,8 @@ _TITLES = {
 }
 
 _COLUMNS = (
-    "name", "operator", "provider", "calls", "seconds", "share", "module", "rule", "made", "nodes", "flops", "bytes", "bound",
-    "least", "reached",
+    "name", "operator", "provider", "calls", "seconds", "share", "module", "rule", "origin", "nodes", "flops", "bytes",
+    "bound", "roofline_seconds", "roofline_fraction",
 )  # fmt: skip
 
 

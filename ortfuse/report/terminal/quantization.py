@@ -35,7 +35,7 @@ LEAST_SECONDS = 0.1
 UNTIMED = "not timed, since another tool runs the result"
 
 _COLUMNS = (
-    "label", "sites", "predicted_error", "linear_error", "error", "likely", "predicted_speedup", "speedup", "size"
+    "label", "sites", "predicted_error", "linear_error", "error", "expected_error", "predicted_speedup", "speedup", "size"
 )  # fmt: skip
 
 

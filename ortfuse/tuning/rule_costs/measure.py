@@ -12,16 +12,13 @@ from typing import TypeAlias
 from ortfuse.options import PathLike
 from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime.worker import WORKER
-from ortfuse.serialization import Record
+from ortfuse.serialization import Record, entry
 from ortfuse.targets import default_spec, installed, shipped_costs
 from ortfuse.targets.costs import WORTH_IT, Measured
 from ortfuse.targets.measured_costs import calibration_file, store, stored
 from ortfuse.targets.processor import demand_threads, processor_kind, processor_name
 from ortfuse.tuning.rule_costs.candidates import DTYPES, Candidate, candidates
 from ortfuse.tuning.rule_costs.speedup import speedup
-
-SCHEMA = "ortfuse.calibrate/1"
-"""The name and version of the JSON data."""
 
 AGAIN = 2
 """How often what contradicts the shipped table is measured again at the end, whatever the budget: a disturbance looks sure."""
@@ -44,7 +41,7 @@ class Decision:
     rule: str
     sizes: str
     shipped: float
-    here: float
+    here: float = field(metadata=entry("measured"))
 
 
 @dataclass(frozen=True)
@@ -71,9 +68,9 @@ class Calibration(Record):
     threads: int
     speedups: dict[str, dict[str, float]] = field(repr=False)
     measured: int
-    left: int
-    unsure: tuple[str, ...]
-    silent: tuple[str, ...]
+    left: int = field(metadata=entry("remaining"))
+    unsure: tuple[str, ...] = field(metadata=entry("inconclusive"))
+    silent: tuple[str, ...] = field(metadata=entry("unmeasurable"))
     changed: tuple[Decision, ...]
     table: tuple[str, bool]
     file: Path

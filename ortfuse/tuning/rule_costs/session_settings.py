@@ -96,7 +96,7 @@ class MeasuredSettings(Record):
     inputs: str
     threads: int
     effects: tuple[Effect, ...]
-    together: Effect | None
+    together: Effect | None = field(metadata=entry("combined"))
     session: SessionConfig = field(metadata=entry(convert=settings_of))
     file: Path
     problem: str = ""

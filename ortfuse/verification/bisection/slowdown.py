@@ -68,10 +68,10 @@ class Slowdown(Record):
     without: Latency | None = field(metadata=entry(omit=True))
     model: ir.Model = field(repr=False, compare=False, metadata=entry(omit=True))
     report: RunReport | None = field(default=None, repr=False, compare=False, metadata=entry(omit=True))
-    taken: bool = False
+    taken: bool = field(default=False, metadata=entry("applied"))
 
     @property
-    @derived()
+    @derived("alternative")
     def offered(self) -> str:
         """The kind of model that is offered instead."""
         return "the original" if self.report is None else f"the result without {_named(self.culprit)}"

@@ -7,7 +7,7 @@ the same in both, so that its producer is the difference.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.random_seeds import seeded
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import showing
-from ortfuse.serialization import Record, derived
+from ortfuse.serialization import Record, derived, entry
 from ortfuse.verification.diff.constants import constant_of
 from ortfuse.verification.diff.matching import Matching
 from ortfuse.verification.diff.structure import name_of, operator_of
@@ -67,8 +67,8 @@ class Tensors(Record):
     """
 
     compared: int
-    alone: int
-    sets: int
+    alone: int = field(metadata=entry("unmatched"))
+    sets: int = field(metadata=entry("input_sets"))
     differing: Sequence[TensorDifference]
 
     @property

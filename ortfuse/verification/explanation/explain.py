@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -23,7 +23,7 @@ from ortfuse.ir.traits import PLAIN
 from ortfuse.naming import name_today
 from ortfuse.pipeline import Catalogue, Counts, RunReport
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule, Step
-from ortfuse.serialization import Record
+from ortfuse.serialization import Record, entry
 from ortfuse.verification.explanation.lost_sites import Taken, taken_sites
 from ortfuse.verification.explanation.near_miss_relevance import POINTLESS, Nearness
 
@@ -76,7 +76,7 @@ class Missed(Record):
     root: str
     step: Step
     matched: int
-    least: int
+    least: int = field(metadata=entry("minimum"))
     refusal: Refusal
     nodes: tuple[str, ...]
 
@@ -102,7 +102,7 @@ class Explanation(Record):
     missed: tuple[Missed, ...]
     absent: Mapping[str, str]
     notes: tuple[str, ...] = ()
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[Taken, ...] = field(default=(), metadata=entry("lost"))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.fused)} fused, {len(self.missed)} missed>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -11,7 +11,7 @@ from ortfuse.ir.traits import PLAIN
 from ortfuse.pipeline import Catalogue, RunReport
 from ortfuse.pipeline.forced_choices import following, forced_rules, is_pass
 from ortfuse.rewrite import Exactness, NearMiss, Rule
-from ortfuse.serialization import Record
+from ortfuse.serialization import Record, entry
 from ortfuse.targets import KnownBug
 from ortfuse.transforms import LEAVE, names_one
 from ortfuse.verification.explanation.explain import explanation, fused_nodes
@@ -35,7 +35,7 @@ class ForcedOutcome(Record):
     name: str
     operator: str
     followed: tuple[str, ...]
-    otherwise: Mapping[str, str]
+    otherwise: Mapping[str, str] = field(metadata=entry("not_followed"))
     absent: str = ""
 
     def lines(self) -> list[str]:
@@ -146,7 +146,7 @@ def _left(name: str, report: RunReport) -> ForcedOutcome:
     sites = dict.fromkeys(
         miss.site
         for miss in report.misses
-        if miss.refusal.code == "pinned" and miss.stands and name in (miss.rule, miss.rule.partition(".")[0])
+        if miss.refusal.code == "forced" and miss.stands and name in (miss.rule, miss.rule.partition(".")[0])
     )
     return ForcedOutcome(name, LEAVE, tuple(sites), {}, "" if sites else "no site of it")
 

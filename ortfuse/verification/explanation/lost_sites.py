@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ortfuse.ir.remark import Subject, refuse
 from ortfuse.pipeline import RunReport
 from ortfuse.rewrite import Event, NearMiss, Rule
 from ortfuse.rewrite.pattern.min_nodes import least_operators, uncovered
 from ortfuse.rewrite.rule import HALF
-from ortfuse.serialization import Record
+from ortfuse.serialization import Record, entry
 from ortfuse.transforms import Choice
 from ortfuse.verification.explanation.near_miss_relevance import FEWEST
 
@@ -32,7 +32,7 @@ class Taken(Record):
 
     rule: str
     sites: tuple[str, ...]
-    by: Mapping[str, int]
+    by: Mapping[str, int] = field(metadata=entry("lost_to"))
     reason: str = ""
     remedy: str = ""
 

@@ -32,7 +32,7 @@ from ortfuse.rewrite.rule import SOME
 from ortfuse.verification.explanation.explain import CANONICAL_FORM, FURTHEST, Missed, described, nearest
 from ortfuse.verification.explanation.near_miss_relevance import Nearness
 
-TOLD_ELSEWHERE = frozenset({"kept", "left_out", "not_equal", "pinned", "unasked"})
+TOLD_ELSEWHERE = frozenset({"kept", "left_out", "not_equal", "forced", "unasked"})
 """Codes of refusals that the report tells of by themselves."""
 
 _PRODUCTS = frozenset({"MatMul", "Einsum"})

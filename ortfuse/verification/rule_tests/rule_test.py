@@ -50,14 +50,14 @@ class RuleTestReport(Record):
     near_misses: int = 0
     near_misses_fired: int = 0
     counterexamples_tried: int = 0
-    silent: list[str] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list, metadata=entry("untriggered"))
     """Instances that run but on which the rule does not fire, with the reason; not failures by themselves."""
     failures: list[str] = field(default_factory=list)
     counterexamples: dict[str, ir.Model] = field(default_factory=dict, metadata=entry(omit=True))
     """For each failure that a single model shows, that model."""
 
     @property
-    @derived("proved")
+    @derived()
     def passed(self) -> bool:
         """Whether instances were found and nothing failed."""
         return self.instances > 0 and not self.failures
