@@ -59,8 +59,8 @@ LogSoftmax Softmax                                             : layer ranged al
 Hardmax LpNormalization                                        : layer along
 BatchNormalization GroupNormalization InstanceNormalization    : layer
 LRN MeanVarianceNormalization                                  : layer
-LayerNormalization RMSNormalization                            : layer trailing
-SimplifiedLayerNormalization                                   : layer trailing
+RMSNormalization                                               : layer trailing
+LayerNormalization SimplifiedLayerNormalization                : layer trailing stashes
 SkipLayerNormalization SkipSimplifiedLayerNormalization @ms    : layer
 EmbedLayerNormalization @ms                                    : layer
 
@@ -69,7 +69,7 @@ ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare      : reduces
 ArgMax ArgMin CumSum TopK                                      : along
 CumProd                                                        : -
 
-MatMul Gemm Einsum                                             : -
+MatMul Gemm Einsum                                             : contracts
 Attention Conv ConvTranspose DeformConv LinearAttention        : layer
 CausalConvWithState                                            : layer
 Attention FusedConv GroupQueryAttention MultiHeadAttention @ms : layer
@@ -97,10 +97,11 @@ Dropout                                                        : inplace seeded
 If Loop Scan                                                   : control exact
 SequenceMap                                                    : control
 
-AffineGrid AveragePool Col2Im Det DFT GRU GlobalAveragePool    : -
-GlobalLpPool GlobalMaxPool GridSample ImageDecoder LSTM LpPool : -
+GRU LSTM RNN                                                   : contracts
+AffineGrid AveragePool Col2Im Det DFT GlobalAveragePool        : -
+GlobalLpPool GlobalMaxPool GridSample ImageDecoder LpPool      : -
 MaxPool MaxRoiPool MaxUnpool NegativeLogLikelihoodLoss         : -
-NonMaxSuppression NonZero RNN Resize RoiAlign RotaryEmbedding  : -
+NonMaxSuppression NonZero Resize RoiAlign RotaryEmbedding      : -
 STFT SoftmaxCrossEntropyLoss SwiGLU TfIdfVectorizer            : -
 ConcatFromSequence Optional OptionalGetElement                 : -
 OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty  : -
@@ -215,6 +216,12 @@ ALONG_AXIS = _OPERATORS["along"]
 
 TRAILING = _OPERATORS["trailing"]
 """Works on all axes of the first input from `axis` on together, and treats the others alike."""
+
+CONTRACTS = _OPERATORS["contracts"]
+"""Sums products along an axis of two operands: costs more than what converts its operands. Some with weights are in LAYER."""
+
+STASHES = _OPERATORS["stashes"]
+"""The outputs beyond the first have the type that the operator computes in, whatever that of the first."""
 
 MATRICES = _OPERATORS["matrices"]
 """Works on each matrix of the last two axes of the first input alone; the result has its shape."""

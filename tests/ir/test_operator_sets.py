@@ -19,7 +19,6 @@ LEFT = {
     "analysis/uniform_values.py": 7,
     "pipeline/model_signs.py": 13,
     "profiling/kernel_limits.py": 8,
-    "quantization/half/type_units.py": 6,
     "quantization/intermediate_qdq.py": 9,
     "quantization/unquantized_weights.py": 11,
     "rewrite/pattern/ac_matching.py": 7,

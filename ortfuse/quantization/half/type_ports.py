@@ -9,16 +9,13 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.traits import DEQUANTISES, QUANTISES, has
+from ortfuse.ir.traits import DEQUANTISES, QUANTISES, STASHES, has
 from ortfuse.ir.walk import subgraphs
 from ortfuse.targets import Target, installed
 from ortfuse.targets.kernel_table import Formal, Schema
 
 TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_datatype", "output_dtype"})
 """Attributes that name the type of a result."""
-
-_STASHED = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
-"""Operators whose outputs beyond the first have the type they compute in."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ def ports(node: ir.Node, facts: Facts, half: ir.DataType, target: Target | None)
         )
         for side in sides
     ]
-    if node.op_type in _STASHED:
+    if node.op_type in STASHES:
         places[1] &= {0}
     if not places[0] and not places[1]:
         return Ports(reason=f"it is not defined for {half.name.lower()} at version {facts.version(node)}")

@@ -10,12 +10,10 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir import walk
 from ortfuse.ir.modules import describe_in_module
-from ortfuse.ir.traits import LAYER, has
+from ortfuse.ir.traits import CONTRACTS, LAYER, has
 from ortfuse.quantization.half.min_cut_choice import Kind, Wire, choose
 from ortfuse.quantization.half.type_ports import Ports, is_float, ports
 from ortfuse.targets import Target
-
-_PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "LSTM", "GRU", "RNN"})
 
 FLOAT = 0
 """The unit that stands for everything that is float32 by definition."""
@@ -46,7 +44,7 @@ class Unit:
     def is_product(self) -> bool:
         """Whether it is an operator whose cost outweighs that of Casts."""
         node = self.node
-        return node is not None and (has(node, LAYER) or node.op_type in _PRODUCTS or bool(node.domain))
+        return node is not None and (has(node, LAYER) or node.op_type in CONTRACTS or bool(node.domain))
 
 
 class Units:
