@@ -80,6 +80,7 @@ def test_a_former_name_stands_for_the_name_of_today_wherever_options_are_read(tm
             Options(force={}, pins={})  # type: ignore[call-arg]
     ran = CliRunner().invoke(app, ["optimize", "none.onnx", "--pin", "gelu=none"])
     assert "--pin is now called --force" in ran.output
+    assert "prove is now called test-rules" in CliRunner().invoke(app, ["prove", "none.py"]).output
 
 
 def sentences(text: str) -> list[str]:

@@ -131,6 +131,7 @@ def verify(
         str | None,
         typer.Option(
             "--metric",
+            metavar="METRIC",
             help=(
                 "Error metric, as for `ortfuse quantize`: l2, max, cosine, top1, tokens, file.py:function or "
                 "module:function. By default the metric that B states, or l2. A function that B states is called only "
@@ -211,6 +212,7 @@ def explain(
         list[str] | None,
         typer.Option(
             "--rule",
+            metavar="NAME",
             help="Family (attention) or rule to explain; by default all. Repeatable.",
             show_default=False,
         ),

@@ -119,6 +119,8 @@ def _read_by_declaration(parameters: list[Any], function: Callable[..., Any] | N
     """The parameters of a function, parsed as it declares them; flags are left unchanged."""
     readers = {} if function is None else _readers(inspect.unwrap(function))
     for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.display_type_rich = lambda ctx: None  # of a flag the help needs no type
         read = readers.get(parameter.name, _as_it_is if getattr(parameter, "is_flag", False) else None)
         if read is not None and "process_value" not in vars(parameter):
             parameter.process_value = functools.partial(_processed, parameter, read, parameter.process_value)

@@ -67,6 +67,7 @@ def quantize(
         str,
         typer.Option(
             "--metric",
+            metavar="METRIC",
             help=(
                 "Error metric: l2 (relative Euclidean error, the default), max (relative to the largest magnitude), "
                 "cosine, top1 or tokens (share of decisions that differ), or file.py:function. A function takes the "
@@ -90,12 +91,20 @@ def quantize(
     ] = None,
     goal: Annotated[
         str | None,
-        typer.Option("--goal", help="Quantity to minimize: latency (the default), size or memory.", show_default=False),
+        typer.Option(
+            "--goal",
+            metavar="GOAL",
+            help="Quantity to minimize: latency (the default), size or memory.",
+            show_default=False,
+        ),
     ] = None,
     judged: Annotated[
         list[str] | None,
         typer.Option(
-            "--judge", help="Output that the bound applies to; by default all outputs. Repeatable.", show_default=False
+            "--judge",
+            metavar="OUTPUT",
+            help="Output that the bound applies to; by default all outputs. Repeatable.",
+            show_default=False,
         ),
     ] = None,
     curve: Annotated[

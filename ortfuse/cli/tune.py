@@ -111,7 +111,10 @@ def tune(
     sampler: Annotated[
         str,
         typer.Option(
-            "--sampler", help="Sampler of the search: tpe (the default), or random as a baseline.", show_default=False
+            "--sampler",
+            metavar="NAME",
+            help="Sampler of the search: tpe (the default), or random as a baseline.",
+            show_default=False,
         ),
     ] = "tpe",
     config: Config = None,
