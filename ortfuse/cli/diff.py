@@ -43,7 +43,8 @@ def diff(
     The exit code is 0 whatever is found. To check that models compute the same, use `ortfuse verify`.
     """
     with guarded(debug):
-        from ortfuse.report.terminal.diff import show_difference
+        from ortfuse.report.documents.diff import difference_document
+        from ortfuse.report.terminal.document import show_document
 
         check_json(json_file)
         check_report(report)
@@ -51,9 +52,8 @@ def diff(
         before, after = ortfuse.load(first), ortfuse.load(second)
         with progress_line() as progress:
             found = ortfuse.diff(before, after, options, run=run or None, progress=progress)
-        show_difference(out, before, after, found)
+        document = difference_document(str(first), str(second), before, after, found)
+        show_document(out, document)
         write_json(json_file, "diff", {"first": str(first), "second": str(second), **found.to_dict()})
         if report is not None:
-            from ortfuse.report.html.pages import difference_page
-
-            write_report(report, difference_page(str(first), str(second), before, after, found))
+            write_report(report, document)

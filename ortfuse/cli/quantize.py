@@ -182,9 +182,9 @@ def quantize(
             _say_no(str(error))
             write_json(json_file, "quantize", refused(model, error))
             if report is not None:
-                from ortfuse.report.html.pages import unmet_page
+                from ortfuse.report.documents.tuning import unmet_document
 
-                write_report(report, unmet_page(str(model), str(error), ()))
+                write_report(report, unmet_document(str(model), str(error), ()))
             raise typer.Exit(NO) from None
         show_quantized(out, found)
         if found.outcome.reason:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ortfuse.io.interop import AnyModel
     from ortfuse.options import Options
     from ortfuse.profiling import SideBySide
-    from ortfuse.report.html import Page
+    from ortfuse.report.html import Document
 
 
 def check_report(path: Path | None) -> None:
@@ -40,7 +40,7 @@ def profiled(before: AnyModel, after: AnyModel, options: Options) -> SideBySide 
         return None
 
 
-def write_report(path: Path, page: Page) -> None:
+def write_report(path: Path, page: Document) -> None:
     """Write a page, and say where."""
     from ortfuse.report.html import write_page
 

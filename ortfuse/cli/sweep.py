@@ -127,7 +127,8 @@ def sweep(
     The exit code is 1 if a model fails, or passes although --models expects a failure. It is 3 on a regression against --check.
     """
     with guarded(debug):
-        from ortfuse.report.terminal.sweep import show_sweep
+        from ortfuse.report.documents.sweep import sweep_document
+        from ortfuse.report.terminal.document import show_document
 
         options = options_of(given, config, bench=bench, verify="whole")
         if output is not None:
@@ -142,13 +143,12 @@ def sweep(
                 ray=ray, limit=limit,
                 progress=lambda row, done, total: status.update(shown(f"{done} of {total}: {row.model} {row.status}")),
             )  # fmt: skip
-        show_sweep(out, found)
+        document = sweep_document(found)
+        show_document(out, document)
         write_json(json_file, "sweep", found.to_dict())
         _write(junit, markdown, found)
         if report is not None:
-            from ortfuse.report.html.pages import fleet_page
-
-            write_report(report, fleet_page(found))
+            write_report(report, document)
         demand_no_regression(out, "sweep", known, found.to_dict())
     if not found.ok:
         raise typer.Exit(NO)

@@ -131,7 +131,8 @@ def tune(
     The exit code is 1 if no trial keeps the limits; then nothing is written.
     """
     with guarded(debug):
-        from ortfuse.report.terminal.tuning import show_tuned
+        from ortfuse.report.documents.tuning import tuning_document, unmet_document
+        from ortfuse.report.terminal.document import show_document
         from ortfuse.tuning import Constraints
 
         settings = settings_of(models, model)
@@ -157,13 +158,10 @@ def tune(
             err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
             write_json(json_file, "tune", refused(model, error))
             if report is not None:
-                from ortfuse.report.html.pages import unmet_page
-
-                write_report(report, unmet_page(str(model), str(error), error.tried))
+                write_report(report, unmet_document(str(model), str(error), error.tried))
             raise typer.Exit(NO) from None
-        show_tuned(out, found)
+        document = tuning_document(str(model), found)
+        show_document(out, document)
         write_json(json_file, "tune", {"model": str(model), **found.to_dict()})
         if report is not None:
-            from ortfuse.report.html.pages import tuning_page
-
-            write_report(report, tuning_page(str(model), found))
+            write_report(report, document)

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from xml.etree import ElementTree
 
 from ortfuse.errors.printable import visible
-from ortfuse.report.terminal.sweep import done, speed
+from ortfuse.report.documents.sweep import done, speed
 from ortfuse.sweeping import Row, Sweep
 
 SUITE = "ortfuse.sweep"

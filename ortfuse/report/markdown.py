@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ortfuse.errors.printable import visible
-from ortfuse.report.terminal.sweep import done, speed, summary
+from ortfuse.report.documents.sweep import done, speed, summary
 from ortfuse.sweeping import Row, Sweep
 
 _HEADINGS = ("model", "status", "nodes", "speedup (95 %)", "fused", "remark")

@@ -20,21 +20,20 @@ from ortfuse.cli.app import main
 from ortfuse.errors import OptionError
 from ortfuse.profiling import Bottleneck, Creation, Fusion, Kernel, Profile, Timing
 from ortfuse.quantization.outcome import Outcome, Point, SiteReport, Tried
+from ortfuse.report.document import Bar, Bars, Card, Cards, Document, Dot, Notes, Rows, Scatter
+from ortfuse.report.documents.tuning import tuning_document, unmet_document
 from ortfuse.report.html import write_page
-from ortfuse.report.html.page_blocks import Bar, Bars, Card, Cards, Dot, Notes, Page, Rows, Scatter
 from ortfuse.report.html.pages import (
     bench_page,
     optimisation_page,
     profile_page,
     quantisation_page,
-    tuning_page,
-    unmet_page,
 )
 from ortfuse.report.html.pages.common import is_faster, short_names, speedup_card
 from ortfuse.report.html.write_page import html
 from ortfuse.report.model_pictures import operators
 from ortfuse.report.terminal.console import show_latencies
-from ortfuse.report.terminal.tuning import show_tuned
+from ortfuse.report.terminal.document import show_document
 from ortfuse.runtime.bench import Latencies, Latency, SessionLatency
 from ortfuse.runtime.bench.machine_peaks import Peaks
 from ortfuse.runtime.session_settings import SessionConfig
@@ -160,7 +159,7 @@ def test_a_tuned_model_is_shown_with_every_trial() -> None:
     outcome = TuningOutcome(
         best, Trial(-1, usual, 1, 10, 12, 5, 120), [best], [best, Trial(4, usual, failure=EVIL)], 9.0
     )
-    said = " ".join(read(html(tuning_page("m.onnx", Tuned(outcome, ortfuse.Options(), SessionConfig())))).text)
+    said = " ".join(read(html(tuning_document("m.onnx", Tuned(outcome, ortfuse.Options(), SessionConfig())))).text)
     assert "1.40 times as fast as the original in a default session, with all, enable_mem_reuse=False." in said
 
 
@@ -169,11 +168,11 @@ def test_a_choice_that_competed_with_none_is_shown_in_one_measurement() -> None:
     best = Trial(3, {"model": "all", "enable_mem_reuse": True}, 1.4, 7, 8, 5, 100)
     outcome = TuningOutcome(best, Trial(-1, usual, 1, 10, 12, 5, 120), (), [best], 9.0, confirmed=[best])
     tuned = Tuned(outcome, ortfuse.Options(), SessionConfig())
-    said = " ".join(read(html(tuning_page("m.onnx", tuned))).text)
+    said = " ".join(read(html(tuning_document("m.onnx", tuned))).text)
     assert "The choice and what optimize makes, measured once more" in said
     assert "The best of the search" not in said
     console = Console(file=io.StringIO(), width=120)
-    show_tuned(console, tuned)
+    show_document(console, tuning_document("m.onnx", tuned))
     printed = console.file.getvalue()
     assert "measured once more" in printed
     assert "The best of the search" not in printed
@@ -184,7 +183,12 @@ def test_why_trials_failed_is_printed_once_for_each_reason() -> None:
     original = Trial(-1, usual, 1, 10, 12, 5, 120)
     failed = [Trial(number, {"model": "all"}, failure="no kernel [here]") for number in range(3)]
     console = Console(file=io.StringIO(), width=120)
-    show_tuned(console, Tuned(TuningOutcome(original, original, [], failed, 9.0), ortfuse.Options(), SessionConfig()))
+    show_document(
+        console,
+        tuning_document(
+            "m.onnx", Tuned(TuningOutcome(original, original, [], failed, 9.0), ortfuse.Options(), SessionConfig())
+        ),
+    )
     assert "failed 3 times: no kernel [here]" in console.file.getvalue()
 
 
@@ -192,22 +196,24 @@ def test_that_nothing_is_faster_is_told_and_no_loss() -> None:
     usual = {"model": "original"}
     original = Trial(-1, usual, 1, 10, 12, 5, 120)
     outcome = TuningOutcome(original, original, [Trial(3, {"model": "all"}, 0.9, 11, 12, 5, 100)], [], 9.0)
-    page = tuning_page("m.onnx", Tuned(outcome, ortfuse.Options(), SessionConfig()))
+    page = tuning_document("m.onnx", Tuned(outcome, ortfuse.Options(), SessionConfig()))
     assert page.summary.startswith("Nothing was found that is faster")
     assert 'class="card bad"' not in html(page)
 
 
 def test_where_nothing_keeps_the_limits_the_page_says_what_was_tried() -> None:
     tried = [Trial(0, {"model": "auto"}, 1.5, 8, 9, 5, 120), Trial(1, {"model": "all"}, 1.25, 9, 10, 5, 130)]
-    said = " ".join(read(html(unmet_page("m.onnx", "max-latency of 1 ms is missed by 700%: 8 ms", tried))).text)
+    said = " ".join(read(html(unmet_document("m.onnx", "max-latency of 1 ms is missed by 700%: 8 ms", tried))).text)
     assert "No model was written: max-latency of 1 ms is missed by 700\u00a0%: 8 ms." in said
     assert "1.25" in said
-    assert "Every trial" not in html(unmet_page("m.onnx", "the bound is missed", ()))
+    assert "Every trial" not in html(unmet_document("m.onnx", "the bound is missed", ()))
 
 
 def test_a_trial_that_was_not_measured_has_no_numbers() -> None:
     tried = [Trial(0, {"model": "auto"}, 1.5, 8, 9, 5, 120), Trial(1, {"model": "all"}, failure="it was refused")]
-    rows = next(block for block in unmet_page("m.onnx", "a limit is missed", tried).blocks if isinstance(block, Rows))
+    rows = next(
+        block for block in unmet_document("m.onnx", "a limit is missed", tried).blocks if isinstance(block, Rows)
+    )
     assert list(rows.rows[1]) == ["2", "all", "", "", "", "", "", "it was refused"]
 
 
@@ -229,7 +235,9 @@ def test_the_choices_by_cost_name_the_table_that_decided() -> None:
 
 
 def test_remarks_are_sentences_and_numbers_stay_with_their_percent() -> None:
-    said = html(Page("t", "s", [Notes("Remarks", ["the times scatter by 34% of the median", "a.onnx: is left. Stop"])]))
+    said = html(
+        Document("t", "s", [Notes("Remarks", ["the times scatter by 34% of the median", "a.onnx: is left. Stop"])])
+    )
     assert "<li>The times scatter by 34\u00a0% of the median.</li>" in said
     assert "<li>a.<wbr>onnx: is left. Stop.</li>" in said
 
@@ -283,13 +291,15 @@ def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.M
 
 def test_a_table_or_a_plane_without_anything_in_it_is_left_out() -> None:
     said = " ".join(
-        read(html(Page("t", "s", [Rows("Nothing here", ("a",), []), Scatter("Nor here", "x", "y", [])]))).text
+        read(html(Document("t", "s", [Rows("Nothing here", ("a",), []), Scatter("Nor here", "x", "y", [])]))).text
     )
     assert "Nothing here" not in said and "Nor here" not in said
 
 
 def test_rows_of_tables_and_dots_are_named_for_screen_readers() -> None:
-    page = html(Page("t", "s", [Rows("A", ("a", "b"), [("one", "2")]), Scatter("B", "x", "y", [Dot(1.0, 2.0, EVIL)])]))
+    page = html(
+        Document("t", "s", [Rows("A", ("a", "b"), [("one", "2")]), Scatter("B", "x", "y", [Dot(1.0, 2.0, EVIL)])])
+    )
     assert '<th scope="row">one</th>' in page
     assert re.search(r'<circle[^>]*role="img" aria-label="&lt;/script', page)
     assert 'aria-pressed="false"' in page
@@ -314,7 +324,7 @@ def test_a_measured_page_has_the_profiles_before_and_after(path: Path, tmp_path:
 
 
 def test_names_in_tables_go_on_behind_their_marks_and_numbers_stay_whole() -> None:
-    said = html(Page("t", "s", [Rows("A", ("a", "b"), [("conv.fuse_relu", "at 0.98, com.microsoft.FusedConv")])]))
+    said = html(Document("t", "s", [Rows("A", ("a", "b"), [("conv.fuse_relu", "at 0.98, com.microsoft.FusedConv")])]))
     assert "conv.<wbr>fuse_<wbr>relu" in said
     assert "at 0.98, com.<wbr>microsoft.<wbr>FusedConv" in said
 
@@ -338,7 +348,7 @@ def test_bars_have_room_for_what_they_were() -> None:
 
 
 def test_code_is_shown_as_code_and_nothing_else_is_markup() -> None:
-    page = Page("a", "do `this & that` <b>", [Bars("", [Bar("a/b.c", 1.0, "")])])
+    page = Document("a", "do `this & that` <b>", [Bars("", [Bar("a/b.c", 1.0, "")])])
     said = html(page)
     assert '<code class="whole">this &amp; that</code> &lt;b&gt;' in said
     assert "a/<wbr>b.<wbr>c" in said
@@ -367,7 +377,7 @@ def test_no_speedup_stands_in_large_type_whose_bounds_include_1(
     original = Trial(-1, {"model": "original"}, 1, 10, 12, 5, 120)
     best = Trial(3, {"model": "all"}, 1.2, 7, 8, 5, 100, speedup_bounds=bounds)
     tuned = Tuned(TuningOutcome(best, original, [best], [best], 9.0), ortfuse.Options(), SessionConfig())
-    (first, *_), *_ = (block.cards for block in tuning_page("m", tuned).blocks if isinstance(block, Cards))
+    (first, *_), *_ = (block.cards for block in tuning_document("m", tuned).blocks if isinstance(block, Cards))
     assert first.value == large
     console = Console(file=io.StringIO(), width=120)
     show_latencies(console, Latencies("", (latency("a", 1.0), latency("b", 1.2, bounds))), "")

@@ -22,7 +22,7 @@ from crashing import runtime_that
 import ortfuse
 from ortfuse.cli.app import main
 from ortfuse.errors import ModelFileError, OutputError
-from ortfuse.report.terminal.sweep import summary
+from ortfuse.report.documents.sweep import summary
 from ortfuse.runtime import machine_lock
 from ortfuse.runtime.bench import Latency
 from ortfuse.sweeping import Row, find_models, worker_turn

@@ -1,6 +1,17 @@
 """Reports that people can look at: one self-contained page, which opens from the disk and needs no network."""
 
-from ortfuse.report.html.page_blocks import Bars, Cards, Notes, Page, Rows, Scatter, Sites, Timeline
+from ortfuse.report.document import Bars, Cards, Document, Notes, Rows, Scatter, Sites, Timeline
 from ortfuse.report.html.write_page import demand_libraries, write_page
 
-__all__ = ["Bars", "Cards", "Notes", "Page", "Rows", "Scatter", "Sites", "Timeline", "demand_libraries", "write_page"]
+__all__ = [
+    "Bars",
+    "Cards",
+    "Document",
+    "Notes",
+    "Rows",
+    "Scatter",
+    "Sites",
+    "Timeline",
+    "demand_libraries",
+    "write_page",
+]

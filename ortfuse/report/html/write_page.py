@@ -13,7 +13,7 @@ from typing import Any
 from ortfuse.errors import OptionError
 from ortfuse.errors.printable import visible_lines
 from ortfuse.io.atomic_write import writable_target, write_text
-from ortfuse.report.html.page_blocks import Page
+from ortfuse.report.document import Document
 
 _PERCENT = r"(?<=\d) ?%"
 
@@ -50,7 +50,7 @@ def demand_libraries(path: str | os.PathLike[str]) -> None:
     writable_target(path)
 
 
-def write_page(page: Page, path: str | os.PathLike[str]) -> None:
+def write_page(page: Document, path: str | os.PathLike[str]) -> None:
     """Write a page as one HTML file without references to anything else.
 
     Raises:
@@ -60,7 +60,7 @@ def write_page(page: Page, path: str | os.PathLike[str]) -> None:
     write_text(Path(path), html(page))
 
 
-def html(page: Page) -> str:
+def html(page: Document) -> str:
     """The text of a page."""
     jinja = _jinja()
     environment = jinja.Environment(

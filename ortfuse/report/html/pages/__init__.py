@@ -1,22 +1,15 @@
 """The results of commands as pages (`--report FILE.html`)."""
 
 from ortfuse.report.html.pages.bench import bench_page
-from ortfuse.report.html.pages.diff import difference_page
 from ortfuse.report.html.pages.optimization import optimisation_page
 from ortfuse.report.html.pages.profiling import profile_page
 from ortfuse.report.html.pages.quantization import quantisation_page
 from ortfuse.report.html.pages.results import write_result_page
-from ortfuse.report.html.pages.sweep import fleet_page
-from ortfuse.report.html.pages.tuning import tuning_page, unmet_page
 
 __all__ = [
     "bench_page",
-    "difference_page",
-    "fleet_page",
     "optimisation_page",
     "profile_page",
     "quantisation_page",
-    "tuning_page",
-    "unmet_page",
     "write_result_page",
 ]

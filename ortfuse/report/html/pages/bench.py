@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ortfuse.report.html.page_blocks import Block, Notes, Page
+from ortfuse.report.document import Block, Document, Notes
 from ortfuse.report.html.pages.common import (
     command,
     environment,
@@ -18,7 +18,7 @@ from ortfuse.report.html.pages.common import (
 from ortfuse.runtime.bench import Latencies, Latency, doubts
 
 
-def bench_page(found: Latencies) -> Page:
+def bench_page(found: Latencies) -> Document:
     """Models measured side by side."""
     full = [row.name for row in found.rows]
     names = dict(zip(full, short_names(full), strict=True))
@@ -47,7 +47,7 @@ def bench_page(found: Latencies) -> Page:
     blocks.append(latency_rows(every))
     if said := doubts(every):
         blocks.append(Notes("How far to trust it", said))
-    return Page("Latency side by side", summary, blocks, command(), environment())
+    return Document("Latency side by side", summary, blocks, command(), environment())
 
 
 def _shortened(session: str, names: Mapping[str, str]) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ortfuse.io.version import __version__
 from ortfuse.profiling import Group, SideBySide, scale
+from ortfuse.report.document import Bar, Bars, Card, Rows, Site
 from ortfuse.report.graph_drawing import Picture, svg
-from ortfuse.report.html.page_blocks import Bar, Bars, Card, Rows, Site
 from ortfuse.report.model_pictures import Pair
 from ortfuse.runtime.bench import Latency, SessionLatency
 from ortfuse.runtime.bench.latency_table import NO_DIFFERENCE, is_noise, speedup_cell

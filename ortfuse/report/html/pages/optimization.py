@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortfuse.api.result import Result
 from ortfuse.pipeline.report import PassReport
 from ortfuse.profiling import SideBySide
-from ortfuse.report.html.page_blocks import Block, Card, Cards, Notes, Page, Rows, Sites, Step, Timeline
+from ortfuse.report.document import Block, Card, Cards, Document, Notes, Rows, Sites, Step, Timeline
 from ortfuse.report.html.pages.common import (
     change,
     command,
@@ -46,7 +46,7 @@ def optimisation_page(
     optimised: ir.Model,
     formulas: Mapping[str, str],
     profiles: SideBySide | None = None,
-) -> Page:
+) -> Document:
     """Show the rewrites of a model, their speedup, and the missed optimizations.
 
     Args:
@@ -85,7 +85,7 @@ def optimisation_page(
         remarks.append(result.left_alone)
     if remarks:
         blocks.append(Notes("Remarks", remarks))
-    return Page(f"{Path(name).name}, optimised", _summary(result), blocks, command(), environment())
+    return Document(f"{Path(name).name}, optimised", _summary(result), blocks, command(), environment())
 
 
 def _summary(result: Result) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ortfuse.profiling import Group, Profile
-from ortfuse.report.html.page_blocks import Bar, Bars, Block, Card, Cards, Dot, Notes, Page, Rows, Scatter
+from ortfuse.report.document import Bar, Bars, Block, Card, Cards, Document, Dot, Notes, Rows, Scatter
 from ortfuse.report.html.pages.common import change, command, environment
 from ortfuse.runtime.bench.number_format import digits
 
@@ -34,7 +34,7 @@ _VIEWS = {
 }
 
 
-def profile_page(model: str, found: Profile) -> Page:
+def profile_page(model: str, found: Profile) -> Document:
     """Show where the time of a model goes.
 
     Args:
@@ -58,7 +58,7 @@ def profile_page(model: str, found: Profile) -> Page:
                 _bars(title, f"{about} {_BESIDE}{_scaled(found)}" if view == first else about, groups, found.scale)
             )
     blocks += [_roofline(found), *_creation(found), _kernels(found)]
-    return Page(f"Where the time of {model} goes", _summary(found), blocks, command(), environment())
+    return Document(f"Where the time of {model} goes", _summary(found), blocks, command(), environment())
 
 
 def _summary(found: Profile) -> str:

@@ -8,14 +8,14 @@ from pathlib import Path
 from ortfuse.api.quantize import Quantized
 from ortfuse.profiling import SideBySide
 from ortfuse.quantization.outcome import Outcome, Point, SiteReport
-from ortfuse.report.html.page_blocks import Block, Card, Cards, Dot, Notes, Page, Rows, Scatter
+from ortfuse.report.document import Block, Card, Cards, Document, Dot, Notes, Rows, Scatter
 from ortfuse.report.html.pages.common import command, environment, latency_bars, profile_bars, signed, speedup_card
 from ortfuse.report.terminal.quantization import UNTIMED
 from ortfuse.runtime.bench.latency_table import speedup_words
 from ortfuse.runtime.bench.number_format import digits
 
 
-def quantisation_page(name: str, found: Quantized, profiles: SideBySide | None = None) -> Page:
+def quantisation_page(name: str, found: Quantized, profiles: SideBySide | None = None) -> Document:
     """Show the sites in lower precision, their speedup and their error."""
     outcome = found.outcome
     blocks: list[Block] = [Cards(_cards(outcome))]
@@ -27,7 +27,7 @@ def quantisation_page(name: str, found: Quantized, profiles: SideBySide | None =
     remarks = [*([outcome.reason] if outcome.reason else []), *outcome.notes]
     if remarks:
         blocks.append(Notes("Remarks", remarks))
-    return Page(f"{Path(name).name} under an error bound", _summary(outcome), blocks, command(), environment())
+    return Document(f"{Path(name).name} under an error bound", _summary(outcome), blocks, command(), environment())
 
 
 def _summary(outcome: Outcome) -> str:

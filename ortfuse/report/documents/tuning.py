@@ -1,17 +1,20 @@
-"""The page of `ortfuse tune`."""
+"""The document of `ortfuse tune`."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ortfuse.report.html.page_blocks import Bar, Bars, Block, Card, Cards, Notes, Page, Rows
+from ortfuse.report.document import Bar, Bars, Block, Card, Cards, Document, Notes, Rows
 from ortfuse.report.html.pages.common import BOUNDS, RATIOS, command, environment, speedup_card, times
-from ortfuse.report.terminal.tuning import changed
 from ortfuse.runtime.bench.latency_table import speedup_cell, speedup_words
 from ortfuse.runtime.bench.number_format import digits
 from ortfuse.tuning import Point, TuningOutcome
 from ortfuse.tuning.tune import Tuned
+
+REASONS = 3
+"""How many reasons why trials failed are printed; all are on the page."""
 
 _RELATIVE = f"Speed relative to the original in a default session, which is the vertical line. {BOUNDS}"
 _TRIALS = (
@@ -20,7 +23,7 @@ _TRIALS = (
 )
 
 
-def tuning_page(name: str, tuned: Tuned) -> Page:
+def tuning_document(name: str, tuned: Tuned) -> Document:
     """Show the trials and the best of them."""
     outcome = tuned.outcome
     best, usual = outcome.best, outcome.baseline.choice
@@ -40,28 +43,33 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
     if confirmed:
         title = "The choice and what optimize makes, measured once more"
         blocks.append(Bars(title, [original, *confirmed], f"{_RELATIVE} {RATIOS}", mark=1.0))
+        blocks.append(_measurements(title, outcome, outcome.confirmed, original=True))
     shown = [*([] if confirmed else [original]), *finalists]
     about = "Measured before that, so that the machine may have been in another state." if confirmed else RATIOS
     if shown:
-        blocks.append(Bars("The best of the search, side by side", shown, f"{_RELATIVE} {about}", mark=1.0))
+        title = "The best of the search, side by side"
+        blocks.append(Bars(title, shown, f"{_RELATIVE} {about}", mark=1.0))
+        blocks.insert(1, _measurements(title, outcome, outcome.finalists, original=not confirmed))
     settings = [(setting.name, str(setting.value), setting.reason) for setting in tuned.session]
     if settings:
-        blocks.append(Rows("Settings of the session", ("name", "value", "reason"), settings))
-    blocks.append(_trials(outcome.points, usual))
+        blocks.append(Rows("Settings of the session", ("name", "value", "reason"), settings, on="page"))
+    blocks += [_trials(outcome.points, usual), Notes("", _counts(outcome), on="terminal")]
     if outcome.notes:
-        blocks.append(Notes("Remarks", list(outcome.notes)))
+        blocks.append(Notes("Remarks", list(outcome.notes), "note: ", "yellow"))
+    blocks.append(Notes("", [str(setting) for setting in tuned.session], "session: ", on="terminal"))
+    blocks.append(Notes("", _written(tuned), on="terminal"))
     said = speedup_words(best.speedup, best.speedup_bounds, "the original in a default session")
     summary = f"The best that was found: {said}, with {changed(best, usual)}."
     if usual_is_best:
         summary = "Nothing was found that is faster than the original in a default session."
-    return Page(f"{Path(name).name}, tuned", summary, blocks, command(), environment())
+    return Document(f"{Path(name).name}, tuned", summary, blocks, command(), environment())
 
 
-def unmet_page(name: str, why: str, tried: Sequence[Point]) -> Page:
+def unmet_document(name: str, why: str, tried: Sequence[Point]) -> Document:
     """The trials of a search without a point that keeps all constraints."""
     usual = dict(tried[0].choice) if tried else {}
     blocks: list[Block] = [_trials(tried, usual)] if tried else []
-    return Page(
+    return Document(
         f"{Path(name).name}: nothing keeps what was asked",
         f"No model was written: {why}.",
         blocks,
@@ -73,7 +81,7 @@ def unmet_page(name: str, why: str, tried: Sequence[Point]) -> Page:
 def _trials(points: Sequence[Point], usual: object) -> Rows:
     trials = [(str(point.number + 1), changed(point, usual), *_measured(point), point.failure) for point in points]
     headings = ("trial", "choice", "speedup", "median ms", "95 % under, ms", "peak MB", "error (l2)", "failure")
-    return Rows("Every trial", headings, trials, _TRIALS, frozenset({0, 2, 3, 4, 5, 6}), folded=len(trials) > 12)
+    return Rows("Every trial", headings, trials, _TRIALS, frozenset({0, 2, 3, 4, 5, 6}), len(trials) > 12, "page")
 
 
 def _measured(point: Point) -> tuple[str, ...]:
@@ -98,3 +106,43 @@ def _bars(points: Sequence[Point], outcome: TuningOutcome) -> list[Bar]:
         )
         for point in points
     ]
+
+
+def _counts(outcome: TuningOutcome) -> list[str]:
+    """The number of trials, and why some failed."""
+    failed = [point for point in outcome.points if point.failure]
+    count = "1 trial" if len(outcome.points) == 1 else f"{len(outcome.points)} trials"
+    said = f"{count} in {outcome.seconds:.0f} s" + (f", {len(failed)} of them failed" if failed else "")
+    reasons = Counter(point.failure for point in failed).most_common(REASONS)
+    return [said, *(f"failed{f' {times} times' if times > 1 else ''}: {why}" for why, times in reasons)]
+
+
+def _written(tuned: Tuned) -> list[str]:
+    written = [f"written: {path}" for path in tuned.written]
+    return written or ["nothing was written; -o RESULT writes the model and its settings"]
+
+
+def _measurements(title: str, outcome: TuningOutcome, points: Sequence[Point], *, original: bool) -> Rows:
+    """The numbers of choices, after those of the original if it was measured beside them."""
+    rows = [(changed(point, outcome.baseline.choice), point) for point in points]
+    if original:
+        rows.insert(0, ("the original, default session", outcome.baseline))
+    headings = ("choice", "median ms", "95 % under", "speedup", "(95 %)", "session ms", "peak MB", "error")
+    cells = [
+        (
+            name, digits(point.median_ms, 4), digits(point.p95_ms, 4),
+            speedup_cell(point.speedup, point.speedup_bounds),
+            "{:.2f}..{:.2f}".format(*point.speedup_bounds) if point.speedup_bounds else "",
+            f"{point.session_ms:.0f}", f"{point.peak_mb:.0f}", f"{point.error:.1e}",
+        )
+        for name, point in rows
+    ]  # fmt: skip
+    spare = ("session ms", "95 % under")
+    return Rows(title, headings, cells, numbers=frozenset(range(1, 8)), on="terminal", spare=spare)
+
+
+def changed(point: Point, usual: object) -> str:
+    """The changes of a choice, in words."""
+    plain = dict(usual) if isinstance(usual, dict) else {}
+    names = [f"{name}={value}" for name, value in point.choice.items() if name != "model" and plain.get(name) != value]
+    return ", ".join([str(point.choice["model"]), *names])

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
+
+Medium = Literal["both", "page", "terminal"]
+"""The renderings that a table or note is part of."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,21 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table. Columns of numbers are named in `numbers`; long tables are folded."""
+    """A table.
+
+    Attributes:
+        title: Its title.
+        headings: The columns.
+        rows: The cells of each row.
+        about: A remark on the table, for a page.
+        numbers: The positions of columns of numbers.
+        folded: Whether a page folds it.
+        on: The renderings that it is part of.
+        page_only: The positions of columns that the terminal leaves out.
+        spare: The headings of columns that a narrow terminal leaves out, the first of them first.
+        styles: The style of each row on the terminal; empty if none has one.
+        most: The most rows on the terminal; 0 if it prints all.
+    """
 
     title: str
     headings: Sequence[str]
@@ -106,6 +123,11 @@ class Rows:
     about: str = ""
     numbers: frozenset[int] = frozenset()
     folded: bool = False
+    on: Medium = "both"
+    page_only: frozenset[int] = frozenset()
+    spare: Sequence[str] = ()
+    styles: Sequence[str] = ()
+    most: int = 0
     kind: ClassVar[str] = "rows"
 
     @property
@@ -217,10 +239,13 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Notes:
-    """Remarks, one a line."""
+    """Remarks, one a line; the terminal prints each after the prefix, without the title."""
 
     title: str
     lines: Sequence[str]
+    prefix: str = ""
+    style: str = ""
+    on: Medium = "both"
     kind: ClassVar[str] = "notes"
 
 
@@ -228,8 +253,8 @@ Block: TypeAlias = Cards | Bars | Timeline | Rows | Sites | Scatter | Notes
 
 
 @dataclass(frozen=True)
-class Page:
-    """A page.
+class Document:
+    """The answer of a command.
 
     Attributes:
         title: What it is about.
@@ -247,9 +272,11 @@ class Page:
 
     @property
     def shown(self) -> list[Block]:
-        """The blocks that have something in them."""
+        """The blocks of a page that have something in them."""
         return [block for block in self.blocks if not _is_empty(block)]
 
 
 def _is_empty(block: Block) -> bool:
+    if isinstance(block, Rows | Notes) and block.on == "terminal":
+        return True
     return (isinstance(block, Rows) and not block.rows) or (isinstance(block, Scatter) and not block.dots)

@@ -1,0 +1,1 @@
+"""The documents of commands, each for a page and for the terminal."""

@@ -1,0 +1,108 @@
+"""The document of `ortfuse sweep`."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from pathlib import Path
+
+from ortfuse.report.document import Bar, Bars, Block, Card, Cards, Document, Notes, Rows
+from ortfuse.report.html.pages.common import BOUNDS, RATIOS, command, environment, times
+from ortfuse.runtime.bench.latency_table import NO_DIFFERENCE, is_noise
+from ortfuse.runtime.bench.number_format import digits
+from ortfuse.sweeping import Row, Sweep
+
+_STYLES = {"ok": "", "wrong": "bold red", "refused": "yellow", "crashed": "bold red", "hung": "bold red"}
+
+_RELATIVE = "Speed of each result relative to its own original, which is the vertical line, runs interleaved."
+
+_EVERY = (
+    "Node counts are before → after; the bounds of the speedup are those with 95 % confidence; “took” is the time for all of the "
+    "work on a model; a remark counts the fused sites by family, as in the catalogue of rules."
+)
+
+
+def sweep_document(found: Sweep) -> Document:
+    """Many models in one table."""
+    bad = [row for row in found.rows if row.outcome != "ok"]
+    fine = [row for row in found.rows if row.status == "ok"]
+    before, after = sum(row.nodes_before for row in fine), sum(row.nodes_after for row in fine)
+    cards = [
+        Card("models ok", f"{len(fine)} of {len(found.rows)}", good=found.ok),
+        Card("nodes", f"{before} → {after}"),
+        Card("sites fused", str(sum(sum(row.families.values()) for row in fine))),
+    ]
+    blocks: list[Block] = [Cards(cards)]
+    measured = sorted((row for row in fine if row.speedup), key=lambda row: -row.speedup)
+    if measured:
+        bounds = f" {BOUNDS}" if any(row.speedup_bounds for row in measured) else ""
+        blocks.append(Bars("Speed", [_bar(row) for row in measured], f"{_RELATIVE}{bounds} {RATIOS}", 1.0))
+    if bad:
+        reasons = [(row.model, row.status, row.remark().removeprefix(f"{row.model}: ")) for row in bad]
+        title = "What is not ok" if any(row.status != "ok" for row in bad) else "What is ok and was not expected to be"
+        blocks.append(Rows(title, ("model", "status", "reason"), reasons, on="page"))
+    rows = [
+        (
+            row.model, row.status, _nodes(row), times(row.speedup, row.speedup_bounds) if row.speedup else "",
+            f"{row.seconds:.1f} s", row.verdict, row.remark() or done(row),
+        )
+        for row in found.rows
+    ]  # fmt: skip
+    headings = ("model", "status", "nodes", "speedup", "took", "outputs", "remark")
+    every = Rows(
+        "Models", headings, rows, _EVERY, frozenset({1, 2, 3, 4}), page_only=frozenset({5}), spare=("took",),
+        styles=[_style(row) for row in found.rows],
+    )  # fmt: skip
+    blocks += [every, Notes("", [summary(found)], on="terminal")]
+    count = "1 model" if len(found.rows) == 1 else f"{len(found.rows)} models"
+    return Document(f"Sweep of {count}", f"{summary(found)}.", blocks, command(), environment())
+
+
+def _nodes(row: Row) -> str:
+    return f"{row.nodes_before} → {row.nodes_after}" if row.nodes_before else ""
+
+
+def _bar(row: Row) -> Bar:
+    low, high = row.speedup_bounds or (None, None)
+    text = f"{times(row.speedup, row.speedup_bounds)}, {digits(row.median_ms[1])} ms instead of {digits(row.median_ms[0])} ms"
+    return Bar(Path(row.model).name, row.speedup, text, low, high)
+
+
+def done(row: Row) -> str:
+    """The sites that were fused and those that were improved, by family."""
+    fused, improved = (
+        ", ".join(f"{name} {count}" for name, count in one.items()) for one in (row.families, row.improved)
+    )
+    return "; ".join([*([fused] if fused else []), *([f"improved: {improved}"] if improved else [])])
+
+
+def _style(row: Row) -> str:
+    if row.outcome == "unexpected success":
+        return "bold yellow"
+    return "dim" if row.outcome == "known failure" else _STYLES[row.status]
+
+
+def speed(row: Row) -> str:
+    """The speedup of a result with its bounds; empty if it was not measured."""
+    if not row.speedup:
+        return ""
+    bounds = " ({:.2f} to {:.2f})".format(*row.speedup_bounds) if row.speedup_bounds else ""
+    return (NO_DIFFERENCE if is_noise(row.speedup_bounds) else f"{row.speedup:.2f}") + bounds
+
+
+def summary(found: Sweep) -> str:
+    """The summary of a sweep, in a line."""
+    fine = [row for row in found.rows if row.status == "ok"]
+    said = f"{len(fine)} of {len(found.rows)} models {'is' if len(fine) == 1 else 'are'} ok"
+    outcomes = Counter(row.outcome for row in found.rows)
+    for outcome, several in (("known failure", "known failures"), ("unexpected success", "unexpected successes")):
+        if count := outcomes[outcome]:  # type: ignore[index]
+            said += f", {count} {outcome if count == 1 else several}"
+    ratios = [row.speedup for row in fine if row.speedup]
+    if ratios:
+        told = [row.speedup for row in fine if row.speedup and not is_noise(row.speedup_bounds)]
+        mean = f"speedup {statistics.geometric_mean(ratios):.2f} as the geometric mean"
+        said += f"; {mean}, {min(told):.2f} to {max(told):.2f}" if told else f"; {NO_DIFFERENCE} in speed"
+        if told and (count := len(ratios) - len(told)):
+            said += f", {NO_DIFFERENCE} for {count} of {len(ratios)}"
+    return said + (f"; {found.kept} known from before" if found.kept else "")

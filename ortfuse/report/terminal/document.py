@@ -1,0 +1,67 @@
+"""Documents on the terminal: their tables and notes."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ortfuse.errors.printable import visible
+from ortfuse.report.document import Document, Notes, Rows
+from ortfuse.report.terminal.long_names import Names
+
+LEAST = 12
+"""The letters of a column of words that stand in one line at least, if it has so many."""
+
+GAP = 3
+"""The letters that separate two columns."""
+
+
+def show_document(console: Console, document: Document) -> None:
+    """Print the tables and notes of a document, in order."""
+    for block in document.blocks:
+        if isinstance(block, Rows) and block.on != "page" and block.rows:
+            console.print(_table(block, console.width))
+        elif isinstance(block, Notes) and block.on != "page":
+            for line in block.lines:
+                console.print(f"{block.prefix}{line}", style=block.style or None, markup=False, highlight=False)
+
+
+def _table(block: Rows, width: int) -> Table:
+    columns = [column for column in block.columns if column not in block.page_only]
+    spare = [block.headings.index(heading) for heading in block.spare]
+    dropped = []
+    while _width(block, columns) > width and (out := next((one for one in spare if one in columns), None)) is not None:
+        columns.remove(out)
+        dropped.append(block.headings[out])
+    rows = block.rows[: block.most or None]
+    more = len(block.rows) - len(rows)
+    captions = [
+        *([f"and {more} more; --json has them all"] if more else []),
+        *([f"too narrow for: {', '.join(dropped)}"] if dropped else []),
+    ]
+    made = Table(
+        title=Text(block.title), title_justify="left", caption="; ".join(captions) or None, caption_justify="left"
+    )
+    for column in columns:
+        is_number = column in block.numbers
+        made.add_column(
+            block.headings[column], justify="right" if is_number else "left", no_wrap=is_number,
+            overflow="fold", min_width=None if is_number else min(LEAST, _widest(block, column)),
+        )  # fmt: skip
+    for number, row in enumerate(rows):
+        made.add_row(*(Names(row[column]) for column in columns), style=block.styles[number] if block.styles else None)
+    return made
+
+
+def _width(block: Rows, columns: list[int]) -> int:
+    widths = [_widest(block, column) for column in columns]
+    shown = (
+        wide if column in block.numbers else min(wide, LEAST) for column, wide in zip(columns, widths, strict=True)
+    )
+    return sum(shown) + GAP * len(columns) + 1
+
+
+def _widest(block: Rows, column: int) -> int:
+    return max(cell_len(visible(text)) for text in (block.headings[column], *(row[column] for row in block.rows)))
