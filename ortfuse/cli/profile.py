@@ -50,7 +50,9 @@ def profile(
     creation, the fraction of this machine's peak, latency, throughput and memory. List the bottlenecks, each with a remedy.
     """
     with guarded(debug):
-        from ortfuse.report.terminal.profile import check_plot, show_profile, write_csv, write_png
+        from ortfuse.report.documents.profile import profile_document
+        from ortfuse.report.profile_files import check_plot, write_csv, write_png
+        from ortfuse.report.terminal.document import show_document
 
         for path in (json_file, csv, png):
             check_json(path)
@@ -59,14 +61,13 @@ def profile(
         options = options_of(given, None, settings_of(models, model), bench=True)
         with progress_line() as progress:
             found = ortfuse.profile(model, options, remedies=remedies, progress=progress)
-        show_profile(out, found)
+        document = profile_document(model.name, found)
+        show_document(out, document)
         write_csv(csv, found)
         write_png(png, found, model.name)
         write_json(json_file, "profile", {"model": str(model), **found.to_dict()})
         if report is not None:
-            from ortfuse.report.html.pages import profile_page
-
-            write_report(report, profile_page(model.name, found))
+            write_report(report, document)
 
 
 @with_options

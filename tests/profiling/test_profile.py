@@ -23,7 +23,8 @@ from ortfuse.profiling.denormals import slowed
 from ortfuse.profiling.roofline import Work
 from ortfuse.profiling.timing import percentile, timing
 from ortfuse.profiling.trace import Trace, trace
-from ortfuse.report.terminal.profile import show_profile
+from ortfuse.report.documents.profile import profile_document
+from ortfuse.report.terminal.document import show_document
 from ortfuse.runtime.bench import machine_peaks as peaks_module
 from ortfuse.runtime.bench.machine_peaks import Peaks
 from ortfuse.verification.explanation import Explanation
@@ -234,7 +235,7 @@ def test_the_time_of_operators_adds_up_to_the_latency() -> None:
     assert found.scale == pytest.approx(1 / len(kernels)), "the latency is 1 ms"
     assert found.to_dict()["scale"] == found.scale
     console = Console(width=200, record=True)
-    show_profile(console, found)
+    show_document(console, profile_document("m", found))
     said = console.export_text()
     assert f"{len(kernels)} kernels take 0.800 ms, and what lies between them 0.200 ms" in said
     assert f"under the profiler a run takes {len(kernels)}.000 ms, a factor of {len(kernels)}.00" in said
@@ -247,7 +248,7 @@ def test_no_more_is_reached_than_what_a_machine_can_do() -> None:
     found = at_peaks(replace(found, kernels=fast), Peaks(1e11, 1e10, "a processor", 1))
     assert found.reached == 1.0
     console = Console(width=200, record=True)
-    show_profile(console, found)
+    show_document(console, profile_document("m", found))
     said = console.export_text()
     assert "roofline: at what this machine can do" in said
     assert all(int(number) <= 100 for number in re.findall(r"(\d+)%", said))
@@ -323,7 +324,7 @@ def test_the_command_writes_what_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from ortfuse.report.terminal.profile import write_png
+    from ortfuse.report.profile_files import write_png
 
     path = tmp_path / "profile.png"
     write_png(path, ortfuse.profile(_model(), rounds=2, remedies=False))

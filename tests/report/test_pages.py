@@ -21,12 +21,12 @@ from ortfuse.errors import OptionError
 from ortfuse.profiling import Bottleneck, Creation, Fusion, Kernel, Profile, Timing
 from ortfuse.quantization.outcome import Outcome, Point, SiteReport, Tried
 from ortfuse.report.document import Bar, Bars, Card, Cards, Document, Dot, Notes, Rows, Scatter
+from ortfuse.report.documents.profile import profile_document
 from ortfuse.report.documents.tuning import tuning_document, unmet_document
 from ortfuse.report.html import write_page
 from ortfuse.report.html.pages import (
     bench_page,
     optimisation_page,
-    profile_page,
     quantisation_page,
 )
 from ortfuse.report.html.pages.common import is_faster, short_names, speedup_card
@@ -262,7 +262,7 @@ def test_a_profile_is_shown_with_every_kernel(path: Path) -> None:
         Creation(operators(model), {"Erf": 2}, {}, 0.0, (Fusion("Erf", EVIL, ("n1", "n2")),)), Peaks(1e6, 1e6, "p", 1),
         (Bottleneck("Erf", 1.0, "less of it"),), ("a remark",),
     )  # fmt: skip
-    said = " ".join(read(html(profile_page("a.onnx", found))).text)
+    said = " ".join(read(html(profile_document("a.onnx", found))).text)
     for text in (
         "layer.*",
         "gelu.erf",

@@ -1,4 +1,4 @@
-"""The page of `ortfuse profile`."""
+"""The document of `ortfuse profile`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ortfuse.profiling import Group, Profile
+from ortfuse.profiling import Creation, Group, Profile
 from ortfuse.report.document import Bar, Bars, Block, Card, Cards, Document, Dot, Notes, Rows, Scatter
 from ortfuse.report.html.pages.common import change, command, environment
+from ortfuse.report.profile_files import MOST_ROWS, TITLES, threads_in_words
 from ortfuse.runtime.bench.number_format import digits
 
 MOST_BARS = 16
+
+MOST_CHANGES = 12
+"""The operators that session creation changes, as far as the terminal names them."""
+
+WORTH_A_WORD = 0.95
+"""Times under the profiler that are scaled by less than this are said to be."""
 
 LONGEST = 48
 """The letters of a label that are seen."""
@@ -34,16 +41,19 @@ _VIEWS = {
 }
 
 
-def profile_page(model: str, found: Profile) -> Document:
+def profile_document(model: str, found: Profile) -> Document:
     """Show where the time of a model goes.
 
     Args:
         model: What the model is called.
         found: Its profile.
     """
-    blocks: list[Block] = [_cards(found)]
+    scale = found.scale * 1e3
+    blocks: list[Block] = [_cards(found), Notes("", _times(found), on="terminal")]
+    blocks += [_table(title, _of_view(found, view), scale) for view, title in TITLES.items()]
+    blocks.append(Notes("", _creation_lines(found.creation, scale), on="terminal"))
     if found.notes:
-        blocks.append(Notes("What to know about the numbers", found.notes))
+        blocks.append(Notes("What to know about the numbers", found.notes, on="page"))
     if found.bottlenecks:
         rows = [(one.what, f"{one.share:.1%}", one.remedy) for one in found.bottlenecks]
         blocks.append(
@@ -51,9 +61,10 @@ def profile_page(model: str, found: Profile) -> Document:
                 "What takes the time, and what can be done", ("what", "share", "remedy"), rows, _SHARES, frozenset({1})
             )
         )
-    first = next((view for view in _VIEWS if (found.blocks if view == "block" else found.by(view))), "")
+    blocks.append(Notes("", found.notes, "note: ", "yellow", on="terminal"))
+    first = next((view for view in _VIEWS if _of_view(found, view)), "")
     for view, (title, about) in _VIEWS.items():
-        if groups := found.blocks if view == "block" else found.by(view):
+        if groups := _of_view(found, view):
             blocks.append(
                 _bars(title, f"{about} {_BESIDE}{_scaled(found)}" if view == first else about, groups, found.scale)
             )
@@ -70,6 +81,75 @@ def _summary(found: Profile) -> str:
         f"A run takes {digits(found.timing.p50_ms)} ms at {found.sizes} with {threads}. Of the time of its nodes, the largest "
         f"shares go to {most or 'nothing'}."
     )
+
+
+def _of_view(found: Profile, view: str) -> Sequence[Group]:
+    return found.blocks if view == "block" else found.by(view)
+
+
+def _times(found: Profile) -> list[str]:
+    """The latency, the parts of a run, and the roof."""
+    one, scale = found.timing, found.scale * 1e3
+    memory = "" if one.memory is None else f", peak memory {one.memory / 1e6:.1f} MB"
+    scaled = f", a factor of {1 / found.scale:.2f}, which is taken out here" if found.scale < WORTH_A_WORD else ""
+    lines = [
+        f"latency at {found.sizes}: p50 {one.p50_ms:.3f} ms, p95 {one.p95_ms:.3f} ms, {one.throughput:.4g} runs/s "
+        f"({one.rounds} rounds, {threads_in_words(found.threads)}); session {one.session_ms:.0f} ms{memory}",
+        f"of a run {len(found.kernels)} kernels take {found.seconds * scale:.3f} ms, and what lies between them "
+        f"{found.between * scale:.3f} ms (under the profiler a run takes {found.run_seconds * 1e3:.3f} ms{scaled})",
+    ]
+    if found.peaks is not None and found.reached is not None:
+        peaks = found.peaks
+        at = "at what this machine can do" if found.reached >= 1 else f"{found.reached:.0%} of what this machine can do"
+        lines.append(
+            f"roofline: {at} ({peaks.flops / 1e9:.3g} GFLOP/s in a product of "
+            f"matrices, {peaks.bandwidth / 1e9:.3g} GB/s in a copy; {peaks.processor})"
+        )
+    return lines
+
+
+def _table(title: str, groups: Sequence[Group], scale: float) -> Rows:
+    """The times of groups in milliseconds, which a second has `scale` of."""
+    rows = [
+        (
+            one.name, f"{one.seconds * scale:.3f}", f"{one.share:.1%}", str(one.kernels), str(one.calls),
+            "" if one.reached is None else f"{one.reached:.0%}",
+        )
+        for one in groups[:MOST_ROWS]
+    ]  # fmt: skip
+    styles = [""] * len(rows)
+    if rest := groups[MOST_ROWS:]:
+        seconds, share = sum(one.seconds for one in rest), sum(one.share for one in rest)
+        kernels, calls = sum(one.kernels for one in rest), sum(one.calls for one in rest)
+        others = f"{len(rest)} other{'s' * (len(rest) > 1)}"
+        rows.append((others, f"{seconds * scale:.3f}", f"{share:.1%}", str(kernels), str(calls), ""))
+        styles.append("dim")
+    headings = (title.removeprefix("By "), "ms", "share", "kernels", "runs", "of the roof")
+    return Rows(title, headings, rows, numbers=frozenset(range(1, 6)), on="terminal", styles=styles)
+
+
+def _creation_lines(found: Creation, scale: float) -> list[str]:
+    """The runtime's changes at session creation, in words."""
+    if not found.after:
+        return []
+    before, after = sum(found.before.values()), sum(found.after.values())
+    changes = list(found.changes().items())
+    listed = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in changes[:MOST_CHANGES])
+    more = f" and {len(changes) - MOST_CHANGES} other operators" if len(changes) > MOST_CHANGES else ""
+    lines = [
+        f"at session creation the runtime makes {after} nodes of {before}:",
+        f"  operators: {listed or 'all as in the model'}{more}",
+    ]
+    if found.inserted:
+        inserted = ", ".join(f"{count} {name}" for name, count in found.inserted.items())
+        lines.append(f"  inserted: {inserted}, which take {found.inserted_seconds * scale:.3f} ms a run")
+    if found.fused:
+        counts: dict[str, list[int]] = {}
+        for one in found.fused:
+            counts.setdefault(one.operator, []).append(len(one.nodes))
+        fused = ", ".join(f"{len(sizes)} {name} of {sum(sizes)} nodes" for name, sizes in counts.items())
+        lines.append(f"  fused by the runtime: {fused}")
+    return lines
 
 
 def _cards(found: Profile) -> Cards:
@@ -182,9 +262,12 @@ def _creation(found: Profile) -> list[Block]:
         change(found.creation.before, found.creation.after),
         title="What the runtime made of the model",
         headings=headings,
+        on="page",
     )
     fused = [(one.operator, one.name, ", ".join(one.nodes)) for one in found.creation.fused]
-    made = Rows("What the runtime fused", ("operator", "executed as", "nodes of the model"), fused, folded=True)
+    made = Rows(
+        "What the runtime fused", ("operator", "executed as", "nodes of the model"), fused, folded=True, on="page"
+    )
     return [operators, made] if fused else [operators]
 
 
@@ -199,4 +282,4 @@ def _kernels(found: Profile) -> Rows:
         )
         for one in found.kernels
     ]  # fmt: skip
-    return Rows("Every executed node", headings, rows, numbers=frozenset({2, 3, 4, 5}), folded=True)
+    return Rows("Every executed node", headings, rows, numbers=frozenset({2, 3, 4, 5}), folded=True, on="page")
