@@ -101,10 +101,10 @@ def rounding() -> str:
         f"| model | scheme | {' | '.join(f'{count} sets' for count in counts)} |",
         f"|{'---|' * (2 + len(counts))}",
     ]
-    for model, rungs in found["models"].items():
-        for rung, errors in rungs.items():
+    for model, schemes in found["models"].items():
+        for scheme, errors in schemes.items():
             numbers = " | ".join(f"{errors[count]:.1e}" for count in counts)
-            lines.append(f"| {model} | `{rung}` | {numbers} |")
+            lines.append(f"| {model} | `{scheme}` | {numbers} |")
     return "\n".join(lines)
 
 

@@ -118,7 +118,7 @@ def found(written: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         (1, "test-rules wrong.py --spellings 0"),
         (0, "convert m.onnx"),
         (0, "convert decoder.onnx --to int8-caches"),
-        (0, "quantize m.onnx --rung dynamic_int8"),
+        (0, "quantize m.onnx --scheme dynamic_int8"),
         (1, "substitute m.onnx --find relu.onnx --replace relu.onnx --untested --verify"),
         (1, "substitute m.onnx --find relu.onnx --replace abs.onnx"),
     ],

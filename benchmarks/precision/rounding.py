@@ -28,7 +28,7 @@ from ortfuse.runtime.session import Session
 from ortfuse.targets.processor import processor_in_full
 
 COMMAND = "python -m benchmarks.precision.rounding"
-RUNGS = (
+SCHEMES = (
     "weight_int4.block32_level1",
     "weight_int4.block128_level1_zeros",
     "weight_int8.block128_level1",
@@ -120,12 +120,12 @@ def _export(network: Any, target: Path) -> None:
     )
 
 
-def errors(path: Path, inputs: Inputs, rung: str) -> dict[str, float]:
+def errors(path: Path, inputs: Inputs, scheme: str) -> dict[str, float]:
     """Return the error of a quantisation scheme at every site, by the number of inputs that it was given."""
     unseen = inputs[max(GIVEN) :]
     expected, found = _outputs(path, unseen), {}
     for count in GIVEN:
-        made = ortfuse.lower(path, rung, inputs=inputs[:count] or None).model
+        made = ortfuse.lower(path, scheme, inputs=inputs[:count] or None).model
         outputs = _outputs(made, unseen)
         each = [METRICS["l2"].of([a], [b], [c]).error for a, b, c in zip(expected, outputs, unseen, strict=True)]
         found[str(count)] = float(f"{np.mean(each):.3g}")
@@ -147,13 +147,13 @@ def main(
         for name, make in MODELS.items():
             path = Path(folder) / "model.onnx"
             inputs = make(path, steps)
-            rows[name] = {rung: errors(path, inputs, rung) for rung in RUNGS}
+            rows[name] = {scheme: errors(path, inputs, scheme) for scheme in SCHEMES}
     table = Table(title="Error by the number of sets of inputs that a scheme was given", title_justify="left")
     for heading in ("model", "scheme", *map(str, GIVEN)):
         table.add_column(heading)
-    for name, rungs in rows.items():
-        for rung, found in rungs.items():
-            table.add_row(name, rung, *(f"{found[str(count)]:.2g}" for count in GIVEN))
+    for name, schemes in rows.items():
+        for scheme, found in schemes.items():
+            table.add_row(name, scheme, *(f"{found[str(count)]:.2g}" for count in GIVEN))
     Console().print(table)
     found = {
         "processor": processor_in_full(), "bits of signed weights": 7 if saturates() else 8, "steps": steps, "models": rows

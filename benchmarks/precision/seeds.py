@@ -31,7 +31,7 @@ from ortfuse.quantization.measurement_store import Store
 from ortfuse.quantization.metrics import METRICS
 from ortfuse.quantization.mixed_precision_search import Request, fastest
 from ortfuse.quantization.scheme_rules import Rules
-from ortfuse.quantization.schemes import rung_rules
+from ortfuse.quantization.schemes import quantization_rules
 from ortfuse.runtime.bench import Latency
 from ortfuse.runtime.bench.rewrite_timing import content_of
 from ortfuse.runtime.inputs.random_inputs import Inputs
@@ -41,7 +41,7 @@ COMMAND = "python -m benchmarks.precision.seeds"
 
 DEFAULTS = ("lstm.ts", "bert.sdpa.ts", "resnet.ts", "gpt2.sdpa.ts")
 SEEDS = 50
-RUNGS = 8
+SCHEMES = 8
 """The quantisation schemes that a search may choose from."""
 
 UNSEEN = 16
@@ -82,8 +82,8 @@ def one_seed(model: ir.Model, original: ir.Model, seed: int) -> dict[str, Any]:
     bound, clock = BOUNDS[seed % len(BOUNDS)], MadeUp(seed)
     asked = Request(METRICS["l2"], bound, seed=seed, rounds=1)
     row: dict[str, Any] = {"seed": seed, "bound": bound}
-    every = rung_rules()
-    few = np.random.default_rng(seed).choice(list(every), RUNGS, replace=False)
+    every = quantization_rules()
+    few = np.random.default_rng(seed).choice(list(every), SCHEMES, replace=False)
     try:
         with mock.patch.object(final_measurement, "measure", clock.measure):
             found = fastest(

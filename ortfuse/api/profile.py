@@ -39,7 +39,7 @@ def profile(
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
         options: Only `inputs`, `sizes`, `seed`, `rounds`, `threads` and `custom_ops` are used. Without inputs, the model is run
             on generated ones of these `sizes`, by default one sample of 128 positions.
-        remedies: Whether to find out what `optimize` would fuse or nearly would, which rungs of lower precision are legal, and
+        remedies: Whether to find out what `optimize` would fuse or nearly would, which schemes of lower precision are legal, and
             what numbers below the smallest normal one cost.
         progress: Called with short messages about what is going on.
         **changes: Single options; they override those of `options`.
@@ -71,7 +71,7 @@ def profile(
     found = replace(found, denormals=slow)
     if not isinstance(inside, ir.Model):
         return replace(found, bottlenecks=bottlenecks(found))
-    return replace(found, bottlenecks=bottlenecks(found, _explained(inside), _rungs(inside)))
+    return replace(found, bottlenecks=bottlenecks(found, _explained(inside), _schemes(inside)))
 
 
 def side_by_side(before: AnyModel, after: AnyModel, options: Options, progress: Progress = silent) -> SideBySide:
@@ -105,12 +105,12 @@ def _explained(model: ir.Model) -> Explanation | None:
         return None
 
 
-def _rungs(model: ir.Model) -> Mapping[str, tuple[str, ...]]:
-    """The rungs of lower precision that are legal, by the names of nodes."""
+def _schemes(model: ir.Model) -> Mapping[str, tuple[str, ...]]:
+    """The schemes of lower precision that are legal, by the names of nodes."""
     from ortfuse.quantization import sites
 
     nodes = {value.name: node.name or "" for node in model.graph for value in node.outputs}
     try:
-        return {nodes[name]: site.rungs for name, site in sites(model).items() if site.rungs}
+        return {nodes[name]: site.schemes for name, site in sites(model).items() if site.schemes}
     except OrtfuseError:
         return {}

@@ -20,6 +20,7 @@ from ortfuse.io.interop import AnyModel, enter, leave
 from ortfuse.io.training_mode import told_of_training, training_note
 from ortfuse.ir import walk
 from ortfuse.ir.selection import EVERYTHING, Selected, demand_matches, mark, patterns_of, unmark
+from ortfuse.naming.former_arguments import former_arguments
 from ortfuse.options import InputsLike, Options, PathLike, PipelineOptions
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport
@@ -86,6 +87,7 @@ class Quantized(Record):
         return f"<{type(self).__name__}: {said}; {found.speedup:.2f} times as fast as float32>"
 
 
+@former_arguments(rungs="schemes")
 def quantize(
     model: AnyModel,
     options: Options | None = None,
@@ -95,7 +97,7 @@ def quantize(
     labels: LabelsLike | None = None,
     goal: Goal | None = None,
     outputs: Sequence[str] = (),
-    rungs: Sequence[str] = (),
+    schemes: Sequence[str] = (),
     only: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     form: Form = "onnxruntime",
@@ -108,8 +110,8 @@ def quantize(
     """Find the fastest model whose outputs stay within a stated error of the original's. The input model is not changed.
 
     The model is optimised in float32 first. Every site at which lower precision is legal is then measured on this machine: how
-    much time each rung wins there, and what it alone does to the outputs. The best choice is run as a whole, and its bound has to
-    hold on inputs that the search never saw.
+    much time each scheme wins there, and what it alone does to the outputs. The best choice is run as a whole, and its
+    bound has to hold on inputs that the search never saw.
 
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
@@ -124,7 +126,7 @@ def quantize(
         goal: What is to be small: `"latency"` (the default); or without being slower the `"size"` of the weights, or the
             `"memory"` that a process takes at most that loads and runs the model, as measured of the smallest choices.
         outputs: The names of the outputs that count; by default all.
-        rungs: The names of the rungs, or of families of them (`"dynamic_int8"`), to choose from; by default all, and
+        schemes: The names of the schemes, or of families of them (`"dynamic_int8"`), to choose from; by default all, and
             `"static_int8"` for other tools.
         only: Patterns of what may be in lower precision: names of nodes, operators, modules, classes or values of the model, with
             wildcards, such as `"op:MatMul"` or `"module:encoder.*"` (see `ortfuse.ir.selection`); by default everything.
@@ -142,7 +144,7 @@ def quantize(
 
     Raises:
         BoundError: The bound cannot be met; nothing was written.
-        OptionError: An option has an invalid value, there is no such rung, or scipy is missing.
+        OptionError: An option has an invalid value, there is no such scheme, or scipy is missing.
         VerificationError: The inputs do not fit the model, hold NaN, or the model cannot be run on them.
         OrtfuseError: The model cannot be used.
     """
@@ -155,7 +157,7 @@ def quantize(
     from ortfuse.quantization.phases import Phases
     from ortfuse.quantization.rounded_weights import FOR_A_SEARCH, ROUNDED, settle
     from ortfuse.quantization.scheme_rules import Rules
-    from ortfuse.quantization.schemes import rung_rules
+    from ortfuse.quantization.schemes import quantization_rules
     from ortfuse.quantization.uniform_scheme import named
     from ortfuse.runtime.memory_footprint import demand_footprints
 
@@ -173,8 +175,8 @@ def quantize(
     if options.output is not None:
         writable_target(options.output)
     demand_solver()
-    rules = rung_rules(options.rules, qdq=qdq)
-    wanted = named(rules, rungs or FOR_OTHERS) if rungs or qdq else rules
+    rules = quantization_rules(options.rules, qdq=qdq)
+    wanted = named(rules, schemes or FOR_OTHERS) if schemes or qdq else rules
     original, source = enter(model)
     given = with_labels(given_inputs(options, original), labels)
     phases = Phases()
@@ -210,7 +212,7 @@ def quantize(
 
 @dataclass(frozen=True)
 class Lowered(Record):
-    """A model with the same rungs everywhere, of which nothing was measured.
+    """A model with the same schemes everywhere, of which nothing was measured.
 
     Attributes:
         model: The model, of the same kind as the input (an `onnx_ir.Model` for a path).
@@ -233,9 +235,10 @@ class Lowered(Record):
         )
 
 
+@former_arguments(rungs="schemes")
 def lower(
     model: AnyModel,
-    rungs: str | Sequence[str],
+    schemes: str | Sequence[str],
     options: Options | None = None,
     *,
     only: str | Sequence[str] = (),
@@ -244,14 +247,14 @@ def lower(
     progress: Progress | None = None,
     **changes: Unpack[QuantizeOptions],
 ) -> Lowered:
-    """Lower every site of a model to the first of some rungs that is legal there, without a search.
+    """Lower every site of a model to the first of some schemes that is legal there, without a search.
 
     Nothing is run, but for ranges where `inputs` are given; so the model may be larger than memory: its weights are lowered one
     after the other while the result is written. The error is not known: see `ortfuse.verify(..., max_error=)`.
 
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
-        rungs: Names of rungs, or of families of rungs (`"dynamic_int8"`), the best first.
+        schemes: Names of schemes, or of families of schemes (`"dynamic_int8"`), the best first.
         options: How to optimise in float32, the inputs, and where to write the result; see `Options`.
         only: Patterns of what may be in lower precision; see `quantize`.
         exclude: Patterns of what stays in float32.
@@ -260,19 +263,21 @@ def lower(
         **changes: Single options; they override those of `options`.
 
     Raises:
-        OptionError: An option has an invalid value, or there is no such rung.
+        OptionError: An option has an invalid value, or there is no such scheme.
         NoSiteError: No site can be lowered so.
         PrecisionError: Ranges of values are needed, and there are no inputs.
         VerificationError: The inputs do not fit the model.
         OrtfuseError: The model cannot be used.
     """
     from ortfuse.quantization.rounded_weights import settle
-    from ortfuse.quantization.schemes import rung_rules
+    from ortfuse.quantization.schemes import quantization_rules
     from ortfuse.quantization.uniform_scheme import named, uniform
 
     progress = progress or silent
     options = _for_form(Options.of(options, bench=True, **changes), form)
-    wanted = named(rung_rules(options.rules, qdq=_is_qdq(form)), [rungs] if isinstance(rungs, str) else rungs)
+    wanted = named(
+        quantization_rules(options.rules, qdq=_is_qdq(form)), [schemes] if isinstance(schemes, str) else schemes
+    )
     if options.output is not None:
         writable_target(options.output)
     original, source = enter(model)

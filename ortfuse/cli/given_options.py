@@ -27,7 +27,7 @@ _TYPES: Mapping[str, Any] = {
 }
 """The type of an argument by the form of its option, for typer."""
 
-OWN_FLAGS = {"schemes": "--scheme", "rungs": "--scheme", "outputs": "--judge", "form": "--format"}
+OWN_FLAGS = {"schemes": "--scheme", "outputs": "--judge", "form": "--format"}
 """The flags of commands' own arguments, where these differ from the names of the parameters in Python."""
 
 OWN_FORMER: Mapping[str, Mapping[str, str]] = {

@@ -35,7 +35,7 @@ def quantize(
             show_default=False,
         ),
     ] = None,
-    rung: Annotated[
+    scheme: Annotated[
         list[str] | None,
         typer.Option(
             "--scheme",
@@ -158,14 +158,14 @@ def quantize(
         from ortfuse.report.terminal.quantization import check_curve, show_quantized, write_curve
 
         settings = settings_of(models, model)
-        if settings is not None and max_error is None and not rung:
+        if settings is not None and max_error is None and not scheme:
             max_error = settings.max_error
         options = options_of(given, config, settings, bench=True)
         check_json(json_file)
         check_report(report)
         if max_error is None:
             _refuse_a_search(curve=curve, budget=budget, store=store, report=report, judge=judged, labels=labels)
-            _lower(model, rung or (), options, json_file, only or (), exclude or (), form)
+            _lower(model, scheme or (), options, json_file, only or (), exclude or (), form)
             return
         if curve is not None:
             check_curve(curve)
@@ -174,7 +174,7 @@ def quantize(
             with progress_line(printed=True) as progress:
                 found = ortfuse.quantize(
                     model, options, max_error=max_error, metric=metric, labels=labels,
-                    goal=goal, outputs=judged or (), rungs=rung or (), only=only or (), exclude=exclude or (),  # type: ignore[arg-type]
+                    goal=goal, outputs=judged or (), schemes=scheme or (), only=only or (), exclude=exclude or (),  # type: ignore[arg-type]
                     form=form,  # type: ignore[arg-type]
                     curve=curve is not None, budget=budget, store="" if store is None else store, progress=progress,
                 )  # fmt: skip
@@ -220,7 +220,7 @@ def _refuse_a_search(**given: object) -> None:
 
 def _lower(
     model: Path,
-    rungs: Sequence[str],
+    schemes: Sequence[str],
     options: Options,
     json_file: Path | None,
     only: Sequence[str],
@@ -230,11 +230,11 @@ def _lower(
     """Lower a model without a search."""
     from ortfuse.report.terminal.quantization import show_lowered
 
-    if not rungs:
+    if not schemes:
         raise OptionError("max_error", "say how large the error may be, such as 0.01, or name schemes with --scheme")
     try:
         with progress_line() as progress:
-            found = ortfuse.lower(model, rungs, options, only=only, exclude=exclude, form=form, progress=progress)  # type: ignore[arg-type]
+            found = ortfuse.lower(model, schemes, options, only=only, exclude=exclude, form=form, progress=progress)  # type: ignore[arg-type]
     except NoSiteError as error:
         _say_no(str(error))
         write_json(json_file, "quantize", refused(model, error))

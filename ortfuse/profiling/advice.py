@@ -34,20 +34,20 @@ _FORCED = {
 
 
 def bottlenecks(
-    profile: Profile, explanation: Explanation | None = None, rungs: Mapping[str, Collection[str]] | None = None
+    profile: Profile, explanation: Explanation | None = None, schemes: Mapping[str, Collection[str]] | None = None
 ) -> tuple[Bottleneck, ...]:
     """The bottlenecks of a model: denormals first, then the largest; every operator with a large part of the time is in one.
 
     Args:
         profile: What was measured.
         explanation: What `ortfuse optimize` would fuse in the model, and what it nearly would; `None` if that is not known.
-        rungs: The rungs of lower precision that are legal at nodes, by their names.
+        schemes: The schemes of lower precision that are legal at nodes, by their names.
     """
     shares = _Shares(profile.kernels)
     slow = [_of_denormals(profile.denormals, shares)] if profile.denormals is not None else []
     named = {one.name for row in slow for one in row.kernels}
     others = _Shares([one for one in profile.kernels if one.name not in named], shares.total)
-    found = [*_short(profile), *_inserted(others), *_moves(others), *_products(others, rungs or {}, profile.threads)]
+    found = [*_short(profile), *_inserted(others), *_moves(others), *_products(others, schemes or {}, profile.threads)]
     if explanation is not None:
         found += [*_to_fuse(shares, explanation), *_missed(shares, explanation)]
     found = [one for one in found if one.share >= LEAST]
@@ -131,13 +131,13 @@ def _of_denormals(found: Denormals, shares: _Shares) -> _Row:
     )
 
 
-def _products(shares: _Shares, rungs: Mapping[str, Collection[str]], threads: int) -> Iterator[_Row]:
+def _products(shares: _Shares, schemes: Mapping[str, Collection[str]], threads: int) -> Iterator[_Row]:
     """Operators that the processor limits, by how close they are to what it can do."""
     for operator, kernels in _by_operator(one for one in shares.kernels if one.bound == "compute"):
         fraction = reached(kernels)
         if fraction is None or shares.of(kernels) < MUCH:
             continue
-        names = Counter(rung for one in kernels for node in one.nodes for rung in rungs.get(node, ()))
+        names = Counter(scheme for one in kernels for node in one.nodes for scheme in schemes.get(node, ()))
         legal = ", ".join(f"{name} at {count}" for name, count in names.most_common(3))
         what = f"{operator}, {fraction:.0%} of the peak of this machine"
         yield _Row(what, shares.of(kernels), of_products(kernels, legal, threads), kernels)

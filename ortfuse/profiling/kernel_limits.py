@@ -26,7 +26,7 @@ def of_products(kernels: Sequence[Kernel], legal: str, threads: int) -> str:
 
     Args:
         kernels: The kernels; the fraction of the roof that they reach is known.
-        legal: The rungs of lower precision that are legal there, in words; empty if none are known.
+        legal: The schemes of lower precision that are legal there, in words; empty if none are known.
         threads: Threads per operator; 0 if the runtime chose.
     """
     fraction = reached(kernels) or 0.0

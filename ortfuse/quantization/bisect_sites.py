@@ -18,7 +18,7 @@ def offender(choice: Choice, excess: Callable[[Choice], float]) -> tuple[str, fl
     """The site to blame for an error that is larger than predicted.
 
     Args:
-        choice: The rungs by site, in the order of the graph.
+        choice: The schemes by site, in the order of the graph.
         excess: How many times larger the error of a choice is than predicted.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What is predicted of choices of rungs: from what was measured of each rung at its site, and from choices that were run."""
+"""What is predicted of choices of schemes: from what was measured of each scheme at its site, and from choices that were run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_PREDICTED = 50.0
 class Predictions:
     """Predicts errors and times of choices, and chooses by them.
 
-    A choice has the rung of each site that is lowered, by the site's name. The squares of the errors of its sites are added.
+    A choice has the scheme of each site that is lowered, by the site's name. The squares of the errors of its sites are added.
 
     Attributes:
         sites: The sites.
@@ -45,7 +45,7 @@ class Predictions:
 
         Args:
             limit: The limit of the relative error.
-            without: Whether a rung, given by name, is left out.
+            without: Whether a scheme, given by name, is left out.
         """
         slowest = None if self.goal == "latency" else 0.0
         allowed = [
@@ -88,22 +88,22 @@ class Predictions:
         predicted = math.sqrt(max(total(self._options, taken).errors, default=0.0))
         return max(effects) / predicted if predicted else 0.0
 
-    def distrust(self, rungs: Collection[str], factor: float, share: float) -> None:
-        """Predict errors of some rungs that are larger by a factor or, where that says nothing, have this square."""
+    def distrust(self, schemes: Collection[str], factor: float, share: float) -> None:
+        """Predict errors of some schemes that are larger by a factor or, where that says nothing, have this square."""
 
         def larger(error: float) -> float:
             return error * factor**2 if error and factor < math.inf else share
 
         self._options = [
-            [replace(one, errors=tuple(map(larger, one.errors))) if one.name in rungs else one for one in options]
+            [replace(one, errors=tuple(map(larger, one.errors))) if one.name in schemes else one for one in options]
             for options in self._options
         ]
 
-    def blame(self, site: str, rung: str, factor: float) -> None:
-        """Predict an error of a rung at one site that is larger by a factor."""
+    def blame(self, site: str, scheme: str, factor: float) -> None:
+        """Predict an error of a scheme at one site that is larger by a factor."""
         number = next(number for number, one in enumerate(self.sites) if one.name == site)
         self._options[number] = [
-            replace(one, errors=tuple(error * factor**2 for error in one.errors)) if one.name == rung else one
+            replace(one, errors=tuple(error * factor**2 for error in one.errors)) if one.name == scheme else one
             for one in self._options[number]
         ]
 
@@ -118,8 +118,8 @@ class Predictions:
     def _saved(self, choice: Mapping[str, str]) -> float:
         """The seconds that the sites of a choice win, of the time that they can have in the whole."""
         return share_of_whole(self.sites, self.float_seconds) * sum(
-            site.seconds - rung.seconds
+            site.seconds - scheme.seconds
             for site in self.sites
-            for rung in site.rungs
-            if choice.get(site.name) == rung.name
+            for scheme in site.schemes
+            if choice.get(site.name) == scheme.name
         )

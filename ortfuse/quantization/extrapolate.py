@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from ortfuse.ir.structure_key import content_of
-from ortfuse.quantization.site_measurements import MeasuredSite, Rung
+from ortfuse.quantization.site_measurements import MeasuredScheme, MeasuredSite
 from ortfuse.runtime.site_model import Part
 
 
@@ -28,39 +28,41 @@ def in_turns(parts: Sequence[Part]) -> tuple[list[Part], int]:
     return sorted(parts, key=lambda part: places[part.name]), len(kinds)
 
 
-def with_kin(
-    parts: Sequence[Part], measured: Sequence[MeasuredSite], rungs: Mapping[str, Collection[str]]
+def with_extrapolated(
+    parts: Sequence[Part], measured: Sequence[MeasuredSite], schemes: Mapping[str, Collection[str]]
 ) -> list[MeasuredSite]:
     """The sites that were measured, and those that were not as far as others of their kind were.
 
     Args:
         parts: The sites.
         measured: Those that were measured.
-        rungs: The names of the rungs that are legal at each site.
+        schemes: The names of the schemes that are legal at each site.
     """
     known = {site.name: site for site in measured}
     for kind in _kinds(parts):
         like = [known[part.name] for part in kind if part.name in known]
         for part in kind if like else ():
             if part.name not in known:
-                known[part.name] = _presumed(part.name, like, rungs[part.name])
+                known[part.name] = _extrapolated(part.name, like, schemes[part.name])
     return [known[part.name] for part in parts if part.name in known]
 
 
-def _presumed(name: str, like: Sequence[MeasuredSite], rungs: Collection[str]) -> MeasuredSite:
+def _extrapolated(name: str, like: Sequence[MeasuredSite], schemes: Collection[str]) -> MeasuredSite:
     first = like[0]
-    found = [_worst([one for site in like for one in site.rungs if one.name == rung.name]) for rung in first.rungs]
-    kept = tuple(rung for rung in found if rung.name in rungs)
-    return replace(first, name=name, rungs=kept, spread=None, like=first.name)
+    found = [
+        _worst([one for site in like for one in site.schemes if one.name == scheme.name]) for scheme in first.schemes
+    ]
+    kept = tuple(scheme for scheme in found if scheme.name in schemes)
+    return replace(first, name=name, schemes=kept, spread=None, like=first.name)
 
 
-def _worst(rungs: Sequence[Rung]) -> Rung:
-    """A rung with the largest of the errors that it made at several sites; not considered where it was not at one of them."""
-    if (without := next((rung for rung in rungs if rung.effects is None), None)) is not None:
+def _worst(schemes: Sequence[MeasuredScheme]) -> MeasuredScheme:
+    """A scheme with the largest of the errors that it made at several sites; not considered where it was not at one of them."""
+    if (without := next((scheme for scheme in schemes if scheme.effects is None), None)) is not None:
         return without
-    effects = np.max([rung.effects or () for rung in rungs], axis=0)
-    local = max((rung.local or 0.0 for rung in rungs), default=0.0)
-    return replace(rungs[0], local=local, effects=tuple(map(float, effects)))
+    effects = np.max([scheme.effects or () for scheme in schemes], axis=0)
+    local = max((scheme.local or 0.0 for scheme in schemes), default=0.0)
+    return replace(schemes[0], local=local, effects=tuple(map(float, effects)))
 
 
 def _kinds(parts: Sequence[Part]) -> list[list[Part]]:

@@ -1,4 +1,4 @@
-"""The fastest choices of rungs, measured side by side with the float32 model: the last step of a search."""
+"""The fastest choices of schemes, measured side by side with the float32 model: the last step of a search."""
 
 from __future__ import annotations
 

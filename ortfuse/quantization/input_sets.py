@@ -1,6 +1,6 @@
 """The inputs of a search, those that are held out of it, and fresh ones for the result.
 
-Ranges of values are observed on some of the inputs of the search, and effects of rungs are measured on the others, where they
+Ranges of values are observed on some of the inputs of the search, and effects of schemes are measured on the others, where they
 are no better than on any inputs. What is held out decides how far the search goes, and what is fresh whether its result is good:
 nothing else looks at that.
 """

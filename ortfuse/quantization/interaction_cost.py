@@ -1,6 +1,6 @@
-"""What rungs win in company: neighbours hand on integers, or share what is computed from the same value.
+"""What schemes win in interaction: neighbours hand on integers, or share what is computed from the same value.
 
-A site by itself quantises what it takes and gives back numbers in float32. Where its neighbours are on rungs of the same
+A site by itself quantises what it takes and gives back numbers in float32. Where its neighbours are on schemes of the same
 family, some of that falls away. So the model is timed with each family everywhere, and what that wins beyond the sum of its
 sites is shared among these, by their time in float32.
 """
@@ -15,23 +15,23 @@ import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError
 from ortfuse.quantization.measurement_store import Store
-from ortfuse.quantization.scheme_application import Choice, Ladder
+from ortfuse.quantization.scheme_application import Choice, SchemeSet
 from ortfuse.quantization.scheme_families import family_of
-from ortfuse.quantization.site_measurements import MeasuredSite, Rung
+from ortfuse.quantization.site_measurements import MeasuredScheme, MeasuredSite
 from ortfuse.quantization.site_times import Clock
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.site_model import Part
 
 LEAST = 0.05
-"""At least this share of its own time is left to a rung, whatever it wins in company."""
+"""At least this share of its own time is left to a scheme, whatever it wins in interaction."""
 
 
 @dataclass(frozen=True)
-class Company:
-    """A family of rungs at every site where one of them is legal.
+class Interaction:
+    """A family of schemes at every site where one of them is legal.
 
     Attributes:
-        choice: A rung of the family for each of these sites.
+        choice: A scheme of the family for each of these sites.
         share: The time of the whole model, divided by its time in float32 measured side by side.
     """
 
@@ -39,42 +39,42 @@ class Company:
     share: float
 
 
-def in_company(
-    ladder: Ladder,
+def interactions(
+    scheme_set: SchemeSet,
     model: ir.Model,
     parts: Sequence[Part],
-    rungs: Mapping[str, Sequence[str]],
+    schemes: Mapping[str, Sequence[str]],
     calibration: Any,
     clock: Clock,
     inputs: Inputs,
     store: Store,
     enough: Callable[[], bool] = lambda: False,
-) -> dict[str, Company]:
+) -> dict[str, Interaction]:
     """The families whose sites can share something, each at all its sites, by name; those that are timed before `enough`."""
-    found: dict[str, Company] = {}
-    for family, choice in _everywhere(parts, rungs).items():
+    found: dict[str, Interaction] = {}
+    for family, choice in _everywhere(parts, schemes).items():
         share = store.get("company", family)
         if not isinstance(share, int | float):
             if enough():
                 continue
-            share = _share(ladder, model, parts, choice, calibration, clock, inputs)
+            share = _share(scheme_set, model, parts, choice, calibration, clock, inputs)
             store.put(share, "company", family)
         if share:
-            found[family] = Company(choice, share)
+            found[family] = Interaction(choice, share)
     return found
 
 
-def _everywhere(parts: Sequence[Part], rungs: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
-    """The first rung of each family at each site, by family and site; families of a single site are left out."""
+def _everywhere(parts: Sequence[Part], schemes: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
+    """The first scheme of each family at each site, by family and site; families of a single site are left out."""
     found: dict[str, dict[str, str]] = {}
     for part in parts:
-        for rung in rungs[part.name]:
-            found.setdefault(family_of(rung), {}).setdefault(part.name, rung)
+        for scheme in schemes[part.name]:
+            found.setdefault(family_of(scheme), {}).setdefault(part.name, scheme)
     return {family: choice for family, choice in found.items() if len(choice) > 1}
 
 
 def _share(
-    ladder: Ladder,
+    scheme_set: SchemeSet,
     model: ir.Model,
     parts: Sequence[Part],
     choice: Choice,
@@ -85,20 +85,24 @@ def _share(
     """The time of the model with a choice divided by that in float32; 0 if nothing can be shared, or it cannot be run."""
     first = next(part for part in parts if part.name in choice)
     try:
-        alone = ladder.lowered(first.model, {first.name: choice[first.name]}, calibration)
+        alone = scheme_set.lowered(first.model, {first.name: choice[first.name]}, calibration)
         if not any(node.op_type.endswith("QuantizeLinear") for node in alone.graph):
             return 0.0
-        taken = clock.seconds({"": model, "lowered": ladder.lowered(model, choice, calibration)}, inputs)
+        taken = clock.seconds({"": model, "lowered": scheme_set.lowered(model, choice, calibration)}, inputs)
         return taken["lowered"] / taken[""] if len(taken) == 2 and taken[""] else 0.0
     except OrtfuseError:
         return 0.0
 
 
-def shared(sites: Sequence[MeasuredSite], company: Mapping[str, Company], float_seconds: float) -> list[MeasuredSite]:
-    """The sites with the times that their rungs take in company, in the seconds that sites take alone."""
+def shared(
+    sites: Sequence[MeasuredSite], interaction: Mapping[str, Interaction], float_seconds: float
+) -> list[MeasuredSite]:
+    """The sites with the times that their schemes take in interaction, in the seconds that sites take alone."""
     scale = share_of_whole(sites, float_seconds)
-    more = {family: _more(sites, one, float_seconds / scale) for family, one in company.items()}
-    return [replace(site, rungs=tuple(_in_company(rung, site, more) for rung in site.rungs)) for site in sites]
+    more = {family: _more(sites, one, float_seconds / scale) for family, one in interaction.items()}
+    return [
+        replace(site, schemes=tuple(_with_interaction(scheme, site, more) for scheme in site.schemes)) for site in sites
+    ]
 
 
 def share_of_whole(sites: Sequence[MeasuredSite], float_seconds: float) -> float:
@@ -107,14 +111,16 @@ def share_of_whole(sites: Sequence[MeasuredSite], float_seconds: float) -> float
     return min(1.0, float_seconds / alone) if alone and float_seconds else 1.0
 
 
-def _more(sites: Sequence[MeasuredSite], company: Company, float_seconds: float) -> float:
+def _more(sites: Sequence[MeasuredSite], interaction: Interaction, float_seconds: float) -> float:
     """What a family wins besides what its sites win alone, as a share of their time in float32."""
-    taken = [(site, rung) for site in sites for rung in site.rungs if company.choice.get(site.name) == rung.name]
+    taken = [
+        (site, scheme) for site in sites for scheme in site.schemes if interaction.choice.get(site.name) == scheme.name
+    ]
     plain = sum(site.seconds for site, _ in taken)
-    alone = sum(site.seconds - rung.seconds for site, rung in taken)
-    return ((1 - company.share) * float_seconds - alone) / plain if plain else 0.0
+    alone = sum(site.seconds - scheme.seconds for site, scheme in taken)
+    return ((1 - interaction.share) * float_seconds - alone) / plain if plain else 0.0
 
 
-def _in_company(rung: Rung, site: MeasuredSite, more: Mapping[str, float]) -> Rung:
-    won = more.get(family_of(rung.name), 0.0) * site.seconds
-    return replace(rung, seconds=max(rung.seconds - won, LEAST * rung.seconds))
+def _with_interaction(scheme: MeasuredScheme, site: MeasuredSite, more: Mapping[str, float]) -> MeasuredScheme:
+    won = more.get(family_of(scheme.name), 0.0) * site.seconds
+    return replace(scheme, seconds=max(scheme.seconds - won, LEAST * scheme.seconds))

@@ -1,9 +1,9 @@
 """What stands between integers is rounded to integers of 8 bits too, so that the runtime computes it with them.
 
-Convolutions on rungs take and give integers. What is computed between two of them (gates, sums, tensors that are joined, means)
+Convolutions on schemes take and give integers. What is computed between two of them (gates, sums, tensors that are joined, means)
 would be in float32, with a DequantizeLinear before and a QuantizeLinear behind. The runtime has kernels for integers that it
 takes where each operand comes from a DequantizeLinear and the result goes to a QuantizeLinear. So results that nothing takes but
-rungs and other such operators get a pair of the two, with the range that they were seen to have.
+schemes and other such operators get a pair of the two, with the range that they were seen to have.
 
 x sigmoid(a x), which the runtime has a kernel for in float32 alone, is spelled as the two operators that it has kernels for:
 integers stand for a x if their scale is a times as large.

@@ -30,7 +30,7 @@ class Option:
     """One way to compute a site.
 
     Attributes:
-        name: The name of the rung; empty for float32.
+        name: The name of the scheme; empty for float32.
         cost: What is minimised.
         errors: The squared error that it alone makes, a number for each row.
         seconds: The time that it takes, relative to any zero that all options of a site share.

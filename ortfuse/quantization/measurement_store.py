@@ -1,7 +1,7 @@
 """What was measured, kept in an SQLite file, so that a search that was stopped goes on where it was.
 
 A key names everything that a measurement depends on: the model and the inputs by their contents, the machine, the versions of the
-runtime and of ortfuse, and the site and rung.
+runtime and of ortfuse, and the site and scheme.
 """
 
 from __future__ import annotations
@@ -71,9 +71,20 @@ class Store:
             self.problem = str(error)  # a damaged file: it is measured again
             return None
 
-    def get_record(self, kind: type[T], *key: object) -> T | None:
-        """An object of a dataclass that was kept under a key; `None` if there is nothing, or something else."""
+    def get_record(self, kind: type[T], *key: object, renamed: Mapping[str, str] | None = None) -> T | None:
+        """Return an object of a dataclass that was kept under a key.
+
+        Args:
+            kind: The dataclass.
+            key: The key.
+            renamed: The names of fields that were renamed, by their former names.
+
+        Returns:
+            The object; `None` if nothing, or something else, is kept under the key.
+        """
         found = self.get(*key)
+        if renamed and isinstance(found, dict):
+            found = {renamed.get(name, name): value for name, value in found.items()}
         try:
             return None if found is None else record(kind, found)
         except ValueError as error:

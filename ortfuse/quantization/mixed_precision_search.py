@@ -15,23 +15,23 @@ from ortfuse.ir.modules import labels_of
 from ortfuse.ir.traits import RANDOM, has
 from ortfuse.quantization.cross_layer_equalization import equalised
 from ortfuse.quantization.error_prediction import Predictions
-from ortfuse.quantization.extrapolate import in_turns, with_kin
+from ortfuse.quantization.extrapolate import in_turns, with_extrapolated
 from ortfuse.quantization.final_measurement import Final, finish
 from ortfuse.quantization.input_sets import PROBED, Samples, refuse_nan, samples
-from ortfuse.quantization.interaction_cost import in_company, shared
+from ortfuse.quantization.interaction_cost import interactions, shared
 from ortfuse.quantization.measurement_store import Store, inputs_digest, machine, model_digest
 from ortfuse.quantization.metrics import Arrays, Metric, error_words
 from ortfuse.quantization.model_trials import Trial
 from ortfuse.quantization.outcome import Goal, Outcome, Point, SiteReport
 from ortfuse.quantization.output_effects import Probe, guide_of
 from ortfuse.quantization.phases import Phases
-from ortfuse.quantization.scheme_application import Ladder, SiteLike
+from ortfuse.quantization.scheme_application import SchemeSet, SiteLike
 from ortfuse.quantization.scheme_families import family_of
 from ortfuse.quantization.scheme_search import Search
 from ortfuse.quantization.site_kind_times import KindTimes
 from ortfuse.quantization.site_measurements import FASTER, MOST, MeasuredSite, Measuring
 from ortfuse.quantization.site_times import CACHED, Clock, Stopwatch, Untimed
-from ortfuse.quantization.time_budget import CHOICES, COMPANY, KINDS, RANGES, SITES, Budget
+from ortfuse.quantization.time_budget import CHOICES, INTERACTIONS, KINDS, RANGES, SITES, Budget
 from ortfuse.quantization.unquantized_weights import why_none
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session, weight_bytes
@@ -39,16 +39,18 @@ from ortfuse.runtime.site_model import Part, cut
 from ortfuse.runtime.unrepresentable_models import Runnable
 
 EFFECTS_SECONDS = 10.0
-"""If runs for the effects of all rungs would take longer than this, one rung is followed to the outputs at each site, on as few
-sets of inputs as it takes to stay under it."""
+"""The seconds that measuring the effects of all schemes on the outputs may take.
 
-HASTY_RANGES = 4
+Beyond that, one scheme per site is measured, on as few sets of inputs as keep the time under this limit.
+"""
+
+RANGES_IF_SHORT_OF_TIME = 4
 """How many sets of inputs ranges are observed on, where there is no time for all."""
 
 OBSERVING = 2
 """About how many times as long as a run it takes to observe ranges."""
 
-HASTY = 7
+SHORT_OF_TIME = 7
 """How often models are run at most when they are measured side by side, once most of the time is gone."""
 
 EARLIER = 3
@@ -93,7 +95,7 @@ def fastest(
     model: ir.Model,
     original: ir.Model,
     asked: Request,
-    ladder: Ladder,
+    scheme_set: SchemeSet,
     store: Store,
     progress: Callable[[str], None],
     clock: Clock | None = None,
@@ -105,7 +107,7 @@ def fastest(
         model: The model in float32, optimised; not changed.
         original: The model that errors are measured against.
         asked: What is asked for.
-        ladder: The rungs.
+        scheme_set: The schemes.
         store: Where measurements are kept.
         progress: Called with short messages.
         clock: Measures sites; by default on this machine.
@@ -117,13 +119,13 @@ def fastest(
         OptionError: The user's metric fails, or names an output that the model does not have.
     """
     store = store if asked.timed else store.within("untimed")
-    hunt = _Hunt(asked, ladder, store, progress, phases or Phases(), Budget(asked.budget))
-    ground = hunt.prepared(model, original, clock)
-    return hunt.chosen(ground, hunt.measured(ground))
+    search = _MixedPrecisionSearch(asked, scheme_set, store, progress, phases or Phases(), Budget(asked.budget))
+    prepared = search.prepared(model, original, clock)
+    return search.chosen(prepared, search.measured(prepared))
 
 
 @dataclass(frozen=True)
-class _Ground:
+class _Prepared:
     """What a search stands on.
 
     Attributes:
@@ -182,17 +184,17 @@ class _Measured:
 
 
 @dataclass(frozen=True)
-class _Hunt:
+class _MixedPrecisionSearch:
     """The search for the fastest model: what is asked for and what all of its steps use."""
 
     asked: Request
-    ladder: Ladder
+    scheme_set: SchemeSet
     store: Store
     progress: Callable[[str], None]
     phases: Phases
     budget: Budget
 
-    def prepared(self, model: ir.Model, original: ir.Model, clock: Clock | None) -> _Ground:
+    def prepared(self, model: ir.Model, original: ir.Model, clock: Clock | None) -> _Prepared:
         """Run the original and look at the model: its sites, its time, the ranges of its values."""
         asked, phase = self.asked, self.phases.phase
         _refuse_random(original)
@@ -206,7 +208,7 @@ class _Hunt:
             self.progress("looking for sites")
             plain = model
             model, _ = equalised(plain, inputs.ranges)
-            sites = self.ladder.sites(model)
+            sites = self.scheme_set.sites(model)
             parts, left = _parts(model, sites)
         weights = weight_bytes(model)
         clock = clock or Stopwatch(asked.threads, weights)
@@ -220,62 +222,62 @@ class _Hunt:
         taken = of_model.within(first, "taken", asked.metric.name, asked.metric.judged)
         observed = inputs.ranges
         if len(observed) * OBSERVING * seconds > self.budget.left(RANGES):
-            observed = observed[:HASTY_RANGES]
+            observed = observed[:RANGES_IF_SHORT_OF_TIME]
             kept = kept.within("ranges", len(observed))
         with phase("ranges of values"):
             self.progress("observing ranges of values")
             names = dict.fromkeys(name for site in sites.values() for name in site.activations)
-            calibration = self.ladder.calibrate(model, (*names, *sites), observed) if sites else None
-        return _Ground(
-            plain, model, inputs, expected, sites, parts, left, self.ladder.left(model), weights, clock, seconds, kept,
+            calibration = self.scheme_set.calibrate(model, (*names, *sites), observed) if sites else None
+        return _Prepared(
+            plain, model, inputs, expected, sites, parts, left, self.scheme_set.left(model), weights, clock, seconds, kept,
             taken, calibration,
         )  # fmt: skip
 
-    def measured(self, ground: _Ground) -> _Measured:
-        """Measure what each rung saves and what error it makes, at each site."""
-        asked, budget, parts = self.asked, self.budget, ground.parts
-        rungs = {name: tuple(site.rungs) for name, site in ground.sites.items()}
-        with self.phases.phase("times in company"):
+    def measured(self, prepared: _Prepared) -> _Measured:
+        """Measure what each scheme saves and what error it makes, at each site."""
+        asked, budget, parts = self.asked, self.budget, prepared.parts
+        schemes = {name: tuple(site.schemes) for name, site in prepared.sites.items()}
+        with self.phases.phase("times with neighbours"):
             self.progress("measuring families of schemes at all sites")
-            company = in_company(
-                self.ladder, ground.model, parts, rungs, ground.calibration, ground.clock, ground.inputs.search[0],
-                ground.kept, budget.until(COMPANY),
+            interaction = interactions(
+                self.scheme_set, prepared.model, parts, schemes, prepared.calibration, prepared.clock, prepared.inputs.search[0],
+                prepared.kept, budget.until(INTERACTIONS),
             )  # fmt: skip
-        winning = {family for family, one in company.items() if one.share < FASTER}
-        once = len(parts) * ground.seconds
+        winning = {family for family, one in interaction.items() if one.share < FASTER}
+        once = len(parts) * prepared.seconds
         costly = once * MOST * PROBED > EFFECTS_SECONDS
         followed = max(1, min(PROBED, int(EFFECTS_SECONDS / once))) if costly else PROBED
         guide = guide_of(asked.metric)
         with self.phases.phase("errors and times of sites"):
-            probe = Probe(ground.model, parts, ground.inputs.search[:followed], guide, asked.threads)
+            probe = Probe(prepared.model, parts, prepared.inputs.search[:followed], guide, asked.threads)
             ordered, kinds = in_turns(parts)
-            times = self.store.within("times", *machine(), asked.threads, ground.weights > CACHED)
+            times = self.store.within("times", *machine(), asked.threads, prepared.weights > CACHED)
             measuring = Measuring(
-                self.ladder, ground.calibration, probe, KindTimes(ground.clock, times), asked.goal,
-                ground.kept.within(guide.name, asked.metric.judged),
+                self.scheme_set, prepared.calibration, probe, KindTimes(prepared.clock, times), asked.goal,
+                prepared.kept.within(guide.name, asked.metric.judged),
                 lambda done: self.progress(f"measuring sites: {done} of {len(parts)}"),
-                lambda rung: family_of(rung) in winning,
+                lambda scheme: family_of(scheme) in winning,
                 lambda done: budget.spent(KINDS if done < kinds else SITES), costly, phases=self.phases,
             )  # fmt: skip
-            sites = with_kin(parts, measuring.measured(ordered, rungs), rungs)
-        sites = shared(sites, company, ground.seconds)
-        return _Measured(sites, probe, len(ground.inputs.search[:followed]), measuring.left)
+            sites = with_extrapolated(parts, measuring.measured(ordered, schemes), schemes)
+        sites = shared(sites, interaction, prepared.seconds)
+        return _Measured(sites, probe, len(prepared.inputs.search[:followed]), measuring.left)
 
-    def chosen(self, ground: _Ground, measured: _Measured) -> Outcome:
-        """Choose rungs, run the choices as a whole, and compare the best side by side."""
+    def chosen(self, prepared: _Prepared, measured: _Measured) -> Outcome:
+        """Choose schemes, run the choices as a whole, and compare the best side by side."""
         asked, budget, phase, probe = self.asked, self.budget, self.phases.phase, measured.probe
         trial = Trial(
-            self.ladder, ground.model, ground.calibration, ground.inputs, ground.expected, asked.metric, probe,
-            measured.followed, ground.kept, asked.threads, None if asked.curve else asked.bound,
+            self.scheme_set, prepared.model, prepared.calibration, prepared.inputs, prepared.expected, asked.metric, probe,
+            measured.followed, prepared.kept, asked.threads, None if asked.curve else asked.bound,
         )  # fmt: skip
-        predictions = Predictions(measured.sites, probe.rows // measured.followed, asked.goal, ground.seconds)
-        earlier = (ground.taken.get(asked.goal) or []) if asked.metric.function is None else []
-        legal = {(name, rung) for name, site in ground.sites.items() for rung in site.rungs}
+        predictions = Predictions(measured.sites, probe.rows // measured.followed, asked.goal, prepared.seconds)
+        earlier = (prepared.taken.get(asked.goal) or []) if asked.metric.function is None else []
+        legal = {(name, scheme) for name, site in prepared.sites.items() for scheme in site.schemes}
         search = Search(
-            predictions, trial, self.ladder.observes, self.ladder.is_fitted, asked.metric, asked.bound, self.progress,
+            predictions, trial, self.scheme_set.observes, self.scheme_set.is_fitted, asked.metric, asked.bound, self.progress,
             budget.until(CHOICES),
-            hasty=measured.open > 0, earlier=[choice for choice in earlier if choice.items() <= legal],
-            labels=ground.labels,
+            is_short_of_time=measured.open > 0, earlier=[choice for choice in earlier if choice.items() <= legal],
+            labels=prepared.labels,
         )  # fmt: skip
         if not measured.open:
             search.demand_a_fit()
@@ -283,23 +285,23 @@ class _Hunt:
             found = search.run()
         with phase("the best side by side"):
             self.progress("measuring the best choices side by side")
-            rounds = min(asked.rounds, HASTY) if budget.spent(CHOICES) else asked.rounds
+            rounds = min(asked.rounds, SHORT_OF_TIME) if budget.spent(CHOICES) else asked.rounds
             final = finish(
-                found, trial, ground.plain, ground.inputs, asked.goal, rounds, asked.threads, budget.left(1.0), asked.timed
+                found, trial, prepared.plain, prepared.inputs, asked.goal, rounds, asked.threads, budget.left(1.0), asked.timed
             )  # fmt: skip
         if final.point is not None and final.point.choice not in earlier:
-            ground.taken.put([*earlier, final.point.choice][-EARLIER:], asked.goal)
+            prepared.taken.put([*earlier, final.point.choice][-EARLIER:], asked.goal)
         with phase("choices run as a whole"):
             curve = search.curve(asked.curve and not budget.spent(CHOICES))
-        notes = [*ground.inputs.notes, *search.notes]
+        notes = [*prepared.inputs.notes, *search.notes]
         if measured.open:
             presumed = sum(bool(site.like) for site in measured.sites)
             like = f" ({presumed} of them were taken to be like others of their kind)" if presumed else ""
             notes.append(
-                f"{measured.open} of {len(ground.parts)} sites were not measured in the time given{like}; "
+                f"{measured.open} of {len(prepared.parts)} sites were not measured in the time given{like}; "
                 "the same command goes on where this one stopped"
             )
-        outcome = _outcome(final, asked, ground, trial, measured, curve, notes)
+        outcome = _outcome(final, asked, prepared, trial, measured, curve, notes)
         return replace(outcome, phases=self.phases.found)
 
 
@@ -362,7 +364,7 @@ def _parts(model: ir.Model, sites: Mapping[str, SiteLike]) -> tuple[list[Part], 
 def _outcome(
     final: Final,
     asked: Request,
-    ground: _Ground,
+    prepared: _Prepared,
     trial: Trial,
     measured: _Measured,
     curve: Sequence[Point],
@@ -370,54 +372,54 @@ def _outcome(
 ) -> Outcome:
     choice = final.point.choice if final.point is not None else {}
     tested, proved = trial.test(choice), trial.proved(choice) if choice else None
-    taken = final.point or Point("float32", {}, 0.0, 0.0, 1.0, tested.seen, tested.likely, 1.0, ground.weights)
+    taken = final.point or Point("float32", {}, 0.0, 0.0, 1.0, tested.seen, tested.likely, 1.0, prepared.weights)
     curve = [replace(point, speedup=final.measured.get(id(point))) for point in curve]
     return Outcome(
         model=final.model,
         metric=asked.metric.name,
         bound=asked.bound,
         goal=asked.goal,
-        inputs=ground.inputs.label,
+        inputs=prepared.inputs.label,
         taken=replace(taken, speedup=final.latencies[-1].speedup if final.latencies else 1.0 if asked.timed else None),
         error=tested.seen,
         held_out=tested.held_out if proved is None else max(tested.held_out or 0.0, proved.error),
         latencies=final.latencies,
-        float_size=ground.weights,
-        sites=_reports(measured, ground, choice),
+        float_size=prepared.weights,
+        sites=_reports(measured, prepared, choice),
         curve=curve,
         notes=notes,
-        reason=_why(final.reason, measured, ground) if not choice else "",
-        left=ground.without,
+        reason=_why(final.reason, measured, prepared) if not choice else "",
+        left=prepared.without,
         memory=final.memory,
         timed=asked.timed,
     )
 
 
-def _why(reason: str, measured: _Measured, ground: _Ground) -> str:
+def _why(reason: str, measured: _Measured, prepared: _Prepared) -> str:
     """Why the float32 model is the result."""
-    if not ground.sites:
-        return f"the model has no site at which a scheme is legal: {why_none(ground.without)}"
-    if not any(rung.effects is not None for site in measured.sites for rung in site.rungs):
+    if not prepared.sites:
+        return f"the model has no site at which a scheme is legal: {why_none(prepared.without)}"
+    if not any(scheme.effects is not None for site in measured.sites for scheme in site.schemes):
         reason = "no scheme that was measured is of use at any site of the model on this machine"
     if not measured.open:
         return reason
-    lacking = f"{measured.open} of {len(ground.parts)} sites were not measured"
+    lacking = f"{measured.open} of {len(prepared.parts)} sites were not measured"
     return f"{reason}, as far as was seen in the time given: {lacking}, and the same command goes on from there"
 
 
-def _reports(measured: _Measured, ground: _Ground, choice: Mapping[str, str]) -> list[SiteReport]:
-    known, labels = {site.name: site for site in measured.sites}, ground.labels
+def _reports(measured: _Measured, prepared: _Prepared, choice: Mapping[str, str]) -> list[SiteReport]:
+    known, labels = {site.name: site for site in measured.sites}, prepared.labels
     otherwise = "there was no time for it" if measured.open else "it cannot be run by itself"
     found = []
-    for name, site in ground.sites.items():
-        refused = {rung: refusal.reason for rung, refusal in site.refused.items()}
+    for name, site in prepared.sites.items():
+        refused = {scheme: refusal.reason for scheme, refusal in site.refused.items()}
         one = known.get(name)
         if one is None:
-            why = ground.left.get(name, otherwise)
+            why = prepared.left.get(name, otherwise)
             found.append(SiteReport(name, site.operator, "", refused=refused, left=why, module=site.module))
             continue
-        ran = {rung.name for rung in one.rungs}
-        refused |= {rung: "the site, cut out, does not run with it" for rung in site.rungs if rung not in ran}
+        ran = {scheme.name for scheme in one.schemes}
+        refused |= {scheme: "the site, cut out, does not run with it" for scheme in site.schemes if scheme not in ran}
         why = (
             f"there was no time for it: the numbers are those of '{labels.get(one.like, one.like)}'" if one.like else ""
         )

@@ -1,4 +1,4 @@
-"""Runs whole models with rungs applied, and compares their outputs with those of the original."""
+"""Runs whole models with schemes applied, and compares their outputs with those of the original."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ortfuse.quantization.input_sets import Samples
 from ortfuse.quantization.measurement_store import Store
 from ortfuse.quantization.metrics import Arrays, Measured, Metric
 from ortfuse.quantization.output_effects import Probe
-from ortfuse.quantization.scheme_application import Choice, Ladder
+from ortfuse.quantization.scheme_application import Choice, SchemeSet
 from ortfuse.runtime.session import Session, weight_bytes
 
 LATEST = 3
@@ -50,7 +50,7 @@ class Trial:
     """Runs choices.
 
     Args:
-        ladder: The rungs.
+        scheme_set: The schemes.
         model: The float32 model.
         calibration: The ranges of values.
         inputs: What the models are run on.
@@ -65,7 +65,7 @@ class Trial:
 
     def __init__(
         self,
-        ladder: Ladder,
+        scheme_set: SchemeSet,
         model: ir.Model,
         calibration: Any,
         inputs: Samples,
@@ -77,7 +77,7 @@ class Trial:
         threads: int,
         bound: float | None = None,
     ) -> None:
-        self._ladder, self._model, self._calibration, self._threads = ladder, model, calibration, threads
+        self._scheme_set, self._model, self._calibration, self._threads = scheme_set, model, calibration, threads
         self._inputs, self._expected, self._metric, self._bound = inputs, expected, metric, bound
         self._made: deque[tuple[Choice, ir.Model]] = deque(maxlen=LATEST)
         self._ran: tuple[Choice, list[Arrays]] | None = None
@@ -95,7 +95,7 @@ class Trial:
             return self._model
         found = next((model for known, model in self._made if known == choice), None)
         if found is None:
-            found = self._ladder.lowered(self._model, choice, self._calibration)
+            found = self._scheme_set.lowered(self._model, choice, self._calibration)
             self._made.append((choice, found))
         return found
 
@@ -134,8 +134,8 @@ class Trial:
 
     def _telling(self, choice: Choice, outputs: Sequence[Arrays], more: Sequence[Arrays] = ()) -> Measured:
         """The error on the inputs that are like any others to a choice, and on the fresh ones if their outputs are given."""
-        observes = any(self._ladder.observes(rung) for rung in choice.values())
-        fitted = observes or any(self._ladder.is_fitted(rung) for rung in choice.values())
+        observes = any(self._scheme_set.observes(scheme) for scheme in choice.values())
+        fitted = observes or any(self._scheme_set.is_fitted(scheme) for scheme in choice.values())
         numbers = self._inputs.telling(fitted)
         fresh = self._inputs.fresh[: len(more)]
         return self._metric.of(

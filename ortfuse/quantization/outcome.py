@@ -23,10 +23,10 @@ GOALS: tuple[Goal, ...] = get_args(Goal)
 
 @dataclass(frozen=True)
 class Tried:
-    """One rung at one site.
+    """One scheme at one site.
 
     Attributes:
-        rung: Its name.
+        scheme: Its name.
         seconds: The time of the site on it.
         saved: The time that is won against float32, in seconds.
         size: The bytes of the site's weights.
@@ -35,7 +35,7 @@ class Tried:
         dropped: Why it was not considered further; empty if it was.
     """
 
-    rung: str = field(metadata=entry("scheme"))
+    scheme: str
     seconds: float
     saved: float = field(metadata=entry("saved_seconds"))
     size: int
@@ -52,11 +52,11 @@ class SiteReport:
         name: The name of its output in the float32 model.
         operator: What computes it in float32.
         shapes: The shapes of what it takes, as text.
-        rung: The rung that it is on in the result; empty for float32.
+        scheme: The scheme that it is on in the result; empty for float32.
         seconds: Its time in float32.
         spread: The values that it takes.
-        tried: The rungs that were measured there, best first.
-        refused: Why others are not legal there, by rung.
+        tried: The schemes that were measured there, best first.
+        refused: Why others are not legal there, by scheme.
         left: Why nothing was measured there, and whose numbers stand for its own; empty if something was.
         module: The path of the module of the original network that it belongs to; empty if that is not known.
     """
@@ -64,7 +64,7 @@ class SiteReport:
     name: str
     operator: str
     shapes: str
-    rung: str = field(default="", metadata=entry("scheme"))
+    scheme: str = ""
     seconds: float = 0.0
     spread: Spread | None = None
     tried: tuple[Tried, ...] = field(default=(), metadata=entry("schemes"))
@@ -74,8 +74,8 @@ class SiteReport:
 
     @property
     def chosen(self) -> Tried | None:
-        """What was measured of the rung that it is on."""
-        return next((one for one in self.tried if one.rung == self.rung), None)
+        """What was measured of the scheme that it is on."""
+        return next((one for one in self.tried if one.scheme == self.scheme), None)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Point(Record):
 
     Attributes:
         label: How it came about.
-        choice: The rung of each site that is lowered.
+        choice: The scheme of each site that is lowered.
         predicted_error: The root of the sum of squares of its sites' errors; `None` if it is not known.
         linear_error: Their sum.
         predicted_speedup: The time of the float32 model divided by the time that the sites' times leave of it.
@@ -162,9 +162,9 @@ class Outcome(Record):
 
     @property
     def lowered(self) -> dict[str, int]:
-        """The number of sites on each rung."""
-        rungs = list(self.taken.choice.values())
-        return {rung: rungs.count(rung) for rung in dict.fromkeys(rungs)}
+        """The number of sites on each scheme."""
+        schemes = list(self.taken.choice.values())
+        return {scheme: schemes.count(scheme) for scheme in dict.fromkeys(schemes)}
 
     @property
     @derived("speedup")

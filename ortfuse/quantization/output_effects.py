@@ -1,7 +1,7 @@
-"""What each rung at each site does to the outputs, alone.
+"""What each scheme at each site does to the outputs, alone.
 
-The error that a rung makes at its site is computed by running the site by itself, in float32 and on the rung, on what the model
-computes there. It is then added to the site's output in one session of the float32 model
+The error that a scheme makes at its site is computed by running the site by itself, in float32 and on the scheme, on
+what the model computes there. It is then added to the site's output in one session of the float32 model
 (`ortfuse.runtime.error_injection`), and the
 outputs are compared with those without it. So a thousand candidates take a thousand runs, but one session of the whole model.
 """
@@ -37,7 +37,7 @@ _BULK = 99.9
 
 @dataclass(frozen=True)
 class Effect:
-    """What one rung at one site does.
+    """What one scheme at one site does.
 
     Attributes:
         local: The relative L2 error of the site's own outputs, the worst over the inputs.
@@ -144,11 +144,11 @@ def _bytes(arrays: Sequence[Inputs]) -> int:
 
 
 def local_errors(plain: Sequence[Mapping[str, Any]], lowered: ir.Model, inputs: Sequence[Inputs]) -> Locally | None:
-    """What a rung makes of a site; `None` if it cannot be run.
+    """What a scheme makes of a site; `None` if it cannot be run.
 
     Args:
         plain: The outputs of the site in float32, for each set of inputs.
-        lowered: The site on the rung.
+        lowered: The site on the scheme.
         inputs: The sets of inputs of the site.
     """
     try:
@@ -181,7 +181,7 @@ def _relative(error: Array, array: Array) -> float:
 
 @dataclass(frozen=True)
 class Locally:
-    """The error that a rung makes at its site: its relative norm, and itself for each set of inputs by output."""
+    """The error that a scheme makes at its site: its relative norm, and itself for each set of inputs by output."""
 
     error: float
     errors: Sequence[Mapping[str, Array]]

@@ -1,4 +1,4 @@
-"""What the search asks of the rungs: where they are legal, and the model with some of them applied."""
+"""What the search asks of the schemes: where they are legal, and the model with some of them applied."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.runtime.inputs.random_inputs import Inputs
 
 Choice = Mapping[str, str]
-"""The rung of each site that is lowered: names of rungs by names of sites."""
+"""The scheme of each site that is lowered: names of schemes by names of sites."""
 
 
 class SiteLike(Protocol):
-    """A place at which rungs are legal, named after its output in the float32 model."""
+    """A place at which schemes are legal, named after its output in the float32 model."""
 
     @property
     def operator(self) -> str:
@@ -26,8 +26,8 @@ class SiteLike(Protocol):
         """The names of the values that it takes from the rest of the model."""
 
     @property
-    def rungs(self) -> Collection[str]:
-        """The names of the rungs that are legal here."""
+    def schemes(self) -> Collection[str]:
+        """The names of the schemes that are legal here."""
 
     @property
     def refused(self) -> Mapping[str, Refusal]:
@@ -38,8 +38,8 @@ class SiteLike(Protocol):
         """The path of the module that it belongs to; empty if that is not known."""
 
 
-class Ladder(Protocol):
-    """The rungs that there are."""
+class SchemeSet(Protocol):
+    """The schemes that there are."""
 
     def sites(self, model: ir.Model) -> Mapping[str, SiteLike]:
         """The sites of a model by name."""
@@ -50,11 +50,11 @@ class Ladder(Protocol):
     def calibrate(self, model: ir.Model, names: Collection[str], inputs: Sequence[Inputs]) -> Any:
         """The ranges of values by name, over sets of inputs."""
 
-    def observes(self, rung: str) -> bool:
-        """Whether a rung has ranges, or sizes, of values that were observed when the model was run."""
+    def observes(self, scheme: str) -> bool:
+        """Whether a scheme has ranges, or sizes, of values that were observed when the model was run."""
 
-    def is_fitted(self, rung: str) -> bool:
-        """Whether a rung is better on inputs that values were observed on, although it has no ranges."""
+    def is_fitted(self, scheme: str) -> bool:
+        """Whether a scheme is better on inputs that values were observed on, although it has no ranges."""
 
     def lowered(self, model: ir.Model, choice: Choice, calibration: Any) -> ir.Model:
-        """A copy of a model with rungs applied."""
+        """A copy of a model with schemes applied."""

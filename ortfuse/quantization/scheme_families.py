@@ -1,4 +1,4 @@
-"""Families of rungs, and the forms of an operator that have families of their own."""
+"""Families of schemes, and the forms of an operator that have families of their own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ FORMS = ("conv", "lstm", "batched", "left", QDQ, f"{QDQ}_conv")
 """What the names of families end with that are for other forms of an operator."""
 
 
-def family_of(rung: str) -> str:
-    """What rungs that differ in ranges or scales have in common: their name up to the dot."""
-    return rung.partition(".")[0]
+def family_of(scheme: str) -> str:
+    """What schemes that differ in ranges or scales have in common: their name up to the dot."""
+    return scheme.partition(".")[0]
 
 
 def names_of(families: Collection[str]) -> str:
@@ -25,14 +25,14 @@ def names_of(families: Collection[str]) -> str:
     return ", ".join(dict.fromkeys(forms.get(family, family) for family in families))
 
 
-def is_qdq(rung: str) -> bool:
-    """Whether a rung is spelled for other tools."""
-    return QDQ in family_of(rung).split("_")
+def is_qdq(scheme: str) -> bool:
+    """Whether a scheme is spelled for other tools."""
+    return QDQ in family_of(scheme).split("_")
 
 
-def is_like(rung: str, name: str) -> bool:
-    """Whether a rung is the one of this name, or one for another form of the operator: called so, and more."""
-    if rung == name or rung.startswith(f"{name}_"):
+def is_like(scheme: str, name: str) -> bool:
+    """Whether a scheme is the one of this name, or one for another form of the operator: called so, and more."""
+    if scheme == name or scheme.startswith(f"{name}_"):
         return True
-    (family, _, form), (other, _, same) = rung.partition("."), name.partition(".")
+    (family, _, form), (other, _, same) = scheme.partition("."), name.partition(".")
     return form == same and any(family == f"{other}_{operator}" for operator in FORMS)

@@ -1,4 +1,4 @@
-"""The rungs that come with ortfuse or with the user's rule files, for one target."""
+"""The schemes that come with ortfuse or with the user's rule files, for one target."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import onnx_ir as ir
 from ortfuse.ir.selection import EVERYTHING, Selected
 from ortfuse.quantization.calibration import Calibration, calibrate
 from ortfuse.quantization.scheme_application import Choice
-from ortfuse.quantization.schemes import Site, Survey, lowered, rung_rules, survey
+from ortfuse.quantization.schemes import Site, Survey, lowered, quantization_rules, survey
 from ortfuse.rewrite import Rule
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.targets import Target
 
 
 class AnyRange(Calibration):
-    """Ranges before values are observed: sites whose rungs need ranges are found too."""
+    """Ranges before values are observed: sites whose schemes need ranges are found too."""
 
     def range(self, name: str, method: str) -> tuple[float, float]:
         """Some range."""
@@ -35,7 +35,7 @@ class AnyRange(Calibration):
 
 
 class Rules:
-    """Lossy rules as rungs.
+    """Lossy rules as schemes.
 
     Args:
         rules: The rules by name; by default those that come with ortfuse and those of installed packages.
@@ -49,7 +49,7 @@ class Rules:
         target: Target | None = None,
         selected: Selected = EVERYTHING,
     ) -> None:
-        self._rules = rung_rules() if rules is None else rules
+        self._rules = quantization_rules() if rules is None else rules
         self._target, self._selected = target, selected
         self._known: tuple[ir.Model, Survey] | None = None
 
@@ -70,14 +70,14 @@ class Rules:
         """The ranges of values by name, over sets of inputs."""
         return calibrate(model, names, inputs)
 
-    def observes(self, rung: str) -> bool:
-        """Whether a rung has ranges, or sizes, of values that were observed: its rule test needs some."""
-        return bool(self._rules[rung].proof.ranges)
+    def observes(self, scheme: str) -> bool:
+        """Whether a scheme has ranges, or sizes, of values that were observed: its rule test needs some."""
+        return bool(self._rules[scheme].proof.ranges)
 
-    def is_fitted(self, rung: str) -> bool:
-        """Whether a rung is better on inputs that values were observed on, although it has no ranges."""
-        return self._rules[rung].is_fitted
+    def is_fitted(self, scheme: str) -> bool:
+        """Whether a scheme is better on inputs that values were observed on, although it has no ranges."""
+        return self._rules[scheme].is_fitted
 
     def lowered(self, model: ir.Model, choice: Choice, calibration: Any) -> ir.Model:
-        """A copy of a model with rungs applied."""
+        """A copy of a model with schemes applied."""
         return lowered(model, choice, calibration, self._target, self._rules, self._selected)

@@ -1,9 +1,9 @@
 """The search for the fastest model whose error stays under a bound.
 
-Every rung at every site is measured (`ortfuse.quantization.site_measurements`), the knapsack picks, the whole is run;
+Every scheme at every site is measured (`ortfuse.quantization.site_measurements`), the knapsack picks, the whole is run;
 where the error is not
 what was predicted, the limit of the knapsack is moved until the bound holds on all inputs, those that were held out among them.
-What is best is run on fresh inputs, and has to keep the bound there too; rungs with observed ranges are given up first if not.
+What is best is run on fresh inputs, and has to keep the bound there too; schemes with observed ranges are given up first if not.
 The fastest choices are then measured side by side with the float32 model (`ortfuse.quantization.final_measurement`).
 """
 
@@ -43,7 +43,7 @@ EXCESS = 2.0
 """Errors that are this many times larger than predicted are looked into."""
 
 FAR = 3.0
-"""Errors that are this many times larger than the bound, predicted or measured, say that no rung of the family keeps it
+"""Errors that are this many times larger than the bound, predicted or measured, say that no scheme of the family keeps it
 everywhere."""
 
 PROOFS = 3
@@ -52,14 +52,14 @@ PROOFS = 3
 UNFORESEEN = 1.25
 """Errors that are this many times larger on inputs that were held out come of ranges that were not observed there."""
 
-FAR_IN_HASTE = 1.5
+FAR_IF_SHORT_OF_TIME = 1.5
 """The same where time is short."""
 
-LADDER = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+LIMITS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """The limits of the curve, as multiples of the bound."""
 
 NEARLY = 0.9
-"""One rung everywhere is run, too, if it is predicted to be this many times as fast as the best choice: it shares more."""
+"""One scheme everywhere is run, too, if it is predicted to be this many times as fast as the best choice: it shares more."""
 
 NEARLY_AS_FAST = 2
 """How many such choices are run at most."""
@@ -70,18 +70,18 @@ FIRST_GUESS = 0.05
 
 @dataclass
 class Search:
-    """Searches among the rungs of measured sites.
+    """Searches among the schemes of measured sites.
 
     Attributes:
         predictions: What is predicted of choices among them.
         trial: Runs choices.
-        observes: Whether a rung, given by name, has ranges of values that were observed.
-        is_fitted: Whether a rung is better on inputs that values were observed on, although it has no ranges.
+        observes: Whether a scheme, given by name, has ranges of values that were observed.
+        is_fitted: Whether a scheme is better on inputs that values were observed on, although it has no ranges.
         metric: The metric of the bound.
         bound: The largest error that is allowed.
         progress: Called with short messages.
         enough: Whether the time is up: what is best by then is the result.
-        hasty: Whether there was no time to measure all sites: one rung everywhere, which is surest, is run first.
+        is_short_of_time: Whether there was no time to measure all sites: one scheme everywhere, which is surest, is run first.
         earlier: Choices that earlier searches ended with.
         labels: How people know sites, by name.
     """
@@ -94,7 +94,7 @@ class Search:
     bound: float
     progress: Callable[[str], None]
     enough: Callable[[], bool] = lambda: False
-    hasty: bool = False
+    is_short_of_time: bool = False
     earlier: Sequence[Mapping[str, str]] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list, init=False)
@@ -113,7 +113,7 @@ class Search:
         return self.predictions.goal
 
     def demand_a_fit(self) -> None:
-        """Check that at least one rung at one site can fit under the bound.
+        """Check that at least one scheme at one site can fit under the bound.
 
         Raises:
             BoundError: None does.
@@ -122,10 +122,10 @@ class Search:
             return
         least = min(
             (
-                (max(rung.effects, default=0.0), rung.name, site.name)
+                (max(scheme.effects, default=0.0), scheme.name, site.name)
                 for site in self._sites
-                for rung in site.rungs
-                if rung.effects is not None
+                for scheme in site.schemes
+                if scheme.effects is not None
             ),
             default=None,
         )
@@ -139,7 +139,7 @@ class Search:
         """The best choices that keep the bound, also on fresh inputs, best first."""
         for choice in self.earlier:
             self._test(choice, "the choice of an earlier search")
-        if self.hasty:
+        if self.is_short_of_time:
             self._uniform()
         for _ in range(PROOFS):
             self._knapsack()
@@ -163,7 +163,7 @@ class Search:
         return sorted((point for point in self.points if point.choice and self._keeps(point)), key=self._cost)
 
     def _holds(self, point: Point) -> bool:
-        """Whether the bound holds on fresh inputs too. If it does not, rungs fitted to what was observed are trusted less."""
+        """Whether the bound holds on fresh inputs too. If it does not, schemes fitted to what was observed are trusted less."""
         known = next((held for choice, held in self._held if choice == point.choice), None)
         if known is not None:
             return known
@@ -181,12 +181,12 @@ class Search:
         return self._keeps(point)
 
     def _distrust(self, choice: Mapping[str, str], seen: float, worst: float, where: str) -> bool:
-        """Predict larger errors of the rungs in a choice that are fitted to what was observed, if it was seen to do worse."""
-        blamed = {rung for rung in choice.values() if self.observes(rung) or self.is_fitted(rung)}
+        """Predict larger errors of the schemes in a choice that are fitted to what was observed, if it was seen to do worse."""
+        blamed = {scheme for scheme in choice.values() if self.observes(scheme) or self.is_fitted(scheme)}
         if not blamed or not seen < worst < math.inf:
             return False
         factor = worst / seen if seen else math.inf
-        share = worst**2 / sum(rung in blamed for rung in choice.values())
+        share = worst**2 / sum(scheme in blamed for scheme in choice.values())
 
         self.predictions.distrust(blamed, factor, share)
         self.notes.append(
@@ -201,7 +201,7 @@ class Search:
         return -point.predicted_speedup if self._goal == "latency" else float(point.size or 0)
 
     def _is_spoilt_by_ranges(self) -> bool:
-        """Whether a choice made errors under the bound, but may make larger ones, since it has rungs with observed ranges.
+        """Whether a choice made errors under the bound, but may make larger ones, since it has schemes with observed ranges.
 
         Few of these are enough for that, and without them the others may go further.
         """
@@ -217,7 +217,7 @@ class Search:
         """Move the limit until the error of the whole is as near to the bound as it gets from below.
 
         Args:
-            sure: Whether rungs with observed ranges are left out.
+            sure: Whether schemes with observed ranges are left out.
         """
         without = self.observes if sure else None
         limit, low, high, ran = self._first_limit(), 0.0, math.inf, 0
@@ -305,42 +305,43 @@ class Search:
         self._blamed.add(name)
         self.predictions.blame(name, point.choice[name], factor)
         self.notes.append(
-            f"{point.choice[name]} at '{self._label(name)}' does {factor:.1f} times the harm in company that it does alone"
+            f"{point.choice[name]} at '{self._label(name)}' makes {factor:.1f} times the error it makes alone "
+            "if other sites are quantised too"
         )
         return True
 
     def _uniform(self) -> None:
-        """Run what users of other tools would take: one rung everywhere, where it is predicted to be better than the best.
+        """Run what users of other tools would take: one scheme everywhere, where it is predicted to be better than the best.
 
-        Sites without this rung are as in the best choice so far or, if that is too much, in float32. Where one of a family is
+        Sites without this scheme are as in the best choice so far or, if that is too much, in float32. Where one of a family is
         far above the bound, or predicted to be, the others are not run.
         """
         far: set[str] = set()
-        for rung, choice in self._everywhere():
+        for scheme, choice in self._everywhere():
             if self._is_far(self.predictions.alone(choice)):
-                far.add(family_of(rung))
+                far.add(family_of(scheme))
             kept = self._kept()
             filled = {**kept[0].choice, **choice} if kept else choice
             for one in (filled, choice):
-                if family_of(rung) in far or not self._is_worth_a_run(one):
+                if family_of(scheme) in far or not self._is_worth_a_run(one):
                     continue
-                tested = self._test(one, f"{rung} everywhere" if one == choice else f"{rung} and others")
+                tested = self._test(one, f"{scheme} everywhere" if one == choice else f"{scheme} and others")
                 if one == choice and self._is_far(tested.error or 0.0):
-                    far.add(family_of(rung))
+                    far.add(family_of(scheme))
 
     def _everywhere(self) -> list[tuple[str, Mapping[str, str]]]:
-        """Each rung, with the choice that has it at all sites where it is legal.
+        """Each scheme, with the choice that has it at all sites where it is legal.
 
         If time is short, those without observed ranges come first, which may clip, and of each the fastest.
         """
         found: list[tuple[str, Mapping[str, str]]] = []
-        for rung in dict.fromkeys(rung.name for site in self._sites for rung in site.rungs):
+        for scheme in dict.fromkeys(scheme.name for site in self._sites for scheme in site.schemes):
             like = {
-                site.name: sorted(one.name for one in site.rungs if is_like(one.name, rung)) for site in self._sites
+                site.name: sorted(one.name for one in site.schemes if is_like(one.name, scheme)) for site in self._sites
             }
-            found.append((rung, {name: names[0] for name, names in like.items() if names}))
-        if self.hasty:
-            speedups = {rung: self.predictions.point("", choice).predicted_speedup for rung, choice in found}
+            found.append((scheme, {name: names[0] for name, names in like.items() if names}))
+        if self.is_short_of_time:
+            speedups = {scheme: self.predictions.point("", choice).predicted_speedup for scheme, choice in found}
             found.sort(key=lambda one: (self.observes(one[0]), -speedups[one[0]]))
         return found
 
@@ -361,11 +362,13 @@ class Search:
         return nearly
 
     def _is_far(self, error: float) -> bool:
-        return self.metric.name in GUIDED and error > (FAR_IN_HASTE if self.hasty else FAR) * self.bound
+        return (
+            self.metric.name in GUIDED and error > (FAR_IF_SHORT_OF_TIME if self.is_short_of_time else FAR) * self.bound
+        )
 
     def curve(self, run: bool) -> list[Point]:
         """The choices under several limits, with those that were run; `run` says whether to run them all."""
-        for factor in LADDER:
+        for factor in LIMITS:
             limit = factor * self._first_limit()
             choice = self.predictions.choose(limit)
             if self._known(choice) is None and all(point.choice != choice for point in self.points):

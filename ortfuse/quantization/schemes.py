@@ -1,9 +1,10 @@
-"""The sites of a model that can be computed in lower precision, the rungs that fit each, and the model with rungs chosen.
+"""The sites of a model that can be computed in lower precision, the schemes that fit each, and the model with schemes chosen.
 
-Products in another form than MatMul and Add are brought to that form first, where a rung is chosen (the pass
+Products in another form than MatMul and Add are brought to that form first, where a scheme is chosen (the pass
 `precision.canonicalize_matmul`).
 
-A rung is a lossy rule (`ortfuse.rewrite.Exactness.LOSSY`). Its pattern calls the activation `x`, the weight `weight` and the bias
+A scheme is a lossy rule (`ortfuse.rewrite.Exactness.LOSSY`). Its pattern calls the activation `x`, the weight `weight`
+and the bias
 `bias`. A site is called by the name of the value that it computes. Sites inside loops, branches and functions are left alone:
 their values cannot be observed from outside.
 """
@@ -38,10 +39,10 @@ from ortfuse.targets import Target, installed
 from ortfuse.transforms import CommonSubexpressionElimination, Context, DeadCodeElimination, Finalize, Pass, RulePass
 
 SPELLING = "precision.canonicalize_matmul"
-"""The pass whose rules spell products as rungs want them."""
+"""The pass whose rules spell products as schemes want them."""
 
 TIDY = "precision.cleanup"
-"""The pass whose rules remove what rungs leave between them."""
+"""The pass whose rules remove what schemes leave between them."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Site:
         shape: The shape of the first activation; `None` if its rank is not known.
         weight_shape: The shape of the weight.
         weight_bytes: The bytes of the weight.
-        rungs: The names of the lossy rules that can be applied here.
+        schemes: The names of the lossy rules that can be applied here.
         refused: For each of the other lossy rules that fit in part why it cannot.
         module: The path of the module of the original network that it belongs to; empty if that is not known.
     """
@@ -70,12 +71,12 @@ class Site:
     shape: tuple[DimLike, ...] | None
     weight_shape: tuple[int, ...]
     weight_bytes: int
-    rungs: tuple[str, ...]
+    schemes: tuple[str, ...]
     refused: Mapping[str, Refusal] = field(default_factory=dict)
     module: str = ""
 
 
-def rung_rules(patterns: Iterable[str | Path | Rule] = (), *, qdq: bool = False) -> dict[str, Rule]:
+def quantization_rules(patterns: Iterable[str | Path | Rule] = (), *, qdq: bool = False) -> dict[str, Rule]:
     """All lossy rules for weights by name: those that come with ortfuse, those of installed packages, and those in `patterns`.
 
     Args:
@@ -92,7 +93,7 @@ def rung_rules(patterns: Iterable[str | Path | Rule] = (), *, qdq: bool = False)
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found of some rungs in a model.
+    """What was found of some schemes in a model.
 
     Attributes:
         sites: The sites by name, in the order of the graph.
@@ -114,8 +115,8 @@ def sites(
     Args:
         model: The model, best as `ortfuse.optimize` makes it.
         target: What executes the result.
-        calibration: The ranges of values; without it, rungs that need them are refused.
-        rules: The rungs to look for; by default all.
+        calibration: The ranges of values; without it, schemes that need them are refused.
+        rules: The schemes to look for; by default all.
     """
     return dict(survey(model, target, calibration, rules).sites)
 
@@ -133,10 +134,10 @@ def survey(
         model: The model in float32.
         target: What executes the result.
         calibration: The ranges of values.
-        rules: The rungs to look for.
+        rules: The schemes to look for.
         selected: What may be in lower precision.
     """
-    rules = rung_rules() if rules is None else rules
+    rules = quantization_rules() if rules is None else rules
     copy = model.clone()
     producers = {value.name: node for node in model.graph for value in node.outputs}
     context = Context(copy, Facts(copy), target or installed())
@@ -161,30 +162,30 @@ def lowered(
     rules: Mapping[str, Rule] | None = None,
     selected: Selected = EVERYTHING,
 ) -> ir.Model:
-    """A copy of a model in which rungs are applied; other sites are as they were.
+    """A copy of a model in which schemes are applied; other sites are as they were.
 
     Args:
         model: The model in float32.
-        choice: The names of rungs by the names of sites.
-        calibration: The ranges of values, for rungs that need them.
+        choice: The names of schemes by the names of sites.
+        calibration: The ranges of values, for schemes that need them.
         target: What executes the result.
-        rules: The rungs by name; by default all.
+        rules: The schemes by name; by default all.
         selected: What may be in lower precision.
 
     Raises:
-        PrecisionError: There is no such site or rung, or the rung cannot be applied there.
+        PrecisionError: There is no such site or scheme, or the scheme cannot be applied there.
     """
-    known = rung_rules() if rules is None else rules
+    known = quantization_rules() if rules is None else rules
     if unknown := sorted({*choice.values()} - {*known}):
         raise PrecisionError(f"no scheme is called {unknown[0]!r}; there are {', '.join(known)}")
     context, log = _applied(model, choice, calibration, target, known, Log())
     done = {(event.site, event.rule) for event in log.events}
     if missing := next((one for one in choice.items() if one not in done), None):
         _, log = _applied(model, choice, calibration, target, known, Log(explain=True))
-        site, rung = missing
-        miss = log.misses.get((rung, site))
+        site, scheme = missing
+        miss = log.misses.get((scheme, site))
         why = f": {miss.refusal.reason}" if miss is not None else ""
-        raise PrecisionError(f"{rung} cannot be applied to {site!r}{why}")
+        raise PrecisionError(f"{scheme} cannot be applied to {site!r}{why}")
     tidy, passes = RulePass(TIDY, _rules_of(TIDY)), list[Pass]([CommonSubexpressionElimination()])
     if not any(map(is_qdq, choice.values())):  # other tools look for each QuantizeLinear beside its DequantizeLinear
         passes += [] if calibration is None else [tidy, IntegersBetween(calibration.range, selected)]
@@ -202,16 +203,16 @@ def _applied(
     rules: Mapping[str, Rule],
     log: Log,
 ) -> tuple[Context, Log]:
-    """A copy of a model with rungs applied where they were chosen, and what was done."""
+    """A copy of a model with schemes applied where they were chosen, and what was done."""
     copy = model.clone()
     context, within = Context(copy, Facts(copy), target or installed()), _Within(copy.graph)
     _rewriter(context, None, log, within, lambda rule, root: _is_part_of_one(root, choice)).run(_rules_of(SPELLING))
-    rungs = (rules[name] for name in dict.fromkeys(choice.values()))
-    made_by = {name: method_of(rung) for name, rung in choice.items() if "root" in rules[rung].proof.ranges}
+    schemes = (rules[name] for name in dict.fromkeys(choice.values()))
+    made_by = {name: method_of(scheme) for name, scheme in choice.items() if "root" in rules[scheme].proof.ranges}
     chosen = _rewriter(
         context, calibration, log, within, lambda rule, root: choice.get(root.name or "") == rule.name, made_by
     )
-    chosen.run(rungs)
+    chosen.run(schemes)
     return context, log
 
 
@@ -384,5 +385,5 @@ def _operator(match: Match, weight: ir.Value) -> str:
 
 
 def names_to_observe(found: Iterable[Site]) -> tuple[str, ...]:
-    """The values whose ranges rungs may ask for: what goes into the sites, and what comes out."""
+    """The values whose ranges schemes may ask for: what goes into the sites, and what comes out."""
     return tuple(dict.fromkeys(name for site in found for name in (*site.activations, site.name)))

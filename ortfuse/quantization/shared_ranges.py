@@ -25,9 +25,9 @@ MOST_WIDER = 1.5
 """A range that is wider than this many times what the values themselves need is not shared: too many steps would be lost."""
 
 
-def method_of(rung: str) -> str:
-    """How a rung tells ranges: the method that its name begins with behind the dot; empty if there is none."""
-    variant = rung.partition(".")[2]
+def method_of(scheme: str) -> str:
+    """How a scheme tells ranges: the method that its name begins with behind the dot; empty if there is none."""
+    variant = scheme.partition(".")[2]
     return next((method for method in METHODS if variant == method or variant.startswith(f"{method}_")), "")
 
 
@@ -35,7 +35,7 @@ def ranges_of(graph: ir.Graph, calibration: Calibration, made_by: Mapping[str, s
     """The ranges by name of value and method: those that the first observed values with these numbers have.
 
     Args:
-        graph: The graph before rungs are applied.
+        graph: The graph before schemes are applied.
         calibration: What was observed.
         made_by: The method of each site that makes integers, by the name of its value.
     """

@@ -1,6 +1,7 @@
-"""The times of kinds of sites: every rung at a glance, then those that may be chosen once more, with less company.
+"""The times of kinds of sites: every scheme at a glance, then those that may be chosen once more, with less company.
 
-Dozens of rungs that take turns leave time for a few runs of each, and what disturbs a machine makes some of these twice as long.
+Dozens of schemes that take turns leave time for a few runs of each, and what disturbs a machine makes some of these
+twice as long.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import weight_bytes
 
 Times = dict[str, list[float]]
-"""The seconds and bytes of each rung, and of float32 as the empty name; nothing of those that cannot be run."""
+"""The seconds and bytes of each scheme, and of float32 as the empty name; nothing of those that cannot be run."""
 
 
 class KindTimes:

@@ -1,4 +1,4 @@
-"""How long a site takes in float32 and on each rung, measured on this machine: runs interleaved, shortest times.
+"""How long a site takes in float32 and on each scheme, measured on this machine: runs interleaved, shortest times.
 
 The times are so short that whatever else the machine does disturbs many of them, and only ever makes them longer: of 11 runs,
 the first quartiles of equal models differed by up to 1.5 times where the shortest differed by 1.2, and lay far above what one

@@ -1,4 +1,4 @@
-"""Models with the same rungs everywhere, without a search: nothing is measured, and the model need not fit into memory.
+"""Models with the same schemes everywhere, without a search: nothing is measured, and the model need not fit into memory.
 
 Weights are read and lowered tensor by tensor while the result is written.
 """
@@ -28,11 +28,11 @@ from ortfuse.targets import Target
 
 @dataclass(frozen=True)
 class Uniform(Record):
-    """A model with the same rungs everywhere.
+    """A model with the same schemes everywhere.
 
     Attributes:
         model: The model.
-        choice: The rung of each site that was lowered.
+        choice: The scheme of each site that was lowered.
         left: The sites that would have been lowered too if the ranges of their values had been observed.
         modules: The path of the module of each site that was lowered, as far as it is known.
         kept: Why other weights stay in float32, by the name of what is computed with them.
@@ -56,7 +56,7 @@ class Uniform(Record):
 
 
 def named(rules: Mapping[str, Rule], names: Sequence[str]) -> dict[str, Rule]:
-    """The rungs of these names, or of families of these names, in this order, with those for other forms of their operators.
+    """The schemes of these names, or of families of these names, in this order, with those for other forms of their operators.
 
     Raises:
         OptionError: There is none of a name.
@@ -64,56 +64,56 @@ def named(rules: Mapping[str, Rule], names: Sequence[str]) -> dict[str, Rule]:
     found: dict[str, Rule] = {}
     known = {*rules, *map(family_of, rules)}
     for name in (name_today(one, ("rules", "families"), known) for one in names):
-        fit = {rung: rule for rung, rule in rules.items() if family_of(rung) == name or is_like(rung, name)}
+        fit = {scheme: rule for scheme, rule in rules.items() if family_of(scheme) == name or is_like(scheme, name)}
         if not fit:
             raise OptionError(
-                "rungs",
+                "schemes",
                 f"no scheme is called {name!r}; there are {_families(rules)}, or one of these as {next(iter(rules), '')}",
             )
-        found |= {rung: rule for rung, rule in fit.items() if rung not in found}
+        found |= {scheme: rule for scheme, rule in fit.items() if scheme not in found}
     return found
 
 
 def uniform(
     model: ir.Model,
-    rungs: Mapping[str, Rule],
+    schemes: Mapping[str, Rule],
     inputs: Sequence[Inputs] | None = None,
     target: Target | None = None,
     selected: Selected = EVERYTHING,
 ) -> Uniform:
-    """Apply, at every site, the first of the rungs that is legal there.
+    """Apply, at every site, the first of the schemes that is legal there.
 
     Args:
         model: The model in float32, best as `ortfuse.optimize` makes it; not changed.
-        rungs: The rungs, the best first.
+        schemes: The schemes, the best first.
         inputs: What the model is run on to observe ranges, if there is any.
         target: What executes the result.
         selected: What may be in lower precision.
 
     Raises:
-        NoSiteError: No rung is legal anywhere; the message says why.
-        PrecisionError: All rungs that are need inputs.
+        NoSiteError: No scheme is legal anywhere; the message says why.
+        PrecisionError: All schemes that are need inputs.
     """
-    seen = survey(model, target, AnyRange(), rungs, selected)
+    seen = survey(model, target, AnyRange(), schemes, selected)
     places = seen.sites
-    named = names_of(list(dict.fromkeys(map(family_of, rungs))))
+    named = names_of(list(dict.fromkeys(map(family_of, schemes))))
     if not places:
         raise NoSiteError(f"{named} is legal nowhere in the model: {why_none(seen.left)}")
     if inputs:
         model, _ = equalised(model, inputs)
     calibration = calibrate(model, names_to_observe(places.values()), inputs) if inputs else None
-    found = survey(model, target, calibration, rungs, selected).sites
-    choice = {name: next(rung for rung in rungs if rung in site.rungs) for name, site in found.items()}
+    found = survey(model, target, calibration, schemes, selected).sites
+    choice = {name: next(scheme for scheme in schemes if scheme in site.schemes) for name, site in found.items()}
     if not choice:
         raise PrecisionError(
             f"ranges of values are needed for {named}: give inputs to observe them on, or take a scheme without "
             "fixed ranges"
         )
-    made = lowered(model, choice, calibration, target, rungs, selected)
+    made = lowered(model, choice, calibration, target, schemes, selected)
     modules = {name: found[name].module for name in choice if found[name].module}
     waiting = tuple(name for name in places if name not in choice)
     return Uniform(made, choice, waiting, weight_bytes(model), weight_bytes(made), seen.left, modules)
 
 
-def _families(rungs: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(family_of(rung) for rung in rungs))
+def _families(schemes: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(family_of(scheme) for scheme in schemes))

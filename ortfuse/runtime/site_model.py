@@ -1,4 +1,4 @@
-"""One site as a model of its own: to measure a rung's time, and the error that it makes by itself."""
+"""One site as a model of its own: to measure a scheme's time, and the error that it makes by itself."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from ortfuse.pipeline.forced_choices import checked
 from ortfuse.pipeline.passlists import built_in_lists
 from ortfuse.pipeline.steps import AUTO, CANONICALIZE, FUSIONS, USER
 from ortfuse.quantization.scheme_families import family_of
-from ortfuse.quantization.schemes import rung_rules
+from ortfuse.quantization.schemes import quantization_rules
 from ortfuse.quantization.uniform_scheme import named
 from ortfuse.targets import CostTable
 from ortfuse.testing.expectation import Expectation
@@ -48,8 +48,8 @@ def _today() -> dict[str, set[str]]:
 def former(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Former names of things that exist, and nothing told yet."""
     names = {
-        "rules": {"old.tanh": RULE, "old.rung": next(iter(rung_rules()))},
-        "families": {"old": FAMILY, "old_rung": family_of(next(iter(rung_rules())))},
+        "rules": {"old.tanh": RULE, "old.scheme": next(iter(quantization_rules()))},
+        "families": {"old": FAMILY, "old_scheme": family_of(next(iter(quantization_rules())))},
         "passes": {"tidy_up": "dce", "fuse.old": "fuse.activation"},
         "pass_lists": {"everything": "all"},
     }
@@ -131,9 +131,9 @@ def test_rules_to_measure(former: None) -> None:
 
 
 def test_schemes(former: None) -> None:
-    rules = rung_rules()
+    rules = quantization_rules()
     with pytest.warns(RenamedWarning):
-        assert named(rules, ["old.rung", "old_rung"]).keys() == named(rules, [family_of(next(iter(rules)))]).keys()
+        assert named(rules, ["old.scheme", "old_scheme"]).keys() == named(rules, [family_of(next(iter(rules)))]).keys()
 
 
 def test_what_passes_tells_of(former: None) -> None:

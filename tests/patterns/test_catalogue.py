@@ -19,7 +19,7 @@ FIRST = {
     for rule in reversed(RULES)
     if rule.exactness is Exactness.LOSSY
 }
-"""Rungs for one pattern under the same conditions differ in what they make alone: near misses of the first are those of all."""
+"""Schemes for one pattern under the same conditions differ in what they make alone: near misses of the first are those of all."""
 
 
 SIBLINGS = [rule for rule in RULES if rule.exactness is Exactness.LOSSY and rule not in FIRST.values()]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from rung_models import distance, model
+from scheme_models import distance, model
 
 import ortfuse
 from ortfuse.quantization import lowered
@@ -125,21 +125,21 @@ def product(**weights: tuple[int, ...]) -> object:
 
 
 @pytest.mark.parametrize(
-    "rung", ["weight_int4.block32_level1", "weight_int4.block64_level1_zeros", "weight_int8.block64_level1"]
+    "scheme", ["weight_int4.block32_level1", "weight_int4.block64_level1_zeros", "weight_int8.block64_level1"]
 )
-def test_the_error_on_other_inputs_of_the_kind_is_smaller(rung: str) -> None:
+def test_the_error_on_other_inputs_of_the_kind_is_smaller(scheme: str) -> None:
     made = product()
-    low = lowered(made, {"y": rung}, calibrate(made, ("x",), [{"x": rows(seed)} for seed in range(8)]))
-    plain = lowered(made, {"y": rung})
+    low = lowered(made, {"y": scheme}, calibrate(made, ("x",), [{"x": rows(seed)} for seed in range(8)]))
+    plain = lowered(made, {"y": scheme})
     others = [{"x": rows(seed)} for seed in range(100, 104)]
     assert all(distance(made, low, one) < 0.5 * distance(made, plain, one) for one in others)
 
 
-RUNGS8 = ["dynamic_int8.channel", "dynamic_int8.tensor", "dynamic_int8.channel_u8", "static_int8.extremes"]
+SCHEMES8 = ["dynamic_int8.channel", "dynamic_int8.tensor", "dynamic_int8.channel_u8", "static_int8.extremes"]
 
 
-@pytest.mark.parametrize("rung", RUNGS8)
-def test_8_bit_weights_of_products_of_integers_make_up_for_their_errors_too(rung: str) -> None:
+@pytest.mark.parametrize("scheme", SCHEMES8)
+def test_8_bit_weights_of_products_of_integers_make_up_for_their_errors_too(scheme: str) -> None:
     made = product()
     seen = [{"x": rows(seed)} for seed in range(8)]
     known, means = calibrate(made, ("x",), seen), calibrate(made, ("x",), seen)
@@ -148,7 +148,7 @@ def test_8_bit_weights_of_products_of_integers_make_up_for_their_errors_too(rung
 
     def error(calibration: Calibration) -> float:
         """Of the weight alone: what comes in is rounded in both."""
-        low = lowered(made, {"y": rung}, calibration)
+        low = lowered(made, {"y": scheme}, calibration)
         return float(np.mean([distance(made, low, one) for one in others]))
 
     assert error(known) < 0.95 * error(means)
@@ -169,9 +169,9 @@ def test_means_that_nothing_makes_up_for_count() -> None:
 
 
 def test_inputs_that_do_not_hang_together_do_no_harm() -> None:
-    made, rung = product(), "weight_int4.block32_level1"
-    low = lowered(made, {"y": rung}, calibrate(made, ("x",), [{"x": unrelated(seed)} for seed in range(8)]))
-    plain, others = lowered(made, {"y": rung}), {"x": unrelated(100, 400)}
+    made, scheme = product(), "weight_int4.block32_level1"
+    low = lowered(made, {"y": scheme}, calibrate(made, ("x",), [{"x": unrelated(seed)} for seed in range(8)]))
+    plain, others = lowered(made, {"y": scheme}), {"x": unrelated(100, 400)}
     assert distance(made, low, others) < 1.05 * distance(made, plain, others)
 
 

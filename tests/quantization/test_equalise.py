@@ -1,4 +1,4 @@
-"""Channels are made alike by factors that products take in, so that rungs lose less, and nothing else changes."""
+"""Channels are made alike by factors that products take in, so that schemes lose less, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def output(made: ir.Model, inputs: dict[str, np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_rungs_lose_less_and_float32_is_the_same(name: str) -> None:
-    body, (x, y, constants, shape), rung = FOUND[name]
+def test_schemes_lose_less_and_float32_is_the_same(name: str) -> None:
+    body, (x, y, constants, shape), scheme = FOUND[name]
     made, data = model(body, x, y, constants), given(shape)
     for number, node in enumerate(made.graph):
         node.name = f"node {number}"
@@ -109,16 +109,16 @@ def test_rungs_lose_less_and_float32_is_the_same(name: str) -> None:
     assert [(node.name, node.op_type) for node in even.graph] == [(node.name, node.op_type) for node in made.graph]
     assert {*even.graph.initializers} == {*made.graph.initializers}
     np.testing.assert_array_equal(output(even, data[0]), output(made, data[0]))
-    before, after = (error(one, rung, data) for one in (made, even))
+    before, after = (error(one, scheme, data) for one in (made, even))
     assert 0 < after < 0.7 * before
 
 
-def error(made: ir.Model, rung: str, data: list[dict[str, np.ndarray]]) -> float:
+def error(made: ir.Model, scheme: str, data: list[dict[str, np.ndarray]]) -> float:
     calibration = calibrate(
         made, names_to_observe(sites(made).values()) or [node.outputs[0].name for node in made.graph], data
     )
     found = sites(made, calibration=calibration)
-    low = lowered(made, {site: rung for site in found if rung in found[site].rungs}, calibration)
+    low = lowered(made, {site: scheme for site in found if scheme in found[site].schemes}, calibration)
     exact, other = output(made, data[0]), output(low, data[0])
     return float(np.linalg.norm(other - exact) / np.linalg.norm(exact))
 
@@ -177,10 +177,10 @@ def test_each_constant_has_the_factors_of_all_links_that_it_is_in() -> None:
     np.testing.assert_array_equal(output(even, data), output(made, data))
 
 
-def test_one_rung_everywhere_gains_by_it() -> None:
-    body, (x, y, constants, shape), rung = FOUND["a gate"]
+def test_one_scheme_everywhere_gains_by_it() -> None:
+    body, (x, y, constants, shape), scheme = FOUND["a gate"]
     made, data = model(body, x, y, constants), given(shape)
     proto = ir.to_proto(made)
-    low = ortfuse.lower(proto, rung, inputs=data).model
+    low = ortfuse.lower(proto, scheme, inputs=data).model
     exact, other = (next(iter(Session(one.SerializeToString()).run(data[0]).values())) for one in (proto, low))
-    assert np.linalg.norm(other - exact) < 0.7 * error(made, rung, data) * np.linalg.norm(exact)
+    assert np.linalg.norm(other - exact) < 0.7 * error(made, scheme, data) * np.linalg.norm(exact)

@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from graphs import operators
-from rung_models import distance, first_output, images, model, put
+from scheme_models import distance, first_output, images, model, put
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.quantization import lowered, sites
 from ortfuse.quantization.calibration import Calibration, Seen, calibrate
-from ortfuse.quantization.schemes import rung_rules
+from ortfuse.quantization.schemes import quantization_rules
 from ortfuse.quantization.shared_ranges import method_of, ranges_of
 from ortfuse.runtime.bench.executed_operators import executed_ops
 from ortfuse.runtime.site_model import cut
@@ -134,12 +134,12 @@ def test_sites_that_tell_ranges_in_different_ways_hand_on_integers(between: str)
     assert (executed["QuantizeLinear"], executed["DequantizeLinear"], executed["QLinearConv"]) == (1, 1, 2)
 
 
-def test_the_way_a_rung_tells_ranges_is_in_its_name() -> None:
-    found = {rung: method_of(rung) for rung in rung_rules()}
+def test_the_way_a_scheme_tells_ranges_is_in_its_name() -> None:
+    found = {scheme: method_of(scheme) for scheme in quantization_rules()}
     assert found["static_int8_conv.least_squares_sum"] == found["static_int8_through.least_squares"] == "least_squares"
     assert found["static_int8_conv.percentile_9999"] == "percentile_9999"
     assert found["dynamic_int8.channel"] == found["static_int8.smooth"] == ""
-    assert all(method for rung, method in found.items() if "root" in rung_rules()[rung].proof.ranges)
+    assert all(method for scheme, method in found.items() if "root" in quantization_rules()[scheme].proof.ranges)
 
 
 def test_a_channel_without_weights_keeps_its_bias() -> None:

@@ -68,7 +68,7 @@ def test_a_search_calls_it_with_the_labels_of_the_inputs_that_it_splits(tmp_path
             metric=lost,
             labels=labels,
             inputs=sets,
-            rungs=["dynamic_int8.channel"],
+            schemes=["dynamic_int8.channel"],
             store=None,
         )
     assert len(seen) >= len(SETS)

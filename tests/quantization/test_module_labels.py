@@ -56,7 +56,7 @@ def test_what_is_lowered_without_a_search_has_modules() -> None:
 
 def test_a_search_tells_modules_in_its_tables_and_messages() -> None:
     found = ortfuse.quantize(
-        model(), max_error=0.5, goal="size", rungs=["weight_int8.block32_level1"], store=None, rounds=1
+        model(), max_error=0.5, goal="size", schemes=["weight_int8.block32_level1"], store=None, rounds=1
     )
     modules = {site["name"]: site["module"] for site in found.to_dict()["sites"]}
     assert modules == {"val_1": "encoder.query", "val_3": "encoder.mlp", "val_5": "encoder.mlp", "y": ""}
@@ -66,7 +66,7 @@ def test_a_search_tells_modules_in_its_tables_and_messages() -> None:
     for text in (console.file.getvalue(), str(quantisation_page("m", found).blocks)):
         assert "encoder.query" in text and "encoder.mlp (val_3)" in text and "val_1" not in text
     with pytest.raises(BoundError, match=r"at '(encoder|y)"):
-        ortfuse.quantize(model(), max_error=1e-6, rungs=["weight_int8.block32_level1"], store=None, goal="size")
+        ortfuse.quantize(model(), max_error=1e-6, schemes=["weight_int8.block32_level1"], store=None, goal="size")
 
 
 def test_islands_of_float32_tell_their_modules() -> None:

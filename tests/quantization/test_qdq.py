@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import ortfuse
 from ortfuse.cli.app import app
 from ortfuse.errors import OptionError
-from ortfuse.quantization import rung_rules
+from ortfuse.quantization import quantization_rules
 
 BODY = """<ir_version: 8, opset_import: ["": {opset}]>
 g (float[n, 3, 8, 8] x) => (float[n, 16] y) {{
@@ -80,7 +80,7 @@ def test_weights_alone_need_no_inputs() -> None:
 
 
 def test_a_search_keeps_its_bound_and_times_nothing() -> None:
-    options: Any = {"form": "qdq", "inputs": given(12), "store": None, "rungs": ["static_int8.extremes"]}
+    options: Any = {"form": "qdq", "inputs": given(12), "store": None, "schemes": ["static_int8.extremes"]}
     found = ortfuse.quantize(model(), max_error=0.1, **options)
     demand_pairs(found.model, 3)
     told = found.to_dict()
@@ -90,10 +90,10 @@ def test_a_search_keeps_its_bound_and_times_nothing() -> None:
 
 
 def test_only_schemes_of_the_form_are_chosen_from() -> None:
-    assert not {*rung_rules()} & {*rung_rules(qdq=True)}
+    assert not {*quantization_rules()} & {*quantization_rules(qdq=True)}
     with pytest.raises(OptionError, match="no scheme is called 'dynamic_int8'; there are static_int8_qdq"):
         ortfuse.lower(model(), "dynamic_int8", form="qdq")
-    assert not any("qdq" in rung for rung in ortfuse.lower(model(), "weight_int8").uniform.choice.values())
+    assert not any("qdq" in scheme for scheme in ortfuse.lower(model(), "weight_int8").uniform.choice.values())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`ortfuse.quantize` and its command, with the rungs that there are; times are told, not measured."""
+"""`ortfuse.quantize` and its command, with the schemes that there are; times are told, not measured."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_size_is_a_goal() -> None:
     assert found.outcome.taken.size < 0.5 * found.outcome.float_size
 
 
-def test_rungs_that_win_in_company_alone_are_found() -> None:
+def test_schemes_that_win_in_company_alone_are_found() -> None:
     """A convolution by itself takes no less time (it quantises what comes in); in a chain integers are handed on."""
     rng = np.random.default_rng(0)
     body = "  ".join(f"h{n} = Conv<pads = [1, 1, 1, 1]>(a{n}, w{n})  a{n + 1} = Relu(h{n})" for n in range(4))
@@ -187,7 +187,7 @@ def test_bad_inputs_are_one_line_and_nothing_is_written(
     assert not (tmp_path / "q.onnx").exists()
 
 
-@pytest.mark.parametrize("arguments", [(), ("--rung", "dynamic_int8")])
+@pytest.mark.parametrize("arguments", [(), ("--scheme", "dynamic_int8")])
 def test_a_folder_without_inputs_is_one_line(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
@@ -300,12 +300,12 @@ def test_the_command_verify_takes_a_bound(model: Path, tmp_path: Path, capsys: p
         assert said in shown.out + shown.err
 
 
-def test_the_rungs_to_choose_from_can_be_named() -> None:
-    found = ortfuse.quantize(proto(), max_error=0.1, rungs=["weight_int8"], goal="size", sizes={"n": 4}, store=None)
+def test_the_schemes_to_choose_from_can_be_named() -> None:
+    found = ortfuse.quantize(proto(), max_error=0.1, schemes=["weight_int8"], goal="size", sizes={"n": 4}, store=None)
     assert found.outcome.lowered
-    assert all(rung.startswith("weight_int8") for rung in found.outcome.lowered)
+    assert all(scheme.startswith("weight_int8") for scheme in found.outcome.lowered)
     with pytest.raises(OptionError, match="no scheme is called 'int3'"):
-        ortfuse.quantize(proto(), max_error=0.1, rungs=["int3"], store=None)
+        ortfuse.quantize(proto(), max_error=0.1, schemes=["int3"], store=None)
 
 
 def test_memory_is_measured_where_it_is_the_goal(monkeypatch: pytest.MonkeyPatch) -> None:

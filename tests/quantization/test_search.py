@@ -1,4 +1,4 @@
-"""The search, with rungs that round weights and times that a table tells: nothing here is measured."""
+"""The search, with schemes that round weights and times that a table tells: nothing here is measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from rounding_ladder import BITS, Cutting, Rounding, Table
+from rounding_schemes import BITS, Cutting, Rounding, Table
 
 from ortfuse.errors import BoundError, VerificationError
 from ortfuse.quantization import final_measurement, input_sets, mixed_precision_search
@@ -53,7 +53,7 @@ def speedups(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     told: dict[str, float] = {}
 
     def measure(models: Mapping[str, ir.Model], inputs: Any, **how: Any) -> list[Latency]:
-        lowered = {name: sum("rung" in node.metadata_props for node in model.graph) for name, model in models.items()}
+        lowered = {name: sum("scheme" in node.metadata_props for node in model.graph) for name, model in models.items()}
         return [
             Latency(name, 1.0, 1.0, 1.0, 0.0, told.get("all", 1 + count / 4) if count else 1.0, None, 1.0, 1, 1, 1.0)
             for name, count in lowered.items()
@@ -65,14 +65,14 @@ def speedups(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
 
 def run(
-    model: ir.Model, bound: float, ladder: Rounding | None = None, store: Store | None = None, **asked: Any
+    model: ir.Model, bound: float, scheme_set: Rounding | None = None, store: Store | None = None, **asked: Any
 ) -> Outcome:
     metric = asked.pop("metric", METRICS["l2"])
     clock = asked.pop("clock", Table())
     progress = asked.pop("progress", lambda text: None)
     asked.setdefault("sizes", {"n": 8})
     request = Request(metric, bound, **asked)
-    return fastest(model, model, request, ladder or Rounding(), store or Store(None), progress, clock)
+    return fastest(model, model, request, scheme_set or Rounding(), store or Store(None), progress, clock)
 
 
 class Busy:
@@ -144,7 +144,7 @@ def test_the_wider_the_bound_the_faster() -> None:
     assert speedups[-1] > speedups[0]
 
 
-def test_under_a_wide_bound_all_sites_are_on_the_fastest_rung() -> None:
+def test_under_a_wide_bound_all_sites_are_on_the_fastest_scheme() -> None:
     assert set(run(chain(), 0.9).taken.choice.values()) == {"coarse"}
 
 
@@ -153,7 +153,7 @@ def test_a_bound_that_nothing_keeps_is_an_error() -> None:
         run(chain(), 1e-6)
 
 
-def test_rungs_that_win_no_time_are_not_considered() -> None:
+def test_schemes_that_win_no_time_are_not_considered() -> None:
     outcome = run(chain(), 0.5, clock=Table(coarse=2e-3, middle=1e-3, fine=0.99e-3))
     assert not outcome.taken.choice
     assert "no scheme that was measured is of use" in outcome.reason
@@ -178,39 +178,39 @@ def test_what_is_measured_to_be_slower_is_not_taken(speedups: dict[str, float]) 
 
 def test_a_site_that_does_more_harm_in_company_is_found_and_spared() -> None:
     model = chain(6)
-    ladder = Rounding(("fine",), worse={"h3": 40.0})
-    outcome = run(model, 2e-2, ladder)
+    scheme_set = Rounding(("fine",), worse={"h3": 40.0})
+    outcome = run(model, 2e-2, scheme_set)
     assert outcome.taken.choice
     assert "h3" not in outcome.taken.choice
     assert any("'h3'" in note for note in outcome.notes)
 
 
 def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
-    model, clock, ladder = chain(), Table(), Rounding()
-    first = run(model, 2e-2, ladder, Store(tmp_path / "kept"), clock=clock)
-    asked, made = clock.asked, ladder.made
-    second = run(model, 2e-2, ladder, Store(tmp_path / "kept"), clock=clock)
+    model, clock, scheme_set = chain(), Table(), Rounding()
+    first = run(model, 2e-2, scheme_set, Store(tmp_path / "kept"), clock=clock)
+    asked, made = clock.asked, scheme_set.made
+    second = run(model, 2e-2, scheme_set, Store(tmp_path / "kept"), clock=clock)
     assert second.taken.choice == first.taken.choice
     assert clock.asked == asked + 1  # the whole model alone
-    assert ladder.made <= made + 3  # the finalists
+    assert scheme_set.made <= made + 3  # the finalists
 
 
-def test_a_rung_that_was_disturbed_is_timed_again_before_the_choice() -> None:
+def test_a_scheme_that_was_disturbed_is_timed_again_before_the_choice() -> None:
     class Disturbed(Table):
-        """What takes longest of the time of a rung, the first time that it is looked at."""
+        """What takes longest of the time of a scheme, the first time that it is looked at."""
 
         def seconds(self, models: Mapping[str, ir.Model], inputs: Any) -> dict[str, float]:
             found = super().seconds(models, inputs)
             return {name: taken * (1.2 if self.asked == 2 and taken == 6e-4 else 1) for name, taken in found.items()}
 
     outcome = run(chain(5), 2e-2, clock=Disturbed(middle=6.5e-4))
-    assert [tried.seconds for tried in outcome.sites[0].tried if tried.rung == "fine"] == [6e-4]
+    assert [tried.seconds for tried in outcome.sites[0].tried if tried.scheme == "fine"] == [6e-4]
 
 
 def test_sites_of_one_kind_are_timed_once() -> None:
     clock = Table()
     run(chain(5), 2e-2, clock=clock)
-    assert clock.asked == 3  # the whole model, and one kind of site: all its rungs, then those that may be chosen
+    assert clock.asked == 3  # the whole model, and one kind of site: all its schemes, then those that may be chosen
 
 
 def test_what_is_neither_faster_nor_nearly_as_exact_is_not_looked_into_at_sites_of_another_kind() -> None:
@@ -220,9 +220,9 @@ def test_what_is_neither_faster_nor_nearly_as_exact_is_not_looked_into_at_sites_
         y = MatMul(a2, w1) }}"""
     model = ir.from_onnx_text(_with_weights(text, 2, np.random.default_rng(0)))
     outcome = run(model, 2e-2, clock=Table(fine=4e-4, middle=3e-4, coarse=5e-4))
-    first, other = ({one.rung for one in site.tried if one.local is not None} for site in outcome.sites)
+    first, other = ({one.scheme for one in site.tried if one.local is not None} for site in outcome.sites)
     assert first == {"fine", "middle", "coarse"}
-    assert other == {"fine", "middle"}, "a slower rung that is less exact is of no use, a faster one is"
+    assert other == {"fine", "middle"}, "a slower scheme that is less exact is of no use, a faster one is"
 
 
 def some_inputs(count: int, larger: range) -> list[dict[str, np.ndarray]]:
@@ -242,23 +242,23 @@ def test_ranges_that_cut_off_what_other_inputs_have_are_given_up_first(count: in
     assert "cut" in run(model, 0.1, Cutting(), inputs=some_inputs(count, range(0)), sizes={}).lowered
     outcome = run(model, 0.1, Cutting(), inputs=every, sizes={})
     assert outcome.taken.choice
-    assert "h0" not in [name for name, rung in outcome.taken.choice.items() if rung == "cut"]
+    assert "h0" not in [name for name, scheme in outcome.taken.choice.items() if scheme == "cut"]
     assert any("fitted to what was observed" in note for note in outcome.notes)
     one, other = Session(model), Session(outcome.model)
     assert METRICS["l2"].of([one.run(i) for i in every], [other.run(i) for i in every], every).error <= 0.1
 
 
-@pytest.mark.parametrize(("ladder", "rung", "first"), [(Rounding(), "coarse", 0), (Cutting(), "cut", 4)])
-def test_all_inputs_tell_of_rungs_without_observed_ranges(ladder: Rounding, rung: str, first: int) -> None:
+@pytest.mark.parametrize(("scheme_set", "scheme", "first"), [(Rounding(), "coarse", 0), (Cutting(), "cut", 4)])
+def test_all_inputs_tell_of_schemes_without_observed_ranges(scheme_set: Rounding, scheme: str, first: int) -> None:
     """Of eight sets, taken in another order, four are for the search; ranges are observed on these."""
     model, every = chain(), some_inputs(8, range(0))
-    outcome = run(model, 0.9, ladder, inputs=every, sizes={})
-    assert rung in outcome.taken.choice.values()
+    outcome = run(model, 0.9, scheme_set, inputs=every, sizes={})
+    assert scheme in outcome.taken.choice.values()
     one, other = Session(model), Session(outcome.model)
     order = np.random.default_rng(0).permutation(8)
     searched_first = [every[number] for number in (*order[4:], *order[:4])]
     errors = [METRICS["l2"].of([one.run(i)], [other.run(i)], [i]).error for i in searched_first]
-    expected = max(limit_of(errors[first:], clips=rung == "cut"), *errors)
+    expected = max(limit_of(errors[first:], clips=scheme == "cut"), *errors)
     assert outcome.taken.likely == pytest.approx(expected, rel=1e-3)
 
 
@@ -266,7 +266,7 @@ def test_effects_are_not_measured_where_ranges_were_observed() -> None:
     """The ranges are those of small inputs: what is cut off of the others is known before anything is run as a whole."""
     made = some_inputs(64, range(32, 32 + PROBED))
     outcome = run(chain(), 0.1, Cutting(), inputs=made, sizes={})
-    tried = {one.rung: one for one in outcome.sites[0].tried}
+    tried = {one.scheme: one for one in outcome.sites[0].tried}
     assert tried["cut"].propagated is not None
     assert tried["cut"].propagated > 0.1
 
@@ -295,7 +295,7 @@ def test_where_time_is_short_fewer_inputs_are_used_and_said() -> None:
     assert run(chain(), 0.1, budget=1e9, inputs=given).inputs == "40 sets of inputs, 20 of them held out"
 
 
-def test_where_time_is_short_one_rung_everywhere_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_time_is_short_one_scheme_everywhere_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(Budget, "spent", lambda self, share=1.0: share < CHOICES)
     short = run(chain(), 0.1, progress=said.append)
@@ -323,7 +323,7 @@ def test_where_runs_take_long_one_effect_at_a_site_tells_the_others(monkeypatch:
     monkeypatch.setattr(Probe, "effect", lambda self, errors: followed.append(errors) or effect(self, errors))
     monkeypatch.setattr(mixed_precision_search, "EFFECTS_SECONDS", 0.0)
     outcome = run(chain(), 2e-2)
-    assert len(followed) == 4, "one rung at each of the sites"
+    assert len(followed) == 4, "one scheme at each of the sites"
     assert max(outcome.error, outcome.held_out or 0.0) <= 2e-2
     for one, other in zip(outcome.sites, exact.sites, strict=True):
         for told, measured in zip(one.tried, other.tried, strict=True):
@@ -335,7 +335,7 @@ def test_every_site_is_reported_with_what_was_tried_there() -> None:
     assert [site.name for site in outcome.sites] == ["h0", "h1", "h2", "h3"]
     for site in outcome.sites:
         assert site.spread is not None
-        assert {one.rung for one in site.tried} == {"fine", "middle", "coarse"}
+        assert {one.scheme for one in site.tried} == {"fine", "middle", "coarse"}
         assert all(one.local is not None and one.propagated is not None for one in site.tried)
     assert outcome.to_dict()["sites"][0]["schemes"]
 
@@ -449,13 +449,13 @@ def test_choices_above_the_bound_on_the_first_inputs_are_not_run_on_the_others(
     ("names", "bound", "count"),
     [(("one", "other"), 2e-2, 2), (("one.a", "one.b"), 2e-2, 1), (("one.a", "one.b"), 5e-3, 0)],
 )
-def test_rungs_far_above_the_bound_are_not_run_everywhere_and_of_a_family_one_at_most(
+def test_schemes_far_above_the_bound_are_not_run_everywhere_and_of_a_family_one_at_most(
     names: tuple[str, str], bound: float, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Together the sites do ten times the harm that they do alone; under the smallest bound, that is enough already."""
     for name in names:
         monkeypatch.setitem(BITS, name, 7)
-    ladder = Rounding(("fine", *names), worse={f"h{number}": 10.0 for number in range(4)})
-    outcome = run(chain(), bound, ladder, clock=Table(**dict.fromkeys(names, 3e-4)))
+    scheme_set = Rounding(("fine", *names), worse={f"h{number}": 10.0 for number in range(4)})
+    outcome = run(chain(), bound, scheme_set, clock=Table(**dict.fromkeys(names, 3e-4)))
     ran = [point for point in outcome.curve if point.label.endswith("everywhere") and point.error is not None]
     assert len([point for point in ran if point.label.partition(" ")[0] in names]) == count

@@ -86,7 +86,7 @@ def test_a_matrix_behind_axes_of_size_1_has_the_schemes_of_a_matrix() -> None:
     made = ir.from_proto(product((5, K), (1, K, N)))
     (site,) = sites(made).values()
     assert (site.name, site.operator, site.activations, site.weight) == ("p", "MatMul", ("x",), "w")
-    assert "split_int8.both_three_terms" in site.rungs
+    assert "split_int8.both_three_terms" in site.schemes
     low = lowered(made, {"p": "split_int8.both_three_terms"})
     assert sum(node.op_type == "MatMulIntegerToFloat" for node in low.graph) == 3
 
@@ -136,7 +136,7 @@ def test_weights_that_stay_beside_others_are_told_of(tmp_path: Path) -> None:
         str(tmp_path / "m.onnx"),
         "-o",
         str(tmp_path / "q.onnx"),
-        "--rung",
+        "--scheme",
         "split_int8",
         "--json",
         str(data),
@@ -147,7 +147,7 @@ def test_weights_that_stay_beside_others_are_told_of(tmp_path: Path) -> None:
     assert list(json.loads(data.read_text())["unquantized"]) == ["a"]
 
 
-@pytest.mark.parametrize("arguments", [["--rung", "dynamic_int8"], ["--max-error", "0.1", "--store", "store.db"]])
+@pytest.mark.parametrize("arguments", [["--scheme", "dynamic_int8"], ["--max-error", "0.1", "--store", "store.db"]])
 def test_where_no_scheme_is_legal_the_answer_is_no(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from ortfuse.quantization.measurement_store import Store, inputs_digest, model_digest
+from ortfuse.quantization.site_measurements import MeasuredScheme, MeasuredSite
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 2] x) => (float[n, 2] y)
 <float[2, 2] w = {1, 2, 3, 4}> { y = MatMul(x, w) }"""
@@ -59,3 +61,11 @@ def test_what_is_damaged_in_a_file_is_not_found_and_stops_nothing(tmp_path: Path
     assert [damaged.get(number) for number in range(500)].count(None) > 0
     assert damaged.problem
     damaged.put(1, "another")
+
+
+def test_a_measured_site_with_former_field_names_is_read() -> None:
+    site, store = MeasuredSite("y", "kind", "[2, 4]", 1.0, 64, (MeasuredScheme("dynamic_int8", 0.5, 16),)), Store(None)
+    data = asdict(site)
+    data["rungs"] = data.pop("schemes")
+    store.put(data, "site")
+    assert store.get_record(MeasuredSite, "site", renamed={"rungs": "schemes"}) == site

@@ -1,4 +1,4 @@
-"""`ortfuse.lower`: the same rungs everywhere, without a search."""
+"""`ortfuse.lower`: the same schemes everywhere, without a search."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def given(count: int = 3) -> list[dict[str, np.ndarray]]:
     return [{"x": rng.standard_normal((4, SIZE), np.float32)} for _ in range(count)]
 
 
-def test_every_site_gets_the_rung() -> None:
+def test_every_site_gets_the_scheme() -> None:
     found = ortfuse.lower(proto(), "dynamic_int8.channel")
     assert list(found.uniform.choice.values()) == ["dynamic_int8.channel"] * 2
     assert found.uniform.size < 0.5 * found.uniform.float_size
@@ -81,7 +81,12 @@ def test_a_model_without_products_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["--rung", "dynamic_int8"], 0), (["--rung", "x"], 2), ([], 2), (["--rung", "dynamic_int8", "--budget", "9"], 2)],
+    [
+        (["--scheme", "dynamic_int8"], 0),
+        (["--scheme", "x"], 2),
+        ([], 2),
+        (["--scheme", "dynamic_int8", "--budget", "9"], 2),
+    ],
 )
 def test_the_command_needs_no_bound(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int

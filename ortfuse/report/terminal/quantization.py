@@ -1,4 +1,4 @@
-"""The report of `ortfuse quantize` for people: what each site's rung wins and costs, and the curve of error against time."""
+"""The report of `ortfuse quantize` for people: what each site's scheme wins and costs, and the curve of error against time."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def show_quantized(console: Console, found: Quantized) -> None:
 def show_lowered(console: Console, found: Lowered) -> None:
     """Print what was lowered without a search."""
     made = found.uniform
-    rungs = list(made.choice.values())
-    lowered = ", ".join(f"{rungs.count(rung)} {rung}" for rung in dict.fromkeys(rungs))
-    console.print(f"{len(rungs)} sites lowered: {lowered}", markup=False, highlight=False)
+    schemes = list(made.choice.values())
+    lowered = ", ".join(f"{schemes.count(scheme)} {scheme}" for scheme in dict.fromkeys(schemes))
+    console.print(f"{len(schemes)} sites lowered: {lowered}", markup=False, highlight=False)
     console.print(f"weights {size_text(made.size)} instead of {size_text(made.float_size)}", highlight=False)
     notes = [*found.notes, "the error is not known: ortfuse verify MODEL RESULT --max-error NUMBER compares the two"]
     if made.left:
@@ -89,7 +89,7 @@ def summary(outcome: Outcome) -> list[str]:
     error = f"{outcome.metric} error {outcome.error:.3g}{unseen}; the bound is {outcome.bound:.3g}"
     if outcome.reason:
         return [error]
-    lowered = ", ".join(f"{count} {rung}" for rung, count in outcome.lowered.items())
+    lowered = ", ".join(f"{count} {scheme}" for scheme, count in outcome.lowered.items())
     row = outcome.latencies[-1] if outcome.latencies else None
     speed = UNTIMED if row is None else speedup_words(row.speedup, row.speedup_bounds, "float32")
     memory = ""
@@ -111,11 +111,13 @@ def spent(outcome: Outcome) -> list[str]:
 
 
 def sites_table(sites: Sequence[SiteReport], labels: Mapping[str, str]) -> Fitting:
-    """One row per site: its rung, what that wins and costs, and what goes into the site."""
+    """One row per site: its scheme, what that wins and costs, and what goes into the site."""
     ranked = sorted(sites, key=lambda site: -(site.chosen.saved if site.chosen else -1.0))
     more = f" ({MOST_SITES} of {len(sites)}, those that win most)" if len(sites) > MOST_SITES else ""
     headings = ("site", "operator", "scheme", "float32 us", "wins us", "error there", "of outputs", "range", "outliers")
-    rows = [(labels[site.name], site.operator, site.rung or "float32", *_numbers(site)) for site in ranked[:MOST_SITES]]
+    rows = [
+        (labels[site.name], site.operator, site.scheme or "float32", *_numbers(site)) for site in ranked[:MOST_SITES]
+    ]
     spare = ("outliers", "range", "operator", "error there", "float32 us")
     return Fitting(f"Sites{more}", headings, rows, spare, words=("operator", "scheme"))
 

@@ -23,7 +23,7 @@ def quantisation_page(name: str, found: Quantized, profiles: SideBySide | None =
         blocks.append(latency_bars(outcome.latencies, "Speed over float32"))
     if profiles is not None:
         blocks.append(profile_bars(profiles, outcome.latencies))
-    blocks += [*_curve(outcome), _sites(outcome), _rungs(outcome)]
+    blocks += [*_curve(outcome), _sites(outcome), _schemes(outcome)]
     remarks = [*([outcome.reason] if outcome.reason else []), *outcome.notes]
     if remarks:
         blocks.append(Notes("Remarks", remarks))
@@ -103,7 +103,7 @@ def _sites(outcome: Outcome) -> Rows:
         chosen = site.chosen
         rows.append(
             (
-                labels[site.name], site.operator, site.shapes, site.rung or "float32",
+                labels[site.name], site.operator, site.shapes, site.scheme or "float32",
                 f"{1e6 * site.seconds:.0f}" if site.seconds else "", f"{1e6 * chosen.seconds:.0f}" if chosen else "",
                 _optional(chosen.local if chosen else None),
                 _optional(chosen.propagated if chosen else None), _spread(site), site.left,
@@ -135,11 +135,11 @@ def _spread(site: SiteReport) -> str:
     return "" if spread is None else f"{spread.low:.3g} to {spread.high:.3g}, outliers {spread.outliers:.1f}×"
 
 
-def _rungs(outcome: Outcome) -> Rows:
+def _schemes(outcome: Outcome) -> Rows:
     labels = outcome.labels
     rows = [
         (
-            labels[site.name], one.rung, signed(1e6 * one.saved), _optional(one.local), _optional(one.propagated),
+            labels[site.name], one.scheme, signed(1e6 * one.saved), _optional(one.local), _optional(one.propagated),
             f"{one.size / 1e3:.0f}", one.dropped,
         )
         for site in outcome.sites

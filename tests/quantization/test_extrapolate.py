@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.quantization.extrapolate import in_turns, with_kin
-from ortfuse.quantization.site_measurements import MeasuredSite, Rung
+from ortfuse.quantization.extrapolate import in_turns, with_extrapolated
+from ortfuse.quantization.site_measurements import MeasuredScheme, MeasuredSite
 from ortfuse.runtime.site_model import Part, cut
 
 
@@ -25,8 +25,8 @@ def parts() -> dict[str, Part]:
     return {name: cut(model, name, [taken[name]], facts) for name in sizes}
 
 
-def site(name: str, *rungs: Rung, seconds: float = 1.0) -> MeasuredSite:
-    return MeasuredSite(name, "kind", "[2, 4]", seconds, 100, rungs)
+def site(name: str, *schemes: MeasuredScheme, seconds: float = 1.0) -> MeasuredSite:
+    return MeasuredSite(name, "kind", "[2, 4]", seconds, 100, schemes)
 
 
 def test_one_of_each_kind_comes_first_and_of_these_what_stands_for_most(parts: dict[str, Part]) -> None:
@@ -37,22 +37,31 @@ def test_one_of_each_kind_comes_first_and_of_these_what_stands_for_most(parts: d
 
 def test_what_was_not_measured_errs_as_much_as_the_worst_of_its_kind(parts: dict[str, Part]) -> None:
     measured = [
-        site("e", Rung("fine", 0.9, 50, 0.1, (0.3, 0.1)), Rung("coarse", 0.5, 25, 0.2, (0.5, 0.5)), seconds=2.0),
-        site("c", Rung("fine", 0.9, 50, 0.2, (0.2, 0.4)), Rung("coarse", 0.5, 25, dropped="not finite")),
+        site(
+            "e",
+            MeasuredScheme("fine", 0.9, 50, 0.1, (0.3, 0.1)),
+            MeasuredScheme("coarse", 0.5, 25, 0.2, (0.5, 0.5)),
+            seconds=2.0,
+        ),
+        site(
+            "c",
+            MeasuredScheme("fine", 0.9, 50, 0.2, (0.2, 0.4)),
+            MeasuredScheme("coarse", 0.5, 25, dropped="not finite"),
+        ),
     ]
-    rungs = dict.fromkeys(parts, ("fine", "coarse"))
-    found = {one.name: one for one in with_kin(list(parts.values()), measured, rungs)}
+    schemes = dict.fromkeys(parts, ("fine", "coarse"))
+    found = {one.name: one for one in with_extrapolated(list(parts.values()), measured, schemes)}
     assert list(found) == ["b", "c", "e"], "nothing is known of the other kinds"
     assert found["b"].like == "c"
     assert (found["c"].like, found["e"].like) == ("", "")
-    assert [(one.name, one.local, one.effects) for one in found["b"].rungs] == [
+    assert [(one.name, one.local, one.effects) for one in found["b"].schemes] == [
         ("fine", 0.2, (0.3, 0.4)),
         ("coarse", None, None),
     ]
 
 
-def test_a_rung_that_is_not_legal_at_a_site_is_not_presumed_there(parts: dict[str, Part]) -> None:
-    measured = [site("c", Rung("fine", 0.9, 50, 0.1, (0.3,)), Rung("coarse", 0.5, 25, 0.2, (0.5,)))]
-    rungs = {"b": ("coarse",), "c": ("fine", "coarse"), "e": ()}
-    wanted = [parts[name] for name in rungs]
-    assert [[rung.name for rung in one.rungs] for one in with_kin(wanted, measured, rungs)] == [["coarse"], ["fine", "coarse"], []]  # fmt: skip
+def test_a_scheme_that_is_not_legal_at_a_site_is_not_presumed_there(parts: dict[str, Part]) -> None:
+    measured = [site("c", MeasuredScheme("fine", 0.9, 50, 0.1, (0.3,)), MeasuredScheme("coarse", 0.5, 25, 0.2, (0.5,)))]
+    schemes = {"b": ("coarse",), "c": ("fine", "coarse"), "e": ()}
+    wanted = [parts[name] for name in schemes]
+    assert [[scheme.name for scheme in one.schemes] for one in with_extrapolated(wanted, measured, schemes)] == [["coarse"], ["fine", "coarse"], []]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What stands between convolutions on rungs is computed in integers."""
+"""What stands between convolutions on schemes is computed in integers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ortfuse.quantization.schemes import names_to_observe
 from ortfuse.runtime.bench.executed_operators import executed_ops
 from ortfuse.verification import Session
 
-RUNG = "static_int8_conv.extremes"
+SCHEME = "static_int8_conv.extremes"
 RNG = np.random.default_rng(0)
 WEIGHTS = {
     "v": RNG.standard_normal((4, 4, 3, 3)).astype(np.float32) / 3,
@@ -58,11 +58,11 @@ def model(body: str) -> ir.Model:
 
 
 def computed(body: str) -> tuple[Counter[str], float]:
-    """What is executed of the model with all convolutions on a rung, and its error."""
+    """What is executed of the model with all convolutions on a scheme, and its error."""
     made = model(body)
     data = [{"x": np.random.default_rng(seed).standard_normal((2, 4, 6, 6)).astype(np.float32)} for seed in range(3)]
     calibration = calibrate(made, names_to_observe(sites(made, calibration=AnyRange()).values()), data)
-    choice = {name: next(one for one in site.rungs if one.startswith(RUNG)) for name, site in
+    choice = {name: next(one for one in site.schemes if one.startswith(SCHEME)) for name, site in
               sites(made, calibration=calibration).items()}  # fmt: skip
     low = lowered(made, choice, calibration)
     before, after = (next(iter(Session(one, threads=1).run(data[0]).values())) for one in (made, low))
@@ -123,7 +123,7 @@ def test_what_something_else_takes_too_is_not_rounded() -> None:
     made = model(f"{FIRST} s = com.microsoft.QuickGelu<alpha = 1.0>(a) t = Tanh(s) g = Add(s, t) {LAST}")
     data = [{"x": np.ones((1, 4, 6, 6), np.float32)}]
     calibration = calibrate(made, ("x", "a", "g", "y"), data)
-    low = lowered(made, {"a": RUNG, "y": RUNG}, calibration)
+    low = lowered(made, {"a": SCHEME, "y": SCHEME}, calibration)
     assert "QuickGelu" in [node.op_type for node in low.graph]
 
 

@@ -1,4 +1,4 @@
-"""Sites of models, and the models in which rungs are applied."""
+"""Sites of models, and the models in which schemes are applied."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from graphs import operators
-from rung_models import HEADER, distance, first_output, model, put
+from scheme_models import HEADER, distance, first_output, model, put
 
 import ortfuse
 from ortfuse.errors import PrecisionError
 from ortfuse.quantization import lowered, sites
 from ortfuse.quantization.calibration import calibrate
-from ortfuse.quantization.schemes import rung_rules
+from ortfuse.quantization.schemes import quantization_rules
 from ortfuse.quantization.uniform_scheme import named
 from ortfuse.rewrite.candidate import Candidate
 from ortfuse.runtime.session import weight_bytes
@@ -21,12 +21,12 @@ from ortfuse.verification import Session
 ROWS = {"x": np.random.default_rng(1).standard_normal((2, 3, 24)).astype(np.float32)}
 
 
-def test_a_site_is_the_largest_part_that_a_rung_takes_in() -> None:
+def test_a_site_is_the_largest_part_that_a_scheme_takes_in() -> None:
     made = model("p = MatMul(x, w) y = Add(p, c)", w=(24, 16), c=(16,))
     (site,) = sites(made).values()
     assert (site.name, site.operator, site.activations, site.weight, site.bias) == ("y", "MatMul", ("x",), "w", "c")
     assert (site.weight_shape, site.weight_bytes) == ((24, 16), 24 * 16 * 4)
-    assert "dynamic_int8.channel" in site.rungs
+    assert "dynamic_int8.channel" in site.schemes
 
 
 def test_a_sum_that_is_no_bias_is_not_part_of_a_site() -> None:
@@ -94,12 +94,14 @@ def test_what_is_not_chosen_keeps_its_spelling() -> None:
 def test_weights_have_one_whole_block_at_least() -> None:
     made = model("y = MatMul(x, w)", "float[b,48] x", "float[b,16] y", w=(48, 16))
     (site,) = sites(made).values()
-    assert {"weight_int4.block16_level4", "weight_int4.block32_level4"} <= {*site.rungs}
+    assert {"weight_int4.block16_level4", "weight_int4.block32_level4"} <= {*site.schemes}
     assert "of at least 64 rows" in site.refused["weight_int4.block64_level4"].reason
 
 
 @pytest.mark.parametrize("product", ["y = MatMul(x, w)", "y = Gemm<transB = 1, alpha = 0.5>(x, v, c)"])
-@pytest.mark.parametrize("name", [rung for rung in rung_rules() if rung.startswith(("weight_int4.", "weight_int8."))])
+@pytest.mark.parametrize(
+    "name", [scheme for scheme in quantization_rules() if scheme.startswith(("weight_int4.", "weight_int8."))]
+)
 def test_the_last_block_of_rows_may_be_short(name: str, product: str) -> None:
     """37 more rows than the block, which is no multiple of any."""
     rows = int(name.partition("block")[2].partition("_")[0]) + 37
@@ -141,8 +143,8 @@ def test_a_recurrent_layer_is_one_site_whatever_is_used_of_it(used: str) -> None
     made = model(body, "float[t,b,24] x", outputs, w=(1, 64, 24), r=(1, 64, 16), b=(1, 128))
     (site,) = sites(made).values()
     assert (site.name, site.weight) == (used[0], "w")
-    (rung,) = [rung for rung in site.rungs if ".unit" in rung]
-    low = lowered(made, {site.name: rung})
+    (scheme,) = [scheme for scheme in site.schemes if ".unit" in scheme]
+    low = lowered(made, {site.name: scheme})
     assert operators(low)[0] == "DynamicQuantizeLSTM"
     assert "LSTM" not in operators(low)
     x = np.random.default_rng(1).standard_normal((4, 2, 24)).astype(np.float32)
@@ -175,7 +177,7 @@ def test_of_sites_that_are_alike_one_is_built(monkeypatch: pytest.MonkeyPatch) -
         body = " ".join(f"v{n + 1} = MatMul(v{n}, w{n})" for n in range(layers))
         made = model(f"v0 = Relu(x) {body} y = Relu(v{layers})", outputs="float[b,s,24] y",
                      **{f"w{n}": (24, 24) for n in range(layers)})  # fmt: skip
-        assert len({site.rungs for site in sites(made).values()}) == 1
+        assert len({site.schemes for site in sites(made).values()}) == 1
         assert len(sites(made)) == layers
         counts.append(len(built))
         built.clear()
@@ -222,20 +224,20 @@ def test_blocks_with_a_zero_of_their_own_lose_less_where_weights_lean() -> None:
     leaning = np.abs(np.random.default_rng(2).standard_normal((32, 16))).astype(np.float32)
     made.graph.initializers["w"].const_value = ir.Tensor(leaning)
     x = {"x": np.random.default_rng(3).standard_normal((5, 32)).astype(np.float32)}
-    rungs = ("weight_int4.block16_level1", "weight_int4.block16_level1_zeros")
-    before, even, own = (first_output(one, x) for one in (made, *(lowered(made, {"y": r}) for r in rungs)))
+    schemes = ("weight_int4.block16_level1", "weight_int4.block16_level1_zeros")
+    before, even, own = (first_output(one, x) for one in (made, *(lowered(made, {"y": r}) for r in schemes)))
     assert np.linalg.norm(own - before) < 0.7 * np.linalg.norm(even - before)
 
 
 @pytest.mark.parametrize("bias", ["", "p = MatMul(x, w) y = Add(p, c)", "p = MatMul(x, w) y = Add(p, x2)"])
-@pytest.mark.parametrize("rung", ["weight_int4.block16_level1", "weight_int4.block16_level1_zeros"])
-def test_rounded_weights_are_right_on_average(bias: str, rung: str) -> None:
+@pytest.mark.parametrize("scheme", ["weight_int4.block16_level1", "weight_int4.block16_level1_zeros"])
+def test_rounded_weights_are_right_on_average(bias: str, scheme: str) -> None:
     made = model(bias or "y = MatMul(x, w)", "float[b,32] x, float[16] x2", "float[b,16] y", w=(32, 16), c=(16,))
     lean = np.linspace(-3, 3, 32)
     rng = np.random.default_rng(3)
     data = [{"x": (rng.standard_normal((50, 32)) + lean).astype(np.float32), "x2": np.zeros(16, np.float32)}] * 2
     (site,) = sites(made)
-    plain, low = (lowered(made, {site: rung}, known) for known in (None, calibrate(made, ["x"], data)))
+    plain, low = (lowered(made, {site: scheme}, known) for known in (None, calibrate(made, ["x"], data)))
     before, without, after = (first_output(one, data[0]) for one in (made, plain, low))
     assert np.abs((without - before).mean(axis=0)).max() > 0.1
     if "x2" not in bias:  # a bias that is not constant stays as it is
@@ -256,7 +258,7 @@ def test_outliers_are_moved_into_the_weight(family: str) -> None:
     data = [{"x": np.random.default_rng(seed).standard_normal((2, 3, 24)).astype(np.float32)} for seed in range(1, 3)]
     calibration = calibrate(made, ("n",), data)
     smooth = f"{family.partition('.')[0]}.smooth"
-    plain, low = (lowered(made, dict.fromkeys(("p", "q"), rung), calibration) for rung in (family, smooth))
+    plain, low = (lowered(made, dict.fromkeys(("p", "q"), scheme), calibration) for scheme in (family, smooth))
     assert operators(low) == operators(plain), "the normalisation takes the factors in"
     before, after, better = (first_output(one, ROWS) for one in (made, plain, low))
     assert np.linalg.norm(better - before) < 0.5 * np.linalg.norm(after - before)
@@ -273,13 +275,13 @@ POINTWISE = {
 
 @pytest.mark.parametrize("body", POINTWISE)
 def test_a_convolution_of_single_positions_is_a_product(body: str) -> None:
-    rung = f"dynamic_int8_conv.{POINTWISE[body]}"
+    scheme = f"dynamic_int8_conv.{POINTWISE[body]}"
     ends = ("float[b,24,5,7] x, float[b,16,5,7] r", "float[b,16,5,7] y")
     made = model(body, *ends, w=(16, 24, 1, 1), c=(16,))
     put(made, "zero", np.float32(0))
     put(made, "six", np.float32(6))
-    assert rung in sites(made)["y"].rungs
-    low = lowered(made, {"y": rung})
+    assert scheme in sites(made)["y"].schemes
+    low = lowered(made, {"y": scheme})
     assert "MatMulIntegerToFloat" in operators(low)
     assert not {"Conv", "FusedConv"} & set(operators(low))
     rng = np.random.default_rng(1)
@@ -306,8 +308,8 @@ def test_other_convolutions_are_no_products(how: str) -> None:
     assert not sites(made)
 
 
-def test_a_rung_of_one_name_takes_in_the_other_forms_of_its_operator() -> None:
-    found = named(rung_rules(), ["static_int8_conv.extremes", "dynamic_int8_lstm.unit"])
+def test_a_scheme_of_one_name_takes_in_the_other_forms_of_its_operator() -> None:
+    found = named(quantization_rules(), ["static_int8_conv.extremes", "dynamic_int8_lstm.unit"])
     assert list(found) == [
         "static_int8_conv.extremes",
         "static_int8_conv.extremes_sum",

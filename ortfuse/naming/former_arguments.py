@@ -1,0 +1,32 @@
+"""Keyword arguments that were renamed: the names of the past still work, with a warning."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from ortfuse.naming.former import RenamedWarning
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def former_arguments(**today: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function accept former names of keyword arguments, given as `former="name of today"`."""
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def called(*args: Any, **given: Any) -> R:
+            for former in today.keys() & given.keys():
+                name = today[former]
+                if name in given:
+                    raise TypeError(f"{function.__name__}() got both {name!r} and its former name {former!r}")
+                warnings.warn(f"the argument `{former}` is now called `{name}`", RenamedWarning, stacklevel=2)
+                given[name] = given.pop(former)
+            return function(*args, **given)
+
+        return called
+
+    return decorated
