@@ -173,7 +173,7 @@ RULES = [
     ),
     Rule(
         # As its definition, the runtime executes four operators.
-        name="swish.to_quick_gelu",
+        name="swish.swish_op_to_quick_gelu",
         spells_out=True,
         pattern=op.Swish(x, alpha=attr("alpha")),
         replace=ms.QuickGelu(x, alpha=attr("alpha")),

@@ -97,7 +97,7 @@ _MADE, _WEIGHTS = replacements(_lifted, "ReduceMax", "Mul", "Add", "LessOrEqual"
 
 RULES = [
     Rule(
-        name="attention.sdpa_fully_masked_rows",
+        name="attention.sdpa_with_fully_masked_rows",
         formula="softmax(s q k^T + mask) v, rows hidden as a whole",
         pattern=_WEIGHED @ var("value", "b g u v"),
         replace=tuple(_MADE),

@@ -153,7 +153,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="attention.softmax_over_rows_of_keys",
+        name="attention.transpose_column_softmax",
         formula="softmax(s k q^T) over the rows",
         is_refinement=True,
         pattern=op.Softmax(scalar("scale") * op.MatMul(first, second), axis=attr("axis")),

@@ -191,7 +191,7 @@ RULES = [
         makes=("Cast",),
     ),
     _identity_rule("algebra.max_or_min_of_same", op.Max(x, x) | op.Min(x, x), x, PLAIN),
-    _identity_rule("algebra.and_or_or_of_same", op.And(x, x) | op.Or(x, x), x, TRUTHS),
+    _identity_rule("algebra.idempotent_and_or", op.And(x, x) | op.Or(x, x), x, TRUTHS),
     _identity_rule(
         "algebra.where_of_same_branches",
         op.Where(var("condition"), x, x),

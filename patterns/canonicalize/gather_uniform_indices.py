@@ -76,7 +76,7 @@ def _times(build: Any) -> ir.Value:
 
 RULES = [
     Rule(
-        name="gather.splat_indices_to_row",
+        name="gather.add_of_splat_gather_to_add_row",
         formula="x + Gather(table, indices that are all the same)",
         pattern=op.Add(x, op.Gather(const("table"), var("same", _is_integer, "one number everywhere"), axis=rows)),
         replace=op.Add(x, computed("row", _row)),
@@ -90,7 +90,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="gather.drop_expand_of_indices",
+        name="gather.drop_expand_of_indices_below_add",
         formula="x + Gather(table, expand(indices))",
         pattern=op.Add(
             x,

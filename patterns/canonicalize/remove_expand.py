@@ -246,7 +246,7 @@ RULES = [
     *map(_extreme_of_one_number, ("Min", "Max")),
     *(_without_expand(name) for name in _ALIKE),
     Rule(
-        name="broadcast.and_of_expanded_true",
+        name="broadcast.and_with_expanded_true_to_expand",
         formula="And(Expand(true, shape), x) = Expand(x, shape)",
         pattern=op.And(op.Expand(var("true", is_filled_with(1), "all true"), var("shape")).kept(), x),
         replace=op.Expand(x, var("shape")),
@@ -260,7 +260,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="broadcast.add_of_add_of_expand",
+        name="broadcast.drop_expand_in_nested_add",
         formula="x + (expand(y, shape) + z)",
         pattern=op.Add(x, op.Add(expanded, z)),
         replace=op.Add(x, op.Add(y, z)),

@@ -67,7 +67,7 @@ def _reshaped(match: Match) -> Pattern:
 
 RULES = [
     Rule(
-        name="reshape.reshape_of_stack",
+        name="reshape.reshape_of_stack_to_concat",
         formula="Reshape(stack(a, b, ...))",
         pattern=op.Reshape(
             op.Concat(_lifted("a"), _lifted("b"), opt(_lifted("c")), opt(_lifted("d")), axis=attr("axis")).named(

@@ -337,7 +337,7 @@ def _length_first() -> Op:
 
 RULES = [
     Rule(
-        name="sink_batch_reshape.split_heads_before_transpose",
+        name="sink_batch_reshape.hoist_head_split_above_transpose",
         formula="Transpose(Reshape(x)), parts of the last axis merged into the second one",
         pattern=op.Transpose(
             op.Reshape(long, var("long_target"), allowzero=attr("long_zero")).kept().named("long_merged"),

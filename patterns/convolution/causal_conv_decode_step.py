@@ -116,7 +116,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="causal_conv.decode_step",
+        name="causal_conv.conv_of_concat_to_causal_conv_with_state",
         pattern=op.Conv(op.Concat(past, x, axis=2).named("joined"), weight, opt(bias), attributes=CONV).named("layer"),
         replace=ms.CausalConvWithState(x, weight, opt(bias), past, outputs=2),
         intermediates={"joined": op.Concat(past, x, axis=2)},

@@ -171,7 +171,7 @@ def _activated() -> Iterator[Rule]:
     rows, weight = var("rows", "b k"), fixed("weight", "k n")
     for name, attributes in (("Relu", {}), ("Sigmoid", {}), ("Tanh", {}), ("LeakyRelu", {"alpha": attr("alpha")})):
         yield Rule(
-            name=f"op_count.{name.lower()}_of_matmul_to_gemm",
+            name=f"op_count.matmul_to_gemm_before_{name.lower()}",
             formula=f"{name}(rows @ weight)",
             pattern=getattr(op, name)(op.MatMul(rows, weight), **attributes),
             replace=getattr(op, name)(op.Gemm(rows, weight), **attributes),

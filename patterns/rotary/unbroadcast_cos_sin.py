@@ -241,7 +241,7 @@ RULES = [
     ),
     *_squeezes(),
     Rule(
-        name="rotary.squeeze_of_unsqueeze",
+        name="rotary.drop_batch_axis_of_positions",
         formula="squeeze(unsqueeze(positions, axes), 0)",
         pattern=_squeezed(op.Unsqueeze(positions, axes=attr("added")).kept()),
         replace=op.Unsqueeze(positions, computed("others", _others)),
