@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from ortfuse.cli.streams import discard, secure
+from ortfuse.cli.closed_streams import discard, secure
 from ortfuse.errors.printable import visible, visible_lines
 
 _INTERRUPTED = 130

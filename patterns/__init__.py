@@ -15,7 +15,7 @@ ORDER = (
     "cpu/reduce_to_matmul",
     "convolution",
     "cpu/decompose_activations",
-    "cpu/reduce_op_count",
+    "cpu/merge_small_ops",
     "matmul/decompose_einsum",
     "feed_forward/feed_forward",
     "feed_forward/glu",

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.cli.check import demand_no_regression
 from ortfuse.cli.json_output import as_data
+from ortfuse.cli.regression_check import demand_no_regression
 from ortfuse.runtime.bench import Latencies, Latency
 from ortfuse.sweeping import Row, Sweep
 

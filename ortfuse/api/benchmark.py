@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Unpack
 
 import onnx_ir as ir
 
+from ortfuse.api.effective_options import effective_options, target_spec
 from ortfuse.api.fallback import runnable
 from ortfuse.api.instrumentation import at_common_sizes, inputs_to_measure
-from ortfuse.api.options import effective_options, target_spec
 from ortfuse.errors import OptionError
 from ortfuse.io.interop import AnyModel
 from ortfuse.io.training_mode import training_note

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Unpack
 
 import onnx_ir as ir
 
+from ortfuse.api.effective_options import effective_options, target_spec
 from ortfuse.api.fallback import declare, runnable
 from ortfuse.api.instrumentation import Progress, at_common_sizes, given_inputs, silent
-from ortfuse.api.options import effective_options, target_spec
 from ortfuse.errors import OptionError
 from ortfuse.io.interop import AnyModel, enter
 from ortfuse.ir.declared_sizes import declared_sizes

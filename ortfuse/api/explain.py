@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.api.effective_options import effective_options
 from ortfuse.api.instrumentation import Progress, silent
 from ortfuse.api.optimize import optimize
-from ortfuse.api.options import effective_options
 from ortfuse.errors import PatternError
 from ortfuse.io.interop import AnyModel, enter
 from ortfuse.options import (

@@ -100,7 +100,7 @@ class Attempts:
         while True:
             inspector: Inspector | None = self.asked.sites
             if avoided:
-                from ortfuse.verification.bisection.avoid_load_failures import Avoiding
+                from ortfuse.verification.bisection.edits_that_break_loading import Avoiding
 
                 inspector = Avoiding(avoided, inspector)
             try:
@@ -165,7 +165,7 @@ class Attempts:
         Raises:
             UnloadableError: It does not load the result without any edits either.
         """
-        from ortfuse.verification.bisection.avoid_load_failures import edits_to_avoid
+        from ortfuse.verification.bisection.edits_that_break_loading import edits_to_avoid
         from ortfuse.verification.bisection.runtime_optimizers import breaking
 
         self.progress("looking for what the runtime does not load")

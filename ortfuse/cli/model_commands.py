@@ -11,11 +11,11 @@ import typer
 
 import ortfuse
 from ortfuse.cli.arguments import Check, Config, Debug, Json, Model, Models, Report
-from ortfuse.cli.check import demand_no_regression, demand_same_model, demand_same_names, stored
 from ortfuse.cli.given_options import Given, settings_of, with_options
 from ortfuse.cli.given_options import options as options_of
 from ortfuse.cli.json_output import check_json, write_json
 from ortfuse.cli.parsing import NO, UNUSABLE
+from ortfuse.cli.regression_check import demand_no_regression, demand_same_model, demand_same_names, stored
 from ortfuse.cli.report_option import check_report, profiled, write_report
 from ortfuse.cli.terminal import guarded, out, progress_line
 from ortfuse.options.text import positive_number

@@ -9,11 +9,11 @@ import typer
 
 import ortfuse
 from ortfuse.cli.arguments import Check, Config, Debug, Json, Report, check_folder
-from ortfuse.cli.check import demand_no_regression, stored
 from ortfuse.cli.given_options import Given, with_options
 from ortfuse.cli.given_options import options as options_of
 from ortfuse.cli.json_output import check_json, write_json
 from ortfuse.cli.parsing import NO
+from ortfuse.cli.regression_check import demand_no_regression, stored
 from ortfuse.cli.report_option import check_report, write_report
 from ortfuse.cli.terminal import err, guarded, out, shown
 from ortfuse.options.text import seconds, whole_number

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.text import Text
 
+from ortfuse.cli.closed_streams import discard
 from ortfuse.cli.given_options import in_flags
 from ortfuse.cli.parsing import INTERRUPTED, UNUSABLE
-from ortfuse.cli.streams import discard
 from ortfuse.errors import OptionError, OrtfuseError, OrtfuseWarning, OutputError
 from ortfuse.errors.printable import visible, visible_lines
 

@@ -2,7 +2,7 @@
 
 from ortfuse.inspection.block_assembly import find_blocks
 from ortfuse.inspection.blocks import DETECTORS, PASSES, Detector
-from ortfuse.inspection.inspection import Detour, FoundBlock, Import, Inspection, Port, Region, Weights, inspection
+from ortfuse.inspection.inspect_model import Detour, FoundBlock, Import, Inspection, Port, Region, Weights, inspection
 from ortfuse.inspection.paths import Block
 
 __all__ = [

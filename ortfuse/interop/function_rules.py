@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.interop.functions import AnyFunction, Body, body_of
+from ortfuse.interop.function_forms import AnyFunction, Body, body_of
 from ortfuse.interop.lift_function import lift_pattern, lift_replacement
 from ortfuse.interop.lifting_base import Captures
 from ortfuse.interop.split_outputs import same_parts

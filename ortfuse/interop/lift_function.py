@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.interop.functions import Body, Given
+from ortfuse.interop.function_forms import Body, Given
 from ortfuse.interop.lifting_base import Captures, Lifter, decimal
 from ortfuse.interop.split_outputs import Parts
 from ortfuse.ir import walk

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from ortfuse.errors import RuleError
-from ortfuse.interop.functions import Body, Given
+from ortfuse.interop.function_forms import Body, Given
 from ortfuse.interop.split_outputs import Parts
 from ortfuse.ir import walk
 from ortfuse.rewrite.pattern.language import Op, Pattern

@@ -16,7 +16,7 @@ from ortfuse.api.optimize import optimize
 from ortfuse.api.result import Result
 from ortfuse.errors import InvalidModelError, OptionError, RuleError
 from ortfuse.interop.function_rules import rule_from
-from ortfuse.interop.model_formulas import Formula, corresponding, refuse_unknown, stem
+from ortfuse.interop.patterns_from_models import Formula, corresponding, refuse_unknown, stem
 from ortfuse.io.interop import AnyModel
 from ortfuse.ir.remark import Refusal
 from ortfuse.options import AllOptions, Options, PipelineOptions
@@ -54,7 +54,8 @@ def rule_from_models(
         find: What is looked for; its inputs are any values of their element types and shapes (a number is that size, a name any
             size and the same everywhere), its initializers are exactly those numbers.
         replace: What is to be computed instead.
-        free: The initializers, and attributes as `NODE.ATTRIBUTE`, that may be anything; see `ortfuse.interop.model_formulas`.
+        free: The initializers, and attributes as `NODE.ATTRIBUTE`, that may be anything; see
+        `ortfuse.interop.patterns_from_models`.
         name: The name of the rule, by default `substitute.` and the name of the first file.
         exactness: How far the results of the two may differ.
         source: The source of the formula, by default the names of the two.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortfuse.errors import TargetError
-from ortfuse.io.child_process import start
+from ortfuse.io.python_subprocess import start
 
 PROGRAM = Path(__file__).with_name("registry_program.py")
 """The program that the process executes."""

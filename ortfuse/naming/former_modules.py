@@ -18,7 +18,7 @@ _PACKAGES = {
     "bench": "runtime.bench",
     "bisection": "verification.bisection",
     "calibration": "tuning.rule_costs",
-    "children": "io.child_process",
+    "children": "io.python_subprocess",
     "conclusion": "api.finish",
     "difference": "verification.diff",
     "dims": "ir.dims",

@@ -24,7 +24,7 @@ from ortfuse.quantization.intermediate_qdq import names_between
 from ortfuse.quantization.kl_divergence import least_divergent
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import forced
-from ortfuse.transforms.cleanup.lazy_transpose import MovedTensor
+from ortfuse.transforms.cleanup.fold_constant_movement import MovedTensor
 
 Array = np.ndarray[Any, Any]
 Range = tuple[float, float]

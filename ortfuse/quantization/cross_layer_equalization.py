@@ -24,7 +24,7 @@ from ortfuse.quantization.calibration import observed
 from ortfuse.quantization.scale_links import SMALL, Constant, Link, links
 from ortfuse.targets import installed
 from ortfuse.transforms import Context, DeadCodeElimination
-from ortfuse.transforms.cleanup.lazy_transpose import KeyedTensor, key_of
+from ortfuse.transforms.cleanup.fold_constant_movement import KeyedTensor, key_of
 from ortfuse.transforms.node_builder import take_over
 
 Array = np.ndarray[Any, Any]

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.transforms.cleanup.lazy_transpose import KeyedTensor, key_of
+from ortfuse.transforms.cleanup.fold_constant_movement import KeyedTensor, key_of
 
 Array = np.ndarray[Any, Any]
 

@@ -20,7 +20,7 @@ The test is stricter where the original is accurate, and more lenient where it i
 times the table's tolerance, the evaluation is not trusted and the table decides: the model then has a discontinuity (a
 comparison, an ArgMax, an overflow) where float64 has none, and any result could be excused. A tolerance given by the caller
 takes precedence over everything else. A failure is weighed against the model's own sensitivity
-(`ortfuse.verification.weigh_differences`).
+(`ortfuse.verification.sensitivity_verdict`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ortfuse.errors import CrashError, HangError
-from ortfuse.io.child_process import start
+from ortfuse.io.python_subprocess import start
 from ortfuse.runtime import session_program
 from ortfuse.runtime.plain_data import of_plain_data
 from ortfuse.runtime.session_program import Array, InFile, Settings

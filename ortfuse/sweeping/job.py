@@ -21,8 +21,8 @@ from ortfuse.errors import CrashError, OrtfuseError
 from ortfuse.options import Options
 from ortfuse.runtime.bench import Latency
 from ortfuse.runtime.session_program import end_with
+from ortfuse.sweeping.measurement_lock import allow, measuring, working
 from ortfuse.sweeping.row import Row, Status
-from ortfuse.sweeping.worker_turn import allow, measuring, working
 
 
 def run(model: str, output: str, options: Mapping[str, Any], measured: bool) -> Row:

@@ -21,7 +21,7 @@ import onnxruntime
 from ortfuse.api.models_file import ModelsFile, Settings
 from ortfuse.errors import ModelFileError, OptionError, OutputError
 from ortfuse.io.atomic_write import demand_no_link, real, writable_target
-from ortfuse.io.child_process import start
+from ortfuse.io.python_subprocess import start
 from ortfuse.io.small_files import from_json, read_bytes, regular_file
 from ortfuse.io.version import __version__
 from ortfuse.options import Options

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortfuse.errors import OrtfuseError, OutputError
-from ortfuse.io.database import opened
 from ortfuse.io.json_records import of_type
+from ortfuse.io.sqlite import opened
 from ortfuse.runtime.machine_lock import alone, locks
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.coordinate_ascent import Ascent

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from ortfuse.runtime.reference_runs import Experiment, experiments
     from ortfuse.runtime.session import Session
     from ortfuse.verification.equivalence import verify
+    from ortfuse.verification.sensitivity_verdict import weigh
     from ortfuse.verification.translation_validation import SiteCheck, SiteChecks
     from ortfuse.verification.verdict import Trial, Verdict, judge
-    from ortfuse.verification.weigh_differences import weigh
 
 _HOMES = {
     "ortfuse.runtime.comparison": "Difference",
@@ -27,7 +27,7 @@ _HOMES = {
     "ortfuse.verification.equivalence": "verify",
     "ortfuse.verification.translation_validation": "SiteCheck SiteChecks",
     "ortfuse.verification.verdict": "Trial Verdict judge",
-    "ortfuse.verification.weigh_differences": "weigh",
+    "ortfuse.verification.sensitivity_verdict": "weigh",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

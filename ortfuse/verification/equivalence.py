@@ -16,8 +16,8 @@ from ortfuse.runtime.sensitivity import Sensitivity
 from ortfuse.runtime.time_budget import SECONDS, Budget
 from ortfuse.runtime.unrepresentable_models import Runnable, signature_of
 from ortfuse.verification.runtime_changes import RuntimeChange, refuses, runtime_change
+from ortfuse.verification.sensitivity_verdict import at_the_same_level, weigh
 from ortfuse.verification.verdict import Verdict, judge
-from ortfuse.verification.weigh_differences import at_the_same_level, weigh
 
 
 def verify(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.analysis.uniform_values import holds_size
+from ortfuse.analysis.uniform_sizes import holds_size
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, op, var

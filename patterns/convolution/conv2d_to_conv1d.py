@@ -5,7 +5,7 @@ squeeze(conv(transpose(unsqueeze(x)), W)) = conv(transpose(x), squeeze(W))
 squeeze(conv(y, W)) = conv(squeeze(y), squeeze(W))        where other layers make y of such an image
 
 Along an axis of size 1, a kernel of size 1 without padding reads the one element, whatever the strides. Where two dimensions are
-faster than one, `patterns.convolution.conv1d_to_conv2d` puts the axis in again.
+faster than one, `patterns.convolution.depthwise_conv1d_to_conv2d` puts the axis in again.
 
 Rationale: TensorFlow has no convolution over one axis. A bias, normalisation or activation behind the Squeeze is then next to the
 convolution.

@@ -23,7 +23,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
 
 from .._shared_guards import array_like, ints
-from ._image_sizes import convolved, has_pixels, keeps_digits
+from ._instance_norm_guards import convolved, has_pixels, keeps_digits
 
 x = var("x")
 vectors = {name: const(name, "_") for name in ("weight", "shift")}

@@ -24,7 +24,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, o
 
 from .._rule_test_inputs import COST
 from .._shared_guards import array_like
-from ._image_sizes import convolved, has_pixels, keeps_digits
+from ._instance_norm_guards import convolved, has_pixels, keeps_digits
 from .decompose_group_normalization import merged_groups, scaled_channels
 from .layer_and_rms_normalization import bias, scale
 

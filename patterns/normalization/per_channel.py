@@ -27,7 +27,7 @@ from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, const, op, 
 
 from .._rule_test_inputs import COST, NUMBERS
 from .._shared_guards import array_like
-from ._image_sizes import convolved, has_pixels, keeps_digits
+from ._instance_norm_guards import convolved, has_pixels, keeps_digits
 from .layer_and_rms_normalization import bias, normalised, scale
 
 BATCH_NORM = "arXiv:1502.03167"

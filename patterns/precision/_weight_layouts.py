@@ -13,7 +13,7 @@ from ortfuse.quantization.qparams import SMALLEST_SCALE
 from ortfuse.quantization.rounded_weights import RoundedTensor
 from ortfuse.rewrite.pattern import Match, Pattern, built, computed, const, ms, op, var
 from ortfuse.rewrite.pattern.language import Computed
-from ortfuse.transforms.cleanup.lazy_transpose import MovedTensor
+from ortfuse.transforms.cleanup.fold_constant_movement import MovedTensor
 
 from ._block_quantized_weights import Blocks, blocks_of
 from ._linear_pattern import LONGEST, in_float32, signed_limit

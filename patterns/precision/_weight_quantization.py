@@ -16,7 +16,7 @@ from ortfuse.quantization.qparams import SMALLEST_SCALE
 from ortfuse.quantization.rounded_weights import RoundedTensor, Rounding
 from ortfuse.rewrite.pattern import Match, computed
 from ortfuse.rewrite.pattern.language import Computed
-from ortfuse.transforms.cleanup.lazy_transpose import KeyedTensor, MovedTensor, key_of
+from ortfuse.transforms.cleanup.fold_constant_movement import KeyedTensor, MovedTensor, key_of
 
 Array = np.ndarray[Any, Any]
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
-from ortfuse.transforms.cleanup.lazy_transpose import MovedTensor
+from ortfuse.transforms.cleanup.fold_constant_movement import MovedTensor
 
 from ._weight_quantization import is_weight, tensor_of, turned
 

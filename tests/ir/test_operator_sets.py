@@ -16,7 +16,7 @@ FEW = 5
 
 LEFT = {
     "analysis/ranges/queries.py": 11,
-    "analysis/uniform_values.py": 7,
+    "analysis/uniform_sizes.py": 7,
     "pipeline/model_signs.py": 13,
     "profiling/kernel_limits.py": 8,
     "quantization/intermediate_qdq.py": 9,

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from ortfuse.cli.check import _fewer_sites, _sites
+from ortfuse.cli.regression_check import _fewer_sites, _sites
 from ortfuse.errors import OrtfuseError
 from ortfuse.naming import RenamedWarning, former_names, name_today, names_today, number_by_name
 from ortfuse.naming import former as module

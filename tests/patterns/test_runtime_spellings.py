@@ -12,7 +12,7 @@ from ortfuse.runtime.bench import executed_ops, typical_inputs
 from ortfuse.runtime.integer_matmul import saturates
 from ortfuse.targets import Quirk, default_spec, installed
 from ortfuse.verification import Session, verify
-from ortfuse.verification.weigh_differences import with_unsigned_pairs
+from ortfuse.verification.sensitivity_verdict import with_unsigned_pairs
 
 
 def product(

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from ortfuse.errors import CrashError
-from ortfuse.io import child_process
+from ortfuse.io import python_subprocess
 from ortfuse.io.files import load
 from ortfuse.runtime import session_program, worker
 from ortfuse.runtime.memory_footprint import footprint
@@ -80,8 +80,8 @@ def test_what_measures_memory_imports_nothing_from_the_current_folder(planted: P
 
 def test_places_are_absolute_and_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", ".", "here", "/a", "/b:c", "/d"])
-    assert child_process.places() == ["/a", "/d"]
-    assert child_process.environment()["PYTHONPATH"] == f"/a{os.pathsep}/d"
+    assert python_subprocess.places() == ["/a", "/d"]
+    assert python_subprocess.environment()["PYTHONPATH"] == f"/a{os.pathsep}/d"
 
 
 def test_a_place_that_the_user_names_is_one_for_children_too(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_a_place_that_the_user_names_is_one_for_children_too(planted: Path, monk
     (planted / "own" / "helper.py").write_text("print('found')\n")
     monkeypatch.syspath_prepend(planted / "own")
     (planted / "p.py").write_text("import helper, json\n")
-    with child_process.start([str(planted / "p.py")], stdout=subprocess.PIPE) as process:
+    with python_subprocess.start([str(planted / "p.py")], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read() == b"found\n"
 

@@ -25,8 +25,8 @@ import ortfuse
 from ortfuse.cli.app import main
 from ortfuse.errors import OrtfuseError, OutputError, VerificationError
 from ortfuse.io import size_limits, small_files
-from ortfuse.io.database import opened
 from ortfuse.io.json_records import of_type, record
+from ortfuse.io.sqlite import opened
 from ortfuse.quantization.measurement_store import Store
 from ortfuse.runtime import machine_lock
 from ortfuse.runtime.inputs import files

@@ -25,7 +25,7 @@ from ortfuse.errors import ModelFileError, OutputError
 from ortfuse.report.documents.sweep import summary
 from ortfuse.runtime import machine_lock
 from ortfuse.runtime.bench import Latency
-from ortfuse.sweeping import Row, find_models, worker_turn
+from ortfuse.sweeping import Row, find_models, measurement_lock
 from ortfuse.sweeping.job import _measured, run
 from ortfuse.sweeping.run import Processes, Sweep, in_process
 
@@ -246,7 +246,7 @@ import sys, time
 sys.path[:0] = {sys.path!r}
 from pathlib import Path
 from ortfuse.runtime import machine_lock
-from ortfuse.sweeping import worker_turn as turn
+from ortfuse.sweeping import measurement_lock as turn
 machine_lock.FOLDER = Path({str(tmp_path)!r})
 turn.allow(0.5)
 print("waits", flush=True)
@@ -254,7 +254,7 @@ with turn.working():
     print("works", flush=True)
     time.sleep(60)
 """
-    with worker_turn.measuring():
+    with measurement_lock.measuring():
         process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         assert process.stdout.readline() == "waits\n"
@@ -311,10 +311,10 @@ def test_who_measures_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     events: list[str] = []
 
     def measure() -> None:
-        with worker_turn.measuring():
+        with measurement_lock.measuring():
             events.append("measured")
 
-    with worker_turn.working(), worker_turn.working():
+    with measurement_lock.working(), measurement_lock.working():
         waiting = threading.Thread(target=measure)
         waiting.start()
         time.sleep(0.1)

@@ -20,7 +20,7 @@ from ortfuse.runtime.session import Session
 from ortfuse.transforms import ConstantFolding, DeadCodeElimination, LiftConstants
 from ortfuse.transforms import constant_store as spill_module
 from ortfuse.transforms.cleanup import constant_folding as fold_module
-from ortfuse.transforms.cleanup.lazy_transpose import MovedTensor
+from ortfuse.transforms.cleanup.fold_constant_movement import MovedTensor
 
 
 def test_a_chain_of_constants_becomes_one_constant_with_the_bits_of_the_runtime() -> None:

@@ -10,7 +10,7 @@ import pytest
 from ortfuse.io.data_file import DataFile
 from ortfuse.io.files import load, save
 from ortfuse.io.stored_tensor import in_file
-from ortfuse.transforms.cleanup.lazy_transpose import MovedTensor
+from ortfuse.transforms.cleanup.fold_constant_movement import MovedTensor
 
 
 def _in_a_file(array: np.ndarray, folder: Path, *, dtype: ir.DataType | None = None) -> ir.TensorProtocol:

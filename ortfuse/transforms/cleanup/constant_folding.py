@@ -44,8 +44,8 @@ from ortfuse.ir.tensors import constant_tensor
 from ortfuse.ir.traits import DEQUANTISES, QUANTISES
 from ortfuse.ir.walk import Scope
 from ortfuse.runtime.evaluate_constants import NATIVE, Region, evaluate
+from ortfuse.transforms.cleanup.fold_constant_movement import moved_constant
 from ortfuse.transforms.cleanup.folding_plan import UNCOUNTED_BYTES, Plan
-from ortfuse.transforms.cleanup.lazy_transpose import moved_constant
 from ortfuse.transforms.constant_growth import Grown
 from ortfuse.transforms.context import Context
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.io.stored_tensor import chunks, in_file
 from ortfuse.ir.traits import DEQUANTISES, has
-from ortfuse.transforms.cleanup.lazy_transpose import KeyedTensor
+from ortfuse.transforms.cleanup.fold_constant_movement import KeyedTensor
 
 SMALL = 1024
 """Bytes up to which a tensor is compared as a whole."""

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.traits import PARAMETER_INPUTS
-from ortfuse.transforms.cleanup.lazy_transpose import LAZY_BYTES, MovedTensor, move
+from ortfuse.transforms.cleanup.fold_constant_movement import LAZY_BYTES, MovedTensor, move
 from ortfuse.transforms.layout.permutation import Order, restricted
 
 

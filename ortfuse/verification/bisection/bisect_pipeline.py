@@ -35,8 +35,8 @@ from ortfuse.verification.bisection.ddmin import first_showing, smallest
 from ortfuse.verification.bisection.judge_edit import Culprit, examine, examine_model, nature_of_refusal
 from ortfuse.verification.bisection.runtime_changes import told
 from ortfuse.verification.runtime_changes import runtime_change
+from ortfuse.verification.sensitivity_verdict import at_the_same_level
 from ortfuse.verification.verdict import Trial, Verdict, judge
-from ortfuse.verification.weigh_differences import at_the_same_level
 
 Key = tuple[str, str]
 """A rule or pass and the site that it changes."""

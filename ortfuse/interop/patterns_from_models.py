@@ -24,7 +24,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RuleError, TargetError
-from ortfuse.interop.functions import Body, Given
+from ortfuse.interop.function_forms import Body, Given
 from ortfuse.io.interop import AnyModel, enter
 from ortfuse.targets import installed, raise_opset
 
