@@ -49,9 +49,14 @@ if TYPE_CHECKING:
 
 PAGE = """# Options
 
-The options of the commands and functions. Each has one name in Python (`ortfuse.Options(NAME=...)`, keywords of functions), in
-files of options (`--config FILE`) and in files of models (`--models FILE`), and a flag on the command line. A yes-or-no option
-also has `--no-FLAG`. Options with several values are repeated on the command line; elsewhere they are a list or a table.
+This page lists the options of commands and functions. An option has the same name everywhere but on the command line, where it
+has a flag:
+
+- in Python (`ortfuse.Options(NAME=...)`, keywords of functions);
+- in files of options (`--config FILE`) and in files of models (`--models FILE`).
+
+A yes-or-no option also has `--no-FLAG`. Options with several values are repeated on the command line. Elsewhere they are a list
+or a table.
 """
 
 
