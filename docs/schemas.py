@@ -23,8 +23,6 @@ from ortfuse.pipeline.descriptions import Described
 from ortfuse.profiling import Profile
 from ortfuse.quantization.error_bound import BoundVerdict
 from ortfuse.quantization.half.convert import Conversion
-from ortfuse.quantization.outcome import Outcome
-from ortfuse.quantization.uniform_scheme import Uniform
 from ortfuse.runtime.bench import Latencies
 from ortfuse.serialization.json_schema import Schema, closed, schema
 from ortfuse.sweeping import Sweep
@@ -34,7 +32,6 @@ from ortfuse.tuning.tune import Tuned
 from ortfuse.verification import Verdict
 from ortfuse.verification.bisection.bisect_pipeline import Bisection
 from ortfuse.verification.bisection.runtime_optimizers import RuntimeBisection
-from ortfuse.verification.bisection.slowdown import Slowdown
 from ortfuse.verification.diff import ModelDifference
 from ortfuse.verification.explanation import Explanation
 from ortfuse.verification.rule_tests import RuleTestReport
@@ -42,9 +39,6 @@ from ortfuse.verification.rule_tests import RuleTestReport
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "ortfuse" / "schemas"
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-
-NAMED = (Outcome, Slowdown, Uniform)
-"""Dataclasses that others name in annotations and import for type checkers alone; they must be loaded."""
 
 Part = tuple[dict[str, Any], Any]
 """Names that the command adds, with their types, and the dataclass that it writes; `None` if there is none."""

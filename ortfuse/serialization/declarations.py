@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
+import importlib
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -61,11 +63,25 @@ class Entry:
             found = found()
         return found if self.convert is None else self.convert(found)
 
-    def kind(self, known: Mapping[str, Any]) -> Any:
-        """Return the type of the value; names that only type checkers import are looked up in `known`."""
+    def kind(self) -> Any:
+        """Return the type of the value; modules that only type checkers import are imported for it."""
         if not isinstance(self.annotation, str):
             return self.annotation
-        return eval(self.annotation, {**known, **vars(sys.modules[self.module])})
+        return eval(self.annotation, {**_for_type_checkers(self.module), **vars(sys.modules[self.module])})
+
+
+@functools.cache
+def _for_type_checkers(module: str) -> dict[str, Any]:
+    """Return what a module imports under `if TYPE_CHECKING:`."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    guarded = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    return {
+        alias.asname or alias.name: getattr(importlib.import_module(line.module), alias.name)
+        for block in guarded
+        for line in block.body
+        if isinstance(line, ast.ImportFrom) and line.module
+        for alias in line.names
+    }
 
 
 def entry(

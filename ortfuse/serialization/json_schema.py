@@ -14,7 +14,6 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ortfuse.serialization.data import Record
 from ortfuse.serialization.declarations import entries
 
 Schema = dict[str, Any]
@@ -71,11 +70,11 @@ def closed(properties: Mapping[str, Schema], optional: Sequence[str] = ()) -> Sc
 def _of_dataclass(kind: Any, around: Sequence[Any]) -> Schema:
     if list(around).count(kind) > 1:
         return {"type": "object"}
-    said, known = descriptions(kind), _records()
+    said = descriptions(kind)
     properties: dict[str, Schema] = {}
     optional = []
     for entry in entries(kind):
-        inner = schema(entry.kind(known), (*around, kind))
+        inner = schema(entry.kind(), (*around, kind))
         if entry.inline:
             properties.update(inner["properties"])
             continue
@@ -90,14 +89,3 @@ def descriptions(kind: Any) -> dict[str, str]:
     part = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2]
     found = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", part, re.MULTILINE)
     return {name: " ".join(words.split()) for name, words in found}
-
-
-def _records() -> dict[str, Any]:
-    """Return all records by name, for annotations whose names only type checkers import."""
-    found: dict[str, Any] = {}
-    waiting = list(Record.__subclasses__())
-    while waiting:
-        kind = waiting.pop()
-        found[kind.__name__] = kind
-        waiting += kind.__subclasses__()
-    return found

@@ -7,10 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import ortfuse
 from ortfuse.serialization import Record, derived, entry, to_data
 from ortfuse.serialization.json_schema import schema
+
+if TYPE_CHECKING:
+    from ortfuse.runtime.bench.machine_peaks import Peaks
 
 OWN_METHODS = {
     "options/options.py": "Options: only what is not at its default",
@@ -97,6 +101,18 @@ def test_the_schema_follows_from_the_same_declarations() -> None:
     assert made["properties"]["ok"] == {"type": "boolean", "description": "Whether it is ok."}
     assert made["properties"]["parts"]["items"]["properties"]["left"]["type"] == "integer"
     assert "hidden" not in made["properties"] and "label" not in made["properties"]
+
+
+@dataclass(frozen=True)
+class Guarded(Record):
+    """A record with a field of a class that is imported for type checkers alone."""
+
+    peaks: Peaks | None
+
+
+def test_what_only_type_checkers_import_is_found() -> None:
+    (peaks, nothing) = schema(Guarded)["properties"]["peaks"]["anyOf"]
+    assert "bandwidth" in peaks["properties"] and nothing == {"type": "null"}
 
 
 def test_only_these_modules_put_data_together_by_hand() -> None:
