@@ -117,12 +117,12 @@ def test_every_public_name_can_be_imported() -> None:
 
 WRONG_RULE = """
 from ortfuse.rewrite.pattern import op, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, RuleTest, Rule
 
 x = var("x")
 RULES = [
     Rule(name="wrong.tanh", pattern=op.Tanh(x), replace=op.Sigmoid(x), exactness=Exactness.ROUNDING, source="none",
-         proof=Proof(shapes={"x": "b 3"})),
+         proof=RuleTest(shapes={"x": "b 3"})),
 ]
 """
 

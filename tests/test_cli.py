@@ -35,12 +35,12 @@ BERT = str(GOLDEN / "bert.sdpa.ts.onnx")
 
 WRONG_RULE = """
 from ortfuse.rewrite.pattern import op, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, RuleTest, Rule
 
 x = var("x")
 RULES = [
     Rule(name="wrong.tanh", pattern=op.Tanh(x), replace=op.Sigmoid(x), exactness=Exactness.ROUNDING, source="none",
-         proof=Proof(shapes={"x": "b 3"})),
+         proof=RuleTest(shapes={"x": "b 3"})),
 ]
 """
 

@@ -42,11 +42,11 @@ g (float[b,s,16] q, float[b,s,16] k, float[b,s,16] v, float[b,2,p,8] past_k, flo
 { y, present_k, present_v = Attention<q_num_heads=2, kv_num_heads=2, is_causal=1>(q, k, v, , past_k, past_v) }"""
 RULE = """
 from ortfuse.rewrite.pattern import op, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, RuleTest, Rule
 
 x = var("x")
 RULES = [Rule(name="own.abs", pattern=op.Abs(op.Abs(x)), replace=op.Abs(x), exactness=Exactness.EXACT, source="none",
-              proof=Proof(shapes={"x": "b 3"}))]
+              proof=RuleTest(shapes={"x": "b 3"}))]
 """
 WRONG = RULE.replace("own.abs", "own.erf").replace("op.Abs(op.Abs(x))", "op.Erf(x)").replace("op.Abs(x)", "op.Sign(x)")
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, attr, computed, op, redundant, scalar, var
 
 from .._rule_test_inputs import ADDS_NO_AXES
@@ -99,9 +99,9 @@ def _limiting(operand: Any, label: str) -> Any:
 chain = _limiting(_limiting(x, "inner"), "outer")
 
 
-def _chain_proof(low: float, high: float) -> Proof:
+def _chain_rule_test(low: float, high: float) -> RuleTest:
     numbers = {"inner_low": [low], "outer_low": [low], "inner_high": [high], "outer_high": [high]}
-    return Proof(
+    return RuleTest(
         shapes=SHAPES,
         attributes=numbers,
         scalars=numbers,
@@ -125,7 +125,7 @@ RULES = [
         # A zero may change its sign.
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=SHAPES,
             dtypes=("float32", "float64"),
             typical=TYPICAL,
@@ -139,7 +139,7 @@ RULES = [
         guards=(is_floating, keeps_shape, bounds_are_in_order, is_relu),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=_chain_proof(0.0, math.inf),
+        proof=_chain_rule_test(0.0, math.inf),
     ),
     Rule(
         name="clip.clip_of_clip",
@@ -149,6 +149,6 @@ RULES = [
         guards=(is_floating, keeps_shape, bounds_are_in_order),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=_chain_proof(-0.5, 1.0),
+        proof=_chain_rule_test(-0.5, 1.0),
     ),
 ]

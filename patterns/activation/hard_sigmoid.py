@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, op, scalar, var
 
 from .._shared_guards import nearly
@@ -63,7 +63,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source="arXiv:1905.02244",
         allow_extra_operands=True,
-        proof=Proof(
+        proof=RuleTest(
             shapes=SHAPES,
             attributes={"height": [2.0]},
             scalars={"factor": [0.5], "slope": [1.0, 0.4, -0.3], "offset": [1.0, 0.7]},

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, redundant, scalar, var
 
 from .._rule_test_inputs import ADDS_NO_AXES
@@ -165,7 +165,7 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, source: str, proof: dic
         guards=guards,
         exactness=Exactness.ROUNDING,
         source=source,
-        proof=Proof(**{"shapes": SHAPES, "typical": TYPICAL, **proof}),
+        proof=RuleTest(**{"shapes": SHAPES, "typical": TYPICAL, **proof}),
     )
 
 

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
 from ortfuse.ir.traits import JOINS, MOVES, has
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, op, redundant, scalar, var
 
 from .clip import SHAPES, TYPICAL
@@ -184,7 +184,7 @@ def _quotient(name: str, pattern: Pattern, kind: str, factor: Callable[[Match], 
             exactness=exactness,
             source=SOURCE,
             allow_extra_operands=True,
-            proof=Proof(
+            proof=RuleTest(
                 shapes=SHAPES[:2],
                 scalars={"steepness": [2.0], "negated": [-2.0]} if opposite else {"steepness": [1.0, 2.0]},
                 inputs=inputs,
@@ -202,7 +202,7 @@ RULES = [
         guards=(nothing_looks_close,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(shapes=SHAPES, scalars={"steepness": [-1.0, -2.0, 1.0]}, typical=TYPICAL),
+        proof=RuleTest(shapes=SHAPES, scalars={"steepness": [-1.0, -2.0, 1.0]}, typical=TYPICAL),
     ),
     Rule(
         name="tanh.from_scaled_sigmoid",
@@ -212,7 +212,7 @@ RULES = [
         guards=(is_tanh,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=SHAPES,
             scalars={"steepness": [2.0, 1.0, -2.0], "gain": [-2.0, 2.0], "lost": [2.0], "offset": [1.0, -1.0]},
             typical=TYPICAL,

@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, scalar, var
 
 from .._rule_test_inputs import ADDS_NO_AXES, SHAPES, signed_zeros
@@ -34,9 +34,9 @@ condition = var("condition")
 
 EXACT, ROUNDING = Exactness.EXACT, Exactness.ROUNDING
 
-NUMBERS = Proof(shapes=({"x": "b 3", "y": "b 3"}, {"x": "b 3", "y": "3"}), counterexamples=signed_zeros(x=(2, 3)))
-TRUTHS = Proof(shapes={"x": "b 3", "y": "b 3"}, inputs={"x": "bool", "y": "bool"})
-BRANCHES = Proof(
+NUMBERS = RuleTest(shapes=({"x": "b 3", "y": "b 3"}, {"x": "b 3", "y": "3"}), counterexamples=signed_zeros(x=(2, 3)))
+TRUTHS = RuleTest(shapes={"x": "b 3", "y": "b 3"}, inputs={"x": "bool", "y": "bool"})
+BRANCHES = RuleTest(
     shapes={"condition": "b 3", "x": "b 3", "y": "3", "z": "b 3"},
     inputs={"condition": "bool"},
     counterexamples=signed_zeros(x=(2, 3), y=(3,), z=(2, 3)),
@@ -44,7 +44,7 @@ BRANCHES = Proof(
 
 
 def simplification(
-    name: str, pattern: Pattern, replace: Any, exactness: Exactness, proof: Proof, *guards: Guard, **more: Any
+    name: str, pattern: Pattern, replace: Any, exactness: Exactness, proof: RuleTest, *guards: Guard, **more: Any
 ) -> Rule:
     """A rule of algebra, whose source is the specification of the operators."""
     return Rule(
@@ -82,19 +82,19 @@ def _signs() -> Iterator[Rule]:
     yield simplification("algebra.mul_of_negs", op.Mul(op.Neg(x), op.Neg(y)), op.Mul(x, y), EXACT, NUMBERS)
     yield simplification(
         "algebra.div_of_negs", op.Div(op.Neg(x), op.Neg(y)), op.Div(x, y), EXACT,
-        Proof(shapes=NUMBERS.shapes, counterexamples={"of integers": _SMALLEST}), floating("x"),
+        RuleTest(shapes=NUMBERS.shapes, counterexamples={"of integers": _SMALLEST}), floating("x"),
     )  # fmt: skip
     yield simplification("algebra.neg_of_mul_of_neg", op.Neg(op.Mul(op.Neg(x), y)), op.Mul(x, y), EXACT, NUMBERS)
     quotient = op.Div(op.Neg(x), y) | op.Div(x, op.Neg(y))
     yield simplification("algebra.neg_of_div_of_neg", op.Neg(quotient), op.Div(x, y), EXACT, NUMBERS, floating("x"))
-    plain = Proof(shapes={"x": "b 3"})
+    plain = RuleTest(shapes={"x": "b 3"})
     yield simplification("algebra.sub_from_zero", op.Sub(0.0, x), op.Neg(x), ROUNDING, plain, keeps_shape)
     yield simplification(
         "algebra.mul_by_minus_one", op.Mul(x, -1.0) | op.Div(x, -1.0), op.Neg(x), EXACT, plain, keeps_shape
     )
     added = const("added")
     negated = computed("negated", lambda match: array_like(match, -match.const("added")))
-    proof = Proof(shapes={"x": "b 3", "added": "3"})
+    proof = RuleTest(shapes={"x": "b 3", "added": "3"})
     yield simplification(
         "algebra.neg_of_add_constant", op.Neg(op.Add(x, added)), op.Sub(negated, x), ROUNDING, proof, is_number
     )
@@ -118,8 +118,8 @@ def numbers_are_moderate(match: Match) -> Refusal | None:
 
 
 def _quotients() -> Iterator[Rule]:
-    alike = Proof(shapes={"x": "b 3", "y": "b 3"})
-    numbers = Proof(
+    alike = RuleTest(shapes={"x": "b 3", "y": "b 3"})
+    numbers = RuleTest(
         shapes={"x": "b 3"},
         scalars={"number": [0.5, -1.0, 2.0]},
         uncovered={"number of number / x: multiplied": "that is a single quotient already"},
@@ -137,7 +137,7 @@ def _quotients() -> Iterator[Rule]:
     inverse = op.Reciprocal(x) | op.Div(1.0, x)
     yield simplification(
         "algebra.reciprocal_of_reciprocal", op.Reciprocal(inverse) | op.Div(1.0, inverse), x, ROUNDING,
-        Proof(shapes={"x": "b 3"}), is_number, keeps_shape,
+        RuleTest(shapes={"x": "b 3"}), is_number, keeps_shape,
     )  # fmt: skip
     yield simplification("algebra.div_by_reciprocal", op.Div(x, op.Reciprocal(y)), op.Mul(x, y), ROUNDING, NUMBERS)
     yield simplification(
@@ -166,11 +166,11 @@ def divisor_is_as_large(match: Match) -> Refusal | None:
 
 def _opposites() -> Iterator[Rule]:
     """The smallest integer is its own negative, so that these are of floating-point numbers."""
-    plain, negatives = Proof(shapes={"x": "b 3"}), (op.Neg(x), op.Neg(y))
+    plain, negatives = RuleTest(shapes={"x": "b 3"}), (op.Neg(x), op.Neg(y))
     added = const("added")
     opposite = computed("opposite", lambda match: array_like(match, -match.const("added")))
-    with_constant = Proof(shapes={"x": "b 3", "added": "3"})
-    smallest = Proof(shapes=NUMBERS.shapes, counterexamples={"of integers": _SMALLEST})
+    with_constant = RuleTest(shapes={"x": "b 3", "added": "3"})
+    smallest = RuleTest(shapes=NUMBERS.shapes, counterexamples={"of integers": _SMALLEST})
     for name, build, other in (("max", op.Max, op.Min), ("min", op.Min, op.Max)):
         pattern = op.Neg(build(*negatives))
         yield simplification(f"algebra.neg_of_{name}_of_negs", pattern, other(x, y), ROUNDING, smallest, floating("x"))
@@ -200,7 +200,9 @@ def _opposites() -> Iterator[Rule]:
 
 def _sizes() -> Iterator[Rule]:
     size = op.Abs(x).kept()
-    yield simplification("algebra.square_of_abs", op.Mul(size, size), op.Mul(x, x), EXACT, Proof(shapes={"x": "b 3"}))
+    yield simplification(
+        "algebra.square_of_abs", op.Mul(size, size), op.Mul(x, x), EXACT, RuleTest(shapes={"x": "b 3"})
+    )
     yield simplification(
         "algebra.mul_of_abs", op.Mul(op.Abs(x), op.Abs(y)), op.Abs(op.Mul(x, y)), EXACT, NUMBERS, floating("x")
     )
@@ -240,7 +242,7 @@ def _positive(build: Any) -> ir.Value:
 
 
 def _bounded() -> Iterator[Rule]:
-    proof = Proof(
+    proof = RuleTest(
         shapes={"x": "b 3"},
         inputs={"x": _positive},
         scalars={"low": [0.0, 0.125], "high": [0.75, 1.0]},
@@ -299,14 +301,14 @@ def _chosen() -> Iterator[Rule]:
     bound = scalar("bound")
     below = op.Less(x, bound) | op.LessOrEqual(x, bound) | op.Greater(bound, x) | op.GreaterOrEqual(bound, x)
     above = op.Greater(x, bound) | op.GreaterOrEqual(x, bound) | op.Less(bound, x) | op.LessOrEqual(bound, x)
-    proof = Proof(shapes={"x": "b 3"}, scalars={"bound": [0.25]})
+    proof = RuleTest(shapes={"x": "b 3"}, scalars={"bound": [0.25]})
     for name, outside, build in (("less_to_max", below, op.Max), ("greater_to_min", above, op.Min)):
         pattern = op.Where(outside, bound, x)
         yield simplification(
             f"algebra.where_{name}", pattern, build(x, bound), ROUNDING, proof, is_number, is_a_number, keeps_shape
         )
     yield simplification(
-        "algebra.max_of_x_and_neg_to_abs", op.Max(x, op.Neg(x)), op.Abs(x), ROUNDING, Proof(shapes={"x": "b 3"})
+        "algebra.max_of_x_and_neg_to_abs", op.Max(x, op.Neg(x)), op.Abs(x), ROUNDING, RuleTest(shapes={"x": "b 3"})
     )
 
 

@@ -23,7 +23,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
 from ortfuse.ir.traits import BROADCASTS, COMPARES, ELEMENTWISE, MOVES
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, const, op, redundant, var
 from ortfuse.rewrite.pattern.constants import EPSILON
 
@@ -201,7 +201,7 @@ def _scale_shift_rule(
         guards=(chain.are_moderate, redundant(COST)(chain.stay_small), redundant(BORDERS)(decides_nothing), *guards),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"x": "b 3 4", "a": "3 1", "b": "1", "c": ""},
                 {"x": "b 4", "a": "1", "b": "1 4", "c": "4"},

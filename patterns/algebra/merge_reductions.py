@@ -9,7 +9,7 @@ The axes of both reductions have to be adjacent: over others, the runtime reduce
 from __future__ import annotations
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, redundant, var
 
 from .._rule_test_inputs import COST
@@ -58,7 +58,7 @@ def _of_itself(name: str) -> Rule:
         guards=(rank_is_known, are_neighbours, floating("x")),
         exactness=Exactness.ROUNDING,
         source=f"ONNX operator {name}",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b 3 4"},
             attributes={"inner": [(2,), (1,)], "outer": [(1,)], "keepdims": [0, 1]},
             counterexamples={"all axes, not given": Variation(attributes={"outer": None})},
@@ -82,7 +82,7 @@ def _of_negative(name: str, other: str) -> Rule:
         # Of two zeros, either may be picked.
         exactness=Exactness.ROUNDING,
         source=f"ONNX operators {name} and {other}",
-        proof=Proof(shapes={"x": "2 3 4"}, attributes={"axes": [(1,)], "keepdims": [0, 1]}),
+        proof=RuleTest(shapes={"x": "2 3 4"}, attributes={"axes": [(1,)], "keepdims": [0, 1]}),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, scalar, var
 
 from .algebraic_simplify import TRUTHS, keeps_shape, simplification
@@ -48,7 +48,7 @@ def _truths() -> Iterator[Rule]:
         yield simplification(
             f"algebra.{name.lower()}_of_nots", pattern, op.Not(getattr(op, other)(x, y)), EXACT, TRUTHS
         )
-    integers = Proof(
+    integers = RuleTest(
         shapes={"x": "b 3", "y": "3"},
         inputs={"x": "int64", "y": "int64"},
         opset=20,
@@ -110,7 +110,7 @@ def _compared() -> Iterator[Rule]:
             pattern if name == "Equal" else pattern | build(scalar("number"), cast),
             lambda match: x if _outcomes(match)[1] else op.Not(x),
             EXACT,
-            Proof(
+            RuleTest(
                 shapes={"x": "b 3"},
                 inputs={"x": "bool"},
                 attributes={"to": [ir.DataType.FLOAT.value]},

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, op, redundant, scalar, var
 
 from .._rule_test_inputs import COST
@@ -95,7 +95,7 @@ def _between(low: float, high: float) -> Any:
     return made
 
 
-def _power_rule(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard, **more: Any) -> Rule:
+def _power_rule(name: str, pattern: Pattern, replace: Any, proof: RuleTest, *guards: Guard, **more: Any) -> Rule:
     return Rule(
         name=f"power.{name}",
         pattern=pattern,
@@ -108,9 +108,9 @@ def _power_rule(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards
     )
 
 
-def _bounded(low: float, high: float, outside: float) -> Proof:
+def _bounded(low: float, high: float, outside: float) -> RuleTest:
     """x lies between two bounds; `outside` is a number for which the rule would be wrong."""
-    return Proof(
+    return RuleTest(
         shapes={"x": "b 3"},
         inputs={"x": _between(low, high)},
         counterexamples={
@@ -133,7 +133,7 @@ RULES = [
         "integer_exponent_to_mul",
         op.Pow(x, scalar("exponent")),
         _as_products,
-        Proof(
+        RuleTest(
             shapes={"x": "b 3"},
             scalars={"exponent": [2.0, 7.0, 8.0, -3.0]},
             typical=TYPICAL,
@@ -155,7 +155,7 @@ RULES = [
         "fourth_to_squares",
         op.Mul(cube | op.Pow(x, 3.0), x),
         _multiplied(4),
-        Proof(shapes={"x": "b 3"}, typical=TYPICAL),
+        RuleTest(shapes={"x": "b 3"}, typical=TYPICAL),
     ),
     _power_rule("square_of_sqrt", op.Mul(root, root) | op.Pow(root, 2.0), x, _POSITIVE, is_at_least(0.0)),
     _power_rule("exp_of_log", op.Exp(op.Log(x).kept()), x, _POSITIVE, is_at_least(0.0)),

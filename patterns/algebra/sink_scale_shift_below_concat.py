@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, redundant, var
 
 from .._rule_test_inputs import COST
@@ -113,7 +113,7 @@ RULES = [
         guards=(differ_along_one_axis, agree_elsewhere, are_few),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=(_SHAPES | _NUMBERS, _SHAPES | _NUMBERS | {"a2": "2 1", "b2": "1 2 1", "b1": "1"}),
             attributes={"axis": [1, -2]},
             counterexamples={

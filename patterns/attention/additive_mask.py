@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import (
     Guard,
     Match,
@@ -218,7 +218,7 @@ def _rule(
         guards=(operands_are_computed, *guards, leads_to_softmax),
         exactness=Exactness.ROUNDING,
         source=source,
-        proof=Proof(
+        proof=RuleTest(
             followed_by="Softmax",
             shapes=tuple({name: shape for name, shape in each.items() if shape is not None} for each in declared),
             scalars={

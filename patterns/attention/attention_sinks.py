@@ -8,7 +8,7 @@ It stands first, so that no row hides its first key.
 
 from __future__ import annotations
 
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
 
 from .._rule_test_inputs import FINITE_SCORES
@@ -50,7 +50,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:2309.17453",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"h": 2, "d": 4, "v": 4, "t": 5, "u": "t", "mask": "b 1 s 5"},
             scalars={"score_scale": [1.0, 0.5]},
             opset=17,

@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Pattern, op, var
 
 from .._rule_test_inputs import COST
@@ -56,7 +56,7 @@ RULES = [
         replace=moved(weights @ op.Concat(first, second, axis=-1)),
         exactness=Exactness.ROUNDING,
         source="arXiv:2410.05258",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"h": 2, "g": 2, "v": 4, "w": 3},
             inputs={"weights": softmax_of_scores},
             redundant={"check of weights": COST},

@@ -22,7 +22,7 @@ import onnx_ir as ir
 from ortfuse.analysis.assumptions import FILLS_HIDE
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, opt, redundant, scalar, var
 
 from .._rule_test_inputs import FINITE_SCORES
@@ -174,7 +174,7 @@ def _rule(name: str, formula: str, pattern: Pattern, *, hide: bool = False, **pr
         guards=(*guards[:1], chooses_by_truths, *guards[1:]) if "one" in proof.get("scalars", {}) else tuple(guards),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(
+        proof=RuleTest(
             followed_by="Softmax",
             inputs={"query": _unit("query", -1), "transposed_key": _unit("transposed_key", -2), "keep": "bool",
                     "mask": _small_bias},

@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, computed, op, redundant, scalar, var
 from ortfuse.targets import Quirk
 
@@ -112,7 +112,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"h": 2, "g": 2, "d": 4, "v": 4, "u": "t", "mask": "b 1 s t"},
             scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale")},
             inputs={"mask": _any_mask()},

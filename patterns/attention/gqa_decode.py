@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
 from ortfuse.ir.traits import RESHAPES, has
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, built, op, opt, rearrange, redundant, var
 
 from .._rule_test_inputs import COST, NEVER_EMPTY, masked
@@ -141,7 +141,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:2305.13245",
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"g": 2, "r": 3, "s": 1, "d": 4, "v": 4, "mask": "b 1 1 n"},
                 {"g": 2, "r": 3, "s": 1, "d": 4, "v": 4, "n": 1, "p": 3, "mask": "1 4"},

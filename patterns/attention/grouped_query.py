@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, redundant, scalar, var
 
 from .._rule_test_inputs import NEVER_EMPTY, masked
@@ -98,7 +98,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:2305.13245",
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"g": 2, "r": 3, "d": 4, "v": 4, "u": "t", "mask": "s t"},
                 {"g": 2, "r": 3, "d": 4, "v": 4, "u": "t", "mask": "b 1 1 s t"},

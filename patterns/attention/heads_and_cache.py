@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, op, opt, rearrange, redundant, var
 
 from .._rule_test_inputs import NEVER_EMPTY, masked
@@ -62,7 +62,7 @@ def attention(*inputs: Pattern, **more: Any) -> Op:
 
 
 def _rule(name: str, formula: str, source: str, pattern: Pattern, replace: Pattern, made: Op, others: tuple[str, ...],
-          proof: Proof, guards: Any = ()) -> Rule:  # fmt: skip
+          proof: RuleTest, guards: Any = ()) -> Rule:  # fmt: skip
     """A rule; `others` are the results of the operator, from the second on, that other nodes may use."""
     names = ("present_key", "present_value", "weights")
     return Rule(
@@ -206,7 +206,7 @@ def _before_moving(kind: str, norm: str) -> Rule:
         replace=op.Transpose(_normalised(kind, query_apart), perm=(0, 2, 1, 3)),
         exactness=Exactness.EXACT,
         source=f"ONNX operator {kind}",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"h": 2, "d": 4},
             attributes={"axis": [-1, 3], "epsilon": [1e-5], "stash": [1]},
             opset=23,
@@ -253,7 +253,7 @@ RULES = [
             perm=(2, 0, 1, 3),
         ),
         rearrange("s b (h v) -> s b h v", _swapped(length_first[0])), length_first, ("weights",),
-        Proof(
+        RuleTest(
             shapes={"h": 2, "g": 2, "d": 4, "v": 4, "mask": "b 1 s t"},
             attributes=_LAYOUT,
             inputs={"mask": masked(-math.inf)},
@@ -272,7 +272,7 @@ RULES = [
             perm=(2, 0, 1, 3),
         ),
         rearrange("s b (h v) -> s b h v", _swapped(length_fixed[0])), length_fixed, ("weights",),
-        Proof(
+        RuleTest(
             shapes={
                 "h": 2, "d": 4, "keys": "5 b 8", "values": "5 b 8", "mask": "b 1 s 5", "keys_target": "4", "values_target": "4",
             },
@@ -292,7 +292,7 @@ RULES = [
             op.Concat(past_value, new_value, axis=2).named("present_value"), mask,
         ).naming(weights=3),
         cached[0], cached, ("present_key", "present_value", "weights"),
-        Proof(
+        RuleTest(
             shapes=({"h": 6, "g": 2, "d": 4}, {"h": 6, "g": 2, "d": 4, "p": 3, "n": 5, "mask": "b 1 s 8"}),
             attributes=_LAYOUT,
             never_empty=NEVER_EMPTY,
@@ -309,7 +309,7 @@ RULES = [
             rearrange("b g t v -> b (g r) t v", shared_value), mask, is_causal=attr("is_causal"),
         ).naming(weights=3),
         grouped[0], grouped, ("weights",),
-        Proof(
+        RuleTest(
             shapes={"g": 2, "r": 3, "d": 4, "v": 4, "query": "b 6 s 4", "mask": "b 1 s t"},
             inputs={"mask": masked(-math.inf)},
             attributes=_LAYOUT,
@@ -328,7 +328,7 @@ RULES = [
             rearrange("b t g v -> b (g r) t v", var("shared_value", "b t g v")), mask, is_causal=attr("is_causal"),
         ).naming(weights=3),
         grouped_apart[0], grouped_apart, ("weights",),
-        Proof(
+        RuleTest(
             shapes={"g": 2, "r": 3, "d": 4, "v": 4, "query": "b 6 s 4", "mask": "b 1 s t"},
             inputs={"mask": masked(-math.inf)},
             attributes=_LAYOUT,
@@ -345,7 +345,7 @@ RULES = [
             perm=(0, 2, 1, 3),
         ),
         rearrange("b s (h v) -> b s h v", merged[0]), merged, ("present_key", "present_value", "weights"),
-        Proof(
+        RuleTest(
             shapes=(
                 {"h": 2, "g": 2, "d": 4, "v": 4, "mask": "b 1 s t"},
                 {"h": 2, "g": 2, "d": 4, "v": 4, "t": 5, "p": 3, "mask": "b 1 s 8"},
@@ -367,7 +367,7 @@ RULES = [
             perm=(0, 2, 1, 3),
         ),
         rearrange("b s (h v) -> b s h v", apart[0]), apart, ("present_key", "present_value", "weights"),
-        Proof(
+        RuleTest(
             shapes=_APART,
             attributes={**_LAYOUT, "mode": [0]},
             inputs={"mask": masked(-math.inf)},
@@ -387,7 +387,7 @@ RULES = [
             perm=(0, 2, 1, 3),
         ),
         rearrange("b s (h v) -> b s h v", rotated[0]), rotated, ("present_key", "present_value", "weights"),
-        Proof(
+        RuleTest(
             shapes=tuple(shapes | angles for shapes, angles in zip(_APART, _ANGLES, strict=True)),
             attributes={
                 **_LAYOUT, "mode": [0], "query_interleaved": [0, 1], "key_interleaved": [0], "query_rotary": [0],
@@ -411,7 +411,7 @@ RULES = [
         replace=op.Transpose(op.Concat(first_heads, second_heads, axis=1), perm=(0, 2, 1, 3)),
         exactness=Exactness.EXACT,
         source="ONNX operators Concat and Transpose",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"h": 2, "d": 4},
             attributes={"axis": [2, -2]},
             opset=17,

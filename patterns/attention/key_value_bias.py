@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, const, ms, op, opt, redundant, var
 
 from .._rule_test_inputs import COST, NEVER_EMPTY, masked
@@ -104,7 +104,7 @@ def _keys(name: str, attention: Attention, **more: Any) -> Rule:
         guards=(bias_is_moderate,),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=_proof({"bias": "8"}, **more),
+        proof=_rule_test({"bias": "8"}, **more),
     )
 
 
@@ -118,12 +118,12 @@ def _values(name: str, attention: Attention, guards: tuple[Any, ...], **more: An
         guards=(*guards, weight_is_read, product_is_held),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=_proof({"bias": "8", "weight": "8 5"}, **more),
+        proof=_rule_test({"bias": "8", "weight": "8 5"}, **more),
     )
 
 
-def _proof(shapes: dict[str, str], **more: Any) -> Proof:
-    return Proof(
+def _rule_test(shapes: dict[str, str], **more: Any) -> RuleTest:
+    return RuleTest(
         shapes={"query": "b s 8", "key": "b t 8", "value": "b t 8", "mask": "b 1 s t", **shapes},
         attributes={"heads": [2], "scale": [0.5], "is_causal": [0]},
         opset=23,

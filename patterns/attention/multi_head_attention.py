@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, computed, ms, op, opt, rearrange, redundant, scalar, var
 
 from .._rule_test_inputs import FINITE_SCORES, masked
@@ -92,7 +92,7 @@ def _row_for_each(length: Pattern) -> Pattern:
     return made
 
 
-PROOF = Proof(
+PROOF = RuleTest(
     shapes={"h": 2, "d": 4, "v": 4},
     scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale")},
     inputs={"mask": masked(LOWEST)},

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, scalar, var
 from ortfuse.targets import Quirk
 
@@ -107,7 +107,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"h": 2, "g": 2, "d": 4, "v": 4, "u": "t", "mask": "b 1 s t", "one": ""},
             scalars={
                 **{name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale")},

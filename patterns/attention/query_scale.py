@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, opt, redundant, scalar, var
 
 from .._rule_test_inputs import COST, FINITE_SCORES, NEVER_EMPTY
@@ -65,7 +65,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"query": "b 2 s 4", "key": "b 2 t 4", "value": "b 2 t 4", "mask": "b 1 s t"},
                 {

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
 from ortfuse.targets import Quirk
 
@@ -209,7 +209,7 @@ def _rule(name: str, spelled: str, *, nan_guard: bool) -> Rule:
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"h": 2, "g": 2, "d": 4, "v": 4, "u": "t"},
             scalars={
                 **{name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")},

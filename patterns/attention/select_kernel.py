@@ -8,7 +8,7 @@ whole matrix of scores, which is faster once that exceeds the processor's caches
 
 from __future__ import annotations
 
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import attr, ms, op, var
 
 from .._rule_test_inputs import KERNEL, NEVER_EMPTY
@@ -34,7 +34,7 @@ RULES = [
         replace=ms.MultiHeadAttention(query, key, value, num_heads=heads, scale=scale),
         exactness=Exactness.ROUNDING,
         source="arXiv:2205.14135",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"query": "b s 24", "key": "b t 24", "value": "b t 24"},
             attributes={"heads": [12], "scale": [0.125, 0.5]},
             opset=23,

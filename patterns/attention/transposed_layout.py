@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, op, redundant, scalar, var
 
 from .._rule_test_inputs import COST, FINITE_SCORES, NEVER_EMPTY
@@ -113,7 +113,7 @@ def _values_first(note: str, queries: str, keys: str, turned: tuple[int, ...]) -
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:2410.17725",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"h": 2, "g": 2, "d": 4, "v": 4, "u": "t"} if "h" in queries else {"d": 4, "v": 4, "u": "t"},
             attributes={"perm": [turned]},
             scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale")},
@@ -144,7 +144,7 @@ RULES = [
         guards=(result_is_turned,),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"weights": "b 2 s t", "values": "b 2 4 t"}, {"weights": "b s t", "values": "b 4 t"}),
             attributes=({"perm": [(0, 1, 3, 2)]}, {"perm": [(0, 2, 1)]}),
             inputs={"weights": softmax_of_scores, "values": _turned_input},
@@ -161,7 +161,7 @@ RULES = [
         guards=(factors_have_all_axes, is_over_rows),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"first": "b 2 s 4", "second": "b 2 4 t"}, {"first": "b s 4", "second": "b 4 t"}),
             attributes=({"axis": [-2, 2]}, {"axis": [-2, 1]}),
             scalars={"scale": [1.0, 0.5]},
@@ -184,7 +184,7 @@ RULES = [
         guards=(operands_are_computed, leads_to_softmax),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"query": "b 2 s 4", "transposed_key": "b 2 4 t"},
             attributes={"perm": [(0, 1, 3, 2)]},
             followed_by="Softmax",

@@ -9,7 +9,7 @@ merged instead, and the heads stay an axis of their own.
 
 from __future__ import annotations
 
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
 
 from .._shared_guards import ints
@@ -72,7 +72,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(
+        proof=RuleTest(
             shapes={
                 "c": 3, "h": 2, "d": 4, "v": 4, "u": "t", "x": 2, "y": "s", "z": "t", "shared_mask": "2 s t",
             },

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, op, redundant, var
 
 from .._rule_test_inputs import SHAPES, signed_zeros
@@ -111,7 +111,7 @@ def _identity_rule(
     name: str,
     pattern: Pattern,
     replace: Any,
-    proof: Proof,
+    proof: RuleTest,
     *guards: Guard,
     exactness: Exactness = Exactness.EXACT,
     **more: Any,
@@ -136,18 +136,18 @@ def _whole_again(name: str) -> Pattern:
     return getattr(op, name)(once)  # type: ignore[no-any-return]
 
 
-PLAIN = Proof(shapes={"x": "b 3"})
-TRUTHS = Proof(shapes={"x": "b 3"}, inputs={"x": "bool"})
+PLAIN = RuleTest(shapes={"x": "b 3"})
+TRUTHS = RuleTest(shapes={"x": "b 3"}, inputs={"x": "bool"})
 _CASTS = [("float16", "FLOAT", "FLOAT16"), ("float16", "FLOAT", "DOUBLE"), ("float32", "DOUBLE", "FLOAT"),
           ("int32", "INT64", "FLOAT"), ("int64", "INT64", "INT32"), ("bool", "FLOAT", "INT64"),
           ("uint8", "FLOAT16", "INT32"), ("int32", "DOUBLE", "INT32")]  # fmt: skip
 
 
-def _cast_proof() -> Proof:
+def _cast_rule_test() -> RuleTest:
     def numbered(name: str) -> int:
         return ir.DataType[name].value
 
-    return Proof(
+    return RuleTest(
         shapes={"x": "b 3"},
         inputs={"x": "float16"},
         attributes={"between": [numbered("FLOAT"), numbered("DOUBLE")], "to": [numbered("FLOAT16"), numbered("FLOAT")]},
@@ -186,7 +186,7 @@ RULES = [
         "cast.cast_of_cast",
         op.Cast(op.Cast(x, to=attr("between")).kept(), to=attr("to")),
         _single_cast,
-        _cast_proof(),
+        _cast_rule_test(),
         loses_nothing,
         makes=("Cast",),
     ),
@@ -196,7 +196,7 @@ RULES = [
         "algebra.where_of_same_branches",
         op.Where(var("condition"), x, x),
         x,
-        Proof(
+        RuleTest(
             shapes={"x": "b 3", "condition": "b 3"},
             inputs={"condition": "bool"},
             counterexamples=signed_zeros(x=(2, 3)),
@@ -209,7 +209,7 @@ RULES = [
         "algebra.sub_of_same",
         op.Sub(x, x),
         op.Expand(computed("zero", lambda match: array_like(match, 0)), op.Shape(x)),
-        Proof(
+        RuleTest(
             shapes={"x": "b 3"},
             inputs={"x": "int64"},
             counterexamples={

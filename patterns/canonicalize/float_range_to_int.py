@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, computed, op, var
 
 from .._shared_guards import ints
@@ -100,7 +100,7 @@ def _compared(name: str) -> Rule:
         guards=(are_compared_with_each_other,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"length": "", "start": "", "step": ""},
             inputs={"length": _number_of_rows},
             constants={"start": 0.0, "step": 1.0},
@@ -130,7 +130,7 @@ RULES = [
         guards=(chooses_integers,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"condition": "b 3", "first": "b 3", "second": "1"},
             dtypes=("int32",),
             inputs={"condition": "bool"},

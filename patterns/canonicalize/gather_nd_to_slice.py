@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike, is_nonnegative, is_positive, product
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, var
 
 from .._shared_guards import ints, is_filled_with
@@ -292,7 +292,7 @@ def _along_first_axis(name: str, formula: str, places: Pattern, numbers: Pattern
         guards=guards,
         exactness=Exactness.EXACT,
         source="ONNX operators Gather and GatherND",
-        proof=Proof(**proof),
+        proof=RuleTest(**proof),
     )
 
 
@@ -343,7 +343,7 @@ RULES = [
         guards=(counts_all, steps_by_width, is_in_order),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b n", "line": "1", "shape": "4"},
             constants={"line": [-1], "shape": [0, 1, 1, -1]},
             attributes=_AXES,
@@ -360,7 +360,7 @@ RULES = [
         guards=(counts_all, parts_are_an_index, is_in_order),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b n"},
             attributes=_AXES_OF_INDICES,
             inputs={**COUNTED, **_repeated(_size(0), _size(1))},
@@ -376,7 +376,7 @@ RULES = [
         guards=(counts_all_rows, steps_by_width, is_rows_by_columns),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b 9", "line": "1", "shape": "4"},
             constants={"line": [-1], "shape": [0, 1, 1, -1]},
             attributes=_AXES,
@@ -394,7 +394,7 @@ RULES = [
         guards=(counts_all_rows, parts_are_an_index, is_rows_by_columns),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b 9"},
             attributes=_AXES_OF_INDICES,
             inputs={**COUNTED, **_repeated(_size(0), _some)},
@@ -412,7 +412,7 @@ RULES = [
         guards=(counts_some_rows, parts_are_an_index, is_rows_by_columns),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "9 9"},
             attributes=_AXES_OF_INDICES,
             inputs={**COUNTED, **_repeated(_some_rows, _some)},

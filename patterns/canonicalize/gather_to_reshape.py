@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.dims import product, reshape_target
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, computed, op, var
 
 from .._shared_guards import ints
@@ -72,7 +72,7 @@ RULES = [
         guards=(are_counted, has_a_target),
         exactness=Exactness.EXACT,
         source="ONNX operator Gather; torch.as_strided",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "8"},
             inputs={"places": _places(4)},
             opset=17,

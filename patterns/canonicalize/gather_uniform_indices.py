@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, attr, computed, const, op, var
 
 from .._rule_test_inputs import computed_shape
@@ -83,7 +83,7 @@ RULES = [
         guards=(same_shape("x", "root"), names_one_row),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b s 4", "table": "3 4", "same": "b s"},
             attributes={"axis": [0]},
             inputs={"same": _filled},
@@ -104,7 +104,7 @@ RULES = [
         guards=(same_shape("x", "root"), is_repeated),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b 3 4", "table": "6 4", "indices": "1 3", "shape": "2", "times": "2"},
             attributes={"axis": [0]},
             constants={"indices": np.array([[0, 2, 5]])},

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.dims import is_nonzero
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, var
 
 from .._rule_test_inputs import computed_shape
@@ -166,7 +166,7 @@ RULES = [
         guards=(needs_its_target, copies_sizes_of_x),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b s 1 6", "inner_shape": "4", "shape": "3"},
             constants={"inner_shape": [0, 0, 3, 2]},
             attributes={"allowzero": [0], "inner_allowzero": [0], "inner_axis": [2], "inner_axes": [(2,)]},
@@ -187,7 +187,7 @@ RULES = [
         guards=(has_axes_of_size_one, needs_its_target, copies_sizes_before_ones, is_only_reshaped),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b s 1 4 3", "shape": "3"},
             attributes={"perm": [(0, 1, 4, 2, 3), (0, 1, 3, 4, 2)], "allowzero": [0]},
             inputs={"shape": _sizes},

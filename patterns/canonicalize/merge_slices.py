@@ -10,7 +10,7 @@ from typing import Any
 
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Proof, Variation
+from ortfuse.rewrite import RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, op, var
 
 from .._shared_guards import ints
@@ -145,7 +145,7 @@ RULES = [
         "slice(slice(x))",
         _sliced(_sliced(x, "inner").kept().named("between"), "outer"),
         op.Slice(x, *(_cut_numbers(number) for number in range(4))),
-        Proof(
+        RuleTest(
             shapes=({"x": "7 b"}, {"x": "b 6"}),
             attributes=(
                 {
@@ -178,7 +178,7 @@ RULES = [
         "slice(x), some axes in full",
         _sliced(x, "all"),
         op.Slice(x, *(_cut_numbers(number, _cutting) for number in range(4))),
-        Proof(
+        RuleTest(
             shapes=({"x": "5 8"}, {"x": "b 6"}),
             attributes=(
                 {

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, computed, op, opt, redundant, rest, var
 
 from .._rule_test_inputs import ADDS_NO_AXES
@@ -43,7 +43,7 @@ def _is_not_kept_apart(value: ir.Value, facts: Any) -> bool:
     return producer is None or producer.op_type not in kinds
 
 
-def _identity(name: str, pattern: Pattern, proof: Proof, *guards: Guard) -> Rule:
+def _identity(name: str, pattern: Pattern, proof: RuleTest, *guards: Guard) -> Rule:
     return Rule(
         name=f"noop.{name}",
         pattern=pattern,
@@ -99,7 +99,7 @@ def _zeros_of_float32(build: Any) -> ir.Value:
 
 
 EMPTY = np.zeros(0, np.int64)
-PLAIN = Proof(shapes=({"x": "b 3 4"}, {"x": ""}))
+PLAIN = RuleTest(shapes=({"x": "b 3 4"}, {"x": ""}))
 
 
 def _not_empty(match: Match) -> list[ir.Value]:
@@ -162,7 +162,7 @@ RULES = [
     _identity(
         "resize",
         op.Resize(x, opt(var("roi")), opt(var("scales")), opt(var("sizes")), attributes=all_attributes("how")),
-        Proof(
+        RuleTest(
             shapes=(
                 {"x": "n 3 4 5", "roi": "0", "scales": "4"},
                 {"x": "2 3 4 5", "roi": "0", "scales": "4", "sizes": "4"},
@@ -184,13 +184,13 @@ RULES = [
     _identity(
         "cast",
         op.Cast(x, to=attr("to"), saturate=attr("saturate"), round_mode=attr("round_mode")),
-        Proof(shapes=PLAIN.shapes, attributes={"to": [1], "saturate": [1], "round_mode": ["up"]}, opset=24),
+        RuleTest(shapes=PLAIN.shapes, attributes={"to": [1], "saturate": [1], "round_mode": ["up"]}, opset=24),
         keeps_dtype,
     ),
     _identity(
         "cast_like",
         op.CastLike(x, y, saturate=attr("saturate"), round_mode=attr("round_mode")),
-        Proof(
+        RuleTest(
             shapes={"x": "b 3", "y": "2"},
             attributes={"saturate": [1], "round_mode": [None]},
             opset=19,
@@ -206,29 +206,29 @@ RULES = [
             training_mode=attr("training", lambda v, facts: v is None or v is False or v == 0),
             seed=attr("seed"),
         ),
-        Proof(shapes=PLAIN.shapes, attributes={"ratio": [0.5], "training": [False], "seed": [0]}),
+        RuleTest(shapes=PLAIN.shapes, attributes={"ratio": [0.5], "training": [False], "seed": [0]}),
     ),
     _identity(
         "reshape",
         op.Reshape(x, var("shape"), allowzero=attr("allowzero")),
-        Proof(shapes={"x": "2 3 4", "shape": "3"}, attributes={"allowzero": [0]}, constants={"shape": [2, -1, 4]}),
+        RuleTest(shapes={"x": "2 3 4", "shape": "3"}, attributes={"allowzero": [0]}, constants={"shape": [2, -1, 4]}),
         keeps_shape,
     ),
     _identity(
         "expand",
         op.Expand(x, var("shape")),
-        Proof(shapes={"x": "2 3 4", "shape": "3"}, constants={"shape": [1, 3, 1]}),
+        RuleTest(shapes={"x": "2 3 4", "shape": "3"}, constants={"shape": [1, 3, 1]}),
         keeps_shape,
     ),
     _identity(
         "tile",
         op.Tile(x, repeats=attr("repeats", _all_are(1), "all 1")),
-        Proof(shapes={"x": "b 3"}, attributes={"repeats": [(1, 1)]}),
+        RuleTest(shapes={"x": "b 3"}, attributes={"repeats": [(1, 1)]}),
     ),
     _identity(
         "slice",
         op.Slice(x, var("starts"), var("ends"), opt(var("axes")), steps=attr("steps", _all_are(1), "all 1")),
-        Proof(
+        RuleTest(
             shapes={"x": "3 4", "starts": "1", "ends": "1", "axes": "1"},
             constants={"starts": [0], "ends": [9], "axes": [1]},
             attributes={"steps": [(1,)]},
@@ -241,7 +241,7 @@ RULES = [
     _identity(
         "pad",
         op.Pad(x, opt(var("value")), opt(var("axes")), pads=attr("pads", _all_are(0), "all 0"), mode=attr("mode")),
-        Proof(
+        RuleTest(
             shapes=({"x": "3 4", "value": ""}, {"x": "3 4", "value": "", "axes": "2"}),
             attributes={"pads": [(0, 0, 0, 0)], "mode": ["constant", "edge"]},
             constants={"axes": [1, 0]},
@@ -250,12 +250,12 @@ RULES = [
     _identity(
         "transpose",
         op.Transpose(x, perm=attr("perm", _is_identity_permutation, "the identity")),
-        Proof(shapes={"x": "b 3 4"}, attributes={"perm": [(0, 1, 2)]}),
+        RuleTest(shapes={"x": "b 3 4"}, attributes={"perm": [(0, 1, 2)]}),
     ),
     _identity(
         "squeeze",
         op.Squeeze(x, opt(var("axes"))),
-        Proof(
+        RuleTest(
             shapes={"x": "2 3"},
             uncovered={"axes: present": "axes take something away, and what an empty list means is not agreed on"},
             counterexamples={
@@ -265,7 +265,10 @@ RULES = [
         keeps_shape,
     ),
     _identity(
-        "flatten", op.Flatten(x, axis=attr("axis")), Proof(shapes={"x": "2 3"}, attributes={"axis": [1]}), keeps_shape
+        "flatten",
+        op.Flatten(x, axis=attr("axis")),
+        RuleTest(shapes={"x": "2 3"}, attributes={"axis": [1]}),
+        keeps_shape,
     ),
     Rule(
         name="noop.concat_empty_operand",
@@ -276,18 +279,18 @@ RULES = [
         guards=(something_is_empty,),
         exactness=Exactness.EXACT,
         source="ONNX operator Concat",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"whole": "b 3"},
             inputs={"parts": _with_nothing},
             attributes={"axis": [1, -1]},
             followed_by="Identity",
         ),
     ),
-    _identity("concat", op.Concat(x, axis=attr("axis")), Proof(shapes={"x": "b 3"}, attributes={"axis": [0]})),
+    _identity("concat", op.Concat(x, axis=attr("axis")), RuleTest(shapes={"x": "b 3"}, attributes={"axis": [0]})),
     _identity(
         "split",
         op.Split(x, axis=attr("axis"), split=attr("split"), num_outputs=attr("num_outputs"), outputs=1),
-        Proof(
+        RuleTest(
             shapes={"x": "4 3"},
             attributes={"axis": [0], "split": [None], "num_outputs": [1]},
         ),
@@ -296,7 +299,7 @@ RULES = [
     _identity(
         "sum_of_single_input",
         op.Sum(var("x", _is_not_kept_apart, "not made by Pad or, in float64, a product")),
-        Proof(shapes=PLAIN.shapes, redundant={"demand that *": "the runtime alone minds what is merged"}),
+        RuleTest(shapes=PLAIN.shapes, redundant={"demand that *": "the runtime alone minds what is merged"}),
     ),
     *(_identity(f"{name.lower()}_of_single_input", getattr(op, name)(x), PLAIN) for name in ("Max", "Min", "Mean")),
     Rule(
@@ -314,7 +317,7 @@ RULES = [
         # 0 + -0 is +0
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b 2 3 4"},
             attributes={
                 "kernel": [(1, 1)],
@@ -339,7 +342,7 @@ RULES = [
         # -0 + 0 is +0
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(shapes={"x": "b 3", "zero": "3"}, constants={"zero": [0.0, 0.0, 0.0]}),
+        proof=RuleTest(shapes={"x": "b 3", "zero": "3"}, constants={"zero": [0.0, 0.0, 0.0]}),
     ),
     Rule(
         # As exporters write positions of one token, from the length of the past on
@@ -349,7 +352,7 @@ RULES = [
         guards=(adds_axes_in_front, is_of_integers),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"x": "", "zero": "1"}, {"x": "b", "zero": "1 1"}, {"x": "b 3", "zero": "1 1 3"}),
             inputs={"x": "int64", "zero": _zeros},
             opset=17,
@@ -362,13 +365,13 @@ RULES = [
     _identity(
         "mul_one",
         op.Mul(x, 1.0) | op.Div(x, 1.0),
-        Proof(shapes={"x": "b 3"}),
+        RuleTest(shapes={"x": "b 3"}),
         redundant(ADDS_NO_AXES)(keeps_shape),
     ),
     _identity(
         "pow_one",
         op.Pow(x, 1.0),
-        Proof(
+        RuleTest(
             shapes={"x": "b 3"},
         ),
         redundant(ADDS_NO_AXES)(keeps_shape),

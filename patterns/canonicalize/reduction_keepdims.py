@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, opt, scalar, var
 
 from .._shared_guards import array_like, floating, ints
@@ -50,7 +50,7 @@ def _keepdims(name: str) -> Rule:
         guards=(restores_the_axes,),
         exactness=Exactness.EXACT,
         source=f"ONNX operator {name}",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "2 3 4", "shape": "3"},
             constants={"shape": np.array([2, 1, 4])},
             attributes={"axes": [(1,)], "allowzero": [0]},
@@ -86,7 +86,7 @@ def _scaled(name: str) -> Rule:
         guards=(floating("x"), restores_the_axes),
         exactness=Exactness.EXACT,
         source=f"ONNX operator {name}",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "2 3 4", "shape": "3"},
             constants={"shape": np.array([2, 1, 4])},
             attributes={"axes": [(1,)], "allowzero": [0]},
@@ -117,7 +117,7 @@ def _dropped(name: str) -> Rule:
         guards=(reduces_all, drops_all),
         exactness=Exactness.EXACT,
         source=f"ONNX operator {name}",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "2 3", "squeezed": "2"},
             constants={"squeezed": np.array([0, 1])},
             attributes={"axes": [None, (0, 1)]},
@@ -139,7 +139,7 @@ def _without(name: str, between: str = "") -> Rule:
         ),
         exactness=Exactness.EXACT,
         source=f"ONNX operators {name} and Squeeze",
-        proof=Proof(shapes={"x": "2 3 4"}, attributes={"axes": [(1,), (1, 2)]}),
+        proof=RuleTest(shapes={"x": "2 3 4"}, attributes={"axes": [(1,), (1, 2)]}),
     )
 
 
@@ -179,7 +179,7 @@ def _of_added(name: str, keepdims: int) -> Rule:
         # The runtime adds along one axis in another order than along two.
         exactness=Exactness.EXACT if name in ("ReduceMax", "ReduceMin") else Exactness.ROUNDING,
         source=f"ONNX operators {name} and Unsqueeze",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "2 3 4"},
             attributes={"added": [(3,), (-1,), (1,)], "axes": [(1, 3), (1, 2, 3)]},
             counterexamples={"nothing but the added axis": Variation(attributes={"added": (1,), "axes": (1,)})},
@@ -219,7 +219,7 @@ def _mean(name: str, made: Callable[[Pattern], Pattern], numbers: dict[str, list
         guards=(floating("x"), is_divided_by_their_number),
         exactness=Exactness.ROUNDING,
         source="ONNX operator ReduceMean",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b 3 4"},
             attributes={"axes": [(1, 2), (-2, -1)], "keepdims": [0, 1]},
             scalars=numbers,

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import product as volume
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, fixed, op, var
 from ortfuse.rewrite.pattern.parameters import attribute_value
 
@@ -51,7 +51,7 @@ def _without_expand(name: str) -> Rule:
         guards=(same_shape("x", "root"),),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(shapes=_EXPANDED, inputs={"shape": _expanded_shape, **of_truths}),
+        proof=RuleTest(shapes=_EXPANDED, inputs={"shape": _expanded_shape, **of_truths}),
     )
 
 
@@ -99,7 +99,7 @@ def _of_one_number(name: str, *, first: bool) -> Rule:
         guards=(condition_or_branch_has_shape,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"condition": "b 3 4", "x": "1", "filled": "3 4"},
                 {"condition": "3 1", "x": "b 3 4", "filled": "4"},
@@ -120,7 +120,9 @@ def _extreme_of_one_number(name: str) -> Rule:
         guards=(same_shape("x", "root"),),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(shapes=({"x": "b 3 4", "filled": "3 4"}, {"x": "b 3 4", "filled": "4"}), inputs={"filled": _zeros}),
+        proof=RuleTest(
+            shapes=({"x": "b 3 4", "filled": "3 4"}, {"x": "b 3 4", "filled": "4"}), inputs={"filled": _zeros}
+        ),
     )
 
 
@@ -180,7 +182,7 @@ def _of_truths(name: str, formula: str, of: Any) -> Rule:
         guards=(chooses,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"y": "b 3 1", "shape": "3", "factor": ""},
             inputs={"y": "bool", "shape": _expanded_shape},
             attributes={"to": [int(ir.DataType.FLOAT)]},
@@ -213,7 +215,7 @@ RULES = [
         guards=(splits_columns,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=tuple(
                 {"x": "b 3 4", "weight": "4 6", "bias": bias, "shape": "4"} for bias in ("2 3", "3", "2 1", "1")
             ),
@@ -236,7 +238,7 @@ RULES = [
         # The runtime's Where takes the sign of a zero from one of its branches only.
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=({**_EXPANDED, "other": "1"}, {**_EXPANDED, "x": "1", "other": "b 3 4"}),
             inputs={"y": "bool", "shape": _expanded_shape},
         ),
@@ -253,7 +255,7 @@ RULES = [
         guards=(is_one_truth,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"true": "", "x": "b 1 4", "shape": "3"},
             inputs={"x": "bool"},
             constants={"true": np.array(True), "shape": [1, 3, 4]},
@@ -267,7 +269,7 @@ RULES = [
         guards=(same_shape("x", "root"),),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(shapes={**_EXPANDED, "z": "4"}, inputs={"shape": _expanded_shape}),
+        proof=RuleTest(shapes={**_EXPANDED, "z": "4"}, inputs={"shape": _expanded_shape}),
     ),
     Rule(
         name="broadcast.mul_by_ones",
@@ -277,7 +279,7 @@ RULES = [
         guards=(same_shape("x", "root"),),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b 3 4", "ones": "3 1"},
             constants={"ones": np.ones((3, 1))},
             redundant={"demand that *": NUMBERS},

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, op, opt, var
 
 from .algebraic_identities import holds_all
@@ -60,7 +60,7 @@ def _cast_rule(name: str, pattern: Pattern, replace: Pattern, *guards: Callable[
         # Of two zeros, either may be picked.
         exactness=Exactness.ROUNDING if name in (*_BINARY, "Relu") else Exactness.EXACT,
         source="ONNX operator Cast",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b 3", "y": "3"},
             attributes={"between": [ir.DataType.DOUBLE.value], "to": [ir.DataType.FLOAT.value]},
             counterexamples={"digits lost": lost},
@@ -82,7 +82,7 @@ def _of_sizes(name: str, of: Callable[[Pattern], Pattern]) -> Rule:
         replace=op.Cast(of(sizes), to=attr("to")),
         exactness=Exactness.EXACT,
         source="ONNX operator Cast",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b 3 4", **dict.fromkeys(parts, "1"), "places": "2"},
             constants={"starts": [1], "ends": [3], "axes": [0], "steps": [1], "places": [2, 0]},
             attributes={

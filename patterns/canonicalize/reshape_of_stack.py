@@ -14,7 +14,7 @@ from typing import Any
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import reshape_target
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, opt, var
 
 from .._shared_guards import ints
@@ -80,7 +80,7 @@ RULES = [
         guards=(is_a_stack,),
         exactness=Exactness.EXACT,
         source="ONNX operators Concat and Reshape",
-        proof=Proof(
+        proof=RuleTest(
             shapes=({**dict.fromkeys(PARTS, "n 3 4"), "shape": "2"},) * 2,
             constants={"shape": [-1, 4]},
             attributes=tuple({"axes": [(axis,)], "axis": [axis], "allowzero": [0]} for axis in (1, 2)),

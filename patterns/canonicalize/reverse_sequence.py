@@ -11,7 +11,7 @@ import numpy as np
 
 from ortfuse.analysis.uniform_sizes import holds_size
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, op, var
 
 from .._shared_guards import ints
@@ -46,7 +46,7 @@ def _reverse_rule(name: str, pattern: Pattern, replace: Pattern, numbers: tuple[
         guards=guards,
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "2 3 b"},
             attributes={"time": [1], "batch": [0]},
             inputs={"lengths": _lengths(*numbers)},

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike, at_most
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, op, redundant, var
 
 from .._shared_guards import ints
@@ -293,7 +293,7 @@ def _scatter_rule(
         guards=guards,
         exactness=Exactness.EXACT,
         source="ONNX operators ScatterND and ScatterElements; PyTorch's slice_scatter and select_scatter",
-        proof=Proof(opset=18, **proof),
+        proof=RuleTest(opset=18, **proof),
     )
 
 

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, redundant, scalar, var
 
 from .._rule_test_inputs import COST, computed_shape
@@ -188,7 +188,7 @@ def _mask_rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *gua
         guards=guards,
         exactness=Exactness.EXACT,
         source="Multidirectional broadcasting in ONNX",
-        proof=Proof(**proof),
+        proof=RuleTest(**proof),
     )
 
 
@@ -211,7 +211,7 @@ RULES = [
         guards=(is_larger_by_counts,),
         exactness=Exactness.EXACT,
         source="ONNX operators And and Expand",
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"x": "1 1 1 4", "truth": "1 1 s 1"}, {"x": "1 1 5 s", "truth": "b 1 1 s"}),
             inputs={"x": "bool", "truth": _told},
             opset=18,

@@ -18,7 +18,7 @@ from typing import Any
 
 from ortfuse.ir.dims import DimLike, reshape_target
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, built, computed, op, redundant, scalar, var
 
 from .._rule_test_inputs import COST, SHAPES
@@ -78,14 +78,16 @@ def _int64_vector(number: int) -> Pattern:
 
 x = var("x", "_ _ _ _")
 y = var("y", "_ _ _ _")
-MERGED = Proof(shapes={"x": "b 2 s 4", "x_target": "3"}, constants={"x_target": [-1, 5, 4]}, attributes={"x_zero": [0]})
+MERGED = RuleTest(
+    shapes={"x": "b 2 s 4", "x_target": "3"}, constants={"x_target": [-1, 5, 4]}, attributes={"x_zero": [0]}
+)
 
 
 def _targets(**targets: list[int]) -> dict[str, Any]:
     return {f"{name}_target": numbers for name, numbers in targets.items()}
 
 
-def _sink_rule(name: str, pattern: Pattern, replace: Pattern, proof: Proof, *guards: Guard) -> Rule:
+def _sink_rule(name: str, pattern: Pattern, replace: Pattern, proof: RuleTest, *guards: Guard) -> Rule:
     return Rule(
         name=f"sink_batch_reshape.{name}",
         pattern=pattern,
@@ -233,7 +235,9 @@ def _split_sums(name: str) -> list[Rule]:
             f"cancel_through_{name.lower()}",
             pattern,
             made(x, split),
-            Proof(shapes=({**shapes, "other": "6 3 4"}, {**shapes, "other": "6 1 4"}), **proof, counterexamples=copied),
+            RuleTest(
+                shapes=({**shapes, "other": "6 3 4"}, {**shapes, "other": "6 1 4"}), **proof, counterexamples=copied
+            ),
             redundant(SHAPES)(merges_leading_axes("x")),
             splits_again,
             other_is_merged_alike,
@@ -242,7 +246,7 @@ def _split_sums(name: str) -> list[Rule]:
             f"cancel_through_{name.lower()}_broadcast",
             pattern,
             made(x, lifted),
-            Proof(shapes=({**shapes, "other": "1 3 4"}, {**shapes, "other": "1 1 4"}), **proof),
+            RuleTest(shapes=({**shapes, "other": "1 3 4"}, {**shapes, "other": "1 1 4"}), **proof),
             redundant(SHAPES)(merges_leading_axes("x")),
             other_is_broadcast,
         ),
@@ -272,7 +276,7 @@ def _split_joined(name: str, in_order: Callable[[Pattern, Pattern], list[Pattern
         name,
         op.Reshape(joined, var("target"), allowzero=attr("allowzero")),
         op.Concat(*in_order(x, split), axis=2),
-        Proof(
+        RuleTest(
             shapes={"x": "3 2 3 4", "x_target": "3", "other": "6 1 4", "target": "4"},
             constants={**_targets(x=[-1, 3, 4]), "target": [-1, 2, 4, 4]},
             attributes={"x_zero": [0], "allowzero": [0]},
@@ -348,7 +352,7 @@ RULES = [
         guards=(splits_last_axis,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"long": "s 2 12", "long_target": "3"},
             constants={"long_target": [-1, 6, 4]},
             attributes={"long_zero": [0], "perm": [(1, 0, 2), (1, 2, 0)]},
@@ -359,7 +363,7 @@ RULES = [
         "through_length_first_transpose",
         op.Transpose(_merged("x"), perm=(1, 0, 2)),
         _length_first(),
-        Proof(
+        RuleTest(
             shapes={"x": "b 2 3 4", "x_target": "3"},
             constants=_targets(x=[-1, 3, 4]),
             attributes={"x_zero": [0]},
@@ -375,7 +379,7 @@ RULES = [
             allowzero=attr("allowzero"),
         ),
         op.Transpose(op.Reshape(var("plain"), computed("split", split_target)), perm=swap_last_two),
-        Proof(
+        RuleTest(
             shapes={"plain": "6 3 4", "target": "4"},
             constants={"target": [-1, 2, 4, 3]},
             attributes={"allowzero": [0]},
@@ -387,7 +391,7 @@ RULES = [
         "through_matmul",
         op.MatMul(_merged("x"), _merged("y")),
         _merge(op.MatMul(x, y), x, _between(op.Shape(x), 2, 3), _between(op.Shape(y), 3, 4)),
-        Proof(
+        RuleTest(
             shapes={"x": "b 2 3 4", "y": "b 2 4 5", "x_target": "3", "y_target": "3"},
             constants=_targets(x=[-1, 3, 4], y=[-1, 4, 5]),
             attributes={"x_zero": [0], "y_zero": [0]},
@@ -399,7 +403,7 @@ RULES = [
         "through_transpose",
         op.Transpose(_merged("x"), perm=(0, 2, 1)),
         _merge(op.Transpose(x, perm=(0, 1, 3, 2)), x, _between(op.Shape(x), 3, 4), _between(op.Shape(x), 2, 3)),
-        Proof(
+        RuleTest(
             shapes={"x": "b 2 3 4", "x_target": "3"},
             constants=_targets(x=[-1, 3, 4]),
             attributes={"x_zero": [0]},
@@ -411,7 +415,7 @@ RULES = [
         "through_add",
         op.Add(_merged("x"), var("other")),
         _merge_as_before(op.Add(x, op.Reshape(var("other"), computed("other_split", _other_target)))),
-        Proof(
+        RuleTest(
             shapes=(
                 {"x": "3 2 3 4", "x_target": "3", "other": "6 3 4"},
                 {"x": "3 2 3 4", "x_target": "3", "other": "6 1 4"},
@@ -428,7 +432,7 @@ RULES = [
         "through_add_broadcast",
         op.Add(_merged("x"), var("other")),
         built(_summed_everywhere, makes=("Add", "Unsqueeze", "Reshape")),
-        Proof(
+        RuleTest(
             shapes=(
                 {"x": "b 2 3 4", "x_target": "3", "other": "1 3 4"},
                 {"x": "b 2 3 4", "x_target": "3", "other": "3 4"},
@@ -447,7 +451,7 @@ RULES = [
         "through_softmax",
         op.Softmax(_merged("x"), axis=-1),
         _merge_as_before(op.Softmax(x, axis=-1)),
-        Proof(
+        RuleTest(
             shapes={"x": "b 2 3 4", "x_target": "3"},
             constants=_targets(x=[-1, 3, 4]),
             attributes={"x_zero": [0]},
@@ -460,7 +464,7 @@ RULES = [
             name,
             made(_merged("x"), scalar("factor")),
             _merge_as_before(made(x, scalar("factor"))),
-            Proof(
+            RuleTest(
                 shapes={"x": "b 2 3 4", "x_target": "3"},
                 constants=_targets(x=[-1, 3, 4]),
                 attributes={"x_zero": [0]},

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike, at_most, is_nonnegative, total
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, rest, var
 from ortfuse.rewrite.pattern.parameters import UNKNOWN, parameter
 
@@ -236,7 +236,7 @@ def _padded(operand: Pattern, prefix: str) -> Op:
 
 
 def exact_rule(
-    name: str, formula: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard, makes: Sequence[str] = ()
+    name: str, formula: str, pattern: Pattern, replace: Any, proof: RuleTest, *guards: Guard, makes: Sequence[str] = ()
 ) -> Rule:
     """A rule of this family that keeps the bits."""
     return Rule(
@@ -291,7 +291,7 @@ RULES = [
         "slice or split(concat(x, y))",
         sliced | split[0] | split[1] | split[2] | split[3],
         lambda match: _taken(match, _place(match)),
-        Proof(
+        RuleTest(
             shapes=({"parts": "b 2 | b 3 | b 1"}, {"parts": "b 2 | b 3"}, {"parts": "2 b | 2 b"}),
             attributes=(
                 {**_PARTS, "starts": [(3,), (-4,)], "ends": [(5,), (4,), (-1,)], "sizes": [(1, 1, 3, 1)]},
@@ -320,7 +320,7 @@ RULES = [
         "concat(split(x)), also of Slices or Gathers of x",
         op.Concat(rest("parts"), axis=attr("axis")),
         lambda match: _taken(match, _neighbouring_window(match)),
-        Proof(
+        RuleTest(
             shapes={"whole": "b 5"},
             inputs={"parts": _neighbours},
             attributes={"axis": [1, -1]},
@@ -334,7 +334,7 @@ RULES = [
         "gather(gather(x)), constant indices",
         op.Gather(op.Gather(x, const("inner"), axis=attr("axis")).kept(), const("outer"), axis=attr("axis")),
         op.Gather(x, computed("indices", lambda match: match.const("inner")[match.const("outer")]), axis=attr("axis")),
-        Proof(
+        RuleTest(
             shapes=({"x": "b 5", "inner": "4", "outer": "2"}, {"x": "b 5", "inner": "4", "outer": ""}),
             constants={"inner": np.array([4, 0, -2, 1])},
             inputs={"outer": _outer_indices},
@@ -354,7 +354,7 @@ RULES = [
             op.Pad(x, computed("pads", lambda match: ints(_all_pads(match))), computed("filling", _filling)),
             op.Pad(x, pads=_all_pads),
         ),
-        Proof(
+        RuleTest(
             shapes={"x": "b 3"},
             attributes={
                 "inner_pads": [(0, 1, 0, 2)],

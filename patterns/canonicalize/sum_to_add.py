@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import RULE_KEY, Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import RULE_KEY, Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, op, redundant, rest
 from ortfuse.rewrite.pattern.parameters import parameter
 
@@ -121,7 +121,7 @@ RULES = [
         guards=(is_of_two_or_of_branches, was_there_before),
         exactness=Exactness.EXACT,
         source="ONNX operator Sum",
-        proof=Proof(shapes={"x": "n 3 4 5"}, inputs={"parts": _sum_operands}),
+        proof=RuleTest(shapes={"x": "n 3 4 5"}, inputs={"parts": _sum_operands}),
     ),
     Rule(
         name="sum.reduce_sum_of_stack_to_add",
@@ -134,7 +134,7 @@ RULES = [
         guards=(are_stacked, are_floats),
         exactness=Exactness.ROUNDING,
         source="ONNX operators Concat and ReduceSum",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "n 3 4"},
             inputs={"parts": _lifted},
             attributes={"axis": [1], "axes": [(1,), (-3,)]},

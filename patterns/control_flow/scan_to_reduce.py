@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, body, computed, op, var
 
 from .._shared_guards import floating, ints
@@ -35,7 +35,7 @@ def _scan_rule(name: str, pattern: Pattern, replace: Pattern, source: str) -> Ru
         guards=(floating("elements"), state_is_as_large),
         exactness=Exactness.ROUNDING,
         source=source,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"first": "b n", "elements": "t b n", "state": "b n", "element": "b n"},
             never_empty={"t": "the runtime refuses a Scan of nothing"},
         ),

@@ -13,7 +13,7 @@ as fast as Conv for one position. For more it is slower (0.4 to 0.9 times as fas
 from __future__ import annotations
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, computed, const, ms, op, opt, redundant, var
 
 from .._rule_test_inputs import COST
@@ -93,7 +93,7 @@ RULES = [
         guards=(taps_fill_the_window, is_one_position),
         exactness=Exactness.ROUNDING,
         source="ONNX Runtime contrib operator CausalConvWithState",
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"c": 6, "l": 1, "p": 3, "taps": "6 4"}, {"c": 6, "l": 1, "p": 3, "taps": "1 6 4"}),
             attributes={"axes": [(2,), (-1,)]},
             never_empty={"b": "the runtime's ReduceSum of nothing keeps the axes that it sums over"},
@@ -110,7 +110,7 @@ RULES = [
         guards=(window_is_longer, is_one_position),
         exactness=Exactness.ROUNDING,
         source="ONNX Runtime contrib operator CausalConvWithState",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"c": 6, "l": 1, "p": 4, "weight": "6 1 4", "bias": "6"},
             attributes={"conv": [{"kernel_shape": (4,), "group": 6}]},
         ),
@@ -123,7 +123,7 @@ RULES = [
         guards=(fills_the_window, is_one_position),
         exactness=Exactness.ROUNDING,
         source="ONNX Runtime contrib operator CausalConvWithState",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"c": 6, "l": 1, "p": 3, "weight": "6 1 4", "bias": "6"},
             attributes={"conv": [{"kernel_shape": (4,), "group": 6}]},
             typical_attributes=({"conv": {"kernel_shape": (4,), "group": 512}},),

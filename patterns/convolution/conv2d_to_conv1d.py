@@ -18,7 +18,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, attr, built, computed, op, opt, redundant, var
 
 from .._rule_test_inputs import COST
@@ -170,7 +170,7 @@ def _layer_rule(kind: str, *weights: Pattern, **proof: Any) -> Rule:
         ),
         exactness=Exactness.ROUNDING,
         source=f"ONNX operator {kind}",
-        proof=_proof(**proof),
+        proof=_rule_test(**proof),
     )
 
 
@@ -183,10 +183,10 @@ def _convolved(build: Any) -> ir.Value:
     return made
 
 
-def _proof(windows: list[dict[str, Any]], **shapes: str) -> Proof:
+def _rule_test(windows: list[dict[str, Any]], **shapes: str) -> RuleTest:
     """A sequence with channels last, one with channels second, and one of which a layer makes an image."""
     axes = {"window": windows}
-    return Proof(
+    return RuleTest(
         shapes=tuple({"x": x, "y": "n 4 1 7", **shapes} for x in ("n 7 4", "n 4 7")),
         inputs={"y": _convolved},
         attributes=(

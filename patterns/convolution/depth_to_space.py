@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, computed, op, rearrange, var
 
 SHUFFLED, BLOCKED, SPREAD = "b (c r s) h w", "b (r s c) h w", "b c (h r) (w s)"
@@ -56,7 +56,7 @@ def _rearrange_rule(name: str, before: str, after: str, replace: Any, typical: s
         guards=(blocks_are_square,),
         exactness=Exactness.EXACT,
         source="ONNX operators DepthToSpace and SpaceToDepth",
-        proof=Proof(shapes={"c": 3, "r": 2, "s": 2, "h": 4, "w": 5}, typical=({"x": typical, **TYPICAL},)),
+        proof=RuleTest(shapes={"c": 3, "r": 2, "s": 2, "h": 4, "w": 5}, typical=({"x": typical, **TYPICAL},)),
         **more,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, computed, const, ms, op, opt, redundant, var
 
 from .._rule_test_inputs import COST
@@ -62,7 +62,7 @@ def _over_two_axes(build: Any) -> Any:
 
 
 def convolution_rule(
-    name: str, formula: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard, **more: Any
+    name: str, formula: str, pattern: Pattern, replace: Any, proof: RuleTest, *guards: Guard, **more: Any
 ) -> Rule:
     """A rule of convolutions with another operator around them."""
     return Rule(
@@ -88,7 +88,7 @@ def _one_axis(name: str, build: Any, more: dict[str, Any]) -> Rule:
         f"{'FusedConv' if more else 'Conv'}(x, W) over one axis, depthwise",
         build(x, weight, opt(bias), attributes=all_attributes("conv")).named("layer"),
         _over_two_axes(build),
-        Proof(
+        RuleTest(
             shapes={"x": "n 4 9", "weight": "4 1 3", "bias": "4"},
             attributes={"conv": [{"group": 4, **more}, {"group": 4, **far, **more}]},
             typical=tuple(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, computed, op
 
 from . import _conv_weights as layers
@@ -49,7 +49,7 @@ def result_is_held(match: Match) -> Refusal | None:
 new_weight = computed("weight", lambda match: layers.scaled(match, _map(match).factor, of_inputs=False)) | layers.weight
 
 
-def _epilogue(name: str, source: str, pattern: Pattern, layer: Op, proof: Proof) -> Rule:
+def _epilogue(name: str, source: str, pattern: Pattern, layer: Op, proof: RuleTest) -> Rule:
     made = getattr(op, layer.op_type)
     of_batch_norm = (layers.only_the_result,) if source == BATCH_NORM else ()
     return Rule(
@@ -66,8 +66,8 @@ def _epilogue(name: str, source: str, pattern: Pattern, layer: Op, proof: Proof)
     )
 
 
-def _batch_norm_proof(*shapes: dict[str, str]) -> Proof:
-    return Proof(
+def _batch_norm_rule_test(*shapes: dict[str, str]) -> RuleTest:
+    return RuleTest(
         shapes=shapes,
         attributes=attributes(PADDED, {**PADDED, "group": 2}, **NORMALISATION),
         constants=POSITIVE,
@@ -76,9 +76,9 @@ def _batch_norm_proof(*shapes: dict[str, str]) -> Proof:
     )
 
 
-def _affine_proof(*shapes: dict[str, str]) -> Proof:
+def _affine_rule_test(*shapes: dict[str, str]) -> RuleTest:
     grouped, one_sided = {**BARE, "group": 2}, {"pads": (2, 0)}
-    return Proof(
+    return RuleTest(
         shapes=shapes,
         attributes=attributes(PADDED, grouped, one_sided, {"group": 4})[: len(shapes)],
         typical=(typical(operands="64 1 1"),),
@@ -95,7 +95,7 @@ RULES = [
         BATCH_NORM,
         layers.batch_norm(layers.convolution()),
         layers.convolution(),
-        _batch_norm_proof(
+        _batch_norm_rule_test(
             images("n 3 6 6", "4 3 3 3", statistics="4"),
             images("n 4 6 6", "4 2 3 3", statistics="4"),
         ),
@@ -105,7 +105,7 @@ RULES = [
         BATCH_NORM,
         layers.batch_norm(layers.transposed()),
         layers.transposed(),
-        _batch_norm_proof(
+        _batch_norm_rule_test(
             images("n 3 5 5", "3 4 3 3", statistics="4"),
             images("n 4 5 5", "4 2 3 3", statistics="4"),
         ),
@@ -115,7 +115,7 @@ RULES = [
         LINEAR,
         _arithmetic(layers.convolution()),
         layers.convolution(),
-        _affine_proof(
+        _affine_rule_test(
             images("n 3 6 6", "4 3 3 3", operands="4 1 1"),
             images("n 4 6 6", "4 2 3 3", operands="1 4 1 1"),
             images("n 4 s", "4 4 3", operands="1"),
@@ -127,7 +127,7 @@ RULES = [
         LINEAR,
         _arithmetic(layers.transposed()),
         layers.transposed(),
-        _affine_proof(
+        _affine_rule_test(
             images("n 3 5 5", "3 4 3 3", operands="4 1 1"),
             images("n 4 5 5", "4 2 3 3", operands="1 4 1 1"),
             images("n 4 s", "4 4 3", operands="1"),

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, opt, var
 
 from . import _conv_weights as layers
@@ -190,7 +190,7 @@ def _batchnorm_rule(name: str, pattern: Pattern, replace: Pattern, rank: int | N
         ),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=shapes,
             attributes=[{**NORMALISATION, **attributes, **one} for one in each]
             if len(each) > 1

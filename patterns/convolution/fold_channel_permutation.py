@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, computed, const, op, opt, var
 
 from . import _conv_weights as layers
@@ -100,7 +100,7 @@ def _reads(places: Places) -> Guard:
     return reads_every_channel
 
 
-def _before(name: str, mapped: Pattern, places: Places, proof: Proof) -> Rule:
+def _before(name: str, mapped: Pattern, places: Places, proof: RuleTest) -> Rule:
     def weights(match: Match) -> Any:
         found = places(match)
         assert found is not None
@@ -143,7 +143,7 @@ RULES = [
         "gather",
         op.Gather(x, const("places"), axis=attr("axis")).named("mapped"),
         _gathered,
-        Proof(
+        RuleTest(
             shapes=({"x": "n 4 6 6", "places": "4", **_WEIGHTS}, {"x": "n 3 6 6", "places": "4", **_WEIGHTS}),
             attributes=({"axis": [1, -3], "conv": [PADDED]}, {"axis": [1], "conv": [BARE]}),
             constants={"places": [2, 0, 1, -1]},
@@ -154,7 +154,7 @@ RULES = [
         "reverse",
         op.Slice(x, **_SLICE).named("mapped"),
         _sliced,
-        Proof(
+        RuleTest(
             shapes={"x": "n 4 6 6", **_WEIGHTS},
             attributes={"starts": [(-1,)], "ends": [(-9,)], "axes": [(1,)], "steps": [(-1,)], "conv": [PADDED]},
         ),
@@ -163,7 +163,7 @@ RULES = [
         "shuffle",
         op.Reshape(op.Transpose(op.Reshape(x, apart).named("apart"), perm=attr("perm")), together).named("mapped"),
         _shuffled,
-        Proof(
+        RuleTest(
             shapes={"x": "n 6 4 5", "to": "5", "back": "4", "weight": "4 6 3 3", "bias": "4"},
             attributes={"perm": [(0, 2, 1, 3, 4)], "conv": [PADDED]},
             constants={"to": [0, 2, 3, 4, 5], "back": [0, 6, 4, 5]},
@@ -176,7 +176,7 @@ RULES = [
         guards=(takes_filters, layers.growth_is_bounded),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "n 4 6 6", **_WEIGHTS},
             attributes={
                 "starts": [(1,), (-3,)],

@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import (
     Guard,
     Match,
@@ -117,7 +117,7 @@ new_weight = computed("weight", lambda match: layers.scaled(match, _map(match).f
 new_bias = computed("bias", _bias)
 
 
-def _prologue(name: str, source: str, pattern: Op, proof: Proof, *guards: Guard, formula: str = "") -> Rule:
+def _prologue(name: str, source: str, pattern: Op, proof: RuleTest, *guards: Guard, formula: str = "") -> Rule:
     makers = {"Conv": op.Conv, "ConvTranspose": op.ConvTranspose, "FusedConv": ms.FusedConv}
     residual = [opt(var("residual"))] if pattern.op_type == "FusedConv" else []
     return Rule(
@@ -200,7 +200,7 @@ def _divided_offset() -> Rule:
         guards=(takes_the_factor, layers.growth_is_bounded),
         exactness=Exactness.ROUNDING,
         source=LINEAR,
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 images("n 3 6 6", "4 3 3 3", operands="3 1 1"),
                 images("n 4 6 6", "4 2 3 3", operands="1"),
@@ -231,7 +231,7 @@ Sets = tuple[tuple[dict[str, str], dict[str, Any]], ...]
 def _normalised(name: str, layer: Callable[[Pattern], Op], sets: Sets) -> Rule:
     # The map stays for the other convolutions that read it until they have taken it too.
     mapped = layers.batch_norm(layers.x).kept().named("mapped")
-    proof = Proof(
+    proof = RuleTest(
         shapes=[shapes for shapes, _ in sets],
         attributes=attributes(*(one for _, one in sets), **NORMALISATION),
         constants=POSITIVE,
@@ -243,7 +243,7 @@ def _normalised(name: str, layer: Callable[[Pattern], Op], sets: Sets) -> Rule:
 
 def _mapped(name: str, layer: Callable[[Pattern], Op], maps: Iterable[Op], sets: Sets) -> Rule:
     mapped = layers.one_of(one.kept() for one in maps).named("mapped")
-    proof = Proof(
+    proof = RuleTest(
         shapes=[shapes for shapes, _ in sets],
         attributes=attributes(*(one for _, one in sets)),
         typical=(TYPICAL,),

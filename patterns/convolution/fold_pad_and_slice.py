@@ -20,7 +20,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import is_nonzero
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, all_attributes, attr, ms, op, opt, redundant, var
 
 from .._rule_test_inputs import KERNEL
@@ -155,10 +155,10 @@ def _pool(kind: str) -> Op:
 _CHANGED: dict[str, Any] = {"attributes": all_attributes("window"), "pads": _pads, "auto_pad": lambda match: None}
 
 
-def _proof(*windows: dict[str, Any], filling: list[float | None]) -> Proof:
+def _rule_test(*windows: dict[str, Any], filling: list[float | None]) -> RuleTest:
     shapes = {"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4", "residual": "n 4 7 6"}
     others: dict[str, Any] = {"mode": ["constant"], "window": [*windows]}
-    return Proof(
+    return RuleTest(
         shapes=(shapes, {**shapes, "axes": "2"}),
         attributes=(
             {"border": [(0, 0, 1, 2, 0, 0, 2, 0)], "filling": filling, **others},
@@ -180,14 +180,14 @@ def _positive(build: Any) -> ir.Value:
     return made
 
 
-def _maximum() -> Proof:
+def _maximum() -> RuleTest:
     windows = ({"kernel_shape": (3, 3)}, {"kernel_shape": (3, 4), "pads": (0, 1, 0, 1), "strides": (2, 1)})
-    proof = _proof(*windows, filling=[-np.inf, -0.5, 0.0])
+    rule_test = _rule_test(*windows, filling=[-np.inf, -0.5, 0.0])
     return dataclasses.replace(
-        proof,
+        rule_test,
         inputs={"x": _positive},
         counterexamples={
-            **proof.counterexamples,
+            **rule_test.counterexamples,
             "numbers above some elements": Variation(attributes={"filling": 0.5}),
             "with gaps, over one column": Variation(
                 attributes={
@@ -200,7 +200,7 @@ def _maximum() -> Proof:
     )
 
 
-def _pad_rule(name: str, pattern: Op, replace: Op, proof: Proof, *guards: Guard) -> Rule:
+def _pad_rule(name: str, pattern: Op, replace: Op, proof: RuleTest, *guards: Guard) -> Rule:
     return Rule(
         name=f"conv.{name}",
         pattern=pattern,
@@ -282,21 +282,21 @@ RULES = [
         "fold_pad",
         op.Conv(padded, weight, opt(bias), attributes=all_attributes("window")),
         op.Conv(x, weight, opt(bias), **_CHANGED),
-        _proof(BARE, {**PADDED, "strides": (2, 1)}, filling=[None, 0.0]),
+        _rule_test(BARE, {**PADDED, "strides": (2, 1)}, filling=[None, 0.0]),
         with_zeros,
     ),
     _pad_rule(
         "fold_pad_into_fused_conv",
         ms.FusedConv(padded, weight, opt(bias), opt(residual), attributes=all_attributes("window")),
         ms.FusedConv(x, weight, opt(bias), opt(residual), **_CHANGED),
-        _proof({**BARE, "activation": "Relu"}, filling=[None, 0.0]),
+        _rule_test({**BARE, "activation": "Relu"}, filling=[None, 0.0]),
         with_zeros,
     ),
     _pad_rule(
         "fold_pad_into_average_pool",
         _pool("AveragePool"),
         op.AveragePool(x, **_CHANGED, count_include_pad=1),
-        _proof(
+        _rule_test(
             {"kernel_shape": (3, 3)},
             {"kernel_shape": (3, 4), "pads": (0, 1, 0, 1), "count_include_pad": 1, "strides": (2, 1)},
             filling=[None, 0.0],
@@ -326,7 +326,7 @@ RULES = [
         guards=(trims_padding,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4"},
                 {"x": "n 3 7", "weight": "4 3 3", "bias": "4"},
@@ -358,7 +358,7 @@ RULES = [
         guards=(trims_a_known_number,),
         exactness=Exactness.ROUNDING,
         source="ONNX operator ConvTranspose",
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"x": "n 3 5 6", "weight": "3 4 3 3", "bias": "4"},
                 {"x": "n 3 7", "weight": "3 4 3", "bias": "4"},

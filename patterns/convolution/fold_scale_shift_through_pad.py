@@ -13,7 +13,7 @@ import numpy as np
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, opt, var
 
 from .._shared_guards import ints
@@ -93,7 +93,7 @@ RULES = [
         ),
         exactness=Exactness.ROUNDING,
         source=LINEAR,
-        proof=Proof(
+        proof=RuleTest(
             shapes={**images("n 3 6 6", "4 3 3 3", operands="3 1 1"), "filling": ""},
             attributes={
                 "conv": [BARE],

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, computed, ms, op, opt, redundant, var
 from ortfuse.targets import Quirk
 
@@ -60,7 +60,7 @@ RULES = [
         guards=(redundant(KERNEL)(same_shape("z", "layer")), runs_in_blocks, is_not_quantised),
         exactness=Exactness.ROUNDING,
         source=RUNTIME,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "n 3 6 6", "weight": "16 3 3 3", "bias": "16", "z": "n 16 6 6"},
             attributes={"conv": [PADDED]},
             inputs={"z": _pooled},
@@ -75,7 +75,7 @@ RULES = [
         guards=(is_not_quantised,),
         exactness=Exactness.ROUNDING,
         source=RUNTIME,
-        proof=Proof(
+        proof=RuleTest(
             shapes=images("n 3 6 6", "4 3 3 3"),
             attributes={"conv": [PADDED]},
             redundant={"demand that *": COST},

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import (
     Guard,
     Match,
@@ -183,7 +183,7 @@ def is_over_spatial_axes(match: Match) -> Refusal | None:
     return None if wanted else match.refuse("value", "axes", "known, and behind that of the channels")
 
 
-def _averaged(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard) -> Rule:
+def _averaged(name: str, pattern: Pattern, replace: Any, proof: RuleTest, *guards: Guard) -> Rule:
     return Rule(
         name=f"conv.hoist_batchnorm_above_{name}",
         formula=layers.formula_of(layers.batch_norm(pattern)),
@@ -241,9 +241,9 @@ def _below_zero(build: Any) -> ir.Value:
     return made
 
 
-def _proof(parts: str, **attributes: Any) -> Proof:
+def _rule_test(parts: str, **attributes: Any) -> RuleTest:
     lists = ("starts", "ends", "axes", "steps")
-    return Proof(
+    return RuleTest(
         shapes=dict.fromkeys(lists, "2"),
         attributes={**NORMALISATION, **attributes},
         inputs={**{name: _convolved(f"x_{name}") for name in parts}, **dict.fromkeys(STATISTICS, _statistic)},
@@ -261,7 +261,7 @@ RULES = [
         guards=(layers.only_the_result, joins_channels, of_convolutions(*PARTS)),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=_proof("abcd", axis=[1, -3]),
+        proof=_rule_test("abcd", axis=[1, -3]),
     ),
     Rule(
         name="conv.hoist_batchnorm_above_slice",
@@ -273,7 +273,7 @@ RULES = [
         guards=(layers.only_the_result, keeps_channels, of_convolutions("a")),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=_proof("a"),
+        proof=_rule_test("a"),
     ),
     Rule(
         name="conv.hoist_batchnorm_above_flattened_transpose",
@@ -284,14 +284,14 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=dataclasses.replace(
-            _proof("a", perm=[(0, 2, 3, 1)], allowzero=[0]), shapes={"target": "2"}, constants={"target": [-1, 2]}
+            _rule_test("a", perm=[(0, 2, 3, 1)], allowzero=[0]), shapes={"target": "2"}, constants={"target": [-1, 2]}
         ),
     ),
     _averaged(
         "average_pool",
         op.AveragePool(a, attributes=all_attributes("window")),
         op.AveragePool(whole, attributes=all_attributes("window")),
-        _proof(
+        _rule_test(
             "a",
             window=[
                 {"kernel_shape": (2, 3), "strides": (2, 1)},
@@ -306,7 +306,7 @@ RULES = [
         op.MaxPool(a, attributes=all_attributes("window")).named("pool"),
         op.MaxPool(whole, attributes=all_attributes("window")),
         dataclasses.replace(
-            _proof(
+            _rule_test(
                 "a",
                 window=[
                     {"kernel_shape": (2, 3), "strides": (2, 1), "ceil_mode": 1},
@@ -325,7 +325,7 @@ RULES = [
         reads_elements,
         keeps_the_largest,
     ),
-    _averaged("global_average_pool", op.GlobalAveragePool(a), op.GlobalAveragePool(whole), _proof("a")),
+    _averaged("global_average_pool", op.GlobalAveragePool(a), op.GlobalAveragePool(whole), _rule_test("a")),
     _averaged(
         "reduce_mean",
         means,
@@ -334,7 +334,7 @@ RULES = [
             op.ReduceMean(whole, axes=attr("axes"), keepdims=attr("keepdims")),
         ),
         dataclasses.replace(
-            _proof("a", axes=[(2, 3), (-1,)], keepdims=[0, 1]),
+            _rule_test("a", axes=[(2, 3), (-1,)], keepdims=[0, 1]),
             never_empty={"n": "the kernel of ReduceMean keeps the axes of an empty tensor"},
         ),
         is_over_spatial_axes,

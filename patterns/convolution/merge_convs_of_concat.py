@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, rest
 
 from ._conv_weights import MOST_COPIED
@@ -179,7 +179,7 @@ RULES = [
         guards=(joins_channels, has_neighbours),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"x": "n 3 6 6"}, {"x": "n 3 7"}),
             inputs={"parts": _branches},
             attributes=({"axis": [1, -3]}, {"axis": [1]}),

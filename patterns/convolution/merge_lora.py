@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, computed, op, redundant, var
 
 from .._rule_test_inputs import COST
@@ -110,7 +110,7 @@ def _lora_rule(name: str, sign: int) -> Rule:
         allow_extra_operands=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:2106.09685",
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"x": "n 3 6 6", "weight1": "2 3 3 3", "weight2": "5 2 1 1", "weight3": "5 3 3 3", **_BIASES},
                 {"x": "n 3 6 6", "weight1": "2 3 3 3", "weight2": "5 2 1 1", "weight3": "5 3 3 3", **_BIASES},

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, computed, op, redundant, var
 
 from .._rule_test_inputs import COST
@@ -161,7 +161,7 @@ def copies_little(match: Match) -> Refusal | None:
     return unless_copied(match, "weight1")
 
 
-def _with_identity(name: str, formula: str, branch: Pattern, proof: Proof, *guards: Guard) -> Rule:
+def _with_identity(name: str, formula: str, branch: Pattern, proof: RuleTest, *guards: Guard) -> Rule:
     return Rule(
         name=f"conv.{name}",
         formula=formula,
@@ -210,7 +210,7 @@ def _parallel(name: str, sign: int) -> Rule:
         allow_extra_operands=True,
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"x": "n 3 6 6", "weight1": "4 3 3 3", "bias1": "4", "weight2": "4 3 1 1", "bias2": "4"},
                 {"x": "n 4 6 6", "weight1": "4 2 3 3", "bias1": "4", "weight2": "4 2 3 3", "bias2": "4"},
@@ -233,13 +233,13 @@ RULES = [
         "merge_identity_branch",
         "Conv(x, W, b) + x",
         x,
-        Proof(shapes=_SHAPES, attributes=_CONVOLUTIONS, typical=(_TYPICAL,)),
+        RuleTest(shapes=_SHAPES, attributes=_CONVOLUTIONS, typical=(_TYPICAL,)),
     ),
     _with_identity(
         "merge_batchnorm_branch",
         "Conv(x, W, b) + BatchNormalization(x)",
         layers.batch_norm(x).named("mapped"),
-        Proof(
+        RuleTest(
             shapes=_SHAPES,
             attributes=[{**one, **NORMALISATION} for one in _CONVOLUTIONS],
             constants=POSITIVE,

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike, reshape_target
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, var
 
 from .._shared_guards import floating, ints
@@ -115,7 +115,7 @@ RULES = [
         guards=(are_patches, floating("x")),
         exactness=Exactness.ROUNDING,
         source="arXiv:2010.11929",
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"x": "b 2 4 12", "weight": "16 5"}, {"x": "1 2 4 12", "weight": "16 5"}),
             inputs={"cut": _cut, "joined": _rows_target},
             attributes=(

@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.dims import is_nonzero
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, all_attributes, attr, computed, op, redundant, var
 
 from .._rule_test_inputs import COST
@@ -120,7 +120,7 @@ def _pool(kind: str) -> Op:
     return made
 
 
-def _pool_rule(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard, **more: Any) -> Rule:
+def _pool_rule(name: str, pattern: Pattern, replace: Any, proof: RuleTest, *guards: Guard, **more: Any) -> Rule:
     return Rule(
         name=f"pool.{name}",
         pattern=pattern,
@@ -152,7 +152,7 @@ _WHOLE = tuple({"window": {"kernel_shape": (size, size)}} for size in (56, 128, 
 _CASES = {"padded": _PADDED, "smaller": _SMALLER}
 
 
-_OF_EVERYTHING = Proof(
+_OF_EVERYTHING = RuleTest(
     shapes=_IMAGES,
     attributes=_WINDOWS,
     typical=_TYPICAL,
@@ -264,7 +264,7 @@ def _two_axes(kind: str, more: dict[str, Any], *guards: Guard, **proof: Any) -> 
         f"{kind.lower()}1d_to_{kind.lower()}2d",
         _pool(kind),
         _over_two_axes(kind),
-        Proof(
+        RuleTest(
             shapes={"x": "n 3 9"},
             attributes={"window": [{"kernel_shape": (3,)}, far, {"kernel_shape": (2,), "auto_pad": "SAME_UPPER"}]},
             typical=({"x": "1 3 1000"}, {"x": "1 256 200"}, {"x": "1 512 1500"}),
@@ -284,7 +284,7 @@ RULES = [
         "global_average_pool_to_reduce_mean",
         op.GlobalAveragePool(x),
         mean,
-        Proof(shapes=_IMAGES, typical=_TYPICAL),
+        RuleTest(shapes=_IMAGES, typical=_TYPICAL),
         is_image,
         is_never_blocked,
         is_not_quantised,
@@ -302,7 +302,7 @@ RULES = [
         "full_average_pool_to_global_average_pool",
         _pool("AveragePool"),
         op.GlobalAveragePool(x),
-        Proof(shapes={"x": "n 16 4 5"}, attributes=_WINDOWS[0], inputs={"x": _convolved}),
+        RuleTest(shapes={"x": "n 16 4 5"}, attributes=_WINDOWS[0], inputs={"x": _convolved}),
         reads_everything,
         is_blocked,
         is_not_quantised,
@@ -311,7 +311,7 @@ RULES = [
         "reduce_mean_to_global_average_pool",
         op.ReduceMean(x, axes=attr("axes"), keepdims=1),
         op.GlobalAveragePool(x),
-        Proof(
+        RuleTest(
             shapes={"x": "n 16 4 5"},
             attributes={"axes": [(2, 3), (-1, -2)]},
             inputs={"x": _convolved},
@@ -339,7 +339,7 @@ RULES = [
         "block_mean_to_average_pool",
         op.ReduceMean(blocks, axes=attr("axes", lambda found, facts: bool(found), "given"), keepdims=0),
         _of_blocks,
-        Proof(
+        RuleTest(
             shapes=({"x": "n 3 4 6"}, {"x": "n 3 4 5"}, {"x": "n 3 5 6"}),
             inputs={"split": _into_blocks},
             never_empty={"n": "the kernel of ReduceMean keeps the axes of an empty tensor"},

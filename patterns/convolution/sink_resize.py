@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Proof, Rule, Variation
+from ortfuse.rewrite import Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, ms, op, opt, redundant, var
 
 from .._rule_test_inputs import COST
@@ -89,7 +89,7 @@ def _resized(name: str, build: Any, more: dict[str, Any], modes: list[dict[str, 
         f"{'FusedConv' if more else 'Conv'}(Resize(x), W), W a single tap",
         build(resized, weight, opt(bias), attributes=all_attributes("conv")).named("layer"),
         _resized_last(build),
-        Proof(
+        RuleTest(
             shapes=({**shapes, "scales": "4"}, {**shapes, "sizes": "4"}),
             attributes={"conv": [more, {"kernel_shape": (1, 1), **more}], "how": modes},
             inputs={"scales": _scales},

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, op, redundant, scalar, var
 
 from .._rule_test_inputs import ADDS_NO_AXES
@@ -63,7 +63,7 @@ def _activation_rule(name: str, pattern: Pattern, replace: Pattern, source: str,
         guards=guards,
         exactness=Exactness.ROUNDING,
         source=source,
-        proof=Proof(shapes=SHAPES, typical=TYPICAL),
+        proof=RuleTest(shapes=SHAPES, typical=TYPICAL),
     )
 
 
@@ -102,7 +102,7 @@ RULES = [
         guards=(is_halved, is_steep, is_not_quantised),
         exactness=Exactness.ROUNDING,
         source="ONNX operators Sigmoid and Tanh",
-        proof=Proof(
+        proof=RuleTest(
             shapes=SHAPES,
             scalars={"gain": [0.5], "steepness": [0.5, 1.0, -0.5], "offset": [0.5]},
             typical=TYPICAL,
@@ -134,7 +134,7 @@ RULES = [
         guards=(is_single, slope_is_finite, is_not_quantised),
         exactness=Exactness.ROUNDING,
         source="ONNX operator PRelu",
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"x": "b 3 4", "slope": "3 1"}, {"x": "b 5", "slope": "5"}),
             typical=(
                 {"x": "1 64 112 112", "slope": "64 1 1"},
@@ -154,7 +154,7 @@ RULES = [
         guards=(is_one_or_zero, redundant(ADDS_NO_AXES)(same_shape("condition", "root"))),
         exactness=Exactness.EXACT,
         source="ONNX operators Where and Cast",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"condition": "b 3 4"},
             inputs={"condition": "bool"},
             scalars={"chosen": [1.0], "other": [0.0]},

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, redundant, var
 
 from .._rule_test_inputs import COST
@@ -58,7 +58,7 @@ RULES = [
         guards=(others_follow, floating("x")),
         exactness=Exactness.ROUNDING,
         source="ONNX operator LpNormalization",
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"x": "b 3 4"}, {"x": "3 b"}),
             attributes=({"axis": [1, -2], "p": [1, 2]}, {"axis": [0], "p": [1, 2]}),
             counterexamples={

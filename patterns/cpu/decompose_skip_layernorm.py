@@ -10,7 +10,7 @@ Rationale: tools that fuse whatever they find leave the operator in models.
 
 from __future__ import annotations
 
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import attr, op, opt, var
 from ortfuse.targets import Quirk
 
@@ -33,7 +33,7 @@ RULES = [
         because=Quirk.FUSES_SUMS_BEFORE_NORMALISATION,
         exactness=Exactness.ROUNDING,
         source="com.microsoft operator SkipLayerNormalization",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b s 8", "skip": "b s 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
             attributes={"epsilon": [1e-5, 1e-12, None]},
             typical=tuple(

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike, is_nonzero, product, reshape_target
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, var
 
 from .._shared_guards import array_like, ints, is_not_quantised
@@ -145,7 +145,7 @@ def _reduction_rule(name: str, operator: str, *, divided: bool) -> Rule:
         exactness=Exactness.ROUNDING,
         compared_by=_as_matrices,
         source=f"ONNX operator {operator}",
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"x": "b 3 4"}, {"x": "b 3 4 2"}, {"x": "b 2 3 4"}, {"x": "2 3 s"}, {"x": "3 s"}),
             attributes=(
                 far,

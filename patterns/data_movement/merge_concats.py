@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, op, rest
 
 PASS = "target_decompositions"
@@ -97,7 +97,7 @@ RULES = [
         guards=(has_concat_operand,),
         exactness=Exactness.EXACT,
         source="ONNX operator Concat",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"whole": "b 3"},
             inputs={"parts": _nested},
             attributes={"axis": [1, -1]},

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 from ortfuse.targets import register_operators
 
@@ -62,7 +62,7 @@ def _rule(kind: str) -> Rule:
         allow_extra_operands=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:1706.03762",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b s 4", "first": "4 6", "bias": "6", "second": "6 3", "shift": "3"},
             redundant={"dimension *": "the products ask for the same"},
             opset=20,
@@ -95,7 +95,7 @@ def _of_gemm(kind: str) -> Rule:
         on_request=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:1706.03762",
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"x": "b 4", "first": "6 4", "bias": "6", "second": "3 6", "shift": "3"},
                 {"x": "b 4", "first": "4 6", "bias": "6", "second": "6 3", "shift": "3"},

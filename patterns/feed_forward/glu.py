@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, OpBuilder, Pattern, ms, op, var
 from ortfuse.targets import register_operators
 
@@ -99,7 +99,7 @@ def _rule(name: str, kind: str, biased: bool) -> Rule:
         on_request=True,
         exactness=Exactness.ROUNDING,
         source=GATES,
-        proof=Proof(shapes={"gate": "b 3", "x": "b 3", "bias": "3"}, opset=20),
+        proof=RuleTest(shapes={"gate": "b 3", "x": "b 3", "bias": "3"}, opset=20),
     )
 
 

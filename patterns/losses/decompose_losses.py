@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, computed, op, opt, var
 
 from .._shared_guards import ints
@@ -107,8 +107,8 @@ SHAPE_SETS: Sequence[dict[str, str | int]] = (
 )
 
 
-def _proof(**attributes: Any) -> Proof:
-    return Proof(shapes=SHAPE_SETS, inputs={"labels": "int64"}, attributes=attributes)
+def _rule_test(**attributes: Any) -> RuleTest:
+    return RuleTest(shapes=SHAPE_SETS, inputs={"labels": "int64"}, attributes=attributes)
 
 
 def _spelled_rule(name: str, replace: Any, pattern: Op, **more: Any) -> Rule:
@@ -116,7 +116,7 @@ def _spelled_rule(name: str, replace: Any, pattern: Op, **more: Any) -> Rule:
         name=f"loss.decompose_{name}", formula=f"{OPERATORS[name]}(x, labels)", pattern=pattern, replace=replace,
         makes=(*_MAKES, *log_probs.makes), spells_out=True, guards=(ranks_are_known,), exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=_proof(ignored=[None, 2, -100], reduction=["mean", "sum", "none"]), **more,
+        proof=_rule_test(ignored=[None, 2, -100], reduction=["mean", "sum", "none"]), **more,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Op, OpBuilder, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.targets import register_operators
 
@@ -120,7 +120,7 @@ def _constant(node: onnx.NodeProto, match: Match) -> Pattern:
     return computed(node.output[0], lambda match: np.asarray(number, kind))
 
 
-def _spelled(name: str, functions: Sequence[Function], proof: Proof) -> Rule:
+def _spelled(name: str, functions: Sequence[Function], proof: RuleTest) -> Rule:
     """Calls of any of these functions become what they hold."""
 
     def replacement(match: Match) -> Pattern:
@@ -135,7 +135,7 @@ def _spelled(name: str, functions: Sequence[Function], proof: Proof) -> Rule:
     )  # fmt: skip
 
 
-def _named(name: str, pattern: Pattern, functions: Sequence[Function], replace: Callable[[Match], Pattern], proof: Proof,
+def _named(name: str, pattern: Pattern, functions: Sequence[Function], replace: Callable[[Match], Pattern], proof: RuleTest,
            *guards: Guard) -> Rule:  # fmt: skip
     """A spelling becomes a call of one of these functions."""
     makes = dict.fromkeys(f"{function.domain}.{function.name}" for function in functions)
@@ -202,13 +202,13 @@ _OF_MANY: dict[str, Any] = {
 
 RULES = [
     _named("sigmoid", opt(balance) * op.Pow(far, gamma) * entropy, [*OF_SIGMOID.values()], _sigmoid_call,
-           Proof(**_OF_TWO, scalars=_NUMBERS, assumes={
+           RuleTest(**_OF_TWO, scalars=_NUMBERS, assumes={
                "input 0 of Add* is the lowest number*": "a factor that makes the loss infinite is none"})),
-    _spelled("sigmoid", [*OF_SIGMOID.values()], Proof(**_OF_TWO, attributes=_NUMBERS)),
+    _spelled("sigmoid", [*OF_SIGMOID.values()], RuleTest(**_OF_TWO, attributes=_NUMBERS)),
     _named("softmax", op.Pow(1 - op.Exp(log_probability), gamma) * -log_probability, [OF_SOFTMAX[False]], _softmax_call,
-           Proof(**_OF_MANY, scalars=_NUMBERS), a_label_for_each, normalises_classes_alone),
+           RuleTest(**_OF_MANY, scalars=_NUMBERS), a_label_for_each, normalises_classes_alone),
     _named("softmax_ignore_index", op.Pow(1 - op.Exp(-kept_loss), gamma) * kept_loss, [OF_SOFTMAX[True]], _softmax_call,
-           Proof(**_OF_MANY, constants={"number": 2, "class": 0}, scalars=_NUMBERS), has_int64_labels, a_label_for_each,
+           RuleTest(**_OF_MANY, constants={"number": 2, "class": 0}, scalars=_NUMBERS), has_int64_labels, a_label_for_each,
            normalises_classes_alone),
-    _spelled("softmax", [*OF_SOFTMAX.values()], Proof(**_OF_MANY, attributes={**_NUMBERS, "ignored": [2]})),
+    _spelled("softmax", [*OF_SOFTMAX.values()], RuleTest(**_OF_MANY, attributes={**_NUMBERS, "ignored": [2]})),
 ]  # fmt: skip

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, opt, redundant, scalar
 
 from .._rule_test_inputs import SHAPES
@@ -93,7 +93,7 @@ def _rule(name: str, pattern: Pattern, replace: Any, *guards: Guard, weighted: b
     return Rule(
         name=f"loss.{name}", pattern=pattern, replace=replace, guards=guards, by_definition=True,
         exactness=Exactness.ROUNDING, source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=shapes, scalars=scalars or {}, inputs={"labels": "int64"}, constants={"number": 2, "class": 0},
             attributes=tuple(
                 {"axes": axes, "ignored": ignored, "reduction": ["mean", "sum", "none"]}

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, op, rearrange, redundant, var
 
 from .._rule_test_inputs import COST, SHAPES
@@ -352,7 +352,7 @@ def _rule(name: str, formula: str, pattern: Op, replace: Any, guards: tuple[Guar
     return Rule(
         name=f"einsum.{name}", formula=formula, pattern=pattern, replace=replace, makes=makes, guards=(*counted, *guards),
         exactness=exactness, source="ONNX operator Einsum",
-        proof=Proof(
+        proof=RuleTest(
             shapes=tuple(dict(zip(NAMES, shapes, strict=False)) for shapes, _ in cases),
             never_empty={"*": "the runtime dies of an empty batch"},
             assumes={} if pattern not in several.values() else {

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, opt, redundant, scalar, var
 
 from .._rule_test_inputs import COST
@@ -372,7 +372,7 @@ def _weight_rule(
         guards=(are_layers(*layers), *guards, is_held(made)),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=shapes,
             attributes=[_attributes(layers, row) for row in shapes],
             scalars=scalars or {},

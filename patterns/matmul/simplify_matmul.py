@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike, at_most
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, op, redundant, var
 
 from .._rule_test_inputs import COST, SHAPES, computed_shape
@@ -72,7 +72,7 @@ def _transposed(name: str, product: Pattern, replace: Pattern) -> Rule:
         replace=replace,
         exactness=Exactness.ROUNDING,
         source="the transposed product is that of the transposed factors",
-        proof=Proof(shapes={"a": "4 3", "b": "5 3"} if name.endswith("right") else {"a": "3 4", "b": "3 5"}),
+        proof=RuleTest(shapes={"a": "4 3", "b": "5 3"} if name.endswith("right") else {"a": "3 4", "b": "3 5"}),
     )
 
 
@@ -161,7 +161,7 @@ def _matmul_rule(
         guards=guards,
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=tuple(shapes), redundant={"dimension *": "the product itself asks for it"}, **more.pop("proof", {})
         ),
         **more,
@@ -204,7 +204,7 @@ RULES = [
         # The runtime multiplies many matrices with one as one product.
         exactness=Exactness.ROUNDING,
         source="ONNX operator MatMul",
-        proof=Proof(
+        proof=RuleTest(
             shapes=tuple(
                 {"shape": "4", "repeats": "4", **shapes}
                 for shapes in ({"c": "b 2 3 4", "y": "b 1 4 3"}, {"c": "b 2 4 4", "y": "b 1 4 4"})

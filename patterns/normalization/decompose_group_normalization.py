@@ -19,7 +19,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
 
 from .._shared_guards import array_like, ints
@@ -151,7 +151,7 @@ def _rule(name: str, replace: Pattern, guards: tuple[Guard, ...], **proof: Any) 
         guards=(divides_the_channels, *guards),
         exactness=Exactness.ROUNDING,
         source="arXiv:1803.08494",
-        proof=Proof(
+        proof=RuleTest(
             shapes=_SIZES,
             attributes=({"groups": [2, 3], **_EPSILON}, {"groups": [4, 1], **_EPSILON}),
             opset=21,

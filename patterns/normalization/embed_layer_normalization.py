@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, redundant, var
 
 from .._rule_test_inputs import KERNEL
@@ -117,7 +117,7 @@ RULES = [
         guards=(last_axis_alone, places_fit),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(
+        proof=RuleTest(
             shapes=({**_SIZES, "places": "1 s"}, {**_SIZES, "places": "b s"}),
             inputs={"ids": _indices("ids", 7), "places": _indices("places", 9), "segments": _indices("segments", 2)},
             attributes={"axis": [-1], "epsilon": [1e-12, 1e-5], "stash_type": [1]},

@@ -8,7 +8,7 @@ The rule is in a pass of its own behind the normalisations, which are looked for
 from __future__ import annotations
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, computed, op, redundant, var
 
 from .._rule_test_inputs import COST
@@ -37,6 +37,6 @@ RULES = [
         guards=(has_three_axes, is_not_quantised),
         exactness=Exactness.ROUNDING,
         source="ONNX operators GlobalAveragePool and ReduceMean",
-        proof=Proof(shapes={"x": "n 3 s"}),
+        proof=RuleTest(shapes={"x": "n 3 s"}),
     )
 ]

@@ -20,7 +20,7 @@ import numpy as np
 
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, redundant, scalar, var
 
 from .._rule_test_inputs import COST, KERNEL
@@ -131,7 +131,7 @@ _SHAPES = (
     {"x": "b 6", "scale": "6", "bias": "6"},
     {"x": "b 3 4", "scale": "3 4", "bias": "3 4"},
 )
-_PROOF = Proof(
+_PROOF = RuleTest(
     shapes=_SHAPES,
     attributes=({"axes": [(-1,), (2,)]}, {"axes": [(-1,), (1,)]}, {"axes": [(-2, -1), (1, 2)]}),
     # Numbers that float32, the type of the attribute, holds exactly: others are refused in float64.
@@ -235,7 +235,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:1910.07467",
-        proof=Proof(
+        proof=RuleTest(
             shapes=tuple({name: shape for name, shape in row.items() if name != "bias"} for row in _SHAPES),
             attributes=_PROOF.attributes,
             scalars=_PROOF.scalars,
@@ -273,7 +273,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source="arXiv:1910.07467",
         allow_extra_operands=True,
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"x": "b s 8"}, {"x": "b 6"}),
             attributes=({"axes": [(-1,), (2,)]}, {"axes": [(-1,), (1,)]}),
             scalars={"epsilon": [2.0**-17, 0.125], "gain": [1.0, 3.0]},
@@ -300,7 +300,7 @@ RULES = [
         ),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"x": "b s 8", "skip": "b s 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
                 {"x": "b 8", "skip": "b 8", "gamma": "8", "beta": "8", "sum_bias": "8"},

@@ -22,7 +22,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.remark import Refusal
 from ortfuse.ir.traits import MICROSOFT, has
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, const, op, opt, redundant, scalar, var
 
 from .._rule_test_inputs import COST, NUMBERS
@@ -160,7 +160,7 @@ def _batch_norm(name: str, formula: str, pattern: Pattern, *guards: Guard) -> Ru
         guards=(by_channel(*names), is_not_taken_in, *guards),
         exactness=Exactness.ROUNDING,
         source=BATCH_NORM,
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"x": "n 3 4 5", **dict.fromkeys(names, "3 1 1")},
                 {"x": "n 2 s", **dict.fromkeys(names, "1 2 1")},
@@ -203,7 +203,7 @@ RULES = [
         guards=(normalises_each_channel, by_channel("scale", "bias"), has_pixels("x"), keeps_digits(_pixels)),
         exactness=Exactness.ROUNDING,
         source="arXiv:1607.08022",
-        proof=Proof(
+        proof=RuleTest(
             inputs={"x": convolved(1)},
             shapes=(
                 {"x": "n 3 4 s", "scale": "3 1 1", "bias": "3 1 1"},
@@ -234,7 +234,7 @@ RULES = [
         guards=(normalises_channels, by_channel("scale", "bias")),
         exactness=Exactness.ROUNDING,
         source="arXiv:2201.03545",
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"x": "n 3 h s", "scale": "3 1 1", "bias": "3 1 1"},
                 {"x": "n 4 s 2 3", "scale": "1 4 1 1 1", "bias": "4 1 1 1"},

@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, scalar, var
 
 from .._shared_guards import array_like
@@ -76,14 +76,14 @@ def last_axis(match: Match) -> int:
     return (match.rank("x") or 0) - 1
 
 
-_PROOF = Proof(
+_PROOF = RuleTest(
     shapes=({"x": "b s 8"}, {"x": "b 5"}),
     attributes=({"axes": [(-1,), (2,)]}, {"axes": [(1,)]}),
     dtypes=("float32", "float64"),
     counterexamples={"all axes, not given": Variation(shapes={"x": "8"}, attributes={"axes": None})},
     typical=({"x": "1 12 128 128"}, {"x": "1 1000"}, {"x": "16 50257"}),
 )
-_PROOF_OF_ONE_AXIS = Proof(
+_PROOF_OF_ONE_AXIS = RuleTest(
     shapes=({"x": "b s 8"}, {"x": "b 5"}),
     attributes={"axis": [-1]},
     dtypes=("float32", "float64"),
@@ -114,7 +114,7 @@ def _log_sum_exp(name: str, added: Pattern, keepdims: int) -> Rule:
         guards=(limit_is_infinite,),
         exactness=Exactness.ROUNDING,
         source="ONNX operator ReduceLogSumExp",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "2 3 4"},
             attributes={"axes": [(1,)]},
             scalars={"limit": [math.inf]},

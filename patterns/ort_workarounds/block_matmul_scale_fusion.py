@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, const, op, redundant, var
 from ortfuse.targets import Quirk
 
@@ -69,7 +69,7 @@ def _factor_apart(name: str, formula: str, operand: Pattern, replace: Any, *guar
         guards=(is_rounded, *guards),
         exactness=Exactness.EXACT,
         source="ONNX Runtime graph transformer MatMulScaleFusion",
-        proof=Proof(
+        proof=RuleTest(
             constants={"factor": 0.3},
             dtypes=("float64",),
             opset=17,

@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, op, redundant, var
 from ortfuse.rewrite.pattern.parameters import attribute_value, parameter
 from ortfuse.targets import Quirk
@@ -126,7 +126,7 @@ RULES = [
         guards=(is_padded_with_zeros, gives_no_indices),
         exactness=Exactness.EXACT,
         source="ONNX Runtime rewrite rule Pad_Fusion",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "1 2 5 6"},
             inputs={"x": _padded},
             attributes={**_poolings, "pads": [(0, 0, 0, 0)], "ceil_mode": [0]},
@@ -148,7 +148,7 @@ RULES = [
         guards=(is_padded_with_zeros, has_windows_beyond, gives_no_indices),
         exactness=Exactness.EXACT,
         source="ONNX Runtime rewrite rule Pad_Fusion",
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"x": "1 2 5 6"}, {"x": "1 2 5 6"}),
             inputs={"x": _padded},
             attributes=(

@@ -11,7 +11,7 @@ longer.
 from __future__ import annotations
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, all_attributes, op, opt, redundant, var
 from ortfuse.targets import Quirk
 
@@ -49,7 +49,7 @@ RULES = [
         guards=(is_taken_by_the_normalisation_alone,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b s 8", "skip": "b s 8", "scale": "8", "bias": "8"},
             attributes={"normalisation": [{"axis": -1, "epsilon": 1e-5}]},
             typical=tuple(

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, computed, const, op, redundant, var
 from ortfuse.targets import Quirk
 
@@ -45,6 +45,8 @@ RULES = [
         guards=(is_signed, is_computed),
         exactness=Exactness.EXACT,
         source="ONNX Runtime's QDQPropagationTransformer and QDQS8ToU8Transformer",
-        proof=Proof(shapes={"x": "4 6", "step": ""}, inputs={"x": "int8"}, attributes={"axis": [1], "block_size": [0]}),
+        proof=RuleTest(
+            shapes={"x": "4 6", "step": ""}, inputs={"x": "int8"}, attributes={"axis": [1], "block_size": [0]}
+        ),
     ),
 ]

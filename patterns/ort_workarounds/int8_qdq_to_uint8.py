@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
 from ortfuse.ir.traits import MOVES, has
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, computed, const, op, redundant, var
 from ortfuse.runtime.integer_matmul import saturates
 from ortfuse.targets import Quirk
@@ -142,7 +142,7 @@ RULES = [
         guards=(is_signed, has_one_step, is_of_one_step_with_its_neighbours, is_beside_no_coarse_kernel),
         exactness=Exactness.EXACT,
         source="ONNX Runtime graph transformer QDQS8ToU8Transformer",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b 3 4", "step": "", "zero": ""},
             attributes=({"axis": [1], "named": [0]}, {"axis": [1], "named": [int(ir.DataType.INT8)]}),
             constants={"step": np.float32(0.03), "zero": np.int8(-7)},
@@ -159,7 +159,7 @@ RULES = [
         guards=(is_signed, has_one_step, is_beside_unsigned_numbers),
         exactness=Exactness.EXACT,
         source="ONNX Runtime graph transformer QDQS8ToU8Transformer",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"whole": "3 4", "step": "", "zero": ""},
             attributes={"axis": [1]},
             constants={

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, computed, op, redundant, var
 from ortfuse.targets import Quirk
 
@@ -92,7 +92,7 @@ RULES = [
         guards=(crashes_in_product,),
         exactness=Exactness.EXACT,
         source="ONNX Runtime issue 28392",
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"x": "3 b 4"}, {"x": "4 3 b"}, {"x": "3 b 2 4"}),
             attributes=({"perm": [(1, 0, 2)]}, {"perm": [(1, 2, 0)]}, {"perm": [(1, 2, 0, 3)]}),
             dtypes=("float16",),
@@ -109,7 +109,7 @@ RULES = [
         because=Quirk.LOSES_TRANSPOSITION_BEFORE_VECTOR,
         exactness=Exactness.ROUNDING,
         source="ONNX Runtime's MatmulTransposeFusion",
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"x": "n m", "v": "n"}, {"x": "b n m", "v": "n"}),
             attributes=({"perm": [(1, 0)]}, {"perm": [(0, 2, 1)]}),
         ),

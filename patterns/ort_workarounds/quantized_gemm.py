@@ -22,7 +22,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
 from ortfuse.ir.traits import DEQUANTISES, QUANTISES, has
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, attr, computed, const, op, redundant, var
 from ortfuse.runtime.integer_matmul import saturates
 
@@ -99,7 +99,7 @@ def _reshaped(operator: str, **more: Any) -> Rule:
         guards=(has_one_scale,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(attributes={"axis": [1]}, **more),
+        proof=RuleTest(attributes={"axis": [1]}, **more),
     )
 
 
@@ -160,7 +160,7 @@ def _rule(name: str, formula: str, pattern: Any, replace: Any, shapes: Any, guar
         guards=(bias_is_in_float32, is_not_quantised_at_once, sums_do_not_saturate, *guards),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=shapes,
             inputs={"x": _made_of_bytes("x"), "w": _made_of_bytes("w")},
             redundant={"check of x": NEEDLESS, "check of w": NEEDLESS},
@@ -181,7 +181,7 @@ RULES = [
         guards=(has_one_scale_or_an_axis,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"weight": "4 3", "step": "3", "zero": "3"},
             constants={
                 "weight": np.arange(-6, 6, dtype=np.int8).reshape(4, 3),

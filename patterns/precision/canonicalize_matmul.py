@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 from ortfuse.transforms.cleanup.fold_constant_movement import MovedTensor
 
@@ -53,7 +53,9 @@ def _weight(match: Match) -> Pattern:
     return weight if plain else computed("W'", _turned)
 
 
-def _rule(name: str, pattern: Pattern, source: str, proof: Proof, *guards: Callable[[Match], Refusal | None]) -> Rule:
+def _rule(
+    name: str, pattern: Pattern, source: str, proof: RuleTest, *guards: Callable[[Match], Refusal | None]
+) -> Rule:
     def product(match: Match) -> Pattern:
         made = op.MatMul(x, _weight(match))
         return made if match.get("c") is None else made + c
@@ -105,7 +107,7 @@ RULES = [
         "gemm_to_matmul_add",
         op.Gemm(x, weight, opt(c), transB=attr("transposed"), alpha=attr("alpha")),
         "ONNX operator Gemm",
-        Proof(
+        RuleTest(
             shapes=({"x": "m 4", "weight": "4 5", "c": "5"}, {"x": "m 4", "weight": "5 4", "c": "5"}),
             attributes=({"transposed": [0], **FACTORS}, {"transposed": [1], **FACTORS}),
         ),
@@ -115,7 +117,7 @@ RULES = [
         "fused_matmul_to_matmul_add",
         ms.FusedMatMul(x, weight, transB=attr("transposed"), alpha=attr("alpha")),
         "ONNX Runtime operator com.microsoft.FusedMatMul",
-        Proof(
+        RuleTest(
             shapes=({"x": "b m 4", "weight": "4 5"}, {"x": "b m 4", "weight": "5 4"}),
             attributes=({"transposed": [0], **FACTORS}, {"transposed": [1], **FACTORS}),
         ),
@@ -125,7 +127,7 @@ RULES = [
         "transpose_of_weight",
         op.MatMul(x, op.Transpose(weight, perm=(1, 0)).kept()),
         "x Transpose(W) = x W'",
-        Proof(shapes={"x": "b m 4", "weight": "5 4"}),
+        RuleTest(shapes={"x": "b m 4", "weight": "5 4"}),
     ),
     Rule(
         name="matmul_form.squeeze_batched_weight",
@@ -134,6 +136,6 @@ RULES = [
         guards=(is_weight("weight"), is_one_matrix),
         exactness=Exactness.ROUNDING,
         source="ONNX operator MatMul: axes of size 1 are broadcast",
-        proof=Proof(shapes=({"x": "b m 4", "weight": "1 4 5"}, {"x": "m 4", "weight": "1 1 4 5"})),
+        proof=RuleTest(shapes=({"x": "b m 4", "weight": "1 4 5"}, {"x": "m 4", "weight": "1 1 4 5"})),
     ),
 ]

@@ -12,7 +12,7 @@ import numpy as np
 
 from ortfuse.ir.remark import Refusal
 from ortfuse.quantization.qparams import SMALLEST_SCALE
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, const, ms, op, opt, var
 from ortfuse.rewrite.pattern.language import Computed
 
@@ -105,7 +105,7 @@ def _rule(name: str, *, units: bool, last: bool) -> Rule:
         ),
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=(_shapes(1), _shapes(2)),
             attributes=(
                 {"how": [{"hidden_size": 5}, {"hidden_size": 5, "direction": "reverse", "clip": 9.0}]},

@@ -10,7 +10,7 @@ weight first (`_smooth_quant`).
 
 from __future__ import annotations
 
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import ms, op
 
 from ._activations import was_observed
@@ -34,7 +34,7 @@ def _rule(name: str, *, columns: bool, signed: bool, smooth: bool = False) -> Ru
         exactness=Exactness.LOSSY,
         is_fitted=True,
         source=SMOOTH_SOURCE if smooth else SOURCE,
-        proof=Proof(shapes=SHAPES, ranges={"x": (-5.0, 4.5)} if smooth else {}),
+        proof=RuleTest(shapes=SHAPES, ranges={"x": (-5.0, 4.5)} if smooth else {}),
     )
 
 

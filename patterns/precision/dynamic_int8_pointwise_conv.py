@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, built, ms, op, opt, scalar
 
 from ._linear_pattern import in_float32, signed_limit
@@ -93,7 +93,7 @@ def _finished(made: Pattern, *makes: str) -> Pattern:
     return built(rest, makes=(*makes, "Transpose", "Add", "Relu", "Clip"))
 
 
-def _rule(name: str, pattern: Pattern, guards: tuple[Guard, ...], proof: Proof) -> Rule:
+def _rule(name: str, pattern: Pattern, guards: tuple[Guard, ...], proof: RuleTest) -> Rule:
     return Rule(
         name=f"dynamic_int8_conv.{name}",
         formula=f"act(conv(x, W) + b{' + y' if name == 'pointwise_sum' else ''})",
@@ -121,7 +121,7 @@ RULES = [
         "pointwise",
         PLAIN,
         (),
-        Proof(
+        RuleTest(
             shapes={"x": "b 4 5 6", "weight": "5 4 1 1", "bias": "5"},
             attributes={"how": [{"group": 1}], "activation": ["Relu"]},
             scalars={"low": [-1.0], "high": [3.0]},
@@ -131,7 +131,7 @@ RULES = [
         "pointwise_sum",
         WITH_SUM,
         (sum_is_plain,),
-        Proof(
+        RuleTest(
             shapes={"x": "b 4 6 6", "weight": "5 4 1 1", "bias": "5", "y": "b 5 6 6"},
             attributes={"how": [{"kernel_shape": (1, 1)}], "activation": ["Relu"]},
         ),

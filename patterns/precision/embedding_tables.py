@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, built, computed, const, ms, op, var
 
 from ._block_quantized_weights import BLOCKS, blocks_of, fills_a_block
@@ -75,7 +75,7 @@ def _rule(bits: int, block: int) -> Rule:
         guards=(is_weight("weight"), rank_is_known, fills_a_block(block, lambda match: size(match)[1])),
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=tuple({"x": "b s", "v": 7, "k": size} for size in (2 * block, block + 5)), inputs={"x": "int64"}
         ),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, computed, const, ms, op, opt, var
 from ortfuse.rewrite.pattern.language import Computed
 
@@ -45,7 +45,7 @@ def _skipping(scale: Pattern, offset: Pattern) -> Op:
 SCALED = _skipping(_times("gain"), _times("shift"))
 
 
-def _rule(name: str, before: Pattern, after: Pattern, proof: Proof, total: Pattern | None = None) -> Rule:
+def _rule(name: str, before: Pattern, after: Pattern, proof: RuleTest, total: Pattern | None = None) -> Rule:
     return Rule(
         name=f"column_scale.fold_into_{name}",
         pattern=op.Mul(before, factor),
@@ -65,19 +65,19 @@ RULES = [
         "layer_normalization",
         op.LayerNormalization(x, gain, shift, attributes=HOW),
         op.LayerNormalization(x, _times("gain"), _times("shift"), attributes=HOW),
-        Proof(shapes={"x": "b s 8", "gain": "8", "shift": "8", "factor": "8"}, attributes=HOWS),
+        RuleTest(shapes={"x": "b s 8", "gain": "8", "shift": "8", "factor": "8"}, attributes=HOWS),
     ),
     _rule(
         "rms_normalization",
         op.RMSNormalization(x, gain, attributes=HOW),
         op.RMSNormalization(x, _times("gain"), attributes=HOW),
-        Proof(shapes={"x": "b s 8", "gain": "8", "factor": "8"}, attributes=HOWS, opset=23),
+        RuleTest(shapes={"x": "b s 8", "gain": "8", "factor": "8"}, attributes=HOWS, opset=23),
     ),
     _rule(
         "skip_layer_normalization",
         _skipping(gain, shift).naming(total=3)[0],
         SCALED[0],
-        Proof(
+        RuleTest(
             shapes={"x": "b s 8", "skip": "b s 8", "gain": "8", "shift": "8", "factor": "8", "sum_bias": "8"},
             attributes={"how": [{"epsilon": 1e-5}]},
         ),

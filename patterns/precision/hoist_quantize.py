@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, const, op, var
 
 PASS = "precision.cleanup"
@@ -38,7 +38,7 @@ def is_normal(match: Match) -> Refusal | None:
     )
 
 
-def _rounded_first(name: str, reshaped: Callable[[Pattern], Pattern], proof: Proof) -> Rule:
+def _rounded_first(name: str, reshaped: Callable[[Pattern], Pattern], proof: RuleTest) -> Rule:
     return Rule(
         name=f"qdq.hoist_quantize_above_{name}",
         pattern=op.QuantizeLinear(reshaped(var("x")), scale, zero),
@@ -49,18 +49,18 @@ def _rounded_first(name: str, reshaped: Callable[[Pattern], Pattern], proof: Pro
     )
 
 
-ONE_AXIS = Proof(shapes={"x": "b 1 4", "axes": "1"}, constants={"axes": [1]})
+ONE_AXIS = RuleTest(shapes={"x": "b 1 4", "axes": "1"}, constants={"axes": [1]})
 
 RULES = [
     _rounded_first(
         "reshape",
         lambda x: op.Reshape(x, var("shape"), allowzero=attr("zeros")),
-        Proof(shapes={"x": "b 3 4", "shape": "2"}, constants={"shape": [-1, 12]}, attributes={"zeros": [0]}),
+        RuleTest(shapes={"x": "b 3 4", "shape": "2"}, constants={"shape": [-1, 12]}, attributes={"zeros": [0]}),
     ),
     _rounded_first(
         "flatten",
         lambda x: op.Flatten(x, axis=attr("axis")),
-        Proof(shapes={"x": "b 3 4"}, attributes={"axis": [1, 2]}),
+        RuleTest(shapes={"x": "b 3 4"}, attributes={"axis": [1, 2]}),
     ),
     _rounded_first("squeeze", lambda x: op.Squeeze(x, const("axes", "_")), ONE_AXIS),
     _rounded_first("unsqueeze", lambda x: op.Unsqueeze(x, const("axes", "_")), ONE_AXIS),
@@ -71,7 +71,7 @@ RULES = [
         guards=(is_normal,),
         exactness=Exactness.EXACT,
         source="ONNX operators QuantizeLinear and DequantizeLinear",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"v": "b 3"}, inputs={"v": "uint8"}, constants={"scale": np.float32(0.3), "zero": np.uint8(7)}
         ),
     ),

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
 from ortfuse.quantization.qparams import SMALLEST_SCALE
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, ms, op, var
 
 from ._activations import was_observed
@@ -169,7 +169,7 @@ def _rule(name: str, *, masked: bool) -> Rule:
         ),
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=(steps, several),
             attributes={
                 "scale": [None, 0.5],

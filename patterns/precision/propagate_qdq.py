@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, ms, op, var
 
 from ._weight_quantization import Array
@@ -143,7 +143,7 @@ RULES = [
         guards=(kinds_agree, image_scale_fits, mean_of_positions),
         exactness=Exactness.ROUNDING,
         source="ONNX Runtime operator com.microsoft.QLinearGlobalAveragePool",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"a": "b 3 4 5"},
             attributes={"axes": [(2, 3)]},
             inputs={"a": "uint8"},
@@ -160,7 +160,7 @@ RULES = [
         guards=(kinds_agree, scales_are_normal, relu_is_rounding),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"a": "b s 6", **SHAPES},
             inputs={"a": "uint8"},
             constants=CONSTANTS,
@@ -180,7 +180,7 @@ RULES = [
         guards=(kinds_agree, scales_are_normal, relu_is_rounding, is_a_matrix, bias_is_fine),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes={"a": "m 6", **SHAPES}, inputs={"a": "uint8"}, constants=CONSTANTS, step=1.0, followed_by=_as_floats
         ),
     ),

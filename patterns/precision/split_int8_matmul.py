@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Pattern, computed, ms, op
 
 from ._linear_pattern import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, per_column, signed_limit, size, weight8, x
@@ -65,7 +65,7 @@ def _rule(name: str, replace: Pattern, definition: Pattern) -> Rule:
         guards=GUARDS_OF_INTEGERS,
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=Proof(shapes=SHAPES),
+        proof=RuleTest(shapes=SHAPES),
     )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from ortfuse.quantization.qparams import SMALLEST_SCALE
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, computed, ms, op
 from ortfuse.rewrite.pattern.language import Computed
 
@@ -63,7 +63,7 @@ def _made(
         exactness=Exactness.LOSSY,
         is_fitted=True,
         source=source,
-        proof=Proof(shapes=SHAPES, ranges={"x": (-5.0, 4.5)}),
+        proof=RuleTest(shapes=SHAPES, ranges={"x": (-5.0, 4.5)}),
     )
 
 
@@ -87,7 +87,7 @@ def _through() -> Rule:
         exactness=Exactness.LOSSY,
         is_fitted=True,
         source="ONNX operators QuantizeLinear and QLinearMatMul",
-        proof=Proof(
+        proof=RuleTest(
             shapes=SHAPES,
             ranges={"x": (-5.0, 4.5), "root": (-20.0, 22.0)},
             step=42.0 / 255,

@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.quantization.rounded_weights import ROUNDED, Rounding
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, built, computed, ms, op
 
 from ._block_quantized_weights import BLOCKS, blocks_of, fills_a_block
@@ -97,7 +97,7 @@ def _rule(bits: int, block: int, level: int, *, zeros: bool = False) -> Rule:
         exactness=Exactness.LOSSY,
         source=SOURCE,
         is_fitted=True,
-        proof=Proof(
+        proof=RuleTest(
             shapes=({"k": 2 * block, "n": 5}, {"k": block + 5, "n": 17}), never_empty=NEVER_EMPTY if level == 4 else {}
         ),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, built, op, rearrange, var
 
 from .._shared_guards import constant
@@ -61,7 +61,7 @@ def _rule(
     return Rule(
         name=f"rotary.{name}", formula=formula, pattern=pattern, replace=replace, guards=(guard,), may_raise_opset=True,
         exactness=Exactness.ROUNDING, source=PAPER,
-        proof=Proof(shapes={**SIZES, **shapes}, never_empty=NEVER_EMPTY, opset=17, **proof),
+        proof=RuleTest(shapes={**SIZES, **shapes}, never_empty=NEVER_EMPTY, opset=17, **proof),
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, redundant, var
 from ortfuse.rewrite.pattern.parameters import parameter
 
@@ -173,7 +173,7 @@ def _moved(name: str, behind: Pattern, before: Pattern, *guards: Any, **proof: A
         guards=(*guards, had_no_batch),
         exactness=Exactness.EXACT,
         source="ONNX operator Squeeze",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"angles": "1 s 3", "factors": "3"},
             attributes={"axes": [(0,)], **proof.pop("attributes", {})},
             inputs={"angles": _counted},
@@ -220,7 +220,7 @@ RULES = [
         guards=(is_one_table, angles_are_of_halves),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"x": "b s 16", "cos": "1 s 4", "sin": "1 s 4"},
                 {"x": "b 2 s 8", "cos": "1 s 2", "sin": "s 2"},
@@ -249,7 +249,7 @@ RULES = [
         guards=(adds_the_first,),
         exactness=Exactness.EXACT,
         source="ONNX operators Squeeze and Unsqueeze",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"positions": "s"},
             attributes={"axes": [(0,)], "added": [(0, 2)]},
             opset=18,

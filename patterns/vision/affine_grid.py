@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, computed, const, op, var
 
 from .._shared_guards import floating
@@ -39,6 +39,6 @@ RULES = [
         guards=(floating("theta"),),
         exactness=Exactness.ROUNDING,
         source="arXiv:1506.02025",
-        proof=Proof(shapes=({"m": 6, "k": 3, "p": 2, "n": 2}, {"m": 6, "k": 3, "p": 2})),
+        proof=RuleTest(shapes=({"m": 6, "k": 3, "p": 2, "n": 2}, {"m": 6, "k": 3, "p": 2})),
     )
 ]

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, computed, const, op, var
 
 from .._shared_guards import floating
@@ -130,7 +130,7 @@ RULES = [
         guards=(floating("x"), are_places_of_resize),
         exactness=Exactness.ROUNDING,
         source="ONNX operator Resize",
-        proof=Proof(
+        proof=RuleTest(
             shapes=_to(5, 7, c=2, h=3, w=4),
             inputs=_made("half_pixel"),
             opset=17,

@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, const, op, rearrange, scalar, var
 
 BORDER = (0, 0, 1, 1, 0, 0, 1, 1)
@@ -152,7 +152,7 @@ def _rules(name: str, formula: str, pattern: Callable[[bool], Pattern], padding:
             guards=(_points_to_pixels(aligned), stays),
             exactness=Exactness.ROUNDING,
             source="ONNX operator GridSample",
-            proof=Proof(
+            proof=RuleTest(
                 shapes={"b": 2, "c": 2, "h": 3, "w": 4, "r": 2, "s": 5, "p": 5, "q": 6, "n": 10}
                 | dict.fromkeys(numbers, ""),
                 constants=numbers,

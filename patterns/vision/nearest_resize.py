@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, computed, const, op, opt, rearrange, var
 
 from ._resize_coordinates import NEAREST, Array, nearest, scale
@@ -152,7 +152,7 @@ def _repeated(name: str, before: str, after: str, scales: Any) -> Rule:
         guards=(blocks_are_known,),
         exactness=Exactness.EXACT,
         source="ONNX operator Resize",
-        proof=Proof(shapes={"c": 3, "r": 2, "s": 3, "h": 4, "w": 5}),
+        proof=RuleTest(shapes={"c": 3, "r": 2, "s": 3, "h": 4, "w": 5}),
     )
 
 
@@ -223,7 +223,7 @@ RULES = [
         guards=(is_a_grid,),
         exactness=Exactness.EXACT,
         source="ONNX operators Gather and GatherND",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b 3 2 4", "places": "3 2 2"},
             constants={"places": _PLACES},
             counterexamples={
@@ -242,7 +242,7 @@ RULES = [
         guards=(are_nearest_pixels,),
         exactness=Exactness.EXACT,
         source="ONNX operator Resize",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b 3 2 3", "rows": "4", "columns": "9"},
             inputs=_rows_and_columns(NEAREST[0]),
             counterexamples={
@@ -271,7 +271,7 @@ RULES = [
         guards=(both_copy_pixels,),
         exactness=Exactness.EXACT,
         source="ONNX operator Resize",
-        proof=Proof(
+        proof=RuleTest(
             shapes=(
                 {"x": "b 3 2 3", "first_roi": "0", "first_scales": "4", "second_roi": "0", "second_scales": "4"},
                 {

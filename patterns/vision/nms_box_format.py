@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
 from ortfuse.ir.traits import FILLS, JOINS, MOVES
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, built, computed, op, opt, scalar, var
 
 from .._shared_guards import ints
@@ -134,7 +134,7 @@ def _rules(name: str, formula: str, corners: Pattern, centres: Pattern, parts: S
         return Rule(
             name=f"boxes.{name}{suffix}", formula=formula, pattern=_kept(boxes), replace=_kept(made, center_point_box=1),
             guards=(sizes_are_at_least_0, guard), exactness=Exactness.ROUNDING, source="ONNX operator NonMaxSuppression",
-            proof=Proof(
+            proof=RuleTest(
                 shapes=number | dict.fromkeys(parts, f"{images} n {last}"),
                 scalars={FACTORS[size]: [0.5, 0.25] for size in sizes}, attributes={"axis": [axis, -1], "new": [(-1,), (axis,)]},
                 constants={"most": 3, "overlap": 0.3, "least": -0.5}, inputs={size: _at_least_0(size) for size in sizes},

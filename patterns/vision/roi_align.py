@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, computed, const, op, opt, var
 
 from ..convolution.select_pool_kernel import is_above_minus_infinity
@@ -208,7 +208,7 @@ def _rule(name: str, pattern: Pattern, replace: Any, makes: str, guards: Any, **
         on_request=True,
         exactness=Exactness.ROUNDING,
         source="ONNX operators RoiAlign and MaxRoiPool",
-        proof=Proof(
+        proof=RuleTest(
             attributes={**cuts, **attributes},
             opset=17,
             counterexamples={
@@ -292,7 +292,7 @@ def _joined(count: int) -> Rule:
         guards=(are_pooled_alike,),
         exactness=Exactness.EXACT,
         source="ONNX operator RoiAlign",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"image": "2 3 8 9"}
             | {f"regions{number}": f"{number + 2} 4" for number in range(count)}
             | {f"numbers{number}": f"{number + 2}" for number in range(count)},

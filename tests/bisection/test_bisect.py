@@ -30,13 +30,13 @@ Write = Callable[..., Path]
 
 HEADER = """
 from ortfuse.rewrite.pattern import attr, ms, op, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, RuleTest, Rule
 
 x = var("x")
 
 
 def rule(name, pattern, replace, exactness=Exactness.ROUNDING):
-    proof = Proof(shapes={"x": "b 3"})
+    proof = RuleTest(shapes={"x": "b 3"})
     return Rule(name=name, pattern=pattern, replace=replace, exactness=exactness, source="test", proof=proof)
 
 

@@ -79,10 +79,10 @@ def test_a_forced_choice_without_a_site_says_so(operator: str) -> None:
 def test_a_forced_choice_on_an_approximation_says_what_would_allow_it(tmp_path: Path) -> None:
     rules = tmp_path / "near.py"
     rules.write_text("""from ortfuse.rewrite.pattern import op, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, RuleTest, Rule
 x = var("x")
 RULES = [Rule(name="near.tanh", pattern=op.Erf(x), replace=op.Tanh(x), exactness=Exactness.APPROXIMATE, source="test",
-              proof=Proof(shapes={"x": "b 8"}))]
+              proof=RuleTest(shapes={"x": "b 8"}))]
 """)
     options = {"patterns": rules, "passes": "user"}
     assert "--approximate allows it" in pinned("y = Erf(x)", "near", "Tanh", **options)[1].absent

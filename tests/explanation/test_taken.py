@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import op, var
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
@@ -21,7 +21,7 @@ MODEL = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 18]>
 
 def rule(name: str, pattern: Any, made: Any) -> Rule:
     return Rule(name=name, pattern=pattern, replace=made, exactness=Exactness.ROUNDING, source="test",
-                proof=Proof(shapes={"x": "b 8"}))  # fmt: skip
+                proof=RuleTest(shapes={"x": "b 8"}))  # fmt: skip
 
 
 def test_sites_that_cost_decided_against_are_told_although_their_nodes_are_others_now() -> None:

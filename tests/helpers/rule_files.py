@@ -4,11 +4,11 @@ from __future__ import annotations
 
 HEAD = """
 from ortfuse.rewrite.pattern import op, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, RuleTest, Rule
 x = var("x")
 def rule(name, pattern, replace):
     return Rule(name=name, pattern=pattern, replace=replace, exactness=Exactness.EXACT, source="test",
-                proof=Proof(shapes={"x": "2"}))
+                proof=RuleTest(shapes={"x": "2"}))
 """
 
 

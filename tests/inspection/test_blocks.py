@@ -12,7 +12,7 @@ import pytest
 import ortfuse
 from ortfuse.analysis.facts import Facts
 from ortfuse.inspection import DETECTORS, PASSES, Block, find_blocks
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import op, var
 
 
@@ -185,7 +185,7 @@ def test_detectors_stand_in_rules_of_the_users_own() -> None:
     assert [match.root.name for match in found] == ["y"]
     x, y = var("x", "n 8"), var("y", "n 8")
     rule = Rule(name="mine.residual", pattern=op.Add(x, y), replace=op.Sum(y, x), guards=detector.guards,
-                exactness=Exactness.EXACT, source="test", proof=Proof())  # fmt: skip
+                exactness=Exactness.EXACT, source="test", proof=RuleTest())  # fmt: skip
     result = ortfuse.optimize(model, patterns=rule, passes="user")
     assert [node.op_type for node in result.model.graph] == ["Exp", "Add", "MatMul", "Sum"]
 

@@ -7,7 +7,7 @@ import pytest
 from recurrent_models import model
 
 import ortfuse
-from ortfuse import Exactness, Proof, Rule
+from ortfuse import Exactness, Rule, RuleTest
 from ortfuse.errors import PatternError, RuleError
 from ortfuse.rewrite.pattern import Pattern, body, computed, op, rearrange, var
 from ortfuse.verification.rule_tests import prove
@@ -98,7 +98,7 @@ def rule(replace: Pattern, pattern: Pattern = SUM) -> Rule:
         replace=replace,
         exactness=Exactness.ROUNDING,
         source="CumSum",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"state": "b n", "element": "b n"}, never_empty={"t": "the runtime refuses a Scan of nothing"}
         ),
     )

@@ -192,13 +192,13 @@ def test_an_installed_package_offers_rules_by_its_entry_point(tmp_path: Path, mo
 
 
 UNPROVED = (
-    (rules("mine.one").replace(',\n                proof=Proof(shapes={"x": "2"})', ""), "proof"),
-    (rules("mine.one").replace('Proof(shapes={"x": "2"})', "None"), "rule mine.one has no rule test"),
+    (rules("mine.one").replace(',\n                proof=RuleTest(shapes={"x": "2"})', ""), "proof"),
+    (rules("mine.one").replace('RuleTest(shapes={"x": "2"})', "None"), "rule mine.one has no rule test"),
     (rules("mine.one").replace('{"x": "2"}', "()"), "rule mine.one has an empty proof"),
     (rules("mine.one").replace('{"x": "2"}', '{"y": "2"}'), "the rule test of rule mine.one gives no shape for x"),
     (
         rules("mine.one").replace("def rule", "class Own(Rule):\n    def __post_init__(self): pass\ndef rule")
-        .replace("Rule(name", "Own(name").replace('Proof(shapes={"x": "2"})', "None"),
+        .replace("Rule(name", "Own(name").replace('RuleTest(shapes={"x": "2"})', "None"),
         "rule mine.one has no rule test",
     ),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.fingerprint import fingerprint
 from ortfuse.pipeline.schedule import Schedule
 from ortfuse.pipeline.steps import Repeated, Single
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import op, var
 from ortfuse.targets import Target
 from ortfuse.transforms import Context, DeadCodeElimination, RulePass
@@ -24,7 +24,12 @@ from ortfuse.transforms import Context, DeadCodeElimination, RulePass
 x = var("x")
 THERE, BACK = (
     Rule(
-        name=name, pattern=one, replace=other, exactness=Exactness.EXACT, source="test", proof=Proof(shapes={"x": "2"})
+        name=name,
+        pattern=one,
+        replace=other,
+        exactness=Exactness.EXACT,
+        source="test",
+        proof=RuleTest(shapes={"x": "2"}),
     )
     for name, one, other in (
         ("test.there", op.Neg(x), op.Mul(x, -1.0)),

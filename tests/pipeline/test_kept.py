@@ -10,7 +10,7 @@ from onnxscript.rewriter import pattern
 from small_models import model_of
 
 import ortfuse
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import ms, op, var
 from ortfuse.transforms import Context
 
@@ -23,7 +23,7 @@ SKIP = "com.microsoft.SkipLayerNormalization"
 def rule(name: str, sought: Any, made: Any, **fields: Any) -> Rule:
     shapes = {"x": "b s 8", "skip": "b s 8", "gamma": "8"}
     return Rule(name=name, pattern=sought, replace=made, exactness=Exactness.ROUNDING, source="test",
-                proof=Proof(shapes=shapes), **fields)  # fmt: skip
+                proof=RuleTest(shapes=shapes), **fields)  # fmt: skip
 
 
 FUSED = rule(

@@ -15,7 +15,7 @@ import ortfuse
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RewriteError
 from ortfuse.ir.editor import Editor
-from ortfuse.rewrite import Debugging, Exactness, Proof, Rewriter, Rule
+from ortfuse.rewrite import Debugging, Exactness, Rewriter, Rule, RuleTest
 from ortfuse.rewrite.invariants import problems
 from ortfuse.rewrite.pattern import op, opt, var
 from ortfuse.targets.known_bugs import Quirk
@@ -53,7 +53,7 @@ def test_optional_parts_are_taken_in_whatever_order_sites_are_visited(seed: int 
         replace=op.Sum(x, y | x),
         exactness=Exactness.EXACT,
         source="test",
-        proof=Proof(shapes={"x": "b 3"}),
+        proof=RuleTest(shapes={"x": "b 3"}),
     )
     m = model("e = Exp(x) out = Mul(e, y)")
     Rewriter(Editor(m, Facts(m)), Everything(), debugging=Debugging(seed=seed)).run([rule])

@@ -17,13 +17,13 @@ from ortfuse.errors import RewriteError, RuleError
 from ortfuse.ir.edit import Edit
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.remark import Refusal, Subject, refuse
-from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule
+from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Rewriter, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, computed, const, ms, op, scalar, var, variables
 from ortfuse.targets.known_bugs import Quirk
 from ortfuse.targets.registry import default_spec
 
 x, y = variables("x y")
-PROOF = Proof(shapes={"x": "b 3"})
+PROOF = RuleTest(shapes={"x": "b 3"})
 
 
 class Everything:

@@ -14,14 +14,14 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RuleError
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Log, Proof, Rewriter, Rule
+from ortfuse.rewrite import Exactness, Log, Rewriter, Rule, RuleTest
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.pattern import Match, Pattern, built, computed, const, op, siblings, var
 from ortfuse.targets import Target
 from ortfuse.verification import Session, SiteChecks
 
 x = var("x", "b d")
-PROOF = Proof(shapes={"d": 4, "h0": 4, "h1": 4, "h2": 4})
+PROOF = RuleTest(shapes={"d": 4, "h0": 4, "h1": 4, "h2": 4})
 
 
 def sizes(*names: str) -> Pattern:

@@ -16,7 +16,7 @@ import ortfuse
 from ortfuse.api.instrumentation import idle_options
 from ortfuse.cli.app import app
 from ortfuse.errors import RuleError
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import ms, op, var
 from ortfuse.targets import CostTable, Target, default_spec, measured_costs, shipped_costs
 from ortfuse.targets.costs import Measured
@@ -153,7 +153,7 @@ def _rule(**proof: object) -> Rule:
         replace=ms.QuickGelu(x, alpha=1.0),
         exactness=Exactness.ROUNDING,
         source="a test",
-        proof=Proof(shapes={"x": "b 8"}, **proof),  # type: ignore[arg-type]
+        proof=RuleTest(shapes={"x": "b 8"}, **proof),  # type: ignore[arg-type]
     )
 
 

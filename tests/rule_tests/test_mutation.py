@@ -6,7 +6,7 @@ import pytest
 
 from ortfuse.ir.remark import Refusal
 from ortfuse.pipeline import load_catalogue
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, const, op, var
 from ortfuse.verification.rule_tests.mutation import Mutant, Score, counterexample, mutants
 
@@ -39,7 +39,7 @@ def guarded(**redundant: str) -> Rule:
     return Rule(
         name="test.rule", pattern=op.Add(op.Softmax(var("x"), axis=attr("axis", lambda axis, facts: axis == 1)), zero),
         replace=op.Softmax(var("x"), axis=1), guards=(keeps_shape,), exactness=Exactness.ROUNDING, source="test",
-        proof=Proof(
+        proof=RuleTest(
             shapes={"x": "b 3", "zero": "3"}, attributes={"axis": [1]}, constants={"zero": [0.0] * 3}, redundant=redundant
         ),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, computed, const, op, siblings, var
 from ortfuse.verification.rule_tests import prove
 from ortfuse.verification.rule_tests.build_instances import Builder
@@ -27,7 +27,7 @@ def joined(*order: int) -> Rule:
     return Rule(
         name="test.joined", pattern=siblings(x @ QUERY, x @ KEY), replace=siblings(*(parts[index] for index in order)),
         exactness=Exactness.ROUNDING, source="test",
-        proof=Proof(shapes={"d": 4, "h": 3, "k": 3}, opset=18),
+        proof=RuleTest(shapes={"d": 4, "h": 3, "k": 3}, opset=18),
     )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_each_result_is_compared(wrong: int) -> None:
     right[wrong] = op.Max(x, 1.0)
     rule = Rule(
         name="test.max", pattern=siblings(op.Relu(x), op.Relu(op.Neg(x))), replace=siblings(*right),
-        exactness=Exactness.EXACT, source="test", proof=Proof(opset=18),
+        exactness=Exactness.EXACT, source="test", proof=RuleTest(opset=18),
     )  # fmt: skip
     failures = prove(rule, pairs=0, near_misses=False).failures
     assert any(f"output {wrong} is not the same bits" in failure for failure in failures)
@@ -68,7 +68,7 @@ def test_an_instance_has_a_result_for_each_root_and_near_misses_between_them() -
 def test_a_result_that_is_an_input_is_proved_behind_a_node() -> None:
     rule = Rule(
         name="test.twice", pattern=siblings(op.Neg(op.Neg(x)), op.Relu(op.Neg(x))), replace=siblings(x, op.Relu(-1.0 * x)),
-        exactness=Exactness.ROUNDING, source="test", proof=Proof(opset=18),
+        exactness=Exactness.ROUNDING, source="test", proof=RuleTest(opset=18),
     )  # fmt: skip
     report = prove(rule)
     assert report.proved, report.failures

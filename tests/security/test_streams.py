@@ -20,10 +20,10 @@ TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[n,4] x) => (float[n,
 PART = '<ir_version: 10, opset_import: ["": 21]> g (float[n,4] a) => (float[n,4] y) { b = Sigmoid(a) y = Mul(a, b) }'
 RULE = """
 from ortfuse.rewrite.pattern import op, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, RuleTest, Rule
 x = var("x")
 RULES = [Rule(name="mine.neg", pattern=op.Neg(op.Neg(x)), replace=x, exactness=Exactness.EXACT, source="test",
-              proof=Proof(shapes={"x": "2"}))]
+              proof=RuleTest(shapes={"x": "2"}))]
 """
 
 COMMANDS = {

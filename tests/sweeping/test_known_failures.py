@@ -24,11 +24,11 @@ GELU = """<ir_version: 10, opset_import: ["": 21]> g (float[n,8] x) => (float[n,
 
 WRONG = """
 from ortfuse.rewrite.pattern import op, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, RuleTest, Rule
 
 x = var("x")
 RULES = [Rule(name="own.erf", pattern=op.Erf(x), replace=op.Sign(x), exactness=Exactness.EXACT, source="none",
-              proof=Proof(shapes={"x": "b 3"}))]
+              proof=RuleTest(shapes={"x": "b 3"}))]
 """
 
 TABLE = """

@@ -52,7 +52,7 @@ TARGET = TargetSpec(
 '''
 
 DECOMPOSITION = """
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, RuleTest, Rule
 from ortfuse.rewrite.pattern import op, var
 
 x = var("x")
@@ -63,7 +63,7 @@ RULES = [
         replace=op.Div(1.0, x),
         exactness=Exactness.ROUNDING,
         source="test",
-        proof=Proof(shapes={"x": "n 3"}),
+        proof=RuleTest(shapes={"x": "n 3"}),
     )
 ]
 """

@@ -9,7 +9,7 @@ from small_models import apply
 
 from ortfuse.errors import PipelineError
 from ortfuse.ir.edit import Edit
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Pattern, ms, op, var
 from ortfuse.targets import CostTable, Estimate
 from ortfuse.targets.costs import Measured
@@ -23,7 +23,7 @@ TYPICAL = ({"x": "1 128 768"},)
 def _rule(name: str, pattern: Pattern, *replace: Pattern, typical: Any = TYPICAL) -> Rule:
     return Rule(
         name=name, pattern=pattern, replace=replace, exactness=Exactness.ROUNDING, source="test",
-        proof=Proof(shapes={"x": "2"}, typical=typical),
+        proof=RuleTest(shapes={"x": "2"}, typical=typical),
     )  # fmt: skip
 
 

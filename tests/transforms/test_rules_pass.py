@@ -7,7 +7,7 @@ from graphs import operators
 from small_models import apply, execute, floats
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, op, var
 from ortfuse.transforms import RulePass
 
@@ -16,7 +16,12 @@ x = var("x")
 
 def _rule(name: str, pattern: object, replace: object, exactness: Exactness = Exactness.EXACT) -> Rule:
     return Rule(
-        name=name, pattern=pattern, replace=replace, exactness=exactness, source="test", proof=Proof(shapes={"x": "2"})
+        name=name,
+        pattern=pattern,
+        replace=replace,
+        exactness=exactness,
+        source="test",
+        proof=RuleTest(shapes={"x": "2"}),
     )  # type: ignore[arg-type]
 
 

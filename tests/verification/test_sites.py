@@ -14,7 +14,7 @@ import ortfuse
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.edit import Edit
 from ortfuse.ir.editor import Editor
-from ortfuse.rewrite import Exactness, Proof, Rewriter, Rule
+from ortfuse.rewrite import Exactness, Rewriter, Rule, RuleTest
 from ortfuse.rewrite.pattern import computed, const, ms, op, var, variables
 from ortfuse.runtime.observed_values import observe
 from ortfuse.runtime.rewrite_sides import Sides, sides
@@ -26,7 +26,7 @@ x, y = variables("x y")
 
 
 def rule(name: str, pattern: Any, replace: Any) -> Rule:
-    proof = Proof(shapes={"x": "b 3"})
+    proof = RuleTest(shapes={"x": "b 3"})
     return Rule(name=name, pattern=pattern, replace=replace, exactness=Exactness.ROUNDING, source="test", proof=proof)
 
 
@@ -223,7 +223,7 @@ FILLED_CONSTANTS = "<int64[3] rows = {-1, 1, 3}, int64[2] back = {-1, 3}, float 
 def lower(name: str, scores: Any) -> Rule:
     """A rule that replaces the filler of hidden scores by one of another size."""
     filled = op.Where(var("hide"), const("low"), x)
-    proof = Proof(shapes={"x": "b 1 3", "hide": "b 1 3"}, followed_by="Softmax")
+    proof = RuleTest(shapes={"x": "b 1 3", "hide": "b 1 3"}, followed_by="Softmax")
     lowest = op.Where(var("hide"), computed("lowest", lambda m: m.const("low") * 1e20), scores)
     return Rule(name=name, pattern=filled, replace=lowest, exactness=Exactness.ROUNDING, source="test", proof=proof)
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import ortfuse
 from ortfuse.cli.app import app
 from ortfuse.pipeline import catalogue
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import ms, op, var
 from ortfuse.transforms import Context, RulePass
 
@@ -26,7 +26,7 @@ TEXT = """agraph (float[b, 4] x) => (float[b, 4] y, float[b, 4] z)
 
 PASSES = "canonicalize, user"
 x = var("x")
-PROOF = Proof(shapes={"x": "b s 8"})
+PROOF = RuleTest(shapes={"x": "b s 8"})
 RIGHT = Rule(
     name="mine.swish", pattern=x * op.Sigmoid(x), replace=ms.QuickGelu(x, alpha=1.0), exactness=Exactness.ROUNDING,
     source="test", proof=PROOF,
@@ -34,12 +34,12 @@ RIGHT = Rule(
 WRONG = replace(RIGHT, replace=ms.QuickGelu(x, alpha=1.702))
 FILE = """
 from ortfuse.rewrite.pattern import ms, op, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, RuleTest, Rule
 
 x = var("x")
 RULES = [
     Rule(name="mine.swish", pattern=x * op.Sigmoid(x), replace=ms.QuickGelu(x, alpha=1.702), exactness=Exactness.ROUNDING,
-         source="test", proof=Proof(shapes={"x": "b s 8"})),
+         source="test", proof=RuleTest(shapes={"x": "b s 8"})),
 ]
 """
 
