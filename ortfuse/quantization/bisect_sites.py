@@ -1,7 +1,7 @@
-"""Finds the site whose error is most above what was predicted for it, by halving the choice.
+"""Find the site whose error exceeds its prediction most, by halving the choice.
 
-The errors of sites were measured one by one and are taken to add up. Where the error of the whole is much larger, single sites
-may be to blame, whose errors grow with those of others; or all of them, if the errors are not independent.
+The errors of sites were measured one by one and are taken to add up. If the error of the whole is much larger, there are two
+possible causes: single sites whose errors grow with those of others, or errors that are not independent at all.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The ranges that values have when a model is run on given inputs, and how they are told from what was seen.
+"""Observe the ranges of values on given inputs, and derive quantisation ranges from them.
 
-Few runs do not show how far values reach: one of ten further runs has a larger number than nine had, at every value by
-itself, and what is cut off in one run of ten or a hundred makes errors that are rare and large. Such errors are often not
-among those that a bound is tried on. So a range is made wider, by as much as the extremes may be larger in other runs.
+A few runs do not show the full range of a value. In a test, one of ten further runs exceeded the largest number of nine
+runs, at every value by itself. Clipping in one run of ten or a hundred makes rare, large errors, often absent from the inputs
+that a bound is tried on. So each range is widened by as much as the extremes may grow in other runs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ OUTSIDE = {"percentile_999": 1e-3, "percentile_9999": 1e-4, "percentile_99999": 
 
 @dataclass
 class Seen:
-    """What was seen of one value: extremes, and how often which numbers occur between `-reach` and `reach`.
+    """Statistics of one value: extremes, and a histogram of the numbers between `-reach` and `reach`.
 
     `lows` and `highs` are the extremes of each run. `columns` has the largest size at each index of the last axis; a single one
     if its length is not always the same. `means` has the mean there in each run; nothing if the length is not always the same.
@@ -155,7 +155,7 @@ def _wider(ends: Sequence[float]) -> float:
 
 
 def _cut_off(beyond: Array, counts: Array) -> tuple[Array, Array]:
-    """What numbers lose, squared, and how many there are that lose something, by how far each bin is beyond each end."""
+    """Return the squared clipping errors and the number of clipped elements, by the distance of each bin beyond each end."""
     beyond = np.maximum(beyond, 0.0)
     return (beyond * beyond) @ counts, (beyond > 0) @ counts
 
@@ -172,12 +172,12 @@ METHODS: Mapping[str, Callable[[Seen], Range]] = {
 """How a range is told, by name."""
 
 COLUMNS, MEANS, MOMENTS = "columns", "means", "moments"
-"""What is asked for as a method to be told the largest size in each column, the mean, or second moments, instead of a range."""
+"""The method that stands for the largest size in each column, the mean, or second moments, instead of a range."""
 
 
 @dataclass
 class Calibration:
-    """What was seen of the values of a model, by their names.
+    """Statistics of the values of a model, by their names.
 
     Attributes:
         seen: What was seen of each.
@@ -256,8 +256,8 @@ def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[
 def _before_products(model: ir.Model) -> tuple[str, ...]:
     """The names of values that are multiplied with a constant matrix, or used beside one otherwise.
 
-    Those that a matrix with other users, turned or not, stands beside are left out: rounded as it is best for one of these, it
-    would no longer be the same for all.
+    Values next to a matrix with other users, transposed or not, are left out: rounded for one user, it would differ
+    from the others.
     """
     users: dict[int, set[ir.Node]] = {}
     for weight in model.graph.initializers.values():
@@ -318,7 +318,7 @@ def _at_once(model: ir.Model, names: Sequence[str], inputs: Sequence[Mapping[str
 
 
 PRODUCT = "/product"
-"""What is put behind the name of a value for the convolution that is computed and added to something on the way to it."""
+"""Suffix of the name of a value for the convolution that is computed and added to something on the way to it."""
 
 
 def _with_products(model: ir.Model, names: Collection[str]) -> tuple[ir.Model, list[str]]:

@@ -1,12 +1,12 @@
-"""Channels of activations made alike by powers of two, which products before and behind take in, so that 8 bits lose less.
+"""Equalise channels of activations by powers of two, folded into the adjacent weights, to reduce 8-bit errors.
 
 T(a(G(x)), W) = T(a(G'(x)), W'), where G' makes channel k 1/s_k times as large, and W' has its row k s_k times as large
 
-Where single channels are much larger than others, a scale for all of them leaves the others few steps. Such factors change no
-bit of what is computed in float32 (`ortfuse.quantization.scale_links` says where they can go). How large they are is
-tried: by what
-channels were seen to reach, by the weights, or by both (SmoothQuant, arXiv:2211.10438; cross-layer equalisation,
-arXiv:1906.04721). The best is that with the least error as predicted for 8-bit products, if 4-bit weights do not lose by it.
+If single channels are much larger than others, one scale for all of them leaves the others few quantisation steps. Such
+factors change no bit of the float32 result; `ortfuse.quantization.scale_links` finds the sites for them. Their sizes are
+tried: by the largest numbers in each channel, by the weights, or by both (SmoothQuant, arXiv:2211.10438; cross-layer
+equalisation, arXiv:1906.04721). The choice with the least predicted error of 8-bit products wins, unless it makes 4-bit
+weights less exact.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ AT_ONCE = 1 << 22
 
 @dataclass
 class Columns:
-    """What was seen of the channels of a value: the largest size of each, and the mean of its squares over all runs."""
+    """Statistics of the channels of a value: the largest size of each, and the mean of its squares over all runs."""
 
     largest: Array
     squares: Array
@@ -174,11 +174,11 @@ class _Weight:
         return found
 
     def of_rounding(self, factors: Array, step: float) -> float:
-        """What becomes of the error of each number that comes in, if it is rounded to steps."""
+        """Return the factor on the error of each input element, if it is rounded to steps."""
         return step * step * float((np.square(factors, dtype=np.float64) * self.squares).sum())
 
     def errors(self, factors: Array, squares: Array) -> tuple[float, float]:
-        """What weights of 8 bits with a scale for each column, and of 4 bits with one for each block of it, make of squares."""
+        """Return the squared errors of 8-bit weights with a scale per column, and of 4-bit weights with a scale per block."""
         groups, channels, count, positions = self.array.shape
         coming = squares.reshape(groups, channels)
         in_blocks = channels % BLOCK == 0 and groups == positions == 1

@@ -24,7 +24,7 @@ from ortfuse.verification.equivalence import demand_same_interface
 from ortfuse.verification.verdict import State, Verdict
 
 KEY = "ortfuse.bound"
-"""Where in a model's metadata its bound is."""
+"""The key of the bound in a model's metadata."""
 
 LONGEST_NAME = 200
 """Characters of a metric's name that are shown."""
@@ -34,7 +34,7 @@ COMPARED = 16
 
 _STATED = "the second model states this bound itself; --tolerance compares it as if it did not"
 _OTHERS = 1 << 20
-"""Where the seeds of those begin: no search has seen them."""
+"""The first seed of those inputs: no search has seen them."""
 
 
 @dataclass(frozen=True)

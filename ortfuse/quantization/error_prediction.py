@@ -1,4 +1,4 @@
-"""What is predicted of choices of schemes: from what was measured of each scheme at its site, and from choices that were run."""
+"""Predict the error and time of choices of schemes, from measurements of single sites and of choices that were run."""
 
 from __future__ import annotations
 

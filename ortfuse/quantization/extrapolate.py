@@ -1,7 +1,7 @@
-"""Sites of one kind: what was measured at some of them tells enough of the others to try these too, where time is short.
+"""Extrapolate measurements to other sites of the same kind, where time is short.
 
-Their times are the same. Their errors are of one order, and are taken to be the largest that were measured: what is chosen is run
-as a whole anyway, and it is the error of that which is held to the bound.
+The times of such sites are the same. Their errors are taken to be the largest that were measured at any of them. A choice is
+run as a whole anyway, and the error of that run is held to the bound.
 """
 
 from __future__ import annotations

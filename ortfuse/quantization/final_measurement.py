@@ -34,7 +34,7 @@ AGAIN_SECONDS = 10.0
 class Final:
     """The choice that is best as measured, with its model and the latencies; no choice if nothing is gained.
 
-    Where memory is the goal, `memory` is that of the float32 model and of the choice.
+    If memory is the goal, `memory` is that of the float32 model and of the choice.
     """
 
     point: Point | None
@@ -135,7 +135,7 @@ def why_none(rows: Sequence[Latency], least: float) -> str:
 
 
 def _bytes(model: ir.Model, goal: Goal, inputs: Samples, threads: int) -> int:
-    """What is to be small: the bytes of the weights, or of all that a process takes that runs the model."""
+    """The number to minimise: the bytes of the weights, or of all that a process takes that runs the model."""
     return footprint(model, inputs.search[0], threads) if goal == "memory" else weight_bytes(model)
 
 

@@ -1,12 +1,12 @@
-"""Rounding of weights by which the errors of rows make up for each other, as far as what comes in is known.
+"""Round weights so that the errors of their rows compensate each other (GPTQ).
 
-Each row of a weight is rounded in turn. What is lost is made up for by the rows that are not rounded yet, as well as they can
-on what comes in (E. Frantar, S. Ashkboos, T. Hoefler, D. Alistarh: GPTQ, ICLR 2023, arXiv:2210.17323). With U'U the inverse of
-the second moments (`ortfuse.quantization.hessian`), w the row that comes next and w' what it is rounded to:
+Each row of a weight is rounded in turn, and the rows that are not rounded yet compensate its error as well as they can on the
+observed inputs (E. Frantar, S. Ashkboos, T. Hoefler, D. Alistarh: GPTQ, ICLR 2023, arXiv:2210.17323). Let U'U be the inverse
+of the second moments (`ortfuse.quantization.hessian`), w the next row and w' its rounded values:
 
     W[j] <- W[j] - U[i, j] (w - w') / U[i, i]      for all rows j behind i
 
-The scales are those of the weight as it is, so that rows can be rounded in any order: those with the largest moments come first.
+The scales are those of the original weight, so the rows can be rounded in any order: rows with the largest moments come first.
 """
 
 from __future__ import annotations

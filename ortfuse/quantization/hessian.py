@@ -1,16 +1,16 @@
-"""Second moments of what comes into products, by which their weights are rounded (`ortfuse.quantization.gptq`).
+"""Second moments of the activations of products, by which `ortfuse.quantization.gptq` rounds weights.
 
-Of a value with K columns, x, and their means m:  H = E[(x - m) (x - m)'], a matrix of K x K numbers
+For a value x with K columns and means m:  H = E[(x - m) (x - m)'], a matrix of K x K numbers
 
-Inputs are few, so that the mean over them is too sure of itself. It is drawn towards a multiple of the identity, by which no
-row of a weight makes up for another, the further the more it differs from run to run (O. Ledoit, M. Wolf: A well-conditioned
+Inputs are few, so the estimate from them is too certain. It shrinks towards a multiple of the identity, under which no row of
+a weight compensates another. It shrinks more if it differs more from run to run (O. Ledoit, M. Wolf: A well-conditioned
 estimator for large-dimensional covariance matrices, Journal of Multivariate Analysis 88, 2004):
 
     H <- (1 - r) H + r t I,   t = trace(H) / K,   r = min(1, sum |H_i - H|^2 / (n (n - 1)) / |H - t I|^2)
 
-Where nothing else makes up for what the mean of what comes in is multiplied with, m m' is added.
+If nothing else, such as a bias, compensates the mean error of a product, m m' is added.
 
-The matrices take memory: they are made when one is asked for, with those of the values behind it, and given up for others.
+The matrices take memory. They are computed on request, together with those of the values behind it, and dropped for others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FEWEST_RUNS = 2
 """With fewer runs nothing is known of how they differ."""
 
 Runs = Callable[[Collection[str]], Iterator[tuple[str, Array]]]
-"""What values with these names are in each run, with their names."""
+"""Return the values with these names in each run, with their names."""
 
 
 @dataclass(frozen=True)

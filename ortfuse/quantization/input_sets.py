@@ -1,8 +1,8 @@
-"""The inputs of a search, those that are held out of it, and fresh ones for the result.
+"""Divide inputs into those of the search, held-out ones, and fresh ones for the result.
 
-Ranges of values are observed on some of the inputs of the search, and effects of schemes are measured on the others, where they
-are no better than on any inputs. What is held out decides how far the search goes, and what is fresh whether its result is good:
-nothing else looks at that.
+Ranges of values are observed on some inputs of the search. Effects of schemes are measured on the others, on which ranges were
+not fitted. The held-out inputs decide how far the search goes. The fresh ones decide whether its result is good, and serve for
+nothing else.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ FRESH_SHARE = 0.05
 """The share of the given time that this may take."""
 
 LEAST = (PROBED + 6, 8, 8)
-"""How many sets are used for the search, held out and fresh where there is no time for all: the fewer, the larger is the error
-that is to be expected. Nothing between, as what was measured counts for the same inputs alone."""
+"""The numbers of sets for the search, held out and fresh, where time is short.
+
+Fewer sets make the expected error larger. There are no sizes between these, as measurements count for the same inputs alone.
+"""
 
 SETS_SHARE = 0.15
 """The share of the given time that the original may take to run on those of the search and those held out."""
@@ -85,7 +87,7 @@ class Samples:
 
     @property
     def ranges(self) -> tuple[Inputs, ...]:
-        """What ranges are observed on: none of those that effects are measured on, if there are enough others."""
+        """The sets that ranges are observed on: disjoint from those that effects are measured on, if there are enough."""
         return self.search[self._first_for_ranges :]
 
     def telling(self, fitted: bool) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
-"""What schemes win in interaction: neighbours hand on integers, or share what is computed from the same value.
+"""Measure the interaction of schemes: neighbours pass integers directly, or share a computation on the same value.
 
-A site by itself quantises what it takes and gives back numbers in float32. Where its neighbours are on schemes of the same
-family, some of that falls away. So the model is timed with each family everywhere, and what that wins beyond the sum of its
-sites is shared among these, by their time in float32.
+A site by itself quantises its inputs and returns float32. If its neighbours are on schemes of the same family, some of these
+conversions disappear. So the model is timed with each family everywhere. The speedup beyond the sum of its sites is divided
+among them, in proportion to their time in float32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.site_model import Part
 
 LEAST = 0.05
-"""At least this share of its own time is left to a scheme, whatever it wins in interaction."""
+"""The least share of its own time that a scheme keeps, whatever the speedup by interaction."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _share(
 def shared(
     sites: Sequence[MeasuredSite], interaction: Mapping[str, Interaction], float_seconds: float
 ) -> list[MeasuredSite]:
-    """The sites with the times that their schemes take in interaction, in the seconds that sites take alone."""
+    """Return the sites with the times of their schemes next to such neighbours, in the seconds of sites alone."""
     scale = share_of_whole(sites, float_seconds)
     more = {family: _more(sites, one, float_seconds / scale) for family, one in interaction.items()}
     return [
@@ -106,13 +106,16 @@ def shared(
 
 
 def share_of_whole(sites: Sequence[MeasuredSite], float_seconds: float) -> float:
-    """What a second of a site alone is of the whole, at most 1: alone, sites also convert layouts and read cold weights."""
+    """Return the share of the whole per second of a site alone, at most 1.
+
+    Sites alone also convert layouts and read cold weights.
+    """
     alone = sum(site.seconds for site in sites)
     return min(1.0, float_seconds / alone) if alone and float_seconds else 1.0
 
 
 def _more(sites: Sequence[MeasuredSite], interaction: Interaction, float_seconds: float) -> float:
-    """What a family wins besides what its sites win alone, as a share of their time in float32."""
+    """Return the time that a family saves beyond its sites alone, as a share of their time in float32."""
     taken = [
         (site, scheme) for site in sites for scheme in site.schemes if interaction.choice.get(site.name) == scheme.name
     ]

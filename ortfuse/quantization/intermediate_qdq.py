@@ -1,12 +1,12 @@
-"""What stands between integers is rounded to integers of 8 bits too, so that the runtime computes it with them.
+"""Insert Q/DQ pairs between quantised operators, so that the runtime computes the operators between them in integers.
 
-Convolutions on schemes take and give integers. What is computed between two of them (gates, sums, tensors that are joined, means)
-would be in float32, with a DequantizeLinear before and a QuantizeLinear behind. The runtime has kernels for integers that it
-takes where each operand comes from a DequantizeLinear and the result goes to a QuantizeLinear. So results that nothing takes but
-schemes and other such operators get a pair of the two, with the range that they were seen to have.
+Convolutions on schemes take and give integers. Between two of them, operators such as gates, sums, Concat and means would be
+in float32, with a DequantizeLinear before and a QuantizeLinear behind. The runtime has integer kernels for them if each
+operand comes from a DequantizeLinear and the result goes to a QuantizeLinear. So a result gets such a pair if all its users
+are schemes or other such operators. Its range is the observed one.
 
-x sigmoid(a x), which the runtime has a kernel for in float32 alone, is spelled as the two operators that it has kernels for:
-integers stand for a x if their scale is a times as large.
+x sigmoid(a x) has a runtime kernel in float32 only. It is written as Sigmoid and Mul, which have integer kernels:
+a x has the integers of x with a scale a times as large.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _has_kernel(node: ir.Node, facts: Facts) -> bool:
 
 
 def _operands(node: ir.Node) -> list[ir.Value]:
-    """What is computed with, as opposed to sizes and axes."""
+    """Return the data operands, as opposed to sizes and axes."""
     operands = node.inputs[:1] if node.op_type in _OF_FIRST else node.inputs
     return [value for value in operands if value is not None]
 
@@ -183,7 +183,7 @@ class _Rounding:
         return build.node(node.op_type, node.inputs, node.attributes, len(node.outputs))
 
     def _scaled(self, gate: ir.Node) -> ir.Value:
-        """What a gate takes the sigmoid of: the same integers with another scale."""
+        """Return the operand of a gate's Sigmoid: the same integers with another scale."""
         value = gate.inputs[0]
         assert value is not None
         made = value.producer()

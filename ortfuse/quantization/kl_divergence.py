@@ -1,7 +1,7 @@
-"""The range of a histogram that changes the distribution least (Kullback-Leibler), as the runtime's own calibration tells it.
+"""Find the range that changes the distribution of a histogram least (Kullback-Leibler), as ONNX Runtime's calibration does.
 
-What that (`onnxruntime.quantization.calibrate.HistogramCollector`) does bin by bin is one operation for all bins here: the same
-numbers in a tenth of the time, which counts where every value of a model is asked for.
+`onnxruntime.quantization.calibrate.HistogramCollector` works bin by bin; here one operation covers all bins. The numbers are
+the same in a tenth of the time, which matters because every value of a model is observed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 EPSILON = 1e-4
-"""What an empty bin counts; the others count as much less."""
+"""The mass of an empty bin, which is taken from the others."""
 
 
 def least_divergent(counts: Array, levels: int) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""The choice of one option per site that costs least while the errors, whose squares add up, stay under a limit.
+"""Choose one option per site with the least cost, while the sum of squared errors stays under a limit.
 
-That is the multiple-choice knapsack problem (Kellerer, Pferschy, Pisinger: Knapsack Problems, chapter 11) with one capacity for
-each output and set of inputs: minimise the sum of costs over one option per site, subject to the sum of squared errors being
-at most 1 in each row, in units of the squared limit. HiGHS solves it as an integer program (`scipy.optimize.milp`).
+This is the multiple-choice knapsack problem (Kellerer, Pferschy, Pisinger: Knapsack Problems, chapter 11). It has one
+capacity for each output and set of inputs. The sum of costs over one option per site is minimised. The sum of squared errors
+in each row is at most 1, in units of the squared limit. HiGHS solves it as an integer program (`scipy.optimize.milp`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _fits(option: Option, limit: float) -> bool:
 
 
 def _solved(options: Sequence[Option], groups: Sequence[int], limit: float, slowest: float | None) -> list[bool]:
-    """Which of the options to take, exactly one per group."""
+    """Choose exactly one option per group."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -112,7 +112,7 @@ def _solved(options: Sequence[Option], groups: Sequence[int], limit: float, slow
 
 
 def total(sites: Sequence[Sequence[Option]], taken: Sequence[int]) -> Option:
-    """What a choice costs as a whole: the sums of its options."""
+    """The total cost and errors of a choice: the sums of its options."""
     parts = [options[number] for options, number in zip(sites, taken, strict=True)]
     errors = np.sum([part.errors for part in parts], axis=0) if parts else ()
     return Option("", sum(part.cost for part in parts), tuple(map(float, errors)), sum(part.seconds for part in parts))

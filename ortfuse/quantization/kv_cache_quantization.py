@@ -1,7 +1,7 @@
-"""Caches of keys and values as 8-bit integers, which a decoder takes and gives instead of float32.
+"""Quantise the key and value caches of a decoder to 8-bit integers.
 
-The rules of the pass `precision.kv_cache` make them where the model attends; the integers then take the place of the model's
-inputs and outputs, and its metadata says with which scales (`ortfuse.runtime.integer_caches`).
+The rules of the pass `precision.kv_cache` insert the integers at the attention operators. They then replace the float32
+inputs and outputs of the model. The scales are kept in its metadata (`ortfuse.runtime.integer_caches`).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ PASS = "precision.kv_cache"
 OPERATOR = "GroupQueryAttention"
 
 ONE_SEQUENCE = "behind a cache that is not empty, several tokens at once are computed for a batch of 1 alone"
-"""What the kernel does not do."""
+"""The cases that the kernel does not support."""
 
 TOKENS = 100_000
 """So many keys and values are to lie within the range that is expected of what was seen of few."""
 
 FEWEST = 8
-"""Of fewer, nothing is expected."""
+"""With fewer, no gain is expected."""
 
 _KEYS, _VALUES, _PASTS = (1, 2), (4, 5), (3, 4)
 _BEHIND = 9

@@ -1,7 +1,7 @@
-"""What was measured, kept in an SQLite file, so that a search that was stopped goes on where it was.
+"""Keep measurements in an SQLite file, so that a search that was stopped resumes.
 
-A key names everything that a measurement depends on: the model and the inputs by their contents, the machine, the versions of the
-runtime and of ortfuse, and the site and scheme.
+A key names everything that a measurement depends on: the model and the inputs by their contents, the machine, the versions of
+the runtime and of ortfuse, and the site and scheme.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Store:
 
     Args:
         path: The file; `None` for none.
-        context: What all keys begin with.
+        context: The common beginning of all keys.
 
     Attributes:
         problem: Why the file is not used; empty if it is.
@@ -63,7 +63,7 @@ class Store:
         return inner
 
     def get(self, *key: object) -> Any:
-        """What was kept under a key; `None` if there is nothing."""
+        """Return the data kept under a key; `None` if there is nothing."""
         try:
             found = self._database.execute("SELECT value FROM measured WHERE key = ?", (self._key(key),)).fetchone()
             return None if found is None else from_json(found[0])
@@ -120,7 +120,7 @@ def _database(database: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def machine() -> tuple[object, ...]:
-    """What measurements of this machine depend on besides the model."""
+    """Return the properties of this machine that measurements depend on."""
     return (FORMAT, __version__, onnxruntime.__version__, processor_in_full(), os.cpu_count())
 
 

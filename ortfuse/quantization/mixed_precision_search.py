@@ -62,7 +62,7 @@ KEPT = 1 << 30
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for.
+    """A request for a search.
 
     Attributes:
         metric: How the error is measured.
@@ -126,7 +126,7 @@ def fastest(
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What a search stands on.
+    """The state before a search.
 
     Attributes:
         plain: The model in float32.
@@ -168,7 +168,7 @@ class _Prepared:
 
 @dataclass(frozen=True)
 class _Measured:
-    """What is known of the sites.
+    """The measurements of the sites.
 
     Attributes:
         sites: What was measured of each.

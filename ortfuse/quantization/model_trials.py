@@ -25,7 +25,7 @@ LATEST = 3
 
 @dataclass(frozen=True)
 class Tested:
-    """What a choice comes to.
+    """The measured error of a choice.
 
     Attributes:
         seen: The error on the inputs that the search saw.

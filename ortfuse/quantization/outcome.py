@@ -16,7 +16,7 @@ from ortfuse.runtime.bench import Latency
 from ortfuse.serialization import Record, derived, entry
 
 Goal = Literal["latency", "size", "memory"]
-"""What is to be small."""
+"""The quantity to minimise."""
 
 GOALS: tuple[Goal, ...] = get_args(Goal)
 
@@ -74,7 +74,7 @@ class SiteReport:
 
     @property
     def chosen(self) -> Tried | None:
-        """What was measured of the scheme that it is on."""
+        """The measurements of its chosen scheme."""
         return next((one for one in self.tried if one.scheme == self.scheme), None)
 
 

@@ -1,9 +1,9 @@
-"""What each scheme at each site does to the outputs, alone.
+"""Measure the effect of each scheme at each site, alone, on the outputs of the model.
 
-The error that a scheme makes at its site is computed by running the site by itself, in float32 and on the scheme, on
-what the model computes there. It is then added to the site's output in one session of the float32 model
-(`ortfuse.runtime.error_injection`), and the
-outputs are compared with those without it. So a thousand candidates take a thousand runs, but one session of the whole model.
+The error of a scheme at its site is the difference between the site in float32 and on the scheme. Both run by themselves, on
+the activations of the whole model. This error is then added to the site's output in one session of the float32 model
+(`ortfuse.runtime.error_injection`), and the outputs are compared with those without it. So a thousand candidates take a
+thousand runs, but one session of the whole model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BULK = 99.9
 
 @dataclass(frozen=True)
 class Effect:
-    """What one scheme at one site does.
+    """The effect of one scheme at one site.
 
     Attributes:
         local: The relative L2 error of the site's own outputs, the worst over the inputs.
@@ -144,7 +144,7 @@ def _bytes(arrays: Sequence[Inputs]) -> int:
 
 
 def local_errors(plain: Sequence[Mapping[str, Any]], lowered: ir.Model, inputs: Sequence[Inputs]) -> Locally | None:
-    """What a scheme makes of a site; `None` if it cannot be run.
+    """Return the output of a site on a scheme; `None` if it cannot be run.
 
     Args:
         plain: The outputs of the site in float32, for each set of inputs.

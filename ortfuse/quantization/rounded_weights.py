@@ -1,4 +1,4 @@
-"""What weights are rounded to, kept while a search goes on: the same parts are read for every model that it makes.
+"""Cache rounded weights during a search: the same ones are needed for every model that it builds.
 
 Outside of a search nothing is kept, so that models larger than memory are written with a peak of a few of their weights.
 """
@@ -39,7 +39,7 @@ class Rounded:
         self._is_for_times = False
 
     def of(self, weight: ir.TensorProtocol, rounding: Rounding) -> tuple[Array, ...]:
-        """What a weight is rounded to; not to be changed."""
+        """Return the rounded values of a weight; not to be changed."""
         if self._is_for_times and isinstance(rounding, HasStandIn):
             return rounding.stand_in(tuple(weight.shape.numpy()))
         key = (key_of(weight), rounding)

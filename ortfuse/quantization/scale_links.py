@@ -1,9 +1,9 @@
-"""Where channels can be scaled without changing what a model computes: what makes a value, and the products that take it.
+"""Find sites at which channels can be scaled without changing the result: the producer of a value, and its products.
 
 T(a(G(x)), W) = T(a(G'(x)), W'), where G' makes each channel 1/s times as large, and W' has its rows s times as large
 
-G is a product, convolution or normalisation whose constants take 1/s in; T are products and convolutions. Between them, a is what
-keeps a positive factor of a channel: Relu, LeakyRelu, pools, the other factor of a gate, attention (of its values).
+G is a product, convolution or normalisation whose constants absorb 1/s; T are products and convolutions. Between them, a
+commutes with a positive factor of a channel: Relu, LeakyRelu, pools, the other factor of a gate, attention (of its values).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the search asks of the schemes: where they are legal, and the model with some of them applied."""
+"""Interfaces of quantisation schemes for the search: their legal sites, and the model with some of them applied."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Choice = Mapping[str, str]
 
 
 class SiteLike(Protocol):
-    """A place at which schemes are legal, named after its output in the float32 model."""
+    """A site at which schemes are legal, named after its output in the float32 model."""
 
     @property
     def operator(self) -> str:
-        """What computes it in float32."""
+        """The operator that computes it in float32."""
 
     @property
     def activations(self) -> Sequence[str]:
@@ -31,7 +31,7 @@ class SiteLike(Protocol):
 
     @property
     def refused(self) -> Mapping[str, Refusal]:
-        """What stands in the way of the others."""
+        """The reasons why the others are not legal, by name."""
 
     @property
     def module(self) -> str:

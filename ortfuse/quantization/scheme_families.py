@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 QDQ = "qdq"
-"""What the names of families have in them that are spelled with QuantizeLinear and DequantizeLinear for other tools."""
+"""Part of the names of families that consist of QuantizeLinear and DequantizeLinear, for other tools."""
 
 FORMS = ("conv", "lstm", "batched", "left", QDQ, f"{QDQ}_conv")
-"""What the names of families end with that are for other forms of an operator."""
+"""Suffixes of the names of families for other forms of an operator."""
 
 
 def family_of(scheme: str) -> str:
-    """What schemes that differ in ranges or scales have in common: their name up to the dot."""
+    """Return the family of a scheme, which does not depend on ranges or scales: its name up to the dot."""
     return scheme.partition(".")[0]
 
 

@@ -1,10 +1,10 @@
-"""The search for the fastest model whose error stays under a bound.
+"""Search for the fastest model whose error stays under a bound.
 
-Every scheme at every site is measured (`ortfuse.quantization.site_measurements`), the knapsack picks, the whole is run;
-where the error is not
-what was predicted, the limit of the knapsack is moved until the bound holds on all inputs, those that were held out among them.
-What is best is run on fresh inputs, and has to keep the bound there too; schemes with observed ranges are given up first if not.
-The fastest choices are then measured side by side with the float32 model (`ortfuse.quantization.final_measurement`).
+Every scheme at every site is measured (`ortfuse.quantization.site_measurements`), the knapsack chooses, and the whole is run.
+If the error is not the predicted one, the limit of the knapsack is moved. This ends when the bound holds on all inputs,
+held-out ones included. The best choice is then run on fresh inputs, and has to keep the bound there too. If it does not,
+schemes with observed ranges are given up first. The fastest choices are measured side by side with the float32 model
+(`ortfuse.quantization.final_measurement`).
 """
 
 from __future__ import annotations
@@ -313,8 +313,8 @@ class Search:
     def _uniform(self) -> None:
         """Run what users of other tools would take: one scheme everywhere, where it is predicted to be better than the best.
 
-        Sites without this scheme are as in the best choice so far or, if that is too much, in float32. Where one of a family is
-        far above the bound, or predicted to be, the others are not run.
+        Sites without this scheme are as in the best choice so far or, if that is too much, in float32. If one of a
+        family is far above the bound, or predicted to be, the others are not run.
         """
         far: set[str] = set()
         for scheme, choice in self._everywhere():

@@ -93,7 +93,7 @@ def quantization_rules(patterns: Iterable[str | Path | Rule] = (), *, qdq: bool 
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found of some schemes in a model.
+    """The sites of some schemes in a model.
 
     Attributes:
         sites: The sites by name, in the order of the graph.
@@ -254,7 +254,7 @@ class _Within(FirstLegal):
 class _Survey(_Within):
     """Refuses each rewrite once it is ready, and remembers it.
 
-    Of sites that are alike, what the first becomes is legal for all: it is not built for the others.
+    If sites are alike, the result of the first is legal for all and is not built again.
     """
 
     def __init__(self, graph: ir.Graph, selected: Selected) -> None:
@@ -289,7 +289,7 @@ class _Survey(_Within):
         return {value.name or "" for match in matches for node in match.nodes for value in node.outputs}
 
     def outermost(self) -> dict[str, dict[str, Match]]:
-        """What was found, without the sites that are part of a larger one alone."""
+        """The sites that were found, without those that are only part of a larger one."""
         inner = {
             name
             for name, matches in self._found.items()
@@ -300,7 +300,7 @@ class _Survey(_Within):
 
 
 def _likeness(match: Match) -> Iterator[object]:
-    """What it depends on whether the target executes what a match becomes: operators, attributes, types and shapes."""
+    """The properties of a match on which support by the target depends: operators, attributes, types and shapes."""
     for node in match.nodes:
         yield node.domain, node.op_type
         yield tuple((name, repr(one.value)) for name, one in sorted(node.attributes.items()))

@@ -1,10 +1,10 @@
-"""One range for values that consist of the same numbers, so that sites can hand them on as integers.
+"""Give values that consist of the same numbers one range, so that sites can pass them on as integers.
 
-Sites may tell ranges in different ways. A value has one range nevertheless: that of the site that computes it or, where that
-makes no integers, of the first that asks.
+Sites may derive ranges in different ways, but a value has one range: that of the site that computes it. If that site makes no
+integers, the first site that asks decides.
 
-Where an operator only moves or picks elements (a Reshape, a MaxPool), what comes out has the range of what goes in, although
-the numbers that are left may have a somewhat smaller one: both are on the same grid then, and nothing is rounded in between.
+The output of an operator that only moves or picks elements (a Reshape, a MaxPool) has the range of its input, although its
+own numbers may have a smaller one. Both then have the same scale, and nothing is rounded in between.
 """
 
 from __future__ import annotations

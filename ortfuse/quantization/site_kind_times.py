@@ -1,4 +1,4 @@
-"""The times of kinds of sites: every scheme at a glance, then those that may be chosen once more, with less company.
+"""The times of kinds of sites: every scheme at a glance, then those that may be chosen once more, fewer at a time.
 
 Dozens of schemes that take turns leave time for a few runs of each, and what disturbs a machine makes some of these
 twice as long.
@@ -37,14 +37,14 @@ class KindTimes:
         self._sure: dict[str, set[str]] = {}
 
     def known(self, kind: str) -> Times:
-        """What is known of a kind."""
+        """The times of a kind."""
         if kind not in self._tables:
             self._tables[kind] = self._kept("kind", kind, Times, {})
             self._sure[kind] = set(self._kept("sure", kind, list[str], []))
         return self._tables[kind]
 
     def _kept(self, what: str, kind: str, declared: Any, otherwise: Any) -> Any:
-        """What is kept, if it is of a declared type."""
+        """Return the kept data, if they have the declared type."""
         try:
             return of_type(declared, self._store.get(what, kind))
         except ValueError:

@@ -90,7 +90,7 @@ class MeasuredSite:
     like: str = ""
 
     def options(self, goal: Goal, outputs: int) -> list[Option]:
-        """What the knapsack chooses from: float32, and the schemes whose effect was measured.
+        """The options of the knapsack: float32, and the schemes whose effect was measured.
 
         Args:
             goal: What is to be small.
@@ -133,8 +133,7 @@ class Measuring:
         costly: Whether runs of the whole take so long that the effect of one scheme at each site tells those of the others.
         phases: Counts what times and effects take.
         left: How many these are.
-        gains_with_neighbours: Whether a scheme, given by name, wins time where all sites are on such schemes, whatever
-        it does alone.
+        gains_with_neighbours: Whether a scheme, by name, saves time if all sites are on it, whatever it does alone.
     """
 
     scheme_set: SchemeSet
@@ -273,7 +272,10 @@ class Measuring:
         return replace(site, schemes=tuple(found))
 
     def _effects(self, errors: Mapping[str, Sequence[Mapping[str, Array]]]) -> dict[str, tuple[float, ...]]:
-        """What the errors of each scheme do to the outputs; where runs take long, in proportion to what the largest do."""
+        """Measure the effect of each scheme's error on the outputs.
+
+        If runs take long, only the largest is measured and the others are scaled.
+        """
         norms = {name: np.array([_norm(arrays) for arrays in each]) for name, each in errors.items()}
         guide = max(norms, key=lambda name: float(norms[name].max(initial=0.0)), default="")
         if not self.costly or not guide or not norms[guide].all():
@@ -321,7 +323,7 @@ def _worthwhile(schemes: Sequence[MeasuredScheme], goal: Goal, most: int = MOST,
 
 
 def _missed(faster: MeasuredScheme, scheme: MeasuredScheme, slower: MeasuredScheme) -> float:
-    """What is lost without a scheme between two others: the time to the slower one, wherever the faster one errs too much."""
+    """Return the loss without a scheme between two others: the time to the slower one, if the faster one is too inexact."""
     errors = [math.log(max(one.local or 0.0, NO_ERROR)) for one in (faster, scheme)]
     return (slower.seconds - scheme.seconds) * max(errors[0] - errors[1], 0.0)
 

@@ -1,13 +1,13 @@
-"""How long a site takes in float32 and on each scheme, measured on this machine: runs interleaved, shortest times.
+"""Measure the time of a site in float32 and on each scheme on this machine: interleaved runs, shortest times.
 
-The times are so short that whatever else the machine does disturbs many of them, and only ever makes them longer: of 11 runs,
-the first quartiles of equal models differed by up to 1.5 times where the shortest differed by 1.2, and lay far above what one
-takes as part of a whole.
+The runs are so short that other load on the machine disturbs many of them, and only ever makes them longer. Of 11 runs, the
+first quartiles of equal models differed by up to 1.5 times, the shortest by 1.2. The quartiles were also far above the time
+of the same operator within the whole model.
 
-They run in the process that a crash does no harm to, which measures the times itself: so every model is loaded only once.
+They run in a separate process, which isolates crashes and measures the times itself: so every model is loaded only once.
 
-Where the weights of the whole model are more than a cache holds, they come from memory in every run, and so they should here:
-other memory is written between the runs, unless the other models that take turns have as many weights.
+If the weights of the whole model exceed a cache, every run reads them from memory. The same has to hold here: other memory is
+written between the runs, unless the other models that take turns have as many weights.
 """
 
 from __future__ import annotations

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable
 
 RANGES, INTERACTIONS, SITES, KINDS, CHOICES = 0.2, 0.3, 0.6, 0.75, 0.8
-"""The shares of the time by which ranges are to be known, and after which no more families are timed, no more sites measured, not
-even the first of a kind, and no more choices run."""
+"""The shares of the time by which each phase ends.
+
+The phases: observe ranges, time families, measure further sites, measure the first site of each kind, run choices.
+"""
 
 
 class Budget:

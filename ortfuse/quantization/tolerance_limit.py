@@ -1,19 +1,18 @@
-"""The error that is to be expected on other inputs of the same kind, by the errors on some of them: a one-sided tolerance limit.
+"""Bound the error on other inputs of the same kind by a one-sided tolerance limit of the measured errors.
 
-The limit is median + k * deviation. The deviation is that of all errors or of those above the median, whichever is larger;
-errors that are much smaller than most say nothing about the largest, so that below the median none counts as farther away
-than twice the distance of the largest. With the k below for n errors, the limit is above a share of all errors, `CONTENT`,
-in `CONFIDENCE` of all cases, if they are normally distributed (M. G. Natrella: Experimental Statistics, NBS Handbook 91,
-section 2-2.2). Roundings are, for many of them add up; what is clipped now and then is not. There the same is done with the
-logarithms of the errors, and the limit is as far above the largest error, at least, as that is above the next one (D. S.
-Robson, J. H. Whitlock: Estimation of a truncation point, Biometrika 51, 1964):
+The limit is median + k * deviation. The deviation is that of all errors or of those above the median, whichever is larger.
+Errors much smaller than most say nothing about the largest. So below the median none counts as farther away than twice the
+distance of the largest. With the k below for n errors, the limit is above a share of all errors, `CONTENT`, in `CONFIDENCE`
+of all cases, if they are normally distributed (M. G. Natrella: Experimental Statistics, NBS Handbook 91, section 2-2.2).
+Sums of many rounding errors are; clipping errors are not. For these, the same is done with the logarithms of the errors. The
+limit is then as far above the largest error, at least, as that is above the next one (D. S. Robson, J. H. Whitlock:
+Estimation of a truncation point, Biometrika 51, 1964):
 
     k = (z_p + sqrt(z_p^2 - a b)) / a,   a = 1 - z_c^2 / (2 (n - 1)),   b = z_p^2 - z_c^2 / n
 
-Most errors say little about a few that are much larger: where only some inputs have values out of a range, or an output of a
-few numbers is close to 0 now and then, the others are as close together as ever. So of many errors the limit is not below that of
-the tail which the largest m alone have, either, e being the next one (I. Weissman: Estimation of parameters and large quantiles
-based on the k largest observations, JASA 73, 1978):
+Most errors say little about a few that are much larger, such as those of inputs with values out of a range. So with many
+errors, the limit is not below that of the tail of the largest m alone. Let e be the next one (I. Weissman: Estimation of
+parameters and large quantiles based on the k largest observations, JASA 73, 1978):
 
     e (m / (n (1 - p)))^h,   h = mean(log(e_i / e))
 """

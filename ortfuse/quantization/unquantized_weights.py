@@ -69,7 +69,7 @@ def _why(miss: NearMiss | None, node: ir.Node, weight: ir.Value, families: Colle
 
 
 def _form(node: ir.Node, weight: ir.Value) -> tuple[str, str]:
-    """What the names of families end with that are for such a product, and the reason in words; nothing for others."""
+    """Return the suffixes of the names of families for such a product, and the reason in words; nothing for others."""
     assert weight.const_value is not None
     if node.op_type != "MatMul":
         return "", ""

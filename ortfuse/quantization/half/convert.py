@@ -152,7 +152,9 @@ def convert(
     output: PathLike | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Conversion:
-    """Convert a float32 model to half precision. What would overflow, lose its numbers or has no kernel stays in float32.
+    """Convert a float32 model to half precision.
+
+    Operators that would overflow, lose their numbers or have no kernel stay in float32.
 
     With `to="int8-caches"`, the caches of keys and values that a decoder takes and gives become 8-bit integers, and nothing else.
 

@@ -1,9 +1,10 @@
-"""Emulates operators in half precision on the CPU: each alone, on what the float32 model computes, rounded before and after.
+"""Emulate operators in half precision on the CPU: each alone, on float32 inputs, rounded before and after.
 
-So an overflow, a sum that loses its small terms, or the sine of a large rounded number is seen where it arises, and at no other
-place, in the bodies of If, Loop and Scan too. Operators in float32 that follow one another in a graph are emulated together:
-only what enters them is rounded. How an accelerator adds up is not known; products and sums are therefore emulated on
-magnitudes too, which bounds every order of summation.
+This locates numerical problems at their origin, in the bodies of If, Loop and Scan too. Examples are an overflow, a sum that
+loses its small terms, and the sine of a large rounded number. Operators in float32 that follow one another in a graph
+are emulated together: only their common
+inputs are rounded. The summation order of an accelerator is unknown. Products and sums are therefore emulated on magnitudes
+too, which bounds every order of summation.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def emulate(units: Units, wide: Sequence[bool], inputs: Sequence[Inputs]) -> lis
 
 
 def defaults(graph: ir.Graph) -> dict[str, Any]:
-    """What the inputs are that a caller leaves out, by name."""
+    """The values of the inputs that a caller leaves out, by name."""
     return {value.name or "": value.const_value.numpy() for value in graph.inputs if value.const_value is not None}
 
 
@@ -118,7 +119,7 @@ class _Emulation:
             self.model.graph.outputs.append(vector)
 
     def findings(self, numbers: Sequence[float]) -> Iterator[Finding]:
-        """What a run says.
+        """The findings of a run.
 
         Args:
             numbers: The output of the model.
@@ -170,7 +171,7 @@ class _Emulation:
     def _given(
         self, node: ir.Node, value: ir.Value | None, unit: int, tally: Tally, *, rounded: bool
     ) -> ir.Value | None:
-        """What the twin of a node takes for an input: the value that the model computes, rounded if it is half."""
+        """Return the input of the emulated copy of a node: the value of the model, rounded if it is half."""
         own = None if value is None else self._copies.get(value)
         if value is None or own is None:
             return value
@@ -196,7 +197,10 @@ class _Emulation:
         )
 
     def _round(self, tally: Tally, value: ir.Value) -> ir.Value:
-        """The value rounded to half precision, as float32. What bfloat16 could only round to infinity is its largest number."""
+        """Return the value rounded to half precision, as float32.
+
+        Numbers that bfloat16 would round to infinity become its largest number.
+        """
         if (tally, value) not in self._rounded:
             held = value
             if self._half == ir.DataType.BFLOAT16:

@@ -1,7 +1,7 @@
-"""Numbers that a model measures of itself while it runs: how far two of its values are apart, in its main graph or in a body.
+"""Add outputs to a model that measure the distance between two of its values, in its main graph or in a body.
 
-Every graph sums its numbers up in one vector. A body hands its own to the graph around it: a Loop or Scan the largest of all
-iterations, an If those of the branch that it takes, and 0 for the others.
+Every graph collects its numbers in one vector. A body returns its own to the graph around it. A Loop or Scan returns the
+largest of all iterations. An If returns those of the executed branch, and 0 for the others.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _NUMBERS = itertools.count()
 
 
 Kind = Literal["error", "integers", "range"]
-"""What is measured: the error of a value in relation to its norm, whether integers are others, or numbers out of range."""
+"""The measured quantity: the error of a value in relation to its norm, whether integers are others, or numbers out of range."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What one number tells of.
+    """The subject of one number.
 
     Attributes:
         units: The units that it tells of.

@@ -1,4 +1,4 @@
-"""Which operators of a model stay in float32 when the others become half: as few as keep what the model computes."""
+"""Choose the operators of a model that stay in float32 when the others become half: as few as preserve its results."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class IslandSearch:
         return in_order(self._model, attempt.ran, attempt.errors, self._ran, load)
 
     def islands(self, wide: Sequence[bool]) -> dict[str, str]:
-        """What computes in float32, with the reason."""
+        """The operators in float32, with the reason."""
         units = self._units.units
         return {
             one.name: one.reason or "fewer Casts are needed"
@@ -327,7 +327,7 @@ class IslandSearch:
 
 
 def _fewest(all_of_them: Sequence[T], works: Callable[[Sequence[T]], bool]) -> Sequence[T]:
-    """Of what a model works with, that which it takes; others are left out, the first first, half of them at once."""
+    """Return few entries that still suffice: leave out half of them, then ever smaller parts, from the front on."""
     kept, part = all_of_them, len(all_of_them) // 2
     while part:
         for start in range(0, len(kept), part):

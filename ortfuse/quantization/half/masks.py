@@ -1,8 +1,8 @@
-"""Constants beyond the range of float16 that mean "hidden": where the largest negative number does the same.
+"""Clamp mask constants beyond the range of float16 to the largest negative number of the type.
 
-A Softmax of `Where(condition, scores, -1e9)` ignores what is hidden, and is even where all is hidden. Both are so with any number
-that all scores exceed by so much that its exponential vanishes: with -65504 too, whatever scores float16 can hold beside it.
-Where the same constant is added to scores, or is seen by anything but a Softmax, that is not so: sums with it overflow.
+A Softmax of `Where(condition, scores, -1e9)` ignores masked elements, and is uniform if all are masked. Both hold with any
+number that all scores exceed by so much that its exponential vanishes. This includes -65504, for all scores that float16 can
+hold. Both fail if the constant is added to scores, or if another operator than Softmax reads it: sums with it overflow.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Literal
 from ortfuse.transforms.layout.min_cut import UNCUT, Network
 
 Kind = Literal["float", "half", "free"]
-"""What a unit has to be; a free one may be either."""
+"""The required type of a unit; a free one may have either."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ Runner = Callable[[ir.Model], Callable[[Inputs], Arrays]]
 """Loads a model; what it returns runs that on inputs of the original's types."""
 
 PREFIX = "ortfuse.given."
-"""What the names of inputs begin with that decisions are given by."""
+"""Prefix of the names of inputs that hold decisions."""
 
 _DECISIONS = {"TopK": 1, "ArgMax": 0, "ArgMin": 0, "NonMaxSuppression": 0}
 """Operators that decide, with the output that holds the indices."""

@@ -1,4 +1,4 @@
-"""Which inputs and outputs of an operator take another floating-point type together, by its definition in the runtime."""
+"""Find the inputs and outputs of an operator that share a floating-point type, by its definition in the runtime."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def is_float(value: ir.Value | None, facts: Facts) -> bool:
 
 
 def ports(node: ir.Node, facts: Facts, half: ir.DataType, target: Target | None) -> Ports:
-    """What changes its type if a node computes in `half` instead of float32.
+    """The inputs and outputs that change their type if a node computes in `half` instead of float32.
 
     Args:
         node: Any node without graphs.

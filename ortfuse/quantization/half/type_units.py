@@ -24,7 +24,7 @@ Use = tuple[ir.Node | ir.Graph, int]
 
 @dataclass
 class Unit:
-    """What computes in one type: a node, an input or output of the model, or a value that control flow hands on.
+    """A unit with one type: a node, an input or output of the model, or a loop-carried value.
 
     Attributes:
         name: What reports call it.
