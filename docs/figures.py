@@ -237,10 +237,11 @@ def _precision() -> Iterator[str]:
 
 def _quantised() -> str:
     every = by_processor("precision.quantised")
-    each = "; ".join(f"**on {_formats(kind)}** {_of_others(found['models'])}" for kind, found in every.items())
+    each = " ".join(f"**On {_formats(kind)}**: {_of_others(found['models'])}" for kind, found in every.items())
     return (
-        "**Models that others have quantised** (`precision.quantised.json`): the runtime's `quantize_static`, as it stands (signed "
-        f"activations), before and after `ortfuse optimize`; in parentheses operators of integers that are executed: {each}."
+        "**Models that others have quantised** (`precision.quantised.json`): the speedup by `ortfuse optimize` of models from the "
+        "runtime's `quantize_static` with its defaults (signed activations). In parentheses are the integer operators that are "
+        f"executed, before and after. {each}."
     )
 
 
@@ -270,7 +271,7 @@ def _of_others(models: Mapping[str, Any]) -> str:
         for name, row in rows.items()
     ]
     slower = sum(row["speedup"]["float32"] > 1 for row in rows.values())
-    return f"{', '.join(parts)} times as fast; {slower} of the {len(rows)} were slower than in float32 as they came"
+    return f"{', '.join(parts)}. Before, {slower} of the {len(rows)} were slower than in float32"
 
 
 def _outside() -> Iterator[str]:
