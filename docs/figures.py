@@ -72,7 +72,7 @@ def summary() -> str:
         if "0.05" in row["best_peer"]
     ]
     text = (
-        f"Measured with two threads and batch 1 against ONNX Runtime's default: {_span(means)} times as fast with the same results. That is "
+        f"Measured with two threads and batch 1 against ONNX Runtime's default: {_span(means)} times as fast with the same results. It is "
         f"the geometric mean over {_several([len(one) for one in measured])} exports of full-size models on {len(measured)} kinds of "
         f"processor, from {least:.2f} ({_name(worst)}) to {most:.2f}. With an output error below 5e-2, `ortfuse quantize` makes models "
         f"{_span(under)} times as fast. More in [docs/promises.md](docs/promises.md); `python -m benchmarks` repeats every measurement."
@@ -86,9 +86,9 @@ def seeds() -> str:
     searches, broken = (sum(row[key] for row in rows) for key in ("searches", "BROKEN"))
     worst = max(row["worst error / bound"] for row in rows)
     text = (
-        f"What was measured (`python -m benchmarks.precision.seeds`, searches with many seeds, few schemes each, on small models with "
-        f"random weights): in {searches - broken} of {searches} searches the bound held on all further sets of inputs"
-        + (f"; the others were above it by up to {worst:.2f} times." if broken else ".")
+        f"`python -m benchmarks.precision.seeds` runs searches with many seeds and few schemes each, on small models with "
+        f"random weights. In {searches - broken} of {searches} searches the bound held on all further sets of inputs."
+        + (f" The others exceeded it, the worst by a factor of {worst:.2f}." if broken else "")
     )
     return _wrapped(text, "")
 
@@ -137,8 +137,9 @@ def _coverage() -> Iterator[str]:
     total, there = (sum(family[key] for family in calls["families"].values()) for key in ("calls", "found"))
     yield "### Coverage\n"
     yield _wrapped(
-        f"Of the calls in {sum(group['files'] for group in groups)} small exports by both PyTorch exporters, how many have their "
-        "operator afterwards (by then some have it from the exporter), and how many models a tool breaks (`coverage.json`).",
+        f"The table counts calls of PyTorch in {sum(group['files'] for group in groups)} small exports by both PyTorch exporters "
+        "(`coverage.json`). A call counts if one fused operator computes it afterwards, even if the exporter wrote that operator. The "
+        "last column counts the models that a tool breaks.",
         "",
     )
     heads = [f"{text}, of {sites[key]}" for key, text in counts.items()]
@@ -147,8 +148,8 @@ def _coverage() -> Iterator[str]:
     ]
     yield from _table(["tool", *heads, "models broken"], rows)
     yield _wrapped(
-        f"Of the {total:,} calls that PyTorch's own modules made in {calls['models']} golden models {there:,} have their operator; for "
-        "each of the others `coverage.modules.json` has the reason.",
+        f"PyTorch's own modules made {total:,} calls in {calls['models']} golden models. {there:,} of them have their operator. "
+        "`coverage.modules.json` has the reason for each of the others.",
         "",
     )
 
@@ -174,21 +175,23 @@ def _speedups(rows: Mapping[str, Any]) -> dict[str, float]:
 
 def _latency() -> Iterator[str]:
     every = by_processor("latency")
-    exports = ", ".join(
-        f"{len(_speedups(found['models']))} exports of {len(_by_network(found))} full-size models on {_formats(kind)}"
+    exports = [
+        f"- {len(_speedups(found['models']))} exports of {len(_by_network(found))} full-size models on {_formats(kind)}"
         for kind, found in every.items()
-    )
+    ]
     yield "### Latency\n"
     yield _wrapped(
-        f"Times as fast as the runtime's default (`latency.json`), two threads, batch 1, runs interleaved: the geometric mean over "
-        f"{exports}. Other tools are measured on the exports, in parentheses, that they do not break; the best peer is picked model "
-        "by model.",
+        "Speedups over the runtime's default (`latency.json`), with two threads, batch 1 and interleaved runs. Numbers in parentheses "
+        "count the exports that a tool does not break; its geometric mean is over these. The best peer is picked per model. The "
+        "exports are",
         "",
     )
+    yield ""
+    yield from exports
     tools = list(dict.fromkeys(tool for found in every.values() for tool in found["means"]))
     rows = [(_tool(tool), *(_mean(found, tool) for found in every.values())) for tool in tools]
     yield from _table(["geometric mean", *(f"on {_formats(kind)}" for kind in every)], rows)
-    yield "Each network, from the least to the most over its exports:"
+    yield "Speedups of each network, from the least to the greatest over its exports:"
     yield from _networks()
 
 
@@ -219,15 +222,15 @@ def _networks() -> Iterator[str]:
     every = {kind: _by_network(found) for kind, found in by_processor("latency").items()}
     names = sorted({name for found in every.values() for name in found}, key=_sorted_by)
     rows = [(name, *(_span(found[name]) if name in found else "" for found in every.values())) for name in names]
-    yield from _table(["times as fast as by default", *(f"on {_formats(kind)}" for kind in every)], rows)
+    yield from _table(["speedup", *(f"on {_formats(kind)}" for kind in every)], rows)
 
 
 def _precision() -> Iterator[str]:
     yield "### Precision\n"
     yield _wrapped(
-        "Times as fast as the runtime's default under a bound on the error of the outputs, on inputs that no tool has seen "
-        "(`precision.json`); in parentheses the best of the runtime's own quantisers that keeps the bound. Where a cell is empty, the "
-        "search did not end in its limit.",
+        "Speedups over the runtime's default under a bound on the error of the outputs (`precision.json`). The error is measured on "
+        "inputs that no tool has seen. Parentheses hold the best of the runtime's own quantisers that keeps the bound. A cell is empty "
+        "if the search did not end within its time limit.",
         "",
     )
     for kind, found in by_processor("precision").items():
@@ -246,9 +249,9 @@ def _quantised() -> str:
 
 
 def _quantised_models() -> Iterator[str]:
-    yield "### Models that others have quantised\n"
+    yield "### Models that other tools have quantized\n"
     yield _wrapped(
-        "Models made by the runtime's `quantize_static` as it comes (signed activations), before and after `ortfuse optimize` "
+        "Models made by the runtime's `quantize_static` with its defaults (signed activations), before and after `ortfuse optimize` "
         "(`precision.quantised.json`).",
         "",
     )
@@ -257,11 +260,9 @@ def _quantised_models() -> Iterator[str]:
         cells = [
             (_name(name), f"{row['speedup']['ortfuse']:.2f}", *map(str, row["integers"])) for name, row in rows.items()
         ]
-        yield from _table(
-            [f"on {_formats(kind)}", "times as fast", "operators of integers executed, before", "after"], cells
-        )
+        yield from _table([f"on {_formats(kind)}", "speedup", "integer operators executed, before", "after"], cells)
         slower = sum(row["speedup"]["float32"] > 1 for row in rows.values())
-        yield f"{slower} of the {len(rows)} were slower than in float32 as they came."
+        yield f"{slower} of the {len(rows)} were slower than their float32 model before."
 
 
 def _of_others(models: Mapping[str, Any]) -> str:
@@ -277,8 +278,8 @@ def _of_others(models: Mapping[str, Any]) -> str:
 def _outside() -> Iterator[str]:
     yield "### Another runtime\n"
     yield _wrapped(
-        "OpenVINO and NNCF run the exported files themselves, in turns with the runtime's default (`other_runtime.json`): geometric means of "
-        "how many times as fast as it, and the errors of the outputs. The results of `quantize` under a bound are those of "
+        "OpenVINO and NNCF execute the exported files themselves, in turns with the runtime's default (`other_runtime.json`). The table "
+        "has geometric means of the speedups over that default, and the errors of the outputs. Rows with a bound are the results of "
         "*Precision*.",
         "",
     )
@@ -297,8 +298,8 @@ def _outside() -> Iterator[str]:
             )
             for tool, mean in summary.items()
         ]
-        yield from _table([f"on {_formats(kind)}", "times as fast", "errors"], rows)
-        yield f"In float32 OpenVINO is ahead on {', '.join(ahead) or 'none'}."
+        yield from _table([f"on {_formats(kind)}", "speedup", "errors"], rows)
+        yield f"In float32 OpenVINO is faster on {', '.join(ahead) or 'none'}."
 
 
 def _formats(kind: str) -> str:
@@ -323,9 +324,9 @@ def _trained() -> str:
     faster = [f"{name} {one['speedup']:.2f} under {bound}" for name, bound, one in kept if one["lowered"]]
     refused = len(every) - len(kept)
     return (
-        f"**Trained models** (`precision.trained.json`, {', '.join(rows)}; inputs made by a program): after `quantize` under 1e-3, 1e-2 and "
-        f"5e-2 they decide the same as before in at least {min(one['agreement'] for _, _, one in kept):.2%} of all cases. Lower "
-        f"precision is used where it saves time: {', '.join(faster) or 'nowhere'}; {refused} of the {len(every)} bounds cannot be "
+        f"**Trained models** (`precision.trained.json`; inputs made by a program): {', '.join(rows)}. After `quantize` under 1e-3, 1e-2 "
+        f"and 5e-2 they decide the same as before in at least {min(one['agreement'] for _, _, one in kept):.2%} of all cases. Lower "
+        f"precision is used if it saves time: {', '.join(faster) or 'never'}. {refused} of the {len(every)} bounds cannot be "
         "kept, and the error message says so."
     )
 
@@ -338,20 +339,20 @@ def _engine() -> str:
     first, last = engine["scaling"][0], engine["scaling"][-1]
     calls = [entry["calls"] for entry in lists["share_of_all"].values()]
     return (
-        f"**Engine** (`engine.json`): graph time {_span(ratios['onnxscript'], 1)} times shorter than onnxscript's `optimize_for_ort` "
-        f"and {_span(ratios['onnxslim'], 1)} times shorter than onnxslim's on BERT-base, GPT-2 and Swin-T; time per node at "
-        f"{last['nodes']:,} nodes {last['ratio_to_smallest']:.2f} times that at {first['nodes']:,}. The lists of families do the work of `all` "
-        f"with {_span(calls)} of its calls of functions (`engine.lists.json`)."
+        f"**Engine** (`engine.json`): on BERT-base, GPT-2 and Swin-T the graph time is {_span(ratios['onnxscript'], 1)} times shorter "
+        f"than that of onnxscript's `optimize_for_ort`, and {_span(ratios['onnxslim'], 1)} times shorter than onnxslim's. A graph of "
+        f"{last['nodes']:,} nodes takes {last['ratio_to_smallest']:.2f} times as long per node as one of {first['nodes']:,}. The pass "
+        f"lists of families do the work of `all` with {_span(calls)} of its function calls (`engine.lists.json`)."
     )
 
 
 def _passes() -> str:
     found, full = stored("passes"), stored("passes.full")
     return (
-        f"**Passes** (`passes.json`, `passes.full.json`, [page](left-out.md)): each pass of each family's list, left out alone on {full['models']} "
-        f"exports of full size and on {found['models']} small models, and each rule on the latter: {len(found['rules']['saves'])} "
-        f"rules save executed operators or estimated time, "
-        f"{len(found['rules']['nothing'])} are applied and save neither there, {found['rules']['never']} are applied nowhere there."
+        f"**Passes** (`passes.json`, `passes.full.json`, [page](left-out.md)): each pass of each family's list was left out alone, on "
+        f"{full['models']} exports of full size and {found['models']} small models. Each rule was left out on the small models: "
+        f"{len(found['rules']['saves'])} rules save executed operators or estimated time, {len(found['rules']['nothing'])} are applied "
+        f"without saving either, {found['rules']['never']} are not applied there."
     )
 
 
@@ -363,10 +364,10 @@ def _weights() -> str:
     largest = max(row["gigabytes"] for row in found["decoders"])
     (decoder,) = [row for row in found["decoders"] if (row["gigabytes"], row["form"]) == (largest, "copied")]
     return (
-        f"**Weights** (`weights.json`): BERT-base ({single['bytes'] / 1e6:.0f} MB) goes from file to file in "
-        f"{single['times_of_a_copy_beside_the_engine']:.1f} times the time of a copy with fsync plus the engine's "
-        f"{tools['ortfuse']['engine_seconds']:.1f} s, with {tools['ortfuse']['RssAnon']:.0f} MB of memory that cannot be given back "
-        f"({peers}); a decoder of {largest:.0f} GB is optimised with {decoder['RssAnon']:.0f} MB."
+        f"**Weights** (`weights.json`): reading, optimising and writing BERT-base ({single['bytes'] / 1e6:.0f} MB) takes "
+        f"{tools['ortfuse']['engine_seconds']:.1f} s in the engine and {single['times_of_a_copy_beside_the_engine']:.1f} times the "
+        f"time of a copy with fsync. It takes {tools['ortfuse']['RssAnon']:.0f} MB of anonymous memory ({peers}). A decoder of "
+        f"{largest:.0f} GB takes {decoder['RssAnon']:.0f} MB."
     )
 
 
@@ -375,21 +376,21 @@ def _tuning() -> str:
     sums, full = found["goldens total"], found["models total"]
     budgets, longer = ([row["budget"] for row in found[which].values()] for which in ("goldens", "models"))
     return (
-        f"**Tuning** (`tuner.json`, {sums['models']} small models, {min(budgets):.0f} to {max(budgets):.0f} s each): `ortfuse tune` is "
-        f"faster than what random search finds in the same time on {sums['faster than random search']}, and as fast as the best fixed "
-        f"pass list on {sums['as fast as the best list']}; on {full['models']} models of full size in {max(longer):.0f} s each on "
-        f"{full['faster than random search']} and {full['as fast as the best list']}."
+        f"**Tuning** (`tuner.json`): on {sums['models']} small models with {min(budgets):.0f} to {max(budgets):.0f} s each, the result "
+        f"of `ortfuse tune` is faster than that of a random search on {sums['faster than random search']}. It is as fast as the best "
+        f"fixed pass list on {sums['as fast as the best list']}. On {full['models']} models of full size with {max(longer):.0f} s each "
+        f"it is so on {full['faster than random search']} and {full['as fast as the best list']}."
     )
 
 
 def _calibration() -> str:
     parts = (
-        f"{found['total']['same'] / found['total']['sites']:.1%} of {found['total']['sites']} on {_formats(kind)}"
+        f"{found['total']['same'] / found['total']['sites']:.1%} of {found['total']['sites']} sites on {_formats(kind)}"
         for kind, found in by_processor("calibration").items()
     )
     return (
-        "**Calibration** (`calibration.json`): the table that `ortfuse calibrate` makes chooses the same as measuring every site at "
-        f"{', '.join(parts)}."
+        "**Rule costs** (`calibration.json`): the table of `ortfuse calibrate` mostly makes the same choice as a measurement of the "
+        f"site itself. It does at {', '.join(parts)}."
     )
 
 
@@ -398,9 +399,10 @@ def _trust() -> str:
     same = sum(counts.get("same", 0) for kind, counts in tests["tests"].items() if kind != "light")
     fuzz = stored("trust.fuzz")
     return (
-        f"**Trust** (`benchmarks/trust/trust.md`): every rule is tested on instances and near misses. {same:,} tests of the standard that the runtime executes and {tests['tests']['light']['same']} "
-        f"networks come out the same, {len(tests['broken'])} do not; {fuzz['models']['tried']:,} random models and "
-        f"{fuzz['mutations']['tried']:,} damaged files were tried."
+        f"**Trust** (`benchmarks/trust/trust.md`): every rule is tested on instances and near misses. The "
+        f"runtime executes {same:,} tests of the ONNX standard and {tests['tests']['light']['same']} networks with the same results, and "
+        f"{len(tests['broken'])} with others. {fuzz['models']['tried']:,} random models and {fuzz['mutations']['tried']:,} damaged files "
+        "were tried."
     )
 
 
