@@ -82,7 +82,7 @@ class Options:
         "quantize_dynamic, quantize_static and quant_pre_process of the runtime read.",
         commands="optimize bisect explain", group="rewriting", flags="--for", instead_of="passes",
         example='"quantization"',
-        more="Attention becomes a function, a convolution stays apart from its ReLU, and GRU and RNN cells stay matrix products.",
+        more="Attention becomes a function, Conv and Relu stay two nodes, GRU and RNN cells stay matrix products.",
     )  # fmt: skip
     patterns: PatternsLike = option(
         (), kinds.RULE_FILES, "File or folder with rules of your own.",
