@@ -1,4 +1,4 @@
-"""Where computed constants are kept: in memory up to a limit, beyond it in a temporary file.
+"""Keep computed constants: in memory up to a limit, beyond it in a temporary file.
 
 So folding large parts of a model, for example casts of all of its weights, needs no more memory than a model without
 anything to fold.

@@ -92,7 +92,7 @@ class Pass(Protocol):
 
     @property
     def name(self) -> str:
-        """What the pass is called in pipelines."""
+        """The name of the pass in pipelines."""
 
     def run(self, context: Context) -> int:
         """Transform the model through `context.editor`; returns the number of changes, 0 if and only if there were none."""

@@ -1,14 +1,14 @@
-"""Which values must declare the names of their sizes, so that the runtime sees that images which are added have one shape.
+"""Find the values that must declare the names of their sizes, so that the runtime sees that added images have one shape.
 
     conv(x) + resize(y)        of shapes [batch, 64, 56, 56] and [batch, 64, 56, 56]
 
 The runtime keeps images in blocks of channels where it convolves them. It adds two of them as they are if every size of the one
 is known to be that of the other: because both come from the same value, are the same number or have the same declared name.
-Where it cannot tell, as its shape inference loses names of sizes in Resize, in a Reshape, and of rows and columns in convolutions
+If it cannot tell, as its shape inference loses names of sizes in Resize, in a Reshape, and of rows and columns in convolutions
 of what is not in such blocks, it puts two Reshapes before the sum and one behind it, and does not compute the sum as part of the
 convolution.
 
-Which convolutions it does in blocks depends on their channels and on their neighbours: the values returned are those that have
+The choice of convolutions in blocks depends on their channels and on their neighbours: the values returned are those that have
 to declare names for that in either case, and no others, since names of sizes cost time elsewhere (`finalize`).
 """
 
@@ -39,7 +39,7 @@ _Sources = tuple[ir.Value, ...]
 
 
 class _Images:
-    """What the runtime knows of the images of one graph."""
+    """The knowledge of the runtime about the images of one graph."""
 
     def __init__(self, scope: Scope, facts: Facts) -> None:
         self._facts = facts
@@ -67,7 +67,7 @@ class _Images:
                 self._sources[result, axis] = sources if kept else (result, *sources)[:_MOST_SOURCES]
 
     def sources(self, value: ir.Value, axis: int) -> _Sources:
-        """Where the runtime may take a size from."""
+        """The source from which the runtime may take a size."""
         return self._sources.get((value, axis), (value,))
 
     def is_image(self, value: ir.Value) -> bool:

@@ -16,7 +16,7 @@ from ortfuse.rewrite import Exactness
 
 @dataclass(frozen=True)
 class Rounds:
-    """What inspectors are told of a change that rounds elsewhere, as a rule tells them."""
+    """The name and exactness of a change that rounds elsewhere, for inspectors; a rule has the same."""
 
     name: str
     exactness: Exactness = Exactness.ROUNDING

@@ -115,7 +115,7 @@ class Choices:
         return sorted(self.found.values(), key=lambda choice: (-len(choice.sites), choice.rule))
 
     def remarks(self) -> Sequence[str]:
-        """What the user should know about the costs that decided, in words: of another processor, or not measured here."""
+        """Return notes for the user about the costs that decided: of another processor, or not measured here."""
         elsewhere = self.costs.remarks({one.estimate.source for one in self.found.values() if one.estimate})
         transposing = [
             f"{rule} was not applied at {_listed(list(sites))}: it would leave more to be transposed, which MatMul reads as "
@@ -125,7 +125,7 @@ class Choices:
         return [*elsewhere, *transposing, *self._not_measured()]
 
     def _not_measured(self) -> Sequence[str]:
-        """What was to be measured and was not."""
+        """Return notes on sites that were not measured."""
         if self.meter is None:
             return []
         applied = ", ".join(f"{rule} ({len(sites)})" for rule, sites in self.unmeasured.items())

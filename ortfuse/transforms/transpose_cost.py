@@ -1,4 +1,4 @@
-"""What a rewrite leaves in its neighbourhood to be transposed, which the runtime's products of matrices read as it is.
+"""Refuse rewrites that leave Transposes which the runtime would otherwise merge into matrix products.
 
 At session creation the runtime merges a Transpose of the last two axes into the MatMul behind it. Attention reads its operands
 row by row, so that such a Transpose in front of it is executed, and a key that lies transposed is transposed back. In return the

@@ -115,7 +115,7 @@ class _Watch:
 
 
 def _written(node: ir.Node) -> Hashable:
-    """What a node computes, apart from its inputs: attributes that are equal are the same objects."""
+    """Return a key for the computation of a node, without its inputs: equal attributes are the same objects."""
     attributes = tuple((name, Identity(node.attributes[name])) for name in sorted(node.attributes))
     return node.op_identifier(), attributes
 

@@ -70,7 +70,7 @@ class _Least(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What has a size, its axis, and the convolution that shows that it is that size, unless it always is."""
+    """The value that has a size, its axis, and the convolution that proves the size, unless it always holds."""
 
     source: ir.Node
     axis: int

@@ -1,7 +1,7 @@
 """Drop clamps of lengths in models that fail whenever the clamp takes effect: min(64, length) becomes length.
 
-torch.export writes a slice of a table of 64 positions with the length min(64, length). Where the result is broadcast with a
-tensor of the full length, the two must be the same size (neither is 1 unless both are), or the runtime fails, whatever
+torch.export writes a slice of a table of 64 positions with the length min(64, length). If the result is broadcast with
+a tensor of the full length, the two must be the same size (neither is 1 unless both are), or the runtime fails, whatever
 the other sizes are. So in every run that completes the length is at most 64, and so is every length that is provably no larger:
 where past + new is at most 64, as a table of masks asks, min(64, past), the first row that is read of it, is past.
 

@@ -124,7 +124,7 @@ def _resolve(scope: Scope, context: Context) -> int:
 
 
 class _Known:
-    """What the sequences of a graph consist of, as far as that is known; nodes are followed in their order.
+    """Track the known elements of the sequences of a graph, node by node.
 
     Attributes:
         cuts: How each SplitToSequence cuts its input.

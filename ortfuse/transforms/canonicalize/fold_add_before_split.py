@@ -40,7 +40,7 @@ _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 @dataclass(frozen=True)
 class _Sum:
-    """What is split: a node that adds a constant, its input for it, the constant with all elements along the axis that is split
+    """The split value: a node that adds a constant, its input for it, the constant with all elements along the axis that is split
     (counted from the last), and Unsqueezes in between."""
 
     node: ir.Node

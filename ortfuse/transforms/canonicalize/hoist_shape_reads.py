@@ -1,11 +1,11 @@
 """Read sizes from the first value that has them, so that no value in between is kept for its shape alone.
 
 A value whose shape is read is used by more than what computes with it, which keeps patterns from matching (the scores of
-attention, whose mask asks for their sizes). What is read is looked for in the inputs of the model, then among the values that the
-one is computed from: each from the next, as long as one has these sizes in a row. One size that scores of attention have twice is
-read once.
+attention, whose mask asks for their sizes). The source of a size is an input of the model or, failing that, one of the
+values it is computed from: each from the next, as long as one has these sizes in a row. One size that scores of
+attention have twice is read once.
 
-What a Where chooses between sizes, as exporters write expand(batch, -1, -1), is read where it is known which are chosen.
+A Where between sizes, as exporters write expand(batch, -1, -1), is read if its choice is known.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ReadSizes:
         return made.producer() if change else None
 
     def _chosen(self, node: ir.Node) -> _Row | None:
-        """Where the sizes can be read that a Where chooses, numbers before and behind them included."""
+        """Return the source of the sizes that a Where chooses, numbers before and behind them included."""
         found, result = self._context.facts.ints(node.outputs[0]), node.outputs[0]
         if found is None or len(found.shape) != 1 or None in found.elements or node.graph is not self._graph:
             return None
@@ -121,7 +121,7 @@ class ReadSizes:
         return found
 
     def _row_of(self, node: ir.Node, shape: ir.Node) -> _Row | None:
-        """Where the sizes can be read that a node tells of a Shape; `None` if they stay."""
+        """Return the source of the sizes that a node reads from a Shape; `None` if they stay."""
         source, result = shape.inputs[0] if _shape_read_by(node) is shape else None, node.outputs[0]
         if source is None or source.is_graph_input() or node.graph is not self._graph or result.is_graph_output():
             return None

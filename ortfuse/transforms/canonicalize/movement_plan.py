@@ -2,8 +2,8 @@
 
     Reshape -> Slice or Gather -> Transpose -> Expand or Tile -> Reshape
 
-Each of these is at most once in a chain, and left out where it does nothing. What differs from chain to chain is how the first
-Reshape splits the axes; a few ways are tried, as the input has them and as the result needs them.
+Each of these is at most once in a chain, and left out where it does nothing. The chains differ in how the first Reshape
+splits the axes. A few ways are tried: those of the input and those that the result needs.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _typical(size: DimLike) -> int:
 
 
 def _placed(view: View, split: Shape) -> tuple[list[_Axis], list[Item]] | None:
-    """What is taken of each axis, and the axes and repetitions in the order of the view; `None` if it is no such thing."""
+    """Return the slice of each axis, and the axes and repetitions in the order of the view; `None` if there are none."""
     strides = [product(split[axis + 1 :]) for axis in range(len(split))]
     rest, first = view.offset, list[DimLike]()
     for stride in strides:

@@ -2,9 +2,9 @@
 
     reshape(slice(reshape(x)))  =  gather(reshape(x))        squeeze(slice(x))  =  gather(x)        reshape(reshape(x))  =  x
 
-What a chain of Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Slice, Gather, Expand and Tile does to the elements is a view of
-its input (`views`), whatever it is spelled with; the shortest chain for that view (`replanned`) replaces it where it has
-fewer nodes, of which no more copy. This comes last: fusions are found by the spellings of exporters.
+A chain of Reshape, Flatten, Squeeze, Unsqueeze, Transpose, Slice, Gather, Expand and Tile is a view of its input. The
+shortest chain for that view replaces it if it has fewer nodes and does not copy more often. This comes last: fusions
+are found by the spellings of exporters.
 
 Does not handle: nodes whose result is used elsewhere, Gathers of elements that are not evenly spaced, bounds and shapes that are
 unknown, opsets before 13. Not made: Transposes of more than four axes (which are several times as slow) and Tiles (slower than
@@ -66,7 +66,7 @@ class _Shorter:
 
     @property
     def source(self) -> ir.Value:
-        """What the chain begins with."""
+        """The input of the chain."""
         value = self.chain[-1].inputs[0]
         assert value is not None
         return value
@@ -145,7 +145,7 @@ def _alone(chain: Sequence[ir.Node]) -> list[ir.Node]:
 
 
 def _alternatives(chain: Sequence[ir.Node], facts: Facts) -> Iterator[_Shorter]:
-    """What does the same as a chain."""
+    """Yield replacements of a chain."""
     shape: Shape | None = facts.shape(chain[-1].inputs[0])
     view = None if shape is None or 0 in shape else View.whole(shape)
     for node in reversed(chain):

@@ -48,7 +48,7 @@ def settle(context: Context, graph: ir.Graph, author: str) -> int:
 
 
 def following(value: ir.Value, facts: Facts) -> ir.Value | None:
-    """What the one node that computes with a value, element by element, makes of it; `None` if there is none."""
+    """Return the result of the only user of a value, if that is elementwise; `None` if there is none."""
     maker, shape = value.producer(), facts.shape(value)
     if maker is None or maker.domain or shape is None or value.is_graph_output():
         return None

@@ -7,7 +7,7 @@ The runtime takes the same time for both; a Split is fewer nodes. Rules know hal
 forms by Slice, so that this comes last. Parts that each get an axis of size 1, as the scales and shifts do that a condition
 puts on a normalisation, get it together, and numbers that are added to parts are added before (`added_before`).
 
-Where three Slices or more leave no more of the tensor than they take, a Split copies that, too: done for few elements of each of
+If three Slices or more leave no more of the tensor than they take, a Split copies that, too: done for few elements of each of
 a batch, as the last block of a diffusion transformer has no use for some of its gates.
 
 Does not handle: Slices along several axes or with steps, axes whose size is no number, parts that overlap, other Slices
@@ -141,7 +141,7 @@ def _may_copy(parts: Sequence[Part], left: int, facts: Facts) -> bool:
 
 
 def part_of(node: ir.Node, facts: Facts) -> Part | None:
-    """What a Slice takes, if it is part of one axis of known size."""
+    """Return the range of a Slice, if it is part of one axis of known size."""
     if node.op_type != "Slice" or node.domain:
         return None
     starts, ends, axes, steps = (parameter(node, name, facts) for name in ("starts", "ends", "axes", "steps"))

@@ -1,4 +1,4 @@
-"""What data movement does to the elements of a tensor: a view of them, by their places in row-major order.
+"""Views: the result of data movement on the elements of a tensor, by their offsets in row-major order.
 
 A view is an offset and factors, pairs of a size and a stride, from the slowest to the fastest: element (i, j, ...) of the view
 is element `offset + i * stride + j * stride + ...` of the tensor. A stride of 0 repeats. Two chains of Reshapes, Transposes,

@@ -10,9 +10,9 @@ Nodes of a subgraph are also merged into equal ones of the graphs around it, nev
 
 Does not handle: operators that draw random numbers or may be in training mode; operators of unknown domains; nodes with
 subgraphs; nodes whose merging would move or rename a graph output. Two graph outputs that are equal stay two. The
-operands of Max, Min and Sum keep their order: which NaN or zero these return depends on it. Where the runtime makes signed
+operands of Max, Min and Sum keep their order: which NaN or zero these return depends on it. If the runtime makes signed
 quantised pairs unsigned, each of these keeps its one reader: of pairs with several the runtime does not, and computes what reads
-them in float32. What the context's inspector objects to is not merged either.
+them in float32. Nodes are not merged either if the context's inspector objects.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ Bytes = Callable[[ir.Value], "int | None"]
 
 
 class Plan:
-    """What is to be folded of a region.
+    """The nodes of a region to fold.
 
     Args:
         region: The nodes in topological order.

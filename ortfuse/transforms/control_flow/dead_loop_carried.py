@@ -6,7 +6,7 @@
 Exporters of TensorFlow hand on all weights this way, and count besides. Without them what depends on weights alone can be
 computed before the loop, and rules see through bodies.
 
-What is stacked by a Loop that does not run has sizes that the runtime makes up, by what it knows of the states: there the first
+The stacked results of a Loop without iterations have sizes that the runtime derives from the states: there the first
 form is left alone too, unless the Loop surely runs.
 
 Does not handle: stacked results of a Scan; states that are absent; a state that a body returns as another result too.
@@ -91,7 +91,7 @@ def narrow(node: ir.Node, author: str, sizes: Nonempty, context: Context) -> int
 
 
 def _loop(node: ir.Node, context: Context) -> _Loop | None:
-    """What a Loop or Scan hands on, if all of it is there; `None` for other nodes."""
+    """Return the loop-carried values of a Loop or Scan, if all are present; `None` for other nodes."""
     is_scan, attribute = node.op_type == "Scan", node.attributes.get("body")
     if node.domain or node.op_type not in ("Loop", "Scan") or attribute is None or attribute.is_ref():
         return None

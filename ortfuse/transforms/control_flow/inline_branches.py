@@ -54,7 +54,7 @@ def _inline_within(root: ir.Graph, context: Context) -> int:
 
 
 def _within(node: ir.Node, known: Known, is_then: bool) -> Known:
-    """What is known of conditions in a branch of an If."""
+    """The known conditions in a branch of an If."""
     condition = node.inputs[0]
     if condition is None:
         return known

@@ -109,7 +109,7 @@ def _runs(iteration: Iteration, runs: int, scope: Scope, context: Context) -> li
 
 
 def _given(iteration: Iteration, states: Sequence[ir.Value], number: int, build: Builder) -> list[ir.Value]:
-    """What the inputs of the body are in a run."""
+    """Return the values of the body's inputs in one iteration."""
     node = iteration.node
     if node.op_type == "Loop":
         counters = [np.array(number, np.int64), np.array(True)]

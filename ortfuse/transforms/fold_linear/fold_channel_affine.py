@@ -170,7 +170,7 @@ def _path(affine: _Affine) -> list[ir.Value] | None:
 
 
 def _views(path: list[ir.Value], facts: Facts) -> list[View] | None:
-    """What each value on the way holds of the product."""
+    """The view of the product in each value on the way."""
     shape = facts.shape(path[0])
     views = [] if shape is None or 0 in shape else [View.whole(shape)]
     for value in path[1:]:

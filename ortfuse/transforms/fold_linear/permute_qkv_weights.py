@@ -44,7 +44,7 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What is taken of a product: `count` parts of `heads` * `size` elements, some of them by the values with their numbers.
+    """The parts of a product that are read: `count` parts of `heads` * `size` elements, some by the values with their numbers.
 
     Attributes:
         leading: The number of axes before the columns.
@@ -130,7 +130,7 @@ def _is_alone(constant: ir.Value, rank: int, facts: Facts) -> bool:
 
 
 def _parts(reshape: ir.Node, facts: Facts) -> _Parts | None:
-    """What is taken of the result of a Reshape that splits heads off its last axis."""
+    """Return the parts that are read of a Reshape that splits heads off its last axis."""
     before, after = facts.shape(reshape.inputs[0]), facts.shape(reshape.outputs[0])
     leading = len(before or ()) - 1
     if before is None or after is None or leading < 1 or after[:leading] != before[:leading] or len(after) == leading:
@@ -170,7 +170,7 @@ def _mover(reshape: ir.Node, facts: Facts) -> ir.Node | None:
 
 
 def _windows(whole: ir.Value, axis: int, size: int, facts: Facts) -> Iterator[Window]:
-    """What nodes take of an axis of a value, as far as that is known."""
+    """Return the indices that nodes read along an axis of a value, as far as they are known."""
     for use in whole.uses():
         node = use.node
         if use.idx or node.domain or node.graph is not whole.graph:

@@ -69,7 +69,7 @@ def _siblings(graph: ir.Graph, facts: Facts) -> Iterator[list[ir.Node]]:
 
 
 def _number(value: ir.Value | None, facts: Facts) -> Hashable:
-    """What stands for a parameter: its number if that is known."""
+    """Return the key of a parameter: its number if that is known."""
     known = facts.scalar(value)
     return value if known is None else known
 
@@ -89,7 +89,7 @@ def _merge(nodes: Sequence[ir.Node], scope: Scope, context: Context) -> int:
 
 
 def _joins(found: ir.Value, graph: ir.Graph, facts: Facts) -> list[ir.Node]:
-    """Where rows are joined that depend on what a suppression finds, in the order of the graph."""
+    """Return the Concats of rows that depend on a NonMaxSuppression, in the order of the graph."""
     reached: dict[ir.Node, None] = {}
     values = [found]
     for _ in range(_DEEPEST):
@@ -125,7 +125,7 @@ class _Rows:
         self._made: dict[tuple[ir.Value, ...], ir.Value | None] = {}
 
     def before(self, join: ir.Node, scope: Scope) -> ir.Value | None:
-        """What stands for joined values, built before the node that joins them; `None` if that is not known."""
+        """Return the replacement of concatenated values, built before the Concat; `None` if that is not known."""
         self._build = Builder(scope, self._context.editor, join)
         return self._of(join.inputs)
 
@@ -245,7 +245,7 @@ class _Rows:
 
 
 def _kind(node: ir.Node) -> Hashable:
-    """What a node computes, but for its operands; of a node that is not alike, nothing else is the same."""
+    """Return a key for the computation of a node without its operands; the key of an unsupported node is unique."""
     if node.domain or len(node.outputs) != 1 or any(walk.graphs_of(one) for one in node.attributes.values()):
         return node
     attributes = tuple(sorted((name, str(one.type), str(one.value)) for name, one in node.attributes.items()))

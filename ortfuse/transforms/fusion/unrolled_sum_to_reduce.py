@@ -71,7 +71,7 @@ def _inner(value: ir.Value | None) -> ir.Node | None:
 
 
 def _terms(root: ir.Node, facts: Facts) -> list[_Term]:
-    """What is added in all; empty if something is not of the shape of the sum."""
+    """Return all terms of a sum; empty if one has another shape than the sum."""
     shape, found, left = facts.shape(root.outputs[0]), [], [*reversed(root.inputs)]
     if shape is None or facts.dtype(root.outputs[0]) not in _REDUCED:
         return []
@@ -88,7 +88,7 @@ def _terms(root: ir.Node, facts: Facts) -> list[_Term]:
 
 
 def _element(term: _Term, facts: Facts) -> tuple[tuple[ir.Value, int, _Term], int] | None:
-    """Which element of which axis a term is, and the sum that it is a term of if all elements of that axis are added."""
+    """The index and axis of a term, and its sum if all elements of that axis are added."""
     node = term.value.producer()
     if node is None or node.op_type != "Gather" or node.domain or (not term.axes and _only_user(term.value) is None):
         return None

@@ -141,7 +141,7 @@ def _collect_moves_before(value: ir.Value | None, region: _Region, facts: Facts)
 
 
 def _moved_operand(node: ir.Node, facts: Facts) -> int | None:
-    """Which operand a node moves or scales by a number; `None` if it does something else."""
+    """Return the operand that a node moves or scales by a number; `None` if it does something else."""
     if node.op_type in _MOVES:
         return 0
     numbers = [facts.scalar(value) is not None for value in node.inputs]
@@ -226,6 +226,6 @@ class _Widening:
 
 
 def _source_of_cast(value: ir.Value) -> ir.Value | None:
-    """What a Cast converts to this value."""
+    """Return the input of the Cast that computes this value."""
     node = value.producer()
     return node.inputs[0] if node is not None and node.op_type == "Cast" and not node.domain else None

@@ -4,7 +4,7 @@ Transposes are moved through whatever can be written for another order of axes (
 folded into constants; those are left that graph inputs and outputs, convolutions and other operators with an order of their
 own need. The order of each region is the one with the fewest elements to transpose (`choice`). A change is made only if it
 leaves no more Transposes, and no more elements to be moved whatever the sizes; a graph without Transposes is not touched.
-Of places that cost the same, those are taken where convolutions can take in what is beside them, or that have fewer axes
+Among equal costs, those positions are chosen at which convolutions can take in what is beside them, or that have fewer axes
 (`beside`).
 
 A Transpose that moves axes of size 1 alone costs nothing, as it is a Reshape; nor does one that swaps the last two axes in

@@ -159,7 +159,7 @@ class _Moved(NamedTuple):
 
     @classmethod
     def by(cls, nodes: Iterable[ir.Node], facts: Facts, fast_axes: int | None) -> _Moved:
-        """What nodes move when they are executed; what the runtime merges into products is not."""
+        """Return the elements that nodes move in execution, without Transposes that the runtime merges into products."""
         number, total, ones, beside = 0, cast(DimLike | None, 0), 0, 0
         for node in nodes:
             source = node.inputs[0]

@@ -2,7 +2,7 @@
 
 With two orders this is a minimum cut, solved exactly (Ford & Fulkerson, Canadian Journal of Mathematics 8, 1956). With more,
 orders are spread one after the other over whatever gains from them, each time by a minimum cut (expansion moves: Boykov,
-Veksler & Zabih, IEEE PAMI 23, 2001). Of all minimum cuts, that one is taken which leaves most units as they are in the graph.
+Veksler & Zabih, IEEE PAMI 23, 2001). Among all minimum cuts, the one that changes the fewest units is chosen.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ortfuse.transforms.layout.permutation import Order, unmoved
 from ortfuse.transforms.layout.region import ELEMENT, Region, Tensor, Use
 
 _PRICE = 1 << 12
-"""What a unit of `Tensor.prices` costs, in units of the cost of writing a node anew."""
+"""The cost of a unit of `Tensor.prices`, in units of the cost of rewriting a node."""
 
 _MOST_ROUNDS = 10
 
@@ -46,7 +46,7 @@ def _unit_cost(unit: Unit, state: State) -> int:
 
 
 def _local(tensor: Tensor, states: Mapping[Unit, State]) -> int:
-    """What transposing one tensor costs."""
+    """The cost of transposing one tensor."""
     needed = {*tensor.fixed, *(use.lies(states[use.unit]) for use in tensor.uses)}
     made = _made(tensor, states)
     return sum(weight * _PRICE * len({key(order) for order in needed} - {key(made)}) for weight, key in tensor.prices)

@@ -88,7 +88,10 @@ def _terms(text: str) -> list[str]:
 
 
 def _prices(terms: Sequence[str], values: Sequence[ir.Value | None], facts: Facts) -> list[Callable[[str], int]]:
-    """What each term costs; an operand one element less than a Transpose in front of the kernel, which is a node more."""
+    """Return the cost of each term.
+
+    An operand costs one element less than a Transpose in front of the kernel, which is a further node.
+    """
     *operands, result = terms
     sizes = [typical_elements(value, facts) for value in values]
     longer = _longer(terms, values, facts)

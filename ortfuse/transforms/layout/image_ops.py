@@ -27,10 +27,10 @@ _FLAT = 4
 """The number of axes of batches of flat images, whose channels may be last where the kernel interpolates."""
 
 _WEIGHTS = {"QLinearConv": 3}
-"""Where the weights are, if not the second input."""
+"""The index of the weights, if not the second input."""
 
 _ADDED = 3
-"""What is added to the result of FusedConv."""
+"""The addend of FusedConv."""
 
 _PER_AXIS = ("kernel_shape", "strides", "dilations", "output_padding", "output_shape")
 """Attributes with a number for each axis behind the channels."""

@@ -23,7 +23,7 @@ def bound(region: Region) -> int:
 
 
 def _parted(region: Region, order: Mapping[Unit, State], counted: set[tuple[Tensor, int, Order]]) -> int:
-    """What it takes to part the units in one order from all that lies in another. Each order of a tensor is counted once."""
+    """Return the cost of separating the units in one order from all those in another. Each order of a tensor is counted once."""
     network = Network()
     nodes = {unit: network.node() for unit in order}
     for tensor in region.tensors:

@@ -161,7 +161,7 @@ class Map:
         return found
 
     def _spread(self, start: Tensor, order: Order) -> tuple[dict[Unit, State], dict[Tensor, Order]]:
-        """What has to lie how if a tensor lies in an order and nothing is transposed; tensors of many axes go first."""
+        """Return the orders that follow from the order of one tensor without a Transpose; tensors with many axes go first."""
         orders, states = {start: order}, dict[Unit, State]()
         pending = [(-len(order), 0, start)]
         while pending:

@@ -95,7 +95,7 @@ def _swap(draft: Draft, position: int, perm: Order) -> None:
 def product(node: ir.Node, facts: Facts) -> list[Unit]:
     """The operands of a MatMul as units, the first together with the result if the second is a plain matrix.
 
-    Of matrices of one batch, all three are one unit, unless both operands are swapped already: then each may lose that.
+    The three matrices of one batch are one unit, unless both operands are already swapped: then each may lose its swap.
     """
     flat = flattened(node, facts)
     if flat is not None:

@@ -3,7 +3,7 @@
     transpose(x[:, :, 0]), transpose(x[:, :, 1]), transpose(x[:, :, 2])   =   t[0], t[1], t[2], t = transpose(x)
 
 `sink_transpose_below_split` takes queries, keys and values apart before they are transposed, so that attention finds each of
-them as it was projected. Where no rule has taken the Transposes in, that leaves one for each part. A part that is transposed
+them as it was projected. If no rule has fused the Transposes, one is left for each part. A part that is transposed
 otherwise than most is transposed the rest of the way, which a product of matrices reads as it is if that only swaps the
 last two axes.
 
@@ -46,7 +46,7 @@ class _Part:
     perm: Perm
 
     def rest(self, common: Perm) -> Perm:
-        """What is left to be transposed behind a Transpose by `common`."""
+        """Return the permutation that is left behind a Transpose by `common`."""
         return tuple(common.index(axis) for axis in self.perm)
 
     def executes(self, perm: Perm) -> bool:

@@ -47,7 +47,7 @@ class Network:
     def cut(self, *, near_sink: bool = False) -> tuple[int, list[bool]]:
         """The capacity of a minimum cut, and for each node whether it is on the sink's side.
 
-        Of all minimum cuts it is the one nearest the source, so that as many nodes as possible are on the sink's side; or
+        Among all minimum cuts it is the one nearest the source, so that as many nodes as possible are on the sink's side; or
         the one nearest the sink.
         """
         total = self._straight()

@@ -1,4 +1,4 @@
-"""What the kinds of units have in common: operands and results as ports, and questions about operands."""
+"""Common base of the kinds of units: operands and results as ports, and queries about operands."""
 
 from __future__ import annotations
 

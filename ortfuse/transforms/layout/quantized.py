@@ -1,6 +1,6 @@
 """Operators on quantised numbers: where one scale holds for all of a tensor, its axes are as free as those of other numbers.
 
-Where the runtime makes pairs of signed numbers unsigned (`Quirk.TURNS_SIGNED_PAIRS`), signed pairs keep their axes: it does not
+If the runtime makes pairs of signed numbers unsigned (`Quirk.TURNS_SIGNED_PAIRS`), signed pairs keep their axes: it does not
 find a pair that a Transpose has come between, and computes what is beside it in float32, as other numbers there are unsigned.
 """
 
@@ -36,7 +36,7 @@ _ROWS: Mapping[str, tuple[int, tuple[int, ...]]] = {
 def conversion(node: ir.Node, facts: Facts) -> Unit | None:
     """QuantizeLinear and DequantizeLinear of activations: one scale, or one for each element of an axis.
 
-    What stands between a pair and another of other scales stays there (`ortfuse.transforms.qdq_guard`).
+    Operators between a pair and another of other scales stay there (`ortfuse.transforms.qdq_guard`).
     """
     value, rank, axis = node.inputs[0], rank_of(node.inputs[0], facts), parameter(node, "axis", facts)
     if value is None or not is_movable(value, facts) or attribute_value(node, "block_size", facts):

@@ -62,7 +62,7 @@ class Tensor:
 
     @property
     def prices(self) -> Iterator[tuple[int, Callable[[Order], Order]]]:
-        """What telling orders apart costs: all elements if axes that may be longer than 1 are moved, else next to nothing."""
+        """The cost of distinct orders: all elements if axes that may be longer than 1 are moved, else next to nothing."""
         whole = self.weight * (ELEMENT + self.beyond) + self.beside
         if self.ones:
             yield whole, lambda order: tuple(axis for axis in order if axis not in self.ones)

@@ -44,7 +44,7 @@ OLDEST = 5
 
 @dataclass(frozen=True)
 class _Parts:
-    """What a node takes of its input: the single elements of an axis, one for each output, or all but some axes of size 1.
+    """The elements that a node reads of its input: single elements of an axis, one per output, or all but some axes of size 1.
 
     Attributes:
         node: The node.
@@ -108,7 +108,7 @@ def _are_apart(parts: Sequence[_Parts]) -> bool:
 
 
 def _parts(node: ir.Node, facts: Facts) -> _Parts | None:
-    """What a node takes of its first input; `None` if that is not one of the forms that are moved."""
+    """Return the elements that a node reads of its first input; `None` if it has none of the supported forms."""
     shape = facts.shape(node.inputs[0])
     if node.domain or shape is None or any(output.name == "" for output in node.outputs):
         return None

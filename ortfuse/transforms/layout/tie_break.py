@@ -1,4 +1,4 @@
-"""Of places for a Transpose that cost the same, some are better.
+"""Choose among positions of a Transpose with the same cost.
 
 A Transpose is better between a QuantizeLinear and its DequantizeLinear, where it moves bytes, and worse on the other side of
 either, where it keeps that from the operator that the runtime computes in integers with it; best behind a convolution, which

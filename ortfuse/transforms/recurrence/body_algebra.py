@@ -1,4 +1,4 @@
-"""What values in the body of a loop are, as sums of products of other values whose axes have labels.
+"""Express values in the body of a loop as sums of products of other values whose axes have labels.
 
     S * g + k[:, None] * (v - sum(S * g * k[:, None], 0))   =   g S[k, v]  +  k[k] v[v]  -  k[k] k[j] g S[j, v]
 

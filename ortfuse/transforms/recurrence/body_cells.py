@@ -62,7 +62,7 @@ def recurrences(iteration: Iteration, choices: Choices, facts: Facts) -> Mapping
 
 
 def _update(state: State, choices: Choices) -> tuple[ir.Value, Lengths | Mask | None]:
-    """What a state becomes before the end of each row, and the lengths of the rows."""
+    """The next value of a state before the end of each row, and the lengths of the rows."""
     choice = choices.choice(state.after)
     if choice is None or choice.behind is not state.before:
         return state.after, None

@@ -7,7 +7,7 @@
 The forms of i and f may have a peephole, a vector times c, and that of o one times c'.
 
 The sums of products are multiplied out, so that n + z * (h - n) is the same; an update gate that keeps what another spelling
-replaces, as 1 - i does, is the sigmoid of the negated form. Which term of a form is the previous h, is for the caller to say:
+replaces, as 1 - i does, is the sigmoid of the negated form. The caller decides which term of a form is the previous h:
 within one step, x and h look alike.
 """
 
@@ -137,7 +137,7 @@ class Cells:
         return None
 
     def _updates(self, terms: Counter[Monomial]) -> Iterator[tuple[Gate, ir.Value, Gate, ir.Value]]:
-        """What terms may be as f * c + i * g: f, c, i and g."""
+        """Return the possible f, c, i and g in terms of the form f * c + i * g."""
         if sorted(map(len, terms)) == [2, 2] and {*terms.values()} == {1}:
             for kept, added in permutations(terms):
                 for (forget, memory), (enter, candidate) in _pairs(kept, added):
@@ -241,7 +241,7 @@ class Cells:
     def _multiplied_out(self, value: ir.Value) -> tuple[Counter[Monomial], set[ir.Node]]:
         """A value as a sum of products with whole coefficients, and the nodes below it that were taken apart.
 
-        What anything but sums and products uses is not taken apart.
+        Values that other operators than sums and products read are not expanded.
         """
         found, inner = self._expanded(value)
         return found, {node for node in inner if node is not value.producer()}

@@ -22,7 +22,7 @@ _NEARLY = 1e-6
 
 @dataclass(frozen=True)
 class Weights:
-    """What is the same in all steps of a chain; compared by the constants that it names.
+    """The common part of all steps of a chain; compared by the constants that it names.
 
     Attributes:
         kind: The operator.
@@ -93,7 +93,7 @@ class Weights:
         return None
 
     def _added(self, facts: Facts) -> tuple[Array, Array]:
-        """What all gates add to products of the hidden state, and what a GRU adds besides to what it has reset."""
+        """The biases of all gates on products of the hidden state, and the bias of a GRU behind its reset."""
         offsets = self._offsets(facts)
         if self.reset_offsets is None:
             return np.concatenate(offsets), np.zeros(0)
@@ -172,5 +172,5 @@ def _are_alike(one: Array, other: Array) -> bool:
 
 
 def _row_of(state: ir.Value, facts: Facts) -> Array | None:
-    """What all rows of a state are; `None` if that is not known."""
+    """Return the value that all rows of a state have; `None` if that is not known."""
     return np.zeros(1) if facts.fill(state) == 0 else equal_row(facts.const(state))

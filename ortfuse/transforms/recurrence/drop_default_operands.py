@@ -1,4 +1,4 @@
-"""What LSTM, GRU and RNN do by themselves is left out: initial states of zeros, and lengths of sequences that are all whole."""
+"""Drop operands of LSTM, GRU and RNN that equal the defaults: zero initial states, and lengths that cover whole sequences."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class _Mapped:
 
 
 Steps: TypeAlias = "Track | _Joined | _Unit | _Mapped"
-"""What each step is, over all steps."""
+"""The value of each step, stacked over all steps."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _unstacked(value: ir.Value, axis: int, facts: Facts) -> ir.Value | None:
 
 
 def _steps(values: Sequence[ir.Value], forms: Forms, depth: int) -> Steps | None:
-    """What values are step by step: elements in order, or what is joined or computed of such elements."""
+    """Recognise the values of consecutive steps: elements in order, or Concats and functions of such elements."""
     track = Track.of([forms.source(Source(value)) for value in values])
     if track.direction == 1 or (track.direction and len(values) >= _FEWEST_FALLING):
         return track
@@ -142,7 +142,7 @@ def _joined(nodes: Sequence[ir.Node], forms: Forms, depth: int) -> Steps | None:
 
 
 def _mapped(nodes: Sequence[ir.Node], forms: Forms, depth: int) -> Steps | None:
-    """What nodes compute that differ in their operands alone, and whose results nothing else uses."""
+    """Return the common computation of nodes that differ in their operands only, and whose results nothing else uses."""
     first, found = nodes[0], dict[ir.Value, Steps]()
     if first.domain or any(not _is_private(node) or _attributes(node) != _attributes(first) for node in nodes):
         return None

@@ -42,7 +42,7 @@ _PARAMETERS = {"Sigmoid": 0, "Tanh": 0, "Relu": 0, "HardSigmoid": 1}
 
 @dataclass(frozen=True)
 class _Use:
-    """Where a result, with its axes in some order, is an operand of a Concat."""
+    """The use of a result, with its axes in some order, as an operand of a Concat."""
 
     concat: ir.Node
     index: int

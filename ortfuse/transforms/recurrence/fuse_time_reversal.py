@@ -65,7 +65,7 @@ def _turn(node: ir.Node, scope: Scope, context: Context) -> bool:
 
 
 def _along(path: list[ir.Node], value: ir.Value | None, build: Builder) -> ir.Value:
-    """What nodes that move axes make of another value."""
+    """Apply nodes that move axes to another value."""
     assert value is not None
     for node in path:
         value = build.like(node, [value, *node.inputs[1:]])
@@ -114,7 +114,7 @@ class _Reversal:
         return found
 
     def _moved(self, node: ir.Node, axis: int | None) -> int | None:
-        """Where an axis is behind a node that moves or drops axes."""
+        """Return the index of an axis behind a node that moves or drops axes."""
         if axis is None or node.domain:
             return None
         if node.op_type == "Transpose":

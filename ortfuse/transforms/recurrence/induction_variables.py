@@ -169,7 +169,7 @@ class Inductions:
         return abs(found.step) <= step and (not isinstance(found.start, int) or abs(found.start) <= largest)
 
     def _counted(self, before: ir.Value, after: ir.Value, start: DimLike) -> Affine | None:
-        """What a value is in each run that starts with a number, if another one, which it is next, is more by a constant."""
+        """Return the value in each iteration of a loop-carried value that starts with a number and grows by a constant."""
         total, added, between = 0, 0, list[ir.Value]()
         while after is not before:
             node = after.producer()

@@ -1,4 +1,4 @@
-"""What a Loop or Scan does in terms of its body: states that are handed on, elements that are taken, results that are stacked."""
+"""Describe a Loop or Scan by its body: loop-carried values, elements of scanned inputs, stacked results."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def obstacle(node: ir.Node, facts: Facts) -> str:
 
 
 def inserted(state: State) -> ir.Value | None:
-    """What each run appends to a sequence that is empty before the loop."""
+    """The value that each iteration appends to a sequence that is empty before the loop."""
     first, last = state.initial.producer(), state.after.producer()
     if first is None or last is None or first.op_type != "SequenceEmpty" or last.op_type != "SequenceInsert":
         return None

@@ -47,7 +47,7 @@ class LinearAttention:
         self._whole = whole
 
     def read(self, reading: Reading | None, always: bool) -> tuple[ir.Value | None, ir.Value]:
-        """What the reading yields in all runs, along a new first axis, and the state after the last run.
+        """Return the readings of all iterations, along a new first axis, and the final state.
 
         `always`: also where the operator is slower than the loop. It is 3 to 90 times as fast (at 16 to 128 keys and 4 to 128
         values), but for states without an axis of values only 0.04 to 0.8 times.

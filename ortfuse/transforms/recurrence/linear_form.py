@@ -2,9 +2,9 @@
 
     Gemm(x, W, b) + MatMul(h, R)   =   x W + h R + b          its columns 8 to 16   =   x W[:, 8:16] + h R[:, 8:16] + b[8:16]
 
-What an exporter writes as one product or several, of [x, h] joined or apart, for one step or for all, split before or after a
-sum, has one form. Nothing is computed: forms are compared by the constants that they name, and the numbers are read only for what
-is built.
+One form covers all spellings of an exporter: one product or several, of [x, h] joined or apart, for one step or for
+all, split before or after a sum. Nothing is computed: forms are compared by the constants that they name, and the
+numbers are read only for what is built.
 """
 
 from __future__ import annotations
@@ -356,7 +356,7 @@ class Forms:
         return self._cut_out(node, value) if node.op_type == "Slice" else None
 
     def _cut_out(self, node: ir.Node, value: ir.Value) -> tuple[ir.Value, int, int] | None:
-        """What a Slice is a part of, if it leaves all axes but one whole."""
+        """Return the input and range of a Slice, if it leaves all axes but one whole."""
         source, before, after = node.inputs[0], self.facts.shape(node.inputs[0]), self.facts.shape(value)
         starts, axes, steps = (parameter(node, name, self.facts) for name in ("starts", "axes", "steps"))
         if source is None or before is None or after is None or not _are_integers(starts):

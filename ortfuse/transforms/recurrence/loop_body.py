@@ -19,7 +19,7 @@ from ortfuse.transforms.recurrence.sliding_windows import Window, windows_in
 
 @dataclass(frozen=True)
 class Body:
-    """What is recognised in the body of a loop.
+    """A recognised value in the body of a loop.
 
     Attributes:
         iteration: What is handed on, taken and stacked.
@@ -45,7 +45,7 @@ class Body:
 
 
 def body_of(iteration: Iteration, context: Context) -> Body:
-    """What is recognised in the body of a loop."""
+    """A recognised value in the body of a loop."""
     choices = Choices(iteration, context.facts)
     cells, steps = recurrences(iteration, choices, context.facts), steps_in(iteration, context.facts)
     has_linear = context.target.supports(MICROSOFT, "LinearAttention", 1, [ir.DataType.FLOAT] * 3)

@@ -3,8 +3,8 @@
     h' = where(m[t], cell(x[t], h), h)      =      the cell over the runs of each row with m[t] alone, in their order
 
 A row that keeps its states in a run is not changed by it, so that the operator runs over the other runs of each row, which are
-moved to its front, and as many as there are. What a state is after run t is the result of the last run up to it that is not
-skipped, or the initial state where there is none.
+moved to its front, and as many as there are. The state after iteration t is the result of the last iteration up to t
+that is not skipped, or else the initial state.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Compacted:
 
     @cached_property
     def takes_part(self) -> ir.Value:
-        """Where rows take part, [runs, batch, 1]."""
+        """The mask of active rows, [iterations, batch, 1]."""
         return self._build.unsqueeze(self._mask, 2)
 
     @cached_property

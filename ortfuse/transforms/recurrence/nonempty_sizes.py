@@ -2,8 +2,8 @@
 
     gather(x, -1)      squeeze(x[-1:])      scan(x)      join(what the runs of a loop append to a list)
 
-So a loop over a sequence of open length has run if the last of its results is taken, or those of a loop behind it. What the model
-as it was given demands holds for all that it becomes, also where the node that fails is no longer needed.
+So a loop over a sequence of open length has run if the last of its results is taken, or those of a loop behind it.
+Requirements of the given model hold for all its rewritten forms, even if the failing node is no longer needed.
 
 Does not handle: nodes in bodies and functions, which may not be executed, and those that no output depends on, which
 may be dropped.
@@ -25,7 +25,7 @@ from ortfuse.transforms.recurrence.iteration import fails_if_empty, iteration_of
 
 
 class Nonempty:
-    """What a graph demands of the sizes in its values."""
+    """The requirements of a graph on the sizes in its values."""
 
     def __init__(self, graph: ir.Graph, facts: Facts, known: Mapping[str, int] | None = None) -> None:
         """Compute the demands when they are first asked for.

@@ -28,7 +28,7 @@ OLDEST = 7
 
 
 SLOWER = "the runtime's RNN is slower than its cells unless the batch is 1"
-"""What stands in the way where an operator does not pay."""
+"""The remark on an RNN operator that is slower than its cells."""
 
 
 def is_operator(node: ir.Node) -> bool:

@@ -1,4 +1,4 @@
-"""What takes the place of the states of a chain of cells, once an operator computes them.
+"""Replace the states of a chain of cells, once an operator computes them.
 
     every h[t] is an element of Y, the last one also Y_h;  the last c is Y_c
 
@@ -37,7 +37,7 @@ class Results:
         return [*self._hidden, *self._chosen, *([] if self._memory is None else [self._memory])]
 
     def _chosen_values(self) -> Mapping[ir.Value, tuple[int, Kept]]:
-        """What is chosen of a new state by the bound of its step, besides the states that are kept."""
+        """Return the choices from new states by the bound of their step, besides the states that are kept."""
         found = {}
         for step, cell in enumerate(self._chain.cells):
             for use in cell.output.uses():
@@ -91,7 +91,7 @@ class Results:
         return build.node("Where", [is_before, states, rest])[0]
 
     def _chosen_of(self, value: ir.Value, kept: Kept, element: ir.Value, build: Builder) -> ir.Value:
-        """What is chosen of an element of Y."""
+        """Build the choice with an element of Y in place of the new state."""
         node = value.producer()
         assert node is not None
         if self._is_zero(kept):

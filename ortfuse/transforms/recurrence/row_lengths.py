@@ -163,7 +163,7 @@ class Choices:
         return None
 
     def _first(self, value: ir.Value) -> int | None:
-        """What a value in the body is in the first run, if it is the number of the run plus that."""
+        """Return the value in the first iteration, if the value is the iteration number plus that."""
         total = 0
         while True:
             if self._iteration.node.op_type == "Loop" and value is self._iteration.body.inputs[0]:

@@ -43,7 +43,7 @@ def chosen(
 
 
 def _unexpanded(mask: ir.Value) -> ir.Value:
-    """What a mask repeats."""
+    """The repeated part of a mask."""
     node = mask.producer()
     expands = node is not None and node.op_type == "Expand" and not node.domain
     return node.inputs[0] or mask if expands and node is not None else mask
@@ -109,7 +109,7 @@ def opposite(node: ir.Node, facts: Facts) -> ir.Value | None:
 
 
 def axis_above(node: ir.Node, axis: int, facts: Facts) -> int | None:
-    """Where an axis is in the operand of a node that moves axes or treats elements alike."""
+    """Return the index of an axis in the operand of a node that moves axes or is elementwise."""
     before, after = facts.shape(node.inputs[0]), facts.shape(node.outputs[0])
     if before is None or after is None or after[axis] == 1:
         return None
@@ -151,7 +151,7 @@ def first_in_range(value: ir.Value, facts: Facts) -> int | None:
 
 
 def added(node: ir.Node, facts: Facts) -> int | None:
-    """What a node adds to integers, without changing anything else about them but axes of size 1."""
+    """Return the constant that a node adds to integers, if it changes nothing else but axes of size 1."""
     if node.op_type in ("Add", "Sub"):
         number = facts.scalar(node.inputs[1])
         return None if not isinstance(number, int) else number if node.op_type == "Add" else -number

@@ -2,8 +2,8 @@
 
     W' = concat(W, x)[1:]          in run t: elements t, t + 1, ... of  concat(W before the loop, x of all runs)
 
-What is cut out of a window is a window, and so is what a convolution along it makes: it is computed of the whole sequence at
-once. Whatever else a body does with windows is done with the windows of all runs side by side.
+A slice of a window is a window, and so is a convolution along it: both are computed on the whole sequence at once.
+Whatever else a body does with windows is done with the windows of all runs side by side.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class View:
 
     @property
     def end(self) -> int:
-        """Where a Slice ends that takes what all runs see."""
+        """Return the end of a Slice that covers the windows of all iterations."""
         behind = self.more - (self.start + self.size - 1)
         return -behind if behind else _ALL
 
@@ -93,7 +93,10 @@ def _window(state: State, facts: Facts) -> Window | None:
 
 
 class Views:
-    """What values of a body see of windows, over all runs; `whole` gives any value of the body along a new first axis."""
+    """Return the windows that values of a body read, over all iterations.
+
+    `whole` gives any value of the body along a new first axis.
+    """
 
     def __init__(
         self,
@@ -111,7 +114,7 @@ class Views:
         self._views: dict[ir.Value, View | None] = {}
 
     def of(self, value: ir.Value) -> ir.Value | None:
-        """What all runs see, side by side along a new first axis; `None` if the value is no part of a window."""
+        """Return the windows of all iterations, stacked along a new first axis; `None` if the value is no part of a window."""
         view = self._view(value)
         if view is None or view.size > _WIDEST:
             return None
@@ -131,7 +134,7 @@ class Views:
         return self._build.slice(sequence, window.axis, -window.size, _ALL)
 
     def _part(self, view: View, sequence: ir.Value, axis: int) -> ir.Value:
-        """What all runs see of a sequence, from what the first one sees first to what the last one sees last."""
+        """Return the part of a sequence that all iterations read, from the first element to the last."""
         if (view.start, view.end) == (0, _ALL):
             return sequence
         return self._build.slice(sequence, axis, view.start, view.end)

@@ -81,7 +81,7 @@ class Vectorised:
         return rank
 
     def final(self, state: State) -> list[tuple[ir.Value, ir.Value]]:
-        """What replaces the values that are computed of a state after the loop, each with its replacement."""
+        """Return the replacements of the values that are computed from a state after the loop."""
         if state.after is state.before:
             return [(state.final, state.initial)]
         if (value := inserted(state)) is not None:
@@ -160,7 +160,7 @@ class Vectorised:
         return self.build.concat([first, self.build.slice(whole, 0, 0, -1)], 0)
 
     def _read(self, linear: LinearState, reading: Reading | None) -> ir.Value:
-        """What is read of a state in all runs (without a reading: the state after the last run), both of which are kept."""
+        """Return the readings of a state in all iterations (without a reading: the final state), both of which are cached."""
         operator = LinearAttention(linear, self._iteration, self.of, self.build, self._facts)
         try:
             found, final = operator.read(reading, self._always)
@@ -343,7 +343,7 @@ class Vectorised:
         return self.build.constant(ir.tensor([0.0], dtype))
 
     def _behind(self, value: ir.Value, choice: Choice, one: Recurrence) -> ir.Value | None:
-        """What rows are behind their ends in all runs; `None` if it is 0, as the operator has it."""
+        """Return the value of rows behind their ends in all iterations; `None` if it is 0, the default of the operator."""
         if choice.behind is None or self._facts.fill(choice.behind) == 0:
             return None
         for state in self._iteration.states:

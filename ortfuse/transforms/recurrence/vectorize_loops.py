@@ -12,8 +12,8 @@ joined to one tensor behind it. Rows that keep their states from the end of thei
 
 Does not handle: loops that may end early or run an unknown number of times; Loops that may not run at all, of whose results the
 runtime makes up the sizes (a Scan of nothing fails, and so do other nodes, so that what succeeds has run: see `nonempty`);
-bodies with anything else in them, such as states that are handed on in another way. What holds a cell or a linear state and
-is left alone is noted for the user, and so is what multiplies its states.
+bodies with anything else in them, such as states that are handed on in another way. A loop that has a cell or a linear
+state and is left alone is noted for the user, and so are products of its states.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class VectorizeLoops:
 
 
 def _may_not_run(iteration: Iteration) -> str:
-    """What stands in the way of a loop that may not run at all."""
+    """Return the remark for a loop that may not run at all."""
     runs = f"it runs {iteration.runs} times; --assume {LOOPS_RUN} takes for granted that it does"
     return f"it may not run at all ({runs})"
 
