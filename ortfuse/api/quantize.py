@@ -110,7 +110,7 @@ def quantize(
     """Find the fastest model whose outputs stay within a stated error of the original's. The input model is not changed.
 
     The model is optimised in float32 first. Every site at which lower precision is legal is then measured on this machine: how
-    much time each scheme wins there, and what it alone does to the outputs. The best choice is run as a whole, and its
+    much time each scheme saves there, and what it alone does to the outputs. The best choice is run as a whole, and its
     bound has to hold on inputs that the search never saw.
 
     Args:

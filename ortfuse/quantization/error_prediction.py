@@ -116,7 +116,7 @@ class Predictions:
         return [known.index(name) for name, known in zip(wanted, names, strict=True)]
 
     def _saved(self, choice: Mapping[str, str]) -> float:
-        """The seconds that the sites of a choice win, of the time that they can have in the whole."""
+        """Return the seconds that the sites of a choice save, of the time that they can have in the whole."""
         return share_of_whole(self.sites, self.float_seconds) * sum(
             site.seconds - scheme.seconds
             for site in self.sites

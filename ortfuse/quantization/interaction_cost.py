@@ -125,5 +125,5 @@ def _more(sites: Sequence[MeasuredSite], interaction: Interaction, float_seconds
 
 
 def _with_interaction(scheme: MeasuredScheme, site: MeasuredSite, more: Mapping[str, float]) -> MeasuredScheme:
-    won = more.get(family_of(scheme.name), 0.0) * site.seconds
-    return replace(scheme, seconds=max(scheme.seconds - won, LEAST * scheme.seconds))
+    saved = more.get(family_of(scheme.name), 0.0) * site.seconds
+    return replace(scheme, seconds=max(scheme.seconds - saved, LEAST * scheme.seconds))

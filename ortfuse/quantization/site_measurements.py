@@ -99,10 +99,10 @@ class MeasuredSite:
         found = [Option("", 0.0, (0.0,) * outputs)]
         for scheme in self.schemes:
             if scheme.effects is not None:
-                won = scheme.seconds - self.seconds
-                cost = won if goal == "latency" else float(scheme.size - self.size)
+                change = scheme.seconds - self.seconds
+                cost = change if goal == "latency" else float(scheme.size - self.size)
                 worst = np.reshape(scheme.effects, (-1, outputs)).max(axis=0) if outputs else ()
-                found.append(Option(scheme.name, cost, tuple(float(effect) ** 2 for effect in worst), won))
+                found.append(Option(scheme.name, cost, tuple(float(effect) ** 2 for effect in worst), change))
         return found
 
     def tried(self) -> tuple[Tried, ...]:

@@ -2,14 +2,14 @@
 
     conv(x) + resize(y)        of shapes [batch, 64, 56, 56] and [batch, 64, 56, 56]
 
-The runtime keeps images in blocks of channels where it convolves them. It adds two of them as they are if every size of the one
-is known to be that of the other: because both come from the same value, are the same number or have the same declared name.
+The runtime keeps images in blocks of channels where it convolves them. It adds two of them directly if their sizes are
+known to be equal. Sizes are equal if they come from the same value, are the same number or have the same declared name.
 If it cannot tell, as its shape inference loses names of sizes in Resize, in a Reshape, and of rows and columns in convolutions
-of what is not in such blocks, it puts two Reshapes before the sum and one behind it, and does not compute the sum as part of the
-convolution.
+of what is not in such blocks, it puts two Reshapes before the sum and one behind it. The sum is then not computed as
+part of the convolution.
 
-The choice of convolutions in blocks depends on their channels and on their neighbours: the values returned are those that have
-to declare names for that in either case, and no others, since names of sizes cost time elsewhere (`finalize`).
+The choice of convolutions in blocks depends on their channels and on their neighbours: the returned values have to
+declare names in either case. Others do not, since names of sizes cost time elsewhere (`finalize`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Run passes of onnx_ir and rules of onnxscript as passes of ortfuse.
 
-An `onnx_ir.passes` pass of any kind and an onnxscript `RewriteRule` or `RewriteRuleSet` edit a model without the editor, so
-the model is compared with its earlier state: the changes are counted, and the facts are computed afresh.
+An `onnx_ir.passes` pass of any kind and an onnxscript `RewriteRule` or `RewriteRuleSet` edit a model without the
+editor. So the model is compared with its earlier state: the changes are counted, and the facts are computed afresh.
 
-If there is an inspector, they are run on a copy, and each region in which the copy differs is replaced in the model one by
-one, unless the inspector objects. Changes other than to regions (opsets, functions, control flow) are let through with a
+If there is an inspector, they are run on a copy. Each region in which the copy differs is then replaced in the model,
+one by one, unless the inspector objects. Changes other than to regions (opsets, functions, control flow) are let through with a
 note.
 """
 

@@ -1,7 +1,7 @@
 """Runs a pass: errors of a user's own pass name it, and what it writes into the model past the editor is found and checked.
 
-Inspectors see what is done through the editor. A pass can also assign to nodes and graphs directly; then, if there is an
-inspector, the model before is compared with the model after, as for passes of other packages
+Inspectors see what is done through the editor. A pass can also assign to nodes and graphs directly. If there is an
+inspector, the models before and after are then compared, as for passes of other packages
 (`ortfuse.transforms.onnx_ir_adapter`).
 """
 

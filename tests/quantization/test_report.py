@@ -42,7 +42,7 @@ def test_sites_and_choices_are_told_in_a_narrow_terminal() -> None:
     console.print(sites_table(found.sites, found.labels), curve_table(found.curve, found.taken))
     assert isinstance(console.file, io.StringIO)
     said = console.file.getvalue()
-    for text in ("fast", "wins us", "* all", "1.90", "predicted speedup"):
+    for text in ("fast", "saved us", "* all", "1.90", "predicted speedup"):
         assert text in said
     assert "…" not in said and max(map(len, said.splitlines())) <= 70
 

@@ -244,7 +244,7 @@ class _Emulation:
             tally.beyond(Reading(units, "an operand", "range"), value, BEYOND)
 
     def _hand_on(self, copies: dict[ir.Graph, ir.Graph]) -> None:
-        """Watch values that control flow hands on in half precision, and that are computed in float32."""
+        """Watch loop-carried values in half precision that are computed in float32."""
         units = self._units
         for value, uses in units.uses.items():
             for use, unit in uses.items():

@@ -1,4 +1,4 @@
-"""The report of `ortfuse quantize` for people: what each site's scheme wins and costs, and the curve of error against time."""
+"""The report of `ortfuse quantize`: the speedup and error of each site's scheme, and the curve of error against time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ortfuse.quantization.outcome import Outcome, Point, SiteReport
 
 MOST_SITES = 40
-"""The sites that are shown, those first that win most; --json has them all."""
+"""The sites that are shown, those that save most first; --json has them all."""
 
 MOST_LEFT = 8
 """The weights without a site that are shown."""
@@ -111,10 +111,20 @@ def spent(outcome: Outcome) -> list[str]:
 
 
 def sites_table(sites: Sequence[SiteReport], labels: Mapping[str, str]) -> Fitting:
-    """One row per site: its scheme, what that wins and costs, and what goes into the site."""
+    """One row per site: its scheme, the time saved, the errors, and the range of its input."""
     ranked = sorted(sites, key=lambda site: -(site.chosen.saved if site.chosen else -1.0))
-    more = f" ({MOST_SITES} of {len(sites)}, those that win most)" if len(sites) > MOST_SITES else ""
-    headings = ("site", "operator", "scheme", "float32 us", "wins us", "error there", "of outputs", "range", "outliers")
+    more = f" ({MOST_SITES} of {len(sites)}, those that save most)" if len(sites) > MOST_SITES else ""
+    headings = (
+        "site",
+        "operator",
+        "scheme",
+        "float32 us",
+        "saved us",
+        "error there",
+        "of outputs",
+        "range",
+        "outliers",
+    )
     rows = [
         (labels[site.name], site.operator, site.scheme or "float32", *_numbers(site)) for site in ranked[:MOST_SITES]
     ]

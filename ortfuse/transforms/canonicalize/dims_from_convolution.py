@@ -3,10 +3,10 @@
     T = (n - 3) / 2 + 1   with   y = conv(x) of 3 taps and stride 2, x of shape [batch, c, n]   becomes   T = shape(y)[2]
 
 torch.export writes the output sizes of convolutions as arithmetic on the sizes of the input, with divisions that round
-towards zero. For inputs that are too short the arithmetic disagrees with the convolutions, so the two are not equal in all
-runs; but then the convolution, and with it the run, fails (also for a batch of none). So what is provably equal to a size
-of a convolution or pool in all runs in which every convolution of the graph has sizes of at least 1 is read from there,
-one operator for all sizes of a value instead of several for each.
+towards zero. For inputs that are too short the arithmetic disagrees with the convolutions, so the two are not equal in
+all runs. But then the convolution, and with it the run, fails (also for an empty batch). So only runs count in which
+every convolution of the graph has sizes of at least 1. A number that is provably equal to a size of a convolution or
+pool in these runs is read from there. One operator then computes all sizes of a value, instead of several for each.
 
 Pools prove nothing: the runtime lets them pass if the batch is empty.
 

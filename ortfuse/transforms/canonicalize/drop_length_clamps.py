@@ -1,9 +1,10 @@
 """Drop clamps of lengths in models that fail whenever the clamp takes effect: min(64, length) becomes length.
 
 torch.export writes a slice of a table of 64 positions with the length min(64, length). If the result is broadcast with
-a tensor of the full length, the two must be the same size (neither is 1 unless both are), or the runtime fails, whatever
-the other sizes are. So in every run that completes the length is at most 64, and so is every length that is provably no larger:
-where past + new is at most 64, as a table of masks asks, min(64, past), the first row that is read of it, is past.
+a tensor of the full length, the two must be the same size (neither is 1 unless both are). Otherwise the runtime fails,
+whatever the other sizes are. So in every run that completes the length is at most 64, and so is every length that is
+provably no larger. For example, a table of masks requires past + new to be at most 64. Then min(64, past), its first
+row that is read, is past.
 
 Transforms: Min of an integer of at least 2 and a length, in the main graph, where a node of the main graph that the outputs
 depend on requires equal sizes.

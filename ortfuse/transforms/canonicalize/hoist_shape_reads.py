@@ -2,7 +2,7 @@
 
 A value whose shape is read is used by more than what computes with it, which keeps patterns from matching (the scores of
 attention, whose mask asks for their sizes). The source of a size is an input of the model or, failing that, one of the
-values it is computed from: each from the next, as long as one has these sizes in a row. One size that scores of
+values it is computed from. These are followed as long as they have these sizes in a row. One size that scores of
 attention have twice is read once.
 
 A Where between sizes, as exporters write expand(batch, -1, -1), is read if its choice is known.

@@ -7,8 +7,8 @@ shortest chain for that view replaces it if it has fewer nodes and does not copy
 are found by the spellings of exporters.
 
 Does not handle: nodes whose result is used elsewhere, Gathers of elements that are not evenly spaced, bounds and shapes that are
-unknown, opsets before 13. Not made: Transposes of more than four axes (which are several times as slow) and Tiles (slower than
-Expand) where there was none, and anything but a Transpose where a product of matrices reads one as it is.
+unknown, opsets before 13. Not made, if there was none before: Transposes of more than four axes, which are several
+times as slow, and Tiles, which are slower than Expand. A Transpose that a MatMul absorbs is replaced by a Transpose only.
 """
 
 from __future__ import annotations

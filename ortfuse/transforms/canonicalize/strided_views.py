@@ -1,6 +1,6 @@
 """Views: the result of data movement on the elements of a tensor, by their offsets in row-major order.
 
-A view is an offset and factors, pairs of a size and a stride, from the slowest to the fastest: element (i, j, ...) of the view
+A view is an offset and factors: pairs of a size and a stride, from the slowest to the fastest. Element (i, j, ...) of the view
 is element `offset + i * stride + j * stride + ...` of the tensor. A stride of 0 repeats. Two chains of Reshapes, Transposes,
 Slices, Gathers of evenly spaced elements and repetitions do the same if they have the same view and the same shape.
 

@@ -1,7 +1,7 @@
 """Wrap standard operators in model-local functions that hold nothing but the operator.
 
-Some tools know operators by their names alone, without the domain: ONNX Runtime's `quantize_dynamic` and its symbolic shape
-inference take ai.onnx Attention for the Attention of com.microsoft, and write a model that does not load, or stop. A function
+Some tools identify operators by name, without the domain. ONNX Runtime's `quantize_dynamic` and its symbolic shape
+inference confuse ai.onnx Attention with that of com.microsoft. They stop, or write a model that does not load. A function
 has a name of its own, which such tools pass over. The runtime puts the body in the place of the call when it creates a
 session, so that the same kernels run.
 

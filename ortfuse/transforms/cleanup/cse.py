@@ -4,9 +4,8 @@ Transforms: nodes of the same operator, version, attributes (tensors by value; a
 inputs) and inputs (in either order for operators that commute to the bit), with the same outputs present; small integer
 tensors whose elements the facts know to be the same symbolic sizes, however they are computed; initializers of the same
 type, shape and bytes (see `tensor_hash`).
-Sizes that an input of the model has are read from it, others from the first value that has them, so that nothing in
-between is kept for its shape alone.
-Nodes of a subgraph are also merged into equal ones of the graphs around it, never the reverse.
+Sizes of a model input are read from it, others from the first value that has them. So no value in between is kept for
+its shape alone. Nodes of a subgraph are also merged into equal ones of the graphs around it, never the reverse.
 
 Does not handle: operators that draw random numbers or may be in training mode; operators of unknown domains; nodes with
 subgraphs; nodes whose merging would move or rename a graph output. Two graph outputs that are equal stay two. The

@@ -13,12 +13,12 @@
   shadow a value of the graph around it. Names of inputs and outputs stay.
 - Values get the declared type and shape that the facts prove. Declarations of the file that the facts do not prove are
   dropped: the
-  runtime plans the reuse of buffers by declared sizes. By default names of sizes are dropped too: the plans that they allow
-  cost 5 to 12 % on some models, and whatever needs them can infer them again; only images that are added keep those by which
+  runtime plans the reuse of buffers by declared sizes. By default names of sizes are dropped too: the plans that they
+  allow cost 5 to 12 % on some models. Other tools can infer them again. Only added images keep the names by which
   the runtime sees that their shapes are equal (`image_sizes`). `finalize{symbolic=true}` writes all names and short formulas.
   Declarations of inputs and outputs of the model and of bodies stay. Values of unknown rank keep what is
-  declared. Functions have no declared types and are left alone. In the body of a Loop that may not run nothing is declared
-  anew: of the results that no run stacks, the runtime makes up the sizes by what it knows of the body.
+  declared. Functions have no declared types and are left alone. In the body of a Loop that may not run nothing is
+  declared anew. If there is no iteration, the runtime derives the sizes of stacked results from the body.
   `finalize{shapes=false}` declares no new shape at all: the runtime refuses some nodes only if it knows the shapes of operands.
 """
 

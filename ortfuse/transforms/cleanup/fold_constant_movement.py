@@ -1,8 +1,8 @@
 """Lazy folding of operators that only move the elements of a constant.
 
-Transpose, Reshape, Flatten, Squeeze and Unsqueeze of a constant only rearrange its elements. For a large weight the result
-is a tensor whose elements are moved when it is read, so folding the transposed weights of a model takes no time and no
-memory, and a model larger than memory can still be folded and saved.
+Transpose, Reshape, Flatten, Squeeze and Unsqueeze of a constant only rearrange its elements. For a large weight the
+result is a tensor whose elements are moved when it is read. So folding transposed weights takes no time and no memory.
+A model larger than memory can still be folded and saved.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class KeyedTensor(ir.LazyTensor):
 
 
 def key_of(tensor: ir.TensorProtocol) -> Hashable:
-    """What a tensor is known by as the source of another."""
+    """The identity of a tensor as the source of another."""
     return tensor.key if isinstance(tensor, KeyedTensor) else id(tensor)
 
 

@@ -1,7 +1,7 @@
 """Finds equal initializers, reading no more of the weights than it takes to tell them apart.
 
-Two tensors are equal if they have the same type, shape and bytes. They are told apart by fingerprints, each of which is
-computed only if all earlier ones agree: type and shape; a few bytes, read in place if the tensor is in a file; a digest of
+Two tensors are equal if they have the same type, shape and bytes. They are distinguished by fingerprints, each of which
+is computed only if all earlier ones agree: type and shape; a few bytes, read in place if the tensor is in a file; a digest of
 the first mebibyte; a digest of all bytes. So a tensor that is the only one of its type and shape is not read at all, and
 none is read in full more than once. Strings are never treated as equal: they are not worth the code.
 """

@@ -3,9 +3,9 @@
     x A, x B, x C            =  split(x [A B C])
     x A + a, x B + b         =  split(x [A B] + [a b])
 
-for MatMul and for Gemm that neither scales nor transposes `x`. On the CPU one wide product is as fast as several narrower
-ones, and the split costs a copy, so that no pass list has this pass; it is meant for short inputs on targets where starting
-a kernel is dear, and for kernels that take packed weights. `--force horizontal_matmul_fusion=Split`
+for MatMul and for Gemm that neither scales nor transposes `x`. On the CPU one wide product is as fast as several
+narrower ones, and the split costs a copy. So no pass list has this pass. It is meant for short inputs on targets where
+starting a kernel is expensive, and for kernels with packed weights. `--force horizontal_matmul_fusion=Split`
 asks for it, as does its name.
 
 Does not handle: weights that are used elsewhere too, which would be stored twice; products in different graphs.

@@ -10,8 +10,8 @@ Does not handle: softmaxes whose numbers are not products of computed values (th
 
 Rationale: the runtime on CPUs has no float16 kernels for MatMul, Softmax and arithmetic. It puts Casts around each node, and
 removes those that undo each other, even one of the model, so that scores, weights and masks are never rounded to float16.
-Its Attention has such a kernel, which rounds the scores: on scores of size 16, it is 20 times as far off as the nodes it
-replaces, and it is slower than Cast and the kernel of float32.
+Its Attention has such a kernel, which rounds the scores. On scores of size 16, its error is 20 times that of the
+replaced nodes. It is also slower than Cast and the float32 kernel.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ them as it was projected. If no rule has fused the Transposes, one is left for e
 otherwise than most is transposed the rest of the way, which a product of matrices reads as it is if that only swaps the
 last two axes.
 
-Done where fewer Transposes are executed, and the tensor is small: 1.1 to 1.5 times faster for some hundred to a hundred thousand
-elements, 0.75 times as fast for 450,000, since the runtime transposes five axes slower than four.
+Done if fewer Transposes are executed, and the tensor is small. It is 1.1 to 1.5 times as fast for some hundred to a
+hundred thousand elements. It is 0.75 times as fast for 450,000, since the runtime transposes five axes slower than four.
 
 Does not handle: parts that something else reads too, elements that are not all taken, or twice.
 """

@@ -1,7 +1,8 @@
 """Operators on quantised numbers: where one scale holds for all of a tensor, its axes are as free as those of other numbers.
 
-If the runtime makes pairs of signed numbers unsigned (`Quirk.TURNS_SIGNED_PAIRS`), signed pairs keep their axes: it does not
-find a pair that a Transpose has come between, and computes what is beside it in float32, as other numbers there are unsigned.
+If the runtime makes pairs of signed numbers unsigned (`Quirk.TURNS_SIGNED_PAIRS`), signed pairs keep their axes. It
+does not recognise a pair with a Transpose in between, and computes the operators beside it in float32, as other numbers
+there are unsigned.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
     squeeze(transpose(x)) = transpose(squeeze(x))      squeeze(reshape(x)) = reshape(x)
 
 Queries, keys and values often come as one tensor, [batch, length, 3 * heads * size], that is split into [batch, length, 3, heads,
-size], transposed as a whole, and then unbound. Unbound first, each of them is a plain [batch, length, heads * size], which the
-attention operators take, and what is still to be transposed has an axis of size 1 less: the runtime transposes five axes, one of
-them of size 1, several times slower than the other four.
+size], transposed as a whole, and then unbound. Unbound first, each of them is a plain [batch, length, heads * size], as
+attention operators expect. The remaining Transpose has one axis of size 1 less: the runtime transposes five axes, one
+of them of size 1, several times slower than the other four.
 
-A Transpose or Reshape is moved behind the nodes that take its result apart if all of them do: a Split, Slice or Gather of single
+A Transpose or Reshape is moved behind its users if all of them select parts: a Split, Slice or Gather of single
 elements of one axis, no element twice, or a Squeeze. A Reshape must have a constant target and split the axis that is unbound off
 the front of an axis of its input, or off the columns of a product with constants, which are then put in order (`column_order`).
 

@@ -2,8 +2,8 @@
 
     S * g + k[:, None] * (v - sum(S * g * k[:, None], 0))   =   g S[k, v]  +  k[k] v[v]  -  k[k] k[j] g S[j, v]
 
-Whichever operators spell it (MatMul, Einsum, ReduceSum of a product, with axes of size 1 wherever they are needed), an update or
-a reading of a state is one sum of such products. Labels are shared: two axes with one label run together, a label that the
+An update or a reading of a state is one sum of such products, whether by MatMul, Einsum or ReduceSum of a product, with
+axes of size 1 as needed. Labels are shared: two axes with one label run together, a label that the
 value itself lacks is summed over. An axis of size 1 has no label. Only what depends on the state is multiplied out; everything
 else is a factor as it is, products apart.
 """

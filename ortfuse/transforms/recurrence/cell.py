@@ -6,7 +6,7 @@
 
 The forms of i and f may have a peephole, a vector times c, and that of o one times c'.
 
-The sums of products are multiplied out, so that n + z * (h - n) is the same; an update gate that keeps what another spelling
+The sums of products are multiplied out, so that n + z * (h - n) is the same. An update gate that keeps what another spelling
 replaces, as 1 - i does, is the sigmoid of the negated form. The caller decides which term of a form is the previous h:
 within one step, x and h look alike.
 """

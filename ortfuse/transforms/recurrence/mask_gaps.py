@@ -2,8 +2,8 @@
 
     h' = where(m[t], cell(x[t], h), h)      =      the cell over the runs of each row with m[t] alone, in their order
 
-A row that keeps its states in a run is not changed by it, so that the operator runs over the other runs of each row, which are
-moved to its front, and as many as there are. The state after iteration t is the result of the last iteration up to t
+A row that keeps its states in an iteration is not changed by it. So the operator runs over the other iterations of each
+row only, which are moved to its front. The state after iteration t is the result of the last iteration up to t
 that is not skipped, or else the initial state.
 """
 

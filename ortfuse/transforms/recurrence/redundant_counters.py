@@ -2,8 +2,8 @@
 
     loop(n: i, j, s -> j + 1 < n, j + 1, f(s, x[j]))   =   loop(n: i, s -> true, f(s, x[i]))        j begins with 0
 
-This is how TensorFlow spells a loop over time. The condition of a Loop that provably runs as often as its limit says is the one
-that it begins with, and elements are taken by the number of the run. Counters that nothing needs then are left out (see
+This is how TensorFlow spells a loop over time. The condition of a Loop that provably runs as often as its limit says is
+the one that it begins with. Its elements are selected by the iteration number. Counters that nothing needs then are left out (see
 `narrowing`), and so is what computed the condition.
 
 Does not handle: loops that may end early or whose number of runs is not known; numbers of runs that are no scalars.

@@ -2,8 +2,8 @@
 
     every h[t] is an element of Y, the last one also Y_h;  the last c is Y_c
 
-Rows that have ended have zeros in Y: where states are kept from there on, they are the final ones (or, where the steps come back
-along the rows, the initial ones), and what is chosen of a new state by the same bound is an element of Y.
+Rows that have ended have zeros in Y. If states are kept from there on, they are the final ones (or, in the reverse
+direction, the initial ones). A choice of a new state by the same bound is an element of Y.
 """
 
 from __future__ import annotations
