@@ -29,7 +29,7 @@ SLOWER = {"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
 
 
 @EACH
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 def test_every_site_is_fused_and_the_result_is_as_expected(name: str) -> None:
     report = suite.optimised(name).report
     found = suite.outcome(report)
@@ -72,7 +72,7 @@ def test_each_block_of_a_repvgg_is_one_convolution(name: str) -> None:
 
 
 @EACH
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 def test_the_result_computes_the_same(name: str) -> None:
     original = load(suite.MODELS / f"{name}.onnx")
     verdict = verify(original, suite.optimised(name).model)
@@ -81,7 +81,7 @@ def test_the_result_computes_the_same(name: str) -> None:
 
 
 @EACH
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 def test_the_runtime_executes_what_was_fused_and_fuses_nothing_that_is_slower(name: str) -> None:
     model = suite.optimised(name).model
     fused = {node.op_type for node in model.graph.all_nodes()} & EXECUTED_AS_THEY_ARE
@@ -118,7 +118,7 @@ STEPS_FIRST = ("gru_cells", "gru_loop", "lstm_cells", "lstm_loop")
 
 
 @EACH
-@pytest.mark.sample(8)
+@pytest.mark.sample(5)
 def test_no_more_is_transposed_than_by_the_runtime_alone(name: str) -> None:
     executed = suite.executed(name)["Transpose"]
     if executed and not name.startswith((*TRANSPOSED_IN_PARTS, *STEPS_FIRST)):

@@ -24,7 +24,7 @@ import pytest
 
 DURATIONS = "tests/durations.json"
 """The file of durations, from the root of the checkout."""
-MOST = 0.15
+MOST = 0.1
 """Processor seconds that the cases of one function may take in the fast tier."""
 OTHERS = "all others"
 """Stands in the file for the functions that take less than `MOST` together."""

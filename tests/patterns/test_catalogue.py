@@ -26,7 +26,7 @@ SIBLINGS = [rule for rule in RULES if rule.exactness is Exactness.LOSSY and rule
 
 
 @pytest.mark.rule_test
-@pytest.mark.sample(24)
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in SIBLINGS], ids=lambda rule: rule.name)
 def test_rule_is_proved(rule: Rule) -> None:
     report = prove(rule, pairs=8, most_nodes=MOST_NODES)

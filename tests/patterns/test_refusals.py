@@ -287,7 +287,7 @@ def refusals(guard: Callable[[Match], Any], match: Match) -> Iterator[Any]:
 
 
 @pytest.mark.rule_test
-@pytest.mark.sample(24)
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_every_guard_refuses_by_subject_and_remedy(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantized_gemm, "saturates", lambda: True)  # as on a processor without VNNI

@@ -27,7 +27,7 @@ from ortfuse.cli.app import main
 from ortfuse.cli.terminal import Terminal, shown
 from ortfuse.errors import InvalidModelError, OrtfuseError, OrtfuseWarning
 from ortfuse.errors.printable import cell, visible, visible_lines
-from ortfuse.report.html import Notes, Page, Rows
+from ortfuse.report.html import Document, Notes, Rows
 from ortfuse.report.html.write_page import html
 from ortfuse.report.terminal.long_names import Names
 from ortfuse.runtime.session_settings import Setting
@@ -123,7 +123,7 @@ def assert_page(text: str) -> None:
 
 
 def test_a_page_shows_names_as_text_and_has_a_policy() -> None:
-    page = Page(
+    page = Document(
         HOSTILE,
         HOSTILE,
         [Rows(HOSTILE, [HOSTILE], [[HOSTILE]], HOSTILE), Notes(HOSTILE, [HOSTILE])],
