@@ -1,4 +1,4 @@
-"""What is known about the values of a model: element types, symbolic shapes, integers inside tensors, constants."""
+"""Analyse the values of a model: element types, symbolic shapes, integers inside tensors, constants."""
 
 from ortfuse.analysis.facts import Assumption, Facts, IntTensor, Range
 

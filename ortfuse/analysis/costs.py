@@ -1,4 +1,4 @@
-"""What operators cost: multiply-accumulates, floating-point operations and bytes moved, as polynomials of the open dimensions.
+"""Count the cost of operators: multiply-accumulates, floating-point operations and bytes moved, as polynomials of open dimensions.
 
 Conventions, which are those of the literature:
 
@@ -59,7 +59,7 @@ class Cost:
 
 
 class Known(Protocol):
-    """What is known about the values of a graph: facts, or what was seen in a run."""
+    """The source of knowledge about the values of a graph: facts, or the observations of a run."""
 
     def shape(self, value: ir.Value | None) -> Shape | None:
         """The shape; `None` if it is not known."""

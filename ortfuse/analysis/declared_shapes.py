@@ -1,9 +1,9 @@
-"""What the declared shapes of a model's inputs say: the only declared shapes whose numbers the runtime enforces.
+"""Read the declared shapes of a model's inputs: the only declared shapes whose sizes the runtime enforces.
 
 Numbers are what they are. A name is the same size wherever it occurs, as the standard says, although the runtime does not check
 that. A formula (exporters write ``past + 1``) is believed if each of its names is also the whole size of an input's axis;
-otherwise it is a name like any other. Bounds that the user has declared are those of the size of that name. What exporters
-write for "unknown", and what is not a name, says nothing.
+otherwise it is a name like any other. Bounds that the user has declared are those of the size of that name. Exporters'
+words for "unknown", and texts that are no names, say nothing.
 """
 
 from __future__ import annotations

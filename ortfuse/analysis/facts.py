@@ -80,7 +80,7 @@ class Facts:
 
     @property
     def agreeing(self) -> Mapping[str, DimLike]:
-        """What declared sizes of inputs equal in every run that succeeds, by name: another one, or a number."""
+        """The size or number that a declared input size equals in every run that succeeds, by name."""
         # Unknown sizes are numbered anew by each analysis.
         return {name: size for name, size in self._analysis.agreeing.items() if not name.startswith("?")}
 
@@ -249,7 +249,7 @@ class Facts:
     def value_replaced(self, old: ir.Value, new: ir.Value) -> None:
         """Note that the users of `old` now use `new`, which has the same value in every run.
 
-        What is known about either then holds for `new`, and what this tells about its users is propagated. Facts only
+        Facts about either then hold for `new`, and are propagated to its users. Facts only
         become more precise, so this terminates.
         """
         if self._journal is not None:

@@ -29,7 +29,7 @@ _MOST_SIGNATURES = 64
 _OVERRIDABLE_SINCE = 4
 """The IR version since which an initializer that is also a graph input is only a default."""
 _NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)
-"""What a transfer function raises where it needs something unknown, or where a node breaks its operator's rules."""
+"""The errors of a transfer function that needs something unknown, or whose node breaks its operator's rules."""
 
 Signature = tuple[tuple[object, ...], ...]
 

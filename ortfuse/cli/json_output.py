@@ -1,4 +1,4 @@
-"""What commands write as JSON: each with the name and version of its form, and what made it."""
+"""Write the JSON of commands: each with the name and version of its schema, and the versions that made it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_json(path: Path | None) -> None:
 
 
 def as_data(command: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """What is written: the content with the name of its form and the versions of what it depends on, as JSON has it.
+    """The written data: the content with the name of its schema and the versions that it depends on.
 
     JSON has no NaN and no infinity: they are null.
     """
@@ -52,7 +52,7 @@ def as_data(command: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refused(model: Path, why: Exception) -> dict[str, Any]:
-    """What is written where nothing can keep what was asked of the result."""
+    """The written data of a command for which no result keeps the constraints."""
     return {"model": str(model), "ok": False, "reason": str(why)}
 
 

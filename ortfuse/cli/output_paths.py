@@ -43,10 +43,10 @@ _FOLDERS: Mapping[str, frozenset[str]] = {
 """The arguments that may name a folder, with the endings of the files in it that are read."""
 
 _BESIDE = (".session.json", ".options.toml", ".tune.sqlite")
-"""What is appended to the name of a model for files about it."""
+"""The endings of files about a model, appended to its name."""
 
 _DATA = ".data"
-"""What is appended to the name of a result for its weights; more of them have numbers."""
+"""The ending of the file of weights, appended to the name of the result; more of them have numbers."""
 
 _OF_DATABASES = ("-journal", "-wal", "-shm")
 
@@ -62,12 +62,12 @@ class _Known:
             self.files.setdefault(mark, what)
 
     def what(self, path: Path) -> str:
-        """What a file is; empty if it is none of those."""
+        """The kind of a file; empty if it is none of those."""
         return next((self.files[mark] for mark in _marks(path) if mark in self.files), "")
 
 
 def _marks(path: Path) -> list[Hashable]:
-    """What tells a file from others: where its name leads, and which file that is or, if there is none, the name in any case."""
+    """The identity of a file: its resolved path, and its inode or, if it does not exist, its name."""
     place = str(path)
     with contextlib.suppress(OSError, ValueError):
         place = os.path.realpath(path)  # Path.resolve raises for links in a circle
@@ -212,7 +212,7 @@ def _beside(result: Path) -> Iterator[Path]:
 
 
 def _in_a_folder(path: Path, values: Mapping[str, Any], called: Mapping[str, str]) -> str:
-    """What a file is in the folder of counterexamples, whose names come from rules."""
+    """The kind of a file in the folder of counterexamples, whose names come from rules."""
     folder = _one(values.get("counterexamples"))
     if folder is not None and path.suffix.lower() == ".onnx":
         parent = os.path.realpath(path.parent)
@@ -222,7 +222,7 @@ def _in_a_folder(path: Path, values: Mapping[str, Any], called: Mapping[str, str
 
 
 def _in_the_cache(command: str, name: str, path: Path) -> str:
-    """What a file is in the folder where ortfuse keeps what it measured, among them the usual store of `quantize`."""
+    """The kind of a file in the folder of ortfuse's measurements, among them the usual store of `quantize`."""
     if (command, name) == ("quantize", "store") and path.suffix != ".json":
         return ""
     import platformdirs
@@ -297,6 +297,6 @@ def _one(value: Any) -> Path | None:
 
 
 def _called(parameter: Any) -> str:
-    """What an argument is called in the help."""
+    """The name of an argument in the help."""
     flags = [flag for flag in parameter.opts if flag.startswith("-")]
     return max(flags, key=len) if flags else str(parameter.metavar or parameter.name)

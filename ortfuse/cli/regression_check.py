@@ -35,7 +35,7 @@ LEAST = 1e-6
 
 
 def stored(path: Path | None, command: str) -> Data | None:
-    """What the command found before; `None` if nothing is to be checked.
+    """The earlier findings of the command; `None` if nothing is to be checked.
 
     Raises:
         OptionError: The file cannot be read, or is not of this command and version.

@@ -29,7 +29,7 @@ def check_report(path: Path | None) -> None:
 
 
 def profiled(before: AnyModel, after: AnyModel, options: Options) -> SideBySide | None:
-    """Where the time of two models goes on the same inputs; `None`, with a word on the reason, if one cannot be profiled."""
+    """The profiles of two models on the same inputs; `None`, with a note on the reason, if one cannot be profiled."""
     from ortfuse.api.profile import side_by_side
 
     try:

@@ -43,7 +43,7 @@ class Terminal(Console):
         return super().render_str(visible(text), **how)
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
-        """What is written; that of texts which were made elsewhere is fit to be shown, too."""
+        """The console for results; texts that were made elsewhere are made fit to be shown."""
         shown = (one if one.control else Segment(visible_lines(one.text), one.style) for one in buffer)
         return super()._render_buffer(shown)
 
@@ -73,7 +73,7 @@ out = Terminal(width=None if _is_terminal() or os.environ.get("COLUMNS", "").isd
 err = Terminal(stderr=True)
 
 EACH = 5.0
-"""Where progress is printed instead of shown on a terminal, so many seconds go by between its lines."""
+"""The seconds between lines of progress that is printed to no terminal."""
 
 
 def shown(text: str) -> Text:

@@ -22,7 +22,7 @@ _UNSEEN = re.compile(rf"[{_JOINS}]")
 _CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""What a cell begins with that a spreadsheet computes."""
+"""The characters at the start of a cell that a spreadsheet computes."""
 
 
 def visible(text: str) -> str:

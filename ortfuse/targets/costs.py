@@ -34,7 +34,7 @@ FLOAT32 = "float32"
 """The element type of measurements that name none."""
 
 AT_WORST = "; its rows of other types than float32 count at their worst here"
-"""What is added to the source of a number that another processor's instructions for such types gave."""
+"""The note on the source of a number that another processor's instructions for such types gave."""
 
 SHOWN = 2
 """How many sizes are listed if several measurements are equally near."""
@@ -86,7 +86,7 @@ class Measured:
     def distance(self, shape_of: ShapeOf) -> float:
         """The distance to other shapes: log ratios of corresponding dimensions; unknown dimensions are left out.
 
-        Of shapes of another rank, the numbers of elements correspond or, where these are not known, the last dimensions, with
+        For shapes of another rank, the numbers of elements correspond or, where these are not known, the last dimensions, with
         ones before those of the shorter.
         """
         total = 0.0
@@ -141,7 +141,7 @@ class CostTable:
 
     @property
     def remark(self) -> str:
-        """What the user should know about the table; empty if it fits this machine."""
+        """The note on the table for the user; empty if it fits this machine."""
         if not self.elsewhere:
             return ""
         return (
@@ -151,7 +151,7 @@ class CostTable:
         )
 
     def remarks(self, sources: Collection[str]) -> list[str]:
-        """What the user should know about the tables that decided, given by their sources."""
+        """The note for the user on the tables that decided, given by their sources."""
         own = [self.remark] if self.remark and self.source in sources else []
         if self.source + AT_WORST in sources:
             own.append(
@@ -165,7 +165,7 @@ class CostTable:
         """The measurement nearest to the given shapes, `None` if the rule was not measured.
 
         Unknown dimensions do not affect the distance: if several measurements are equally near, their geometric mean is used.
-        Of a table from another kind of processor, the worst measurement counts. Measurements of another element type count
+        In a table from another kind of processor, the worst measurement counts. Measurements of another element type count
         only if there are none of this one.
         """
         rows = self.speedups.get(rule)

@@ -1,4 +1,4 @@
-"""What kernels refuse although they are registered for the types: certain shapes, attributes and optional inputs.
+"""Constraints of kernels beyond the types that they are registered for: certain shapes, attributes and optional inputs.
 
 The limits here are in the operators' documentation and apply to every target. Others are found by trying (`benchmarks.kernels`),
 and stand in the folder of the target that they were found on. The helpers spell refusals.

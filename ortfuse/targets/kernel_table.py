@@ -99,7 +99,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a table states about its provider beyond the kernels; `None` for what it does not state."""
+    """A table's statements about its provider beyond the kernels; `None` for those that it lacks."""
 
     limits: tuple[tuple[tuple[str, str], Limit], ...] | None = None
     costs: CostTable | None = None

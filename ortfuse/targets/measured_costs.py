@@ -29,12 +29,12 @@ def calibration_file() -> Path:
 
 
 def machine_key(runtime: str, provider: str) -> str:
-    """What all keys of this machine begin with."""
+    """Prefix of all keys of this machine."""
     return f"{runtime}, {provider}, {os.cpu_count()} processors of {processor_name()}, "
 
 
 def stored(runtime: str, provider: str, threads: int, file: Path | None = None) -> dict[str, dict[str, float]]:
-    """What was measured here with so many threads: speedups by sizes, by rule."""
+    """The speedups measured here with so many threads, by sizes, by rule."""
     found = kept(file or calibration_file()).get(f"{machine_key(runtime, provider)}{threads} threads", {})
     speedups = found.get("speedups", {}) if isinstance(found, dict) else {}
     renamed: dict[str, dict[str, float]] = {}
@@ -64,7 +64,7 @@ def store(
 def costs_here(runtime: str, spec: TargetSpec, threads: int = 0) -> CostTable:
     """The costs to choose by on this machine: those measured here and, for other rules, the shipped ones.
 
-    Of tables for several numbers of threads, the nearest counts.
+    The table for the nearest number of threads counts.
     """
     shipped, start = shipped_costs(spec), machine_key(runtime, spec.provider)
     found = [one for key, one in kept(calibration_file()).items() if key.startswith(start) and _is_table(one)]

@@ -13,7 +13,7 @@ from ortfuse.io.small_files import json_in
 
 
 def kept(path: Path) -> dict[str, Any]:
-    """What the file holds; nothing if it does not exist yet or is damaged."""
+    """The contents of the file; empty if it does not exist yet or is damaged."""
     try:
         content = json_in(path)
     except (OSError, ValueError):

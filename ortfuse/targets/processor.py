@@ -65,7 +65,7 @@ def processor_kind() -> str:
 
 @functools.cache
 def number_formats() -> str:
-    """What the processor multiplies besides float32, such as `"AMX_BF16 AMX_INT8 AVX512_VNNI"`; empty if nothing tells.
+    """The types that the processor multiplies besides float32, such as `"AMX_BF16 AMX_INT8 AVX512_VNNI"`; empty if nothing tells.
 
     The runtime's kernels for integers and for half precision differ by these; those for float32 do not.
     """
@@ -89,7 +89,7 @@ def processor_name() -> str:
 
 @functools.cache
 def _told(what: str) -> str:
-    """What Linux says of the first processor; empty on other systems, and where it does not say."""
+    """The entry of the first processor on Linux; empty on other systems, and if there is none."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

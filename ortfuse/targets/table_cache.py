@@ -85,7 +85,7 @@ def _shipped(provider: str, error: RegistryError) -> KernelTable:
 
 
 def cache_file(provider: str) -> Path | None:
-    """Where the table of the installed runtime is cached; `None` if the installed build cannot be identified."""
+    """The cache file of the installed runtime's table; `None` if the installed build cannot be identified."""
     build = _build()
     if build is None:
         return None
@@ -94,7 +94,7 @@ def cache_file(provider: str) -> Path | None:
 
 
 def _build() -> tuple[object, ...] | None:
-    """What identifies the installed build, determined without loading it."""
+    """The identity of the installed build, determined without loading it."""
     spec = importlib.util.find_spec("onnxruntime")
     if spec is None or spec.origin is None:
         return None

@@ -1,4 +1,4 @@
-"""What the target runtime can execute: the legality of a node by operator, domain, version and types.
+"""Decide what the target runtime can execute: the legality of a node by operator, domain, version and types.
 
 The answers replicate the runtime's own kernel lookup. An operator that the runtime would run by inlining its ONNX function
 body, or in float32 between Casts that it inserts, counts as having *no* kernel. Nothing is gained by emitting the former; the
@@ -51,7 +51,7 @@ DTypes = Mapping[str, DType] | Sequence[DType]
 class Target:
     """A runtime build and provider, and the highest ai.onnx opset that a result may use.
 
-    That opset is the lowest of three: what the runtime loads, what the installed onnx defines, and what the user allows.
+    The opset is the lowest of three: that which the runtime loads, that of the installed onnx, and that which the user allows.
 
     Attributes:
         spec: The declaration of the target: all that is known of it besides its kernels.
@@ -165,7 +165,7 @@ class Target:
         return refusal or self.limit(node, facts)
 
     def instead_of_kernel(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> str:
-        """What the runtime does with a node that it has no kernel for, in words; empty if it cannot execute it."""
+        """The runtime's way to execute a node that it has no kernel for, in words; empty if it cannot."""
         if _has_body(node, opset_imports):
             return "it is inlined as its definition says"
         return "it is executed in float32, between Casts" if self.between_casts(node, opset_imports, facts) else ""

@@ -101,7 +101,7 @@ def _sites(model: AnyModel | Result, options: Options, families: tuple[str, ...]
 
 
 def _reasons(model: AnyModel, options: Options, families: list[str]) -> list[str]:
-    """What came near to a site of these families, and what stopped it."""
+    """The near misses of these families, each with its refusal."""
     from ortfuse.api.explain import explain
 
     found = explain(model, families, options)

@@ -20,7 +20,7 @@ COUNTS = ("families", "improved", "executed")
 
 @dataclass(frozen=True)
 class Expectation:
-    """What optimising a model comes to.
+    """The expected result of optimising a model.
 
     Attributes:
         families: The number of fused sites, by family.
@@ -86,7 +86,7 @@ class Expectation:
         return self.verdict in ("wrong", "refused", "crashed")
 
     def differences(self, before: Expectation) -> Iterator[str]:
-        """What has become different since `before`, a line for each family and operator."""
+        """The differences from `before`, a line for each family and operator."""
         for part in COUNTS:
             was, now = getattr(before, part), getattr(self, part)
             for name in sorted({*was, *now}):

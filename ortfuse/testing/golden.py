@@ -146,12 +146,12 @@ def _cases(models: Path, expected: Path) -> list[Case]:
 
 
 def _name(path: Path, ending: str) -> str:
-    """What a model is called by its path; the folder above is `up`, so that its expectation is among the others."""
+    """The name of a model by its path; the folder above is `up`, so that its expectation is among the others."""
     return "/".join("up" if part == ".." else part for part in path.parts).removesuffix(ending)
 
 
 def _found(case: Case, options: Options | None) -> tuple[Settings, Expectation]:
-    """What is said about a model, and what it comes to."""
+    """The expectation of a model, and its result."""
     from ortfuse.api.models_file import Settings
     from ortfuse.options import Options
     from ortfuse.testing.assertions import on_any_machine

@@ -111,7 +111,7 @@ def _fits(end: DimLike) -> bool:
 
 @norms("Cast")
 def cast_norm(op: Asking) -> float | None:
-    """That of the operand, rounded."""
+    """The answer for the operand, rounded."""
     dtype = op.result.dtype
     return 1.01 * norm_of(op, 0) if dtype is not None and dtype.is_floating_point() else None
 

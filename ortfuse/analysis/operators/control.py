@@ -14,7 +14,7 @@ from ortfuse.ir.operators import describe
 
 @transfer("If")
 def if_(op: Op) -> tuple[Fact, ...]:
-    """What both branches agree on; with a constant condition, only the branch that is taken counts."""
+    """The fact that both branches agree on; with a constant condition, only the branch that is taken counts."""
     branches = [op.graph("then_branch"), op.graph("else_branch")]
     for branch in branches:
         if op.analysis.enter(branch, op.node):
@@ -31,7 +31,7 @@ def _outputs(op: Op, graph: ir.Graph) -> list[Fact]:
 
 
 def _join(facts: list[Fact]) -> Fact:
-    """What holds for a value that is one of several."""
+    """The fact that holds for a value that is one of several."""
     first = facts[0]
     for other in facts[1:]:
         first = _common(first, other)

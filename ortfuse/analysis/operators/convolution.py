@@ -231,7 +231,7 @@ _ACTIVATED = {
 
 @ranges(f"{MICROSOFT}.FusedConv")
 def fused_activation_range(op: Asking) -> Range | None:
-    """What comes out of the activation that a convolution ends with."""
+    """The range after the activation that a convolution ends with."""
     found = _ACTIVATED.get(op.attr_str("activation", ""))
     return None if found is None else between(*found, nan=True)
 

@@ -42,7 +42,7 @@ def _picked(data: Fact, indices: Fact) -> Elements | None:
 
 @columns("Gather")
 def gather_column(op: Asking) -> Range | None:
-    """That of the operand if whole rows are gathered."""
+    """The answer for the operand if whole rows are gathered."""
     return op.range(0) if _gathers_whole_rows(op) else None
 
 
@@ -221,7 +221,7 @@ def slice_arrays(op: Op, arrays: Arrays, results: tuple[Fact, ...]) -> Arrays:
 
 @columns("Slice")
 def slice_column(op: Asking) -> Range | None:
-    """That of the operand if the last axis is not sliced; the first one too, if it is sliced forwards from 0."""
+    """The answer for the operand if the last axis is not sliced; the first one too, if it is sliced forwards from 0."""
     begins = [
         start == 0 and isinstance(step, int) and step > 0 and not is_last(op) for start, step in _cuts_of_last_axis(op)
     ]

@@ -139,7 +139,7 @@ def comparison_range(op: Asking) -> Range | None:
 
 
 def _between_sizes(op: Asking) -> set[int]:
-    """What the sizes between which the numbers lie tell about a comparison."""
+    """The result of a comparison, as far as the bounds of its operands tell it."""
     kind = op.node.op_type
     a, b = op.ask(op.operand(0), ENDS), op.ask(op.operand(1), ENDS)
     if a is None or b is None:

@@ -52,7 +52,7 @@ def _with_unknown_targets(data: Shape | None, target: tuple[DimLike | None, ...]
 
 @columns("Expand", "Tile")
 def repeated_column(op: Asking) -> Range | None:
-    """That of the operand."""
+    """The answer for the operand."""
     return op.range(0)
 
 
@@ -65,7 +65,7 @@ def expand_period(op: Asking) -> bool:
 
 @norms("Expand", "Tile")
 def repeated_norm(op: Asking) -> float | None:
-    """That of the operand, if it is not repeated along the axis itself."""
+    """The answer for the operand, if it is not repeated along the axis itself."""
     return broadcast_norm(op, 0) if op.node.op_type == "Expand" or size_along(op, 0) == result_size_along(op) else None
 
 

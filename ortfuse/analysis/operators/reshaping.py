@@ -93,7 +93,7 @@ def reshaped(data: Shape | None, target: tuple[DimLike | None, ...], *, allow_ze
 def _means_itself(element: DimLike | None, position: int, data: Shape | None) -> bool:
     """Whether an element of a target is that size in every run, although a 0 copies a size of the input.
 
-    It is if it can be 0 only where the size in its place is. Where it is 0 because it divides the number of elements, the result
+    It is if it can be 0 only where the size in its place is. If it is 0 because it divides the number of elements, the result
     is as empty as the input only if the size in its place is 0 too, or if another element of the target makes it so: one that is
     -1 or happens to be 0 too, neither of which is considered.
     """
@@ -206,7 +206,7 @@ def transpose_arrays(op: Op, arrays: Arrays, results: tuple[Fact, ...]) -> Array
 
 @columns("Transpose")
 def transposed_column(op: Asking) -> Range | None:
-    """That of the operand if the last axis remains the last one."""
+    """The answer for the operand if the last axis remains the last one."""
     return op.range(0) if _last_stays_last(op) else None
 
 
@@ -221,7 +221,7 @@ periods("Transpose")(if_last_axis_is_kept(_last_stays_last))
 
 @norms("Transpose")
 def transposed_norm(op: Asking) -> float | None:
-    """That of the operand along the axis that ends up here."""
+    """The answer for the operand along the axis that ends up here."""
     rank = len(op.known_shape(0))
     perm = op.attr_ints("perm") or tuple(range(rank))[::-1]
     return norm_of(op, 0, axis=perm[norm_question(op).axis + rank] - rank)
@@ -284,7 +284,7 @@ def moved_bounds(op: Asking) -> Ends:
 
 @columns(*RESHAPES)
 def reshaped_column(op: Asking) -> Range | None:
-    """That of the operand if the last axis keeps its size, or if the last axis has size 1."""
+    """The answer for the operand if the last axis keeps its size, or has size 1."""
     before, after = op.known_shape(0), op.result.shape
     if not before or before[-1] == 1 or (after and before[-1] == after[-1]):
         return op.range(0)

@@ -32,7 +32,7 @@ from ortfuse.ir.operators import Facet
 from ortfuse.ir.traits import BROADCASTS
 
 NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)
-"""What a function raises if it needs something unknown, or if a node violates its operator's specification."""
+"""The errors of a function that needs something unknown, or whose node violates its operator's specification."""
 
 
 class MissingAnswerError(Exception):
@@ -226,7 +226,7 @@ Assumption: TypeAlias = "Callable[[Asking, Range | None], Range | None]"
 
 
 class RangeOf(Question):
-    """Which numbers can the elements be?"""
+    """Return the range of the elements."""
 
     def __init__(self, assuming: Assumption | None = None) -> None:
         self._assuming = assuming
@@ -271,7 +271,7 @@ class RangeOf(Question):
 
 
 class EndColumn(Question):
-    """Which numbers can the elements at the first (or last) index of the last axis be (for a scalar, its one element)?
+    """Return the range of the elements at the first (or last) index of the last axis (for a scalar, of its one element).
 
     An elementwise operator computes within a column, since broadcasting aligns the last axes. For other operators, the module
     `columns` tells which of them take this column of their result from that of their operands. In all other cases the
@@ -309,7 +309,7 @@ columns = COLUMNS.register
 
 
 class FillOf(Question):
-    """Which single number do all elements equal?"""
+    """Return the single number that all elements equal."""
 
     def __init__(self, range_of: RangeOf) -> None:
         self._range_of = range_of

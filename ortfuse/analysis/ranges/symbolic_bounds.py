@@ -21,7 +21,7 @@ _LARGEST = 1 << 48
 
 
 class Ends(NamedTuple):
-    """No number is lower than `low` or higher than `high`. Where there are no numbers, `low` may be the larger one."""
+    """No number is lower than `low` or higher than `high`. For an empty tensor, `low` may be the larger one."""
 
     low: DimLike
     high: DimLike

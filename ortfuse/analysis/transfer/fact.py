@@ -1,4 +1,4 @@
-"""What is known about one value."""
+"""The facts about one value."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ Elements: TypeAlias = tuple[Element, ...]
 
 
 class Fact:
-    """What is known about one value. Treated as immutable; several values may share one.
+    """The facts about one value. Treated as immutable; several values may share one.
 
     Attributes:
         dtype: the element type, None if unknown (or if the value is not a tensor).

@@ -20,7 +20,7 @@ _REFUSALS = (
 
 
 def infer(op: Op) -> tuple[Fact, ...]:
-    """What ``onnx.shape_inference.infer_node_outputs`` says about the node.
+    """The result of ``onnx.shape_inference.infer_node_outputs`` for the node.
 
     Symbolic dimensions are passed under placeholder names, so that formulas are preserved.
 

@@ -263,7 +263,7 @@ def fitting(element: Element, dtype: ir.DataType | None) -> Element:
     """The element if a tensor of that type can hold it, else None.
 
     Sizes and products of sizes are assumed to be at most 2**20 where they are computed with 32 bits, 2**16 in float32 and 2**32
-    elsewhere. What is computed from them with factors so large that it might not fit, and wrap around, is unknown.
+    elsewhere. A result with factors so large that it might wrap around is unknown.
     """
     if isinstance(element, Quotient):
         return element if fitting(element.numerator, dtype) is not None else None

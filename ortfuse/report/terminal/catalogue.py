@@ -1,4 +1,4 @@
-"""What there is: passes, rules and pass lists, all of them in tables, or what one name stands for."""
+"""Show passes, rules and pass lists, all of them in tables, or the description of one name."""
 
 from __future__ import annotations
 

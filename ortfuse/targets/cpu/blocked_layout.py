@@ -1,4 +1,4 @@
-"""Where the runtime's CPU kernels keep an image in their blocked layout, [batch, channels / block, height, width, block].
+"""Find where the runtime's CPU kernels keep an image in their blocked layout, [batch, channels / block, height, width, block].
 
 At session creation the runtime moves convolutions whose weights it knows into this layout, and with them the operators between
 them. FusedConv adds its fourth input in the layout in which it runs. If that input is not blocked, the convolution itself leaves

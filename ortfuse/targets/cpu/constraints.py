@@ -100,7 +100,7 @@ def _fused_convolution(node: ir.Node, facts: Facts) -> Refusal | None:
 
 
 def _gathers_no_text(node: ir.Node, facts: Facts) -> Refusal | None:
-    """Of blocks of strings that are gathered, the kernel of 1.32 leaves all but the first string empty."""
+    """The kernel of 1.32 leaves all but the first string of each gathered block empty."""
     dtype = facts.dtype(input_at(node, 0))
     return input_limit(node, 0, "data", dtype, "numbers") if dtype in (None, ir.DataType.STRING) else None
 

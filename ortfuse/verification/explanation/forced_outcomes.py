@@ -22,7 +22,7 @@ MOST_SITES = 3
 
 @dataclass(frozen=True)
 class ForcedOutcome(Record):
-    """What became of a pin.
+    """The outcome of a forced choice.
 
     Attributes:
         name: The family or rule.
@@ -60,7 +60,7 @@ def forced_outcomes(
     quirks: frozenset[KnownBug],
     target: str,
 ) -> tuple[ForcedOutcome, ...]:
-    """What became of each pin.
+    """The outcome of each forced choice.
 
     Args:
         forced: The forced choices.
@@ -127,7 +127,7 @@ def _full_name(node: ir.Node) -> str:
 
 
 def _stopped(nodes: Sequence[ir.Node], originals: Sequence[str], report: RunReport, makers: Sequence[str]) -> list[str]:
-    """What stopped each of the rules that would have followed the forced choice at a site that another rule fused."""
+    """The refusals of the rules that would have followed the forced choice at a site that another rule fused."""
     values = {output.name for node in nodes for output in node.outputs}
     nearest: dict[str, NearMiss] = {}
     for miss in report.misses:
