@@ -1,4 +1,4 @@
-"""Count the cost of operators: multiply-accumulates, floating-point operations and bytes moved, as polynomials of open dimensions.
+"""Count the cost of operators: multiply-accumulates, floating-point operations and bytes moved, as polynomials of dimensions.
 
 Conventions, which are those of the literature:
 

@@ -93,6 +93,10 @@ class UnsettledError(PassError, PipelineError):
     """Passes that are repeated find more and more to do; `name` is the last of them, without which the others settle."""
 
 
+class OperatorError(OrtfuseError):
+    """A description of an operator contradicts another one."""
+
+
 class TargetError(OrtfuseError):
     """The target runtime cannot execute what is asked for, or an opset cannot be raised."""
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from ortfuse.analysis.costs import COSTS, CostOf
 from ortfuse.analysis.ranges.queries import BY_ELEMENT, COLUMNS, RANGES, Answer
 from ortfuse.analysis.transfer.op import TRANSFERS, Transfer
-from ortfuse.ir.operators import describe, key_of
+from ortfuse.errors import OperatorError
+from ortfuse.ir.operators import describe, key_of, op_info
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE
 from ortfuse.transforms.canonicalize.strided_views import INDEX_MAPS, IndexMap
 from ortfuse.transforms.layout.layout_op import LAYOUTS, Interface
+
+_BUILT_IN = {"", "ai.onnx.ml", "com.microsoft"}
 
 
 def describe_operator(
@@ -21,6 +24,7 @@ def describe_operator(
     cost: CostOf | None = None,
     layout: Interface | None = None,
     index_map: IndexMap | None = None,
+    replace: bool = False,
 ) -> None:
     """Enter an operator into the registry, or add to its entry.
 
@@ -36,12 +40,28 @@ def describe_operator(
         cost: Takes a `NodeSizes`, returns the `Work` of one execution.
         layout: Takes a node and the facts, returns the unit that writes the node for another order of axes, or `None`.
         index_map: Takes a `View` of the first input, the node and the facts, returns the view that the output is, or `None`.
+        replace: Whether to replace what ortfuse itself knows of an operator of ONNX or of the runtime.
 
     Raises:
         ValueError: There is no such trait.
+        OperatorError: ortfuse itself describes the operator, and `replace` is not given.
     """
-    describe(operator, traits=traits)
     key = key_of(operator)
+    given = {
+        TRANSFERS.name: shape,
+        RANGES.name: value_range,
+        COLUMNS.name: end_column,
+        COSTS.name: cost,
+        LAYOUTS.name: layout,
+        INDEX_MAPS.name: index_map,
+    }
+    known = op_info(*key).facets
+    twice = [name for name, entry in given.items() if entry is not None and name in known]
+    if twice and not replace and key[0] in _BUILT_IN:
+        raise OperatorError(
+            f"{operator}: ortfuse itself describes its {', '.join(twice)}; leave that out, or pass `replace=True` to replace it"
+        )
+    describe(operator, traits=traits)
     if shape is not None:
         TRANSFERS[key] = shape
     if value_range is not None:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import onnx_ir as ir
 
+from ortfuse.errors import OperatorError
 from ortfuse.ir.traits import add_traits, traits_of
 
 T = TypeVar("T")
@@ -48,11 +49,20 @@ class Facet(dict[Key, T], Generic[T]):
         Args:
             operators: Operators as in the sets of traits: with their domain, unless that is ai.onnx.
             domain: The domain of all of them, in place of a prefix.
+
+        Raises:
+            OperatorError: One of them has the facet already.
         """
 
         def add(entry: T) -> T:
             for operator in operators:
-                self[(domain, operator) if domain else key_of(operator)] = entry
+                key = (domain, operator) if domain else key_of(operator)
+                if (known := self.get(key)) is not None and _source_of(known) != _source_of(entry):
+                    raise OperatorError(
+                        f"{operator}: its facet `{self.name}` is registered by {_source_of(known)} already, and again by "
+                        f"{_source_of(entry)}; remove one of them"
+                    )
+                self[key] = entry
             return entry
 
         return add
@@ -60,6 +70,11 @@ class Facet(dict[Key, T], Generic[T]):
     def of(self, node: ir.Node) -> T | None:
         """Return the facet of a node's operator; `None` if it has none."""
         return self.get((node.domain, node.op_type))
+
+
+def _source_of(entry: object) -> str:
+    """Return where an entry is defined."""
+    return f"{getattr(entry, '__module__', '?')}.{getattr(entry, '__qualname__', repr(entry))}"
 
 
 _FACETS: dict[str, Facet[Any]] = {}

@@ -84,7 +84,8 @@ def find_spec(name: str) -> ModuleSpec | None:
     today = place_today(name)
     if today is None or importlib.util.find_spec(today) is None:
         return None
-    warnings.warn(f"the module `{name}` is now `{today}`", RenamedWarning, stacklevel=2)
+    # The frames between are those of the import system, which Python leaves out by itself, and the finder of `ortfuse`.
+    warnings.warn(f"`{name}` is now called `{today}`", RenamedWarning, stacklevel=3)
     return ModuleSpec(name, _Alias(today))
 
 

@@ -364,7 +364,11 @@ def _check_proof(rule: Rule, origin: str) -> None:
     except RuleError as error:
         raise RuleError(f"{origin}: {error}") from error
     if missing := missing_shapes(rule):
-        raise RuleError(f"{origin}: the rule test of rule {rule.name} gives no shape for {', '.join(missing)}")
+        names = ", ".join(missing)
+        raise RuleError(
+            f"{origin}: the rule test of rule {rule.name} gives no shape for {names}; write "
+            f'`RuleTest(shapes={{"{missing[0]}": "..."}})`, or give the shape in the pattern'
+        )
 
 
 def _where(error: Exception, path: str = "") -> str:

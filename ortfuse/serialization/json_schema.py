@@ -30,6 +30,10 @@ PLAIN: Mapping[Any, Schema] = {
 }
 
 
+class _NoFormError(TypeError):
+    """A type that JSON data do not have."""
+
+
 def schema(kind: Any, around: Sequence[Any] = ()) -> Schema:
     """Return the schema of a type, of a dataclass, or of a table of names with either.
 
@@ -58,7 +62,7 @@ def schema(kind: Any, around: Sequence[Any] = ()) -> Schema:
         return {"type": "array", "items": schema(parts[0], around)}
     if is_dataclass(kind):
         return _of_dataclass(kind, around)
-    raise TypeError(f"no schema of {kind}")
+    raise _NoFormError(getattr(kind, "__name__", str(kind)))
 
 
 def closed(properties: Mapping[str, Schema], optional: Sequence[str] = ()) -> Schema:
@@ -74,7 +78,13 @@ def _of_dataclass(kind: Any, around: Sequence[Any]) -> Schema:
     properties: dict[str, Schema] = {}
     optional = []
     for entry in entries(kind):
-        inner = schema(entry.kind(), (*around, kind))
+        try:
+            inner = schema(entry.kind(), (*around, kind))
+        except _NoFormError as error:
+            raise TypeError(
+                f"{kind.__name__}.{entry.name}: a field of type {error} has no JSON form; use bool, int, float, str, a list, "
+                "a mapping by names or a Record, or convert it by `entry(convert=...)`"
+            ) from None
         if entry.inline:
             properties.update(inner["properties"])
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ortfuse.errors import TargetError
 from ortfuse.targets.registry import load_target
 from ortfuse.targets.spec import TargetSpec
 from ortfuse.targets.target import Target
@@ -36,4 +37,8 @@ def resolve_target(
         return Target.from_table(text, max_opset=max_opset)
     if Path(text).is_dir():
         return Target(load_target(text), max_opset=max_opset, threads=threads)
+    if os.sep in text:
+        raise TargetError(
+            f"{text}: there is no such folder; give the folder of a target, a kernel table (.json) or a name"
+        )
     return Target(text, max_opset=max_opset, threads=threads)

@@ -18,7 +18,9 @@ from ortfuse.analysis.ranges.queries import Asking
 from ortfuse.analysis.ranges.range import Range, between
 from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.op import Op
+from ortfuse.errors import OperatorError
 from ortfuse.ir import operators, traits
+from ortfuse.ir.operators import Facet
 from ortfuse.runtime.session import Session
 from ortfuse.targets import custom_operators
 from ortfuse.transforms.canonicalize.simplify_data_movement import SimplifyDataMovement
@@ -151,3 +153,24 @@ def test_chains_of_data_movement_are_shortened_through_its_index_map(taught: Non
     describe_operator("toy.Square", shape=lambda op: Fact(op.dtype(), op.known_shape()[::-1]), index_map=turned)
     SimplifyDataMovement().run(context_of(model))
     assert [node.op_type for node in model.graph] == ["Transpose"]
+
+
+def test_an_operator_that_ortfuse_describes_is_replaced_only_on_request() -> None:
+    with pytest.raises(OperatorError, match=r"Relu: ortfuse itself describes its .*`replace=True`"):
+        describe_operator("Relu", shape=lambda op: Fact(op.dtype(), op.known_shape()))
+
+
+def test_a_facet_that_is_registered_twice_names_both_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "_FACETS", {})
+    facet: Facet[object] = Facet("twice", "a facet of this test")
+
+    def first() -> None: ...
+
+    def second() -> None: ...
+
+    facet.register("toy.Once")(first)
+    facet.register("toy.Once")(first)
+    with pytest.raises(
+        OperatorError, match=r"toy\.Once: its facet `twice` is registered by .*first already, and again by .*second"
+    ):
+        facet.register("toy.Once")(second)

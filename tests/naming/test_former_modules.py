@@ -27,7 +27,7 @@ def test_a_former_path_leads_to_a_module_and_is_no_path_of_today(former: str) ->
 def test_a_former_path_gives_the_same_module_and_says_so_once() -> None:
     sys.modules.pop("ortfuse.pattern", None)
     sys.modules.pop("ortfuse.pattern.vocabulary", None)
-    with pytest.warns(RenamedWarning, match="`ortfuse.pattern` is now `ortfuse.rewrite.pattern`"):
+    with pytest.warns(RenamedWarning, match="`ortfuse.pattern` is now called `ortfuse.rewrite.pattern`"):
         old = importlib.import_module("ortfuse.pattern")
     new = importlib.import_module("ortfuse.rewrite.pattern")
     assert old is new

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import ortfuse
 from ortfuse.serialization import Record, derived, entry, to_data
 from ortfuse.serialization.json_schema import schema
@@ -124,3 +126,12 @@ def test_only_these_modules_put_data_together_by_hand() -> None:
         and any(isinstance(node, ast.FunctionDef) and node.name == "to_dict" for node in ast.walk(ast.parse(text)))
     }
     assert found == set(OWN_METHODS)
+
+
+def test_a_field_without_a_json_form_is_named_with_what_to_do() -> None:
+    @dataclass(frozen=True)
+    class Odd:
+        turned: complex
+
+    with pytest.raises(TypeError, match=r"Odd\.turned: a field of type complex has no JSON form; use .*entry\(convert"):
+        schema(Odd)

@@ -384,7 +384,9 @@ def _absent(before: Counts, sought: Iterable[Rule], hits: Mapping[str, int], tak
 
 def _why_absent(rule: Rule, present: Counter[str], hits: Mapping[str, int]) -> str:
     if rule.name in hits:
-        return f"applied at {hits[rule.name]} sites, where nothing that it made is left"
+        count = hits[rule.name]
+        where = "1 site" if count == 1 else f"{count} sites"
+        return f"applied at {where}, where later rules or passes replaced its result (the table of `ortfuse optimize` names them)"
     siblings = [f"{name} ({count})" for name, count in hits.items() if name.partition(".")[0] == rule.family]
     if siblings:
         return f"the sites are those of other rules of the family: {', '.join(siblings)}"
