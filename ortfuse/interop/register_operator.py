@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ortfuse.analysis.costs import COSTS, CostOf
 from ortfuse.analysis.ranges.queries import BY_ELEMENT, COLUMNS, RANGES, Answer
 from ortfuse.analysis.transfer.op import TRANSFERS, Transfer
 from ortfuse.errors import OperatorError
-from ortfuse.ir.operators import describe, key_of, op_info
+from ortfuse.ir.operators import Facet, describe, key_of
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE
 from ortfuse.transforms.canonicalize.strided_views import INDEX_MAPS, IndexMap
 from ortfuse.transforms.layout.layout_op import LAYOUTS, Interface
 
-_BUILT_IN = {"", "ai.onnx.ml", "com.microsoft"}
+_OF_ONNX_AND_RUNTIME = ("ai.onnx.", "com.microsoft")
+"""Beginnings of the domains whose operators ortfuse describes, besides that of ai.onnx, which is empty."""
 
 
 def describe_operator(
@@ -47,32 +50,20 @@ def describe_operator(
         OperatorError: ortfuse itself describes the operator, and `replace` is not given.
     """
     key = key_of(operator)
-    given = {
-        TRANSFERS.name: shape,
-        RANGES.name: value_range,
-        COLUMNS.name: end_column,
-        COSTS.name: cost,
-        LAYOUTS.name: layout,
-        INDEX_MAPS.name: index_map,
-    }
-    known = op_info(*key).facets
-    twice = [name for name, entry in given.items() if entry is not None and name in known]
-    if twice and not replace and key[0] in _BUILT_IN:
+    given: list[tuple[Facet[Any], object]] = [
+        (TRANSFERS, shape),
+        (RANGES, value_range),
+        (COLUMNS, end_column),
+        (COSTS, cost),
+        (LAYOUTS, layout),
+        (INDEX_MAPS, index_map),
+    ]
+    entries = [(facet, entry) for facet, entry in given if entry is not None]
+    known = [facet.name for facet, _ in entries if key in facet]
+    if known and not replace and (not key[0] or key[0].startswith(_OF_ONNX_AND_RUNTIME)):
         raise OperatorError(
-            f"{operator}: ortfuse itself describes its {', '.join(twice)}; leave that out, or pass `replace=True` to replace it"
+            f"{operator}: ortfuse itself describes its {', '.join(known)}; leave that out, or pass `replace=True` to replace it"
         )
-    describe(operator, traits=traits)
-    if shape is not None:
-        TRANSFERS[key] = shape
-    if value_range is not None:
-        RANGES[key] = value_range
-        if operator in ELEMENTWISE or operator in BROADCASTS:
-            BY_ELEMENT[key] = value_range
-    if end_column is not None:
-        COLUMNS[key] = end_column
-    if cost is not None:
-        COSTS[key] = cost
-    if layout is not None:
-        LAYOUTS[key] = layout
-    if index_map is not None:
-        INDEX_MAPS[key] = index_map
+    describe(operator, traits=traits, **{facet.name: entry for facet, entry in entries})
+    if value_range is not None and (operator in ELEMENTWISE or operator in BROADCASTS):
+        BY_ELEMENT[key] = value_range

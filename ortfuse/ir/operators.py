@@ -73,7 +73,7 @@ class Facet(dict[Key, T], Generic[T]):
 
 
 def _source_of(entry: object) -> str:
-    """Return where an entry is defined."""
+    """Return where the entry of a facet is defined: its module and name."""
     return f"{getattr(entry, '__module__', '?')}.{getattr(entry, '__qualname__', repr(entry))}"
 
 

@@ -80,7 +80,8 @@ def load_target(folder: str | Path) -> TargetSpec:
     if place in _read and _read[place][0] == stamp:
         return _read[place][1]
     if not file.is_file():
-        raise TargetError(f"{folder}: is no folder of a target: it has no {_START} with `TARGET = TargetSpec(...)`")
+        found = f"it has no {_START} with `TARGET = TargetSpec(...)`" if place.is_dir() else "there is no such folder"
+        raise TargetError(f"{folder} is no folder of a target: {found}")
     name = f"ortfuse_target_{next(_numbers)}"
     made = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(place)])
     assert made is not None

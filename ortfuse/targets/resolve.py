@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-from ortfuse.errors import TargetError
 from ortfuse.targets.registry import load_target
 from ortfuse.targets.spec import TargetSpec
 from ortfuse.targets.target import Target
@@ -20,8 +18,8 @@ def resolve_target(
     """Return the target that is meant.
 
     Args:
-        named: A target, a declaration, a short name, a provider, the path of a target's folder, or that of a kernel table
-            (`.json`); `None` is the default target.
+        named: A target, a declaration, a short name, a provider, the path of a target's folder (as text with a `/`), or that of
+            a kernel table (`.json`); `None` is the default target.
         max_opset: The highest ai.onnx opset that a result may use.
         threads: Threads per operator at which costs are looked up; 0 leaves the number to the runtime.
 
@@ -35,10 +33,11 @@ def resolve_target(
     text = os.fspath(named)
     if text.endswith(TABLE):
         return Target.from_table(text, max_opset=max_opset)
-    if Path(text).is_dir():
+    if isinstance(named, os.PathLike) or _is_path(text):
         return Target(load_target(text), max_opset=max_opset, threads=threads)
-    if os.sep in text:
-        raise TargetError(
-            f"{text}: there is no such folder; give the folder of a target, a kernel table (.json) or a name"
-        )
     return Target(text, max_opset=max_opset, threads=threads)
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text means a folder, whose code is run: never a bare name, of which a folder may lie beside a model."""
+    return any(separator in text for separator in (os.sep, os.altsep) if separator)

@@ -14,13 +14,14 @@ import numpy as np
 import onnx
 import pytest
 
-from ortfuse.errors import CrashError
+from ortfuse.errors import CrashError, TargetError
 from ortfuse.io import python_subprocess
 from ortfuse.io.files import load
 from ortfuse.runtime import session_program, worker
 from ortfuse.runtime.memory_footprint import footprint
 from ortfuse.runtime.plain_data import of_plain_data
 from ortfuse.runtime.worker import Worker
+from ortfuse.targets import resolve_target
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[n,600] x) => (float[n,600] y) { y = MatMul(x, w) }'
 MODULES = (
@@ -152,3 +153,19 @@ def test_a_process_that_answers_nonsense_is_ended(tmp_path: Path, monkeypatch: p
     one = Worker()
     with pytest.raises(CrashError):
         one.request("open", 1, (), "does something")
+
+
+@pytest.mark.parametrize("name", ["cpu", "CPUExecutionProvider", "toy"])
+def test_the_name_of_a_target_runs_no_folder_of_that_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("raise SystemExit('this code was run')")
+    monkeypatch.chdir(tmp_path)
+    if name == "toy":
+        with pytest.raises(TargetError, match="has no kernels for 'toy'"):
+            resolve_target(name)
+    else:
+        assert resolve_target(name).provider == "CPUExecutionProvider"
+    with pytest.raises(SystemExit, match="this code was run"):
+        resolve_target(f"./{name}")
