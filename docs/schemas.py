@@ -66,7 +66,7 @@ WRITTEN: dict[str, Sequence[Part]] = {
     "passes": [({}, Described)],
     "test-rules": [({"rules": list[RuleTestReport]}, None)],
 }
-"""What each command writes: one of these."""
+"""The forms of the data of each command, of which it writes one."""
 
 
 def content(part: Part) -> Schema:

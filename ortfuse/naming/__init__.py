@@ -1,5 +1,13 @@
 """Names of rules, families, passes and pass lists: those of the past stand for those of today."""
 
-from ortfuse.naming.former import Kind, RenamedWarning, former_names, name_today, names_today, number_by_name
+from ortfuse.naming.former import (
+    Kind,
+    RenamedWarning,
+    former_names,
+    name_today,
+    names_today,
+    number_by_name,
+    warn_of_former,
+)
 
-__all__ = ["Kind", "RenamedWarning", "former_names", "name_today", "names_today", "number_by_name"]
+__all__ = ["Kind", "RenamedWarning", "former_names", "name_today", "names_today", "number_by_name", "warn_of_former"]

@@ -20,11 +20,19 @@ Kind = Literal["rules", "families", "passes", "pass_lists"]
 
 FILE = "former_names.toml"
 
-_told: set[tuple[Kind, str]] = set()
+_told: set[tuple[str, str]] = set()
+"""The former names that were warned of, each with its successor."""
 
 
 class RenamedWarning(OrtfuseWarning):
     """A name of the past was used."""
+
+
+def warn_of_former(name: str, today: str, *, stacklevel: int) -> None:
+    """Warn of a former name, once in a process; `stacklevel` counts from this function, as in `warnings.warn`."""
+    if (name, today) not in _told:
+        _told.add((name, today))
+        warnings.warn(f"`{name}` is now called `{today}`", RenamedWarning, stacklevel=stacklevel)
 
 
 @functools.cache
@@ -53,9 +61,8 @@ def name_today(name: str, kinds: Iterable[Kind], known: Container[str] = (), *, 
         return name
     for kind in kinds:
         if (today := former_names()[kind].get(name)) is not None:
-            if tell and (kind, name) not in _told:
-                _told.add((kind, name))
-                warnings.warn(f"`{name}` is now called `{today}`", RenamedWarning, stacklevel=3)
+            if tell:
+                warn_of_former(name, today, stacklevel=4)
             return today
     return name
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from ortfuse.naming.former import RenamedWarning
+from ortfuse.naming.former import warn_of_former
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,7 +22,7 @@ def former_arguments(**today: str) -> Callable[[Callable[P, R]], Callable[P, R]]
                 name = today[former]
                 if name in given:
                     raise TypeError(f"{function.__name__}() got both {name!r} and its former name {former!r}")
-                warnings.warn(f"the argument `{former}` is now called `{name}`", RenamedWarning, stacklevel=2)
+                warn_of_former(former, name, stacklevel=3)
                 given[name] = given.pop(former)
             return function(*args, **given)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import warnings
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from ortfuse.naming.former import RenamedWarning
+from ortfuse.naming.former import warn_of_former
 
 _PACKAGES = {
     "assessment": "api.instrumentation",
@@ -85,7 +84,7 @@ def find_spec(name: str) -> ModuleSpec | None:
     if today is None or importlib.util.find_spec(today) is None:
         return None
     # The frames between are those of the import system, which Python leaves out by itself, and the finder of `ortfuse`.
-    warnings.warn(f"`{name}` is now called `{today}`", RenamedWarning, stacklevel=3)
+    warn_of_former(name, today, stacklevel=4)
     return ModuleSpec(name, _Alias(today))
 
 

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import functools
 import operator
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ortfuse.errors import OptionError
-from ortfuse.naming import RenamedWarning
+from ortfuse.naming import warn_of_former
 
 Made = TypeVar("Made")
-
-
-@functools.cache
-def _tell(former: str, today: str) -> None:
-    warnings.warn(f"`{former}` is now called `{today}`", RenamedWarning, stacklevel=4)
 
 
 def with_names_of_today(given: Mapping[str, Any], former: Mapping[str, str]) -> dict[str, Any]:
@@ -33,7 +27,7 @@ def with_names_of_today(given: Mapping[str, Any], former: Mapping[str, str]) -> 
     for name, value in given.items():
         today = former.get(name, name)
         if today != name:
-            _tell(name, today)
+            warn_of_former(name, today, stacklevel=4)
             if today in given:
                 raise OptionError(today, f"`{name}` is its former name; write one of the two")
         found[today] = value

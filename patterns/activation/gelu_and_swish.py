@@ -54,7 +54,7 @@ halved = (x * 0.5).named("halved")
 
 
 def _between_casts(operator: Pattern, gelu: Callable[[Pattern], Pattern]) -> Pattern:
-    """Of float16, the operator in float32, as the runtime computes what it has no kernel for but would inline this one."""
+    """Compute float16 in float32, as the runtime does without a kernel; it would inline this operator."""
 
     def made(match: Match) -> Pattern:
         half = ir.DataType.FLOAT16

@@ -107,7 +107,7 @@ def weight(match: Match) -> float:
 
 
 def has_weight_above_zero(match: Match) -> Refusal | None:
-    """What is below zero is exp(x) - 1, times a number above 0."""
+    """The part below zero is exp(x) - 1, times a number above 0."""
     if match["weight"] is None and not nearly(match["lowered"], -match["inside"]):
         return match.refuse("value", "lowered", -match["inside"], match["lowered"])
     return match.unless_value("weight" if match["weight"] is not None else "inside", weight(match) > 0, "above 0")

@@ -297,7 +297,7 @@ def is_a_number(match: Match) -> Refusal | None:
 
 
 def _chosen() -> Iterator[Rule]:
-    """Where x is NaN, it is neither below nor above the bound, and stays."""
+    """A NaN in x is neither below nor above the bound, and stays."""
     bound = scalar("bound")
     below = op.Less(x, bound) | op.LessOrEqual(x, bound) | op.Greater(bound, x) | op.GreaterOrEqual(bound, x)
     above = op.Greater(x, bound) | op.GreaterOrEqual(x, bound) | op.Less(bound, x) | op.LessOrEqual(bound, x)

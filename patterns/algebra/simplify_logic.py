@@ -86,7 +86,7 @@ _COMPARED: dict[str, Callable[[float, float], bool]] = {
 
 
 def _outcomes(match: Match) -> tuple[bool, bool]:
-    """What the comparison says of false and of true."""
+    """The results of the comparison for false and for true."""
     compared, number = _COMPARED[match.root.producer().op_type], match["number"]  # type: ignore[union-attr]
     first = match.root.producer().inputs[0] is match["cast"]  # type: ignore[union-attr]
     return (compared(0, number), compared(1, number)) if first else (compared(number, 0), compared(number, 1))

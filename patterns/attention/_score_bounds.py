@@ -17,7 +17,7 @@ from ortfuse.analysis.ranges.range import between
 from ortfuse.analysis.transfer.op import UnknownError
 
 _SLACK = 1.001
-"""What rounding may add."""
+"""The allowance for rounding."""
 
 
 def _bounded(most: float) -> Range | None:

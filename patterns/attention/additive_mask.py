@@ -114,7 +114,7 @@ def windows_are_counted(match: Match) -> Refusal | None:
 
 
 def _chosen(hide: bool) -> tuple[Pattern, Pattern]:
-    """Where that selects scores, which may be capped, or fillers, and the equivalent sum of scores and fillers."""
+    """A Where that selects scores, which may be capped, or mask values, and the equivalent sum of scores and mask values."""
 
     def chosen(part: Pattern) -> Pattern:
         return op.Where(var("keep"), *((filler, part) if hide else (part, filler)))
@@ -291,7 +291,7 @@ _WINDOWS = {
     "query": "6 2 5 4", "transposed_key": "6 2 4 7", "first_mask": "1 2 5 7", "mask": None,
 }  # fmt: skip
 _KEPT = np.tril(np.ones((5, 7)))
-"""What queries see of the keys."""
+"""The keys that queries see."""
 
 RULES = [
     _rule(

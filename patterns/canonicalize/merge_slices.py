@@ -91,7 +91,7 @@ def _keeps_all(dim: DimLike, cut: Cut) -> bool:
 
 
 def _cutting(match: Match) -> dict[int, Cut] | None:
-    """What is cut along the axes of which not all is taken."""
+    """The cuts along the axes of which not all is taken."""
     cuts, shape = _cuts(match, "all"), match.shape("x")
     if cuts is None or shape is None or not all(-len(shape) <= axis < len(shape) for axis in cuts):
         return None

@@ -114,7 +114,7 @@ def _window(found: Rising | None, axis: int, shape: tuple[DimLike, ...]) -> Wind
 
 
 def _assigned(value: ir.Value, facts: Facts) -> Window | None:
-    """What a ScatterND or ScatterElements assigns to: the one window that is not all of its axis.
+    """The window that a ScatterND or ScatterElements assigns to: the one that is not all of its axis.
 
     The first axis if all is assigned to; `None` if there are several, or any may be beyond the axis.
     """
@@ -160,7 +160,7 @@ def pays(match: Match) -> Refusal | None:
 
 
 def _concat_around_window(match: Match) -> Pattern:
-    """What is left of x before and behind, and what takes the place of the rest."""
+    """The parts of x that are left before and behind, and the replacement of the rest."""
     found = _assigned(match.root, match.facts)
     assert found is not None
     start, end, axis = found.start, found.end, found.axis

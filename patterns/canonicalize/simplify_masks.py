@@ -53,7 +53,7 @@ def _counts(match: Match) -> list[Size] | None:
 
 
 def _holds(value: ir.Value, size: DimLike, facts: Facts) -> Size | None:
-    """What a Range before a value counts to, or something is repeated as often as, if that is this size."""
+    """The limit of a Range before a value, or its number of repetitions, if that is this size."""
     left, seen = [value], {value}
     while left and len(seen) < MOST_NODES:
         node = left.pop().producer()

@@ -164,7 +164,7 @@ def leads_to_softmax(match: Match) -> Refusal | None:
 
 
 _IN_SCORES = frozenset({"Add", "Sub", "Mul", "Div", "Where", "Max", "Min", "Reshape", "Softmax"})
-"""What a sum is used by on the way to a Softmax, and where another Reshape splits it before."""
+"""The operators that may use an Add on the way to a Softmax, and the Reshape that may split it before."""
 
 
 @redundant(COST)
@@ -267,7 +267,7 @@ def splits_joined_again(match: Match) -> Refusal | None:
 
 
 def _split_joined(name: str, in_order: Callable[[Pattern, Pattern], list[Pattern]]) -> Rule:
-    """What is joined along the third axis behind the merged ones; `in_order` puts the two operands in their order."""
+    """A Concat along the third axis behind the merged ones; `in_order` puts the two operands in their order."""
     other = var("other")
     leading = op.Slice(var("target"), _int64_vector(0), _int64_vector(2))
     split = op.Reshape(other, op.Concat(leading, _between(op.Shape(other), 1, 3), axis=0), allowzero=1)

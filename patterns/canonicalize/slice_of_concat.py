@@ -41,7 +41,7 @@ Window = tuple[DimLike, DimLike]
 
 
 def _split_window(value: ir.Value, node: ir.Node, axis: int, facts: Facts) -> Window | None:
-    """What part of its input an output of a Split is."""
+    """The part of the input that an output of a Split is."""
     shapes = [facts.shape(output) for output in node.outputs[: (value.index() or 0) + 1]]
     if parameter(node, "axis", facts) != axis or any(shape is None or axis >= len(shape) for shape in shapes):
         return None
@@ -51,7 +51,7 @@ def _split_window(value: ir.Value, node: ir.Node, axis: int, facts: Facts) -> Wi
 
 
 def _slice_window(node: ir.Node, axis: int, facts: Facts) -> Window | None:
-    """What part of its input a Slice along one axis is; `None` if it does more, or may reach over an end."""
+    """The part of its input that a Slice along one axis is; `None` if it does more, or may reach over an end."""
     starts, ends, axes, steps = (parameter(node, name, facts) for name in ("starts", "ends", "axes", "steps"))
     shape = facts.shape(node.inputs[0])
     if UNKNOWN in (starts, ends, axes, steps) or shape is None or len(starts) != 1 or len(ends) != 1:

@@ -57,7 +57,7 @@ def _added(match: Match) -> Pattern:
 
 
 def _stacked(value: ir.Value, match: Match) -> ir.Value | None:
-    """What is stacked as this operand of the Concat; `None` if it is not made by an Unsqueeze of the one axis."""
+    """The value stacked as this operand of the Concat; `None` if it is not made by an Unsqueeze of the one axis."""
     node, shape = value.producer(), match.facts.shape(value)
     if node is None or node.domain or node.op_type != "Unsqueeze" or shape is None:
         return None

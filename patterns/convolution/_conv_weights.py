@@ -72,7 +72,7 @@ def formula_of(pattern: Pattern) -> str:
 
 
 LIKEWISE = "likewise x / s, -x, x + t, x - t and t - x"
-"""What `factors` and `offsets` match besides x * s, in formulas."""
+"""The forms that `factors` and `offsets` match besides x * s, in formulas."""
 
 
 def factors(y: Pattern) -> tuple[Op, ...]:

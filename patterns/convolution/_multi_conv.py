@@ -23,7 +23,7 @@ def numbered(number: int, data: Pattern) -> Op:
 
 
 def window_of(match: Match, number: int) -> Window | None:
-    """Where a convolution reads; `None` if that is not known."""
+    """The window of a convolution; `None` if it is not known."""
     shape = match.shape(f"weight{number}") or ()
     return window(match[f"conv{number}"], [dim for dim in shape[2:] if isinstance(dim, int)])
 

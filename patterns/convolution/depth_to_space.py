@@ -35,7 +35,7 @@ def _size(match: Match) -> Any:
 
 
 def _places(match: Match) -> Any:
-    """Where the planes (c r s) are among the planes (r s c)."""
+    """The indices of the planes (c r s) among the planes (r s c)."""
     size, channels = match.size("r"), match.size("c")
     assert size is not None
     assert channels is not None

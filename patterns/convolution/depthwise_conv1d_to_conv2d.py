@@ -24,7 +24,7 @@ x, weight, bias = var("x"), const("weight"), var("bias")
 
 
 def window_of_layer(match: Match) -> Window | None:
-    """Where the convolution reads; `None` if that is not known."""
+    """The window of the convolution; `None` if it is not known."""
     shape = match.shape("weight") or ()
     return window(match["conv"], [dim for dim in shape[2:] if isinstance(dim, int)]) if len(shape) > 2 else None
 

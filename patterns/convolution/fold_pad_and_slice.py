@@ -49,7 +49,7 @@ padded = op.Pad(
 
 
 def border_of(match: Match) -> tuple[list[int], list[int]] | None:
-    """What is padded before and behind each axis; `None` if that is not known."""
+    """The padding before and behind each axis; `None` if it is not known."""
     rank, border = match.rank("x"), match["border"]
     if rank is None:
         return None

@@ -56,7 +56,7 @@ def _bytes(value: ir.Value, match: Match) -> int:
 
 
 def _window(node: ir.Node, match: Match) -> Window | None:
-    """Where a convolution reads; `None` if that is not known."""
+    """The window of a convolution; `None` if it is not known."""
     shape = match.facts.shape(node.inputs[1])
     if shape is None or len(shape) < 3:
         return None

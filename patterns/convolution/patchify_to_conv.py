@@ -29,7 +29,7 @@ rows = op.Reshape(turned, var("joined"), allowzero=attr("joined_allowzero")).nam
 
 
 def _order(match: Match) -> tuple[int, ...] | None:
-    """Where c, p and q stand in a patch; `None` if the axes are not in such an order."""
+    """The places of c, p and q in a patch; `None` if the axes are not in such an order."""
     perm, rank = tuple(match["perm"]), match.rank("apart")
     if rank == 6 and perm[0] == 0:
         perm = tuple(axis - 1 for axis in perm[1:])

@@ -55,7 +55,7 @@ def _channels(match: Match) -> list[int]:
 
 
 def _resizes(match: Match) -> list[ir.Node | None]:
-    """What enlarges each part; `None` where nothing does that makes the map provably less work before it."""
+    """The Resize of each part; `None` if none makes the map provably less work before it."""
     outputs = len(match.const("weight"))
     found: list[ir.Node | None] = []
     for part, channels in zip(match["parts"], _channels(match), strict=False):

@@ -78,7 +78,7 @@ def _merged(match: Match) -> tuple[DimLike, ...]:
 
 
 def _as_matrices(match: Match) -> dict[str, tuple[DimLike, ...]]:
-    """What the cost depends on: how many matrices there are, which the kernels share among threads, their rows and columns."""
+    """The sizes that the cost depends on: the number of matrices, which the threads share, and their rows and columns."""
     *before, rows, columns = _merged(match)
     return {"x": (product(before), rows, columns)}
 

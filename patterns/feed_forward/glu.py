@@ -40,7 +40,7 @@ BODIES = {
     + "h2 = Mul (h, h) h3 = Mul (h2, h) k = Mul (cubic, h3) l = Add (h, k)"
     " m = Mul (scale, l) t = Tanh (m) f = Add (t, one) g = Mul (h, half) a = Mul (g, f)",
 }  # fmt: skip
-"""What each activation makes `a` of `h`."""
+"""The nodes of each activation in the body of the function: they make `a` of `h`."""
 
 GLU = {"GLU": "Sigmoid", "SwiGLU": "Swish", "GeGLU": "Gelu", "GeGLUTanh": "GeluTanh", "ReGLU": "Relu"}
 

@@ -102,7 +102,7 @@ def _call(function: Function, **numbers: Any) -> Op:
 
 
 def _inlined(function: Function, match: Match) -> Pattern:
-    """What a function holds, on what it is called with."""
+    """The body of a function, applied to the operands of its call."""
     values: dict[str, Pattern] = {name: var(name) for name in function.input}
     for node in function.node:
         inputs = [values[name] for name in node.input]
@@ -152,7 +152,7 @@ def computes_in_float32(match: Match) -> Refusal | None:
 
 
 def factor_is_moderate(match: Match) -> Refusal | None:
-    """What is multiplied last neither overflows nor vanishes on the way."""
+    """Refuse a last factor that may overflow or vanish on the way."""
     return match.unless_value(
         "factor", LARGEST**-1 <= abs(match["factor"]) <= LARGEST, f"of 1/{LARGEST:g} to {LARGEST:g} in size"
     )

@@ -60,7 +60,7 @@ def _is_one_number(value: ir.Value, facts: Facts) -> bool:
 
 
 def the_same_are_ignored(match: Match) -> Refusal | None:
-    """What is counted are the labels that the loss does not ignore."""
+    """Require that the count is that of the labels that the loss does not ignore."""
     number = None if match["number"] is None else match.facts.scalar(match["number"])
     return match.unless_value("ignored", match["ignored"] == number, "absent" if number is None else number)
 
@@ -128,13 +128,13 @@ def _steps(name: str) -> list[Rule]:
 
 
 def _column(scores: Pattern, of: Pattern = labels) -> Op:
-    """Of each row of scores that of its label, with an axis for it."""
+    """The score of its label in each row, with an axis for it."""
     made: Op = op.GatherElements(scores, op.Unsqueeze(of, axes=(1,)).kept(), axis=1)
     return made
 
 
 def picked(scores: Pattern, of: Pattern = labels) -> Op:
-    """Of each row of scores that of its label."""
+    """The score of its label in each row."""
     made: Op = op.Squeeze(_column(scores, of), axes=(1,))
     return made
 
@@ -195,7 +195,7 @@ def _scaled(loss: Pattern) -> Callable[[Match], Pattern]:
 
 @redundant("the loss times a number below 0 would be right too")
 def factor_is_negative(match: Match) -> Refusal | None:
-    """What is multiplied by has a minus, and is no factor that makes the loss infinite or 0."""
+    """Require a negative factor that makes the loss neither infinite nor 0."""
     return match.unless_value("factor", -(2.0**20) <= match["factor"] <= -(2.0**-20), "below 0, of moderate size")
 
 

@@ -118,7 +118,7 @@ def _spread_product(match: Match) -> Pattern:
 
 
 def sums_over_both(match: Match) -> Refusal | None:
-    """What is summed over are equal axes of both operands."""
+    """Require that the summed axes of both operands are equal."""
     shapes, (left, right) = match.shapes("a", "b"), _equation(match).operands
     if isinstance(shapes, Refusal):
         return shapes
@@ -203,7 +203,7 @@ def is_a_product(match: Match) -> Refusal | None:
 
 
 USUAL_SIZE = 64
-"""What an unknown size is taken for where the work of two orders is compared."""
+"""The size assumed for an unknown one when the work of two orders is compared."""
 
 
 def _sizes(match: Match) -> dict[str, int]:
@@ -237,7 +237,7 @@ def _first_pair(
 
 
 def a_pair_keeps_labels(match: Match) -> Refusal | None:
-    """Of some two operands more is left than a number, which an equation cannot name in the middle."""
+    """Require that some two operands leave more than a number, which an equation cannot name in the middle."""
     found = _equation(match)
     _, pair, _ = _first_pair(found.operands, found.result, _sizes(match))
     return match.refuse("attribute", "equation", "one of operands with labels") if pair is None else None

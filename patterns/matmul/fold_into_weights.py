@@ -50,7 +50,7 @@ x = var("x", "... k")
 
 
 class Layer(NamedTuple):
-    """What the pattern calls the parts of a layer."""
+    """The names of the parts of a layer in the pattern."""
 
     weight: str
     bias: str
@@ -91,7 +91,7 @@ def _wide(match: Match, name: str) -> Array:
 
 
 def _matrix(match: Match, layer: Layer) -> Array:
-    """What x is multiplied by in a layer."""
+    """The matrix that x is multiplied by in a layer."""
     found = _wide(match, layer.weight)
     if not _is_gemm(match, layer):
         return found
@@ -100,7 +100,7 @@ def _matrix(match: Match, layer: Layer) -> Array:
 
 
 def _bias(match: Match, layer: Layer) -> Array | None:
-    """What is added in a layer, a number for each column."""
+    """The bias of a layer, a number for each column."""
     if match.get(layer.bias) is None:
         return None
     found = _wide(match, layer.bias).reshape(-1) * (match[layer.beta] if _is_gemm(match, layer) else 1.0)

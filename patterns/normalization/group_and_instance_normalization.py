@@ -206,7 +206,7 @@ def _instance_normalisation(match: Match) -> Pattern:
 
 
 def _target(split: bool) -> Callable[[Any], ir.Value]:
-    """What a Reshape of x brings its channels into groups by, or back."""
+    """The Reshape of x that brings its channels into groups, or back."""
 
     def made(build: Any) -> ir.Value:
         dims = build.dims("x")

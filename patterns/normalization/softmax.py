@@ -95,7 +95,7 @@ _PROOF_OF_ONE_AXIS = RuleTest(
 
 
 def limit_is_infinite(match: Match) -> Refusal | None:
-    """What the size of the maximum is compared with is infinity, if it is compared."""
+    """Require that the absolute maximum is compared with infinity, if it is compared."""
     limit = match.get("limit")
     return match.unless_value("limit", limit is None or limit == math.inf, "infinity")
 

@@ -83,7 +83,7 @@ class Blocks:
         return scales.T
 
     def packed_zeros(self, whole: Array, scales: Array, zeros: Array) -> Array:
-        """What stands for 0, as it is stored: [columns, bytes]."""
+        """The zero points as they are stored: [columns, bytes]."""
         found = zeros.T
         odd = found.shape[1] % 2 if self.bits == 4 else 0
         return self._packed(np.pad(found, ((0, 0), (0, odd))))
@@ -97,7 +97,7 @@ class Blocks:
         return scales[:, None]
 
     def each_zero(self, whole: Array, scales: Array, zeros: Array) -> Array:
-        """What stands for 0, [blocks, 1, columns]."""
+        """The zero points, [blocks, 1, columns]."""
         return zeros[:, None]
 
     def _filled(self, array: Array) -> Array:

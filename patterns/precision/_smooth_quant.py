@@ -25,7 +25,7 @@ MOST = 8
 
 
 def factors(match: Match) -> Array:
-    """What each row of the weight is multiplied with: s."""
+    """The factor of each row of the weight: s."""
     sizes = match.observed_sizes("x", size(match)[0])
     assert sizes is not None
     present = sizes[sizes > 0]

@@ -169,7 +169,7 @@ def in_blocks(given: Pattern, name: str, matrix: Source, bits: int, block: int, 
 
 
 def numbers_of(made: Blocks, array: Array) -> Array:
-    """What is left of a matrix [k, n] that is rounded."""
+    """The remainder of a matrix [k, n] that is rounded."""
     whole, scales, zeros = made(array)
     found = (whole.astype(np.float32) - zeros[:, None]) * scales[:, None]
     return found.reshape(-1, array.shape[1])[: array.shape[0]]

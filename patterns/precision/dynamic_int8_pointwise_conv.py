@@ -80,7 +80,7 @@ near = op.MatMul(near_x, op.DequantizeLinear(whole, scale, zero, axis=1)) + opt(
 
 
 def _finished(made: Pattern, *makes: str) -> Pattern:
-    """What a product becomes: with its channels second, what is added, and the activation."""
+    """The result of the product: with its channels second, the summand, and the activation."""
 
     def rest(match: Match) -> Pattern:
         found: Pattern = op.Transpose(made, perm=_second)

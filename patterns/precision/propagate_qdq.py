@@ -50,7 +50,7 @@ def _steps(match: Match) -> Array:
 
 
 def relu_is_rounding(match: Match) -> Refusal | None:
-    """What is negative becomes 0 by rounding, if it has to."""
+    """Require that rounding turns negative numbers into 0, if the activation does."""
     if match.choice("form") != RELU:
         return None
     return match.unless_dtype("zero", ir.DataType.UINT8) or match.unless_value("zero", match.const("zero") == 0, "0")

@@ -28,7 +28,7 @@ FINER = 254
 
 
 def _rest(array: Array) -> tuple[Array, Array]:
-    """What is left of the weight, in steps of the second scale, and that scale."""
+    """The remainder of the weight, in steps of the second scale, and that scale."""
     limit = signed_limit()
     whole, scale = symmetric(array, 1, limit)
     finer: Array = scale / np.float32(2 * limit)

@@ -88,7 +88,7 @@ def is_active(match: Match) -> bool:
 
 
 def sum_is_plain(match: Match) -> Refusal | None:
-    """What is added has the shape of the result."""
+    """Require that the summand has the shape of the result."""
     return match.unless_same_shape("y", "root")
 
 

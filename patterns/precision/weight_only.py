@@ -120,7 +120,7 @@ class Corrected:
     weight: ir.TensorProtocol = field(compare=False)
 
     def __call__(self, array: Array) -> tuple[Array]:
-        """What it is for a matrix."""
+        """Return the bias for a matrix, corrected by the mean error of its rounded weight."""
         whole, scales, zeros = ROUNDED.of(self.weight, self.rounding)
         near = (whole.astype(np.float32) - zeros[:, None]) * scales[:, None]
         near = near.reshape(-1, array.shape[1])[: array.shape[0]]

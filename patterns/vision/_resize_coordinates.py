@@ -33,7 +33,7 @@ MODES = tuple(_FRACTIONS)
 
 
 def places(mode: str, size: int, made: int) -> Array:
-    """Where `made` pixels lie along an axis of `size` pixels."""
+    """The coordinates of `made` pixels along an axis of `size` pixels."""
     numerators, denominator = _FRACTIONS[mode](size, made)
     return np.asarray(numerators / denominator)
 

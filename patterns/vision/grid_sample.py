@@ -39,24 +39,24 @@ zero, one = const("zero", _is(0), "0"), const("one", _is(1), "1")
 
 
 def _pixel(axis: int, name: str, aligned: bool) -> Pattern:
-    """Where the grid points to along one axis of the image: `axis` is 0 for x and 1 for y, `name` its letter."""
+    """The coordinates of the grid along one axis of the image: `axis` is 0 for x and 1 for y, `name` its letter."""
     place = op.Gather(grid, const(f"number_{name}", _is(axis), str(axis)), axis=3)
     scaled = scalar(f"size_{name}") * (place + 1.0)
     return (scaled if aligned else 0.5 * (scaled - 1.0)).named(f"pixel_{name}")
 
 
 class _OnBorder:
-    """What is computed along one axis where places outside are moved to the border of zeros."""
+    """The values along one axis if coordinates outside are clamped to the border of zeros."""
 
     def __init__(self, axis: int, name: str, aligned: bool) -> None:
         pixel = rearrange("b r s -> b (r s)", _pixel(axis, name, aligned))
         first = op.Cast(op.Floor(pixel), to=7)
         second = op.Add(first, one)
         self.shares = (op.Cast(second, to=1) - pixel, pixel - op.Cast(first, to=1))
-        """Of the pixels before and behind the place."""
+        """The weights of the pixels before and behind the coordinate."""
         self._last = const(f"last_{name}", _is_number, "a number")
         self.numbers = [self._within(number) for number in (second, op.Add(second, one))]
-        """Of both pixels, in the image with its border."""
+        """The indices of both pixels, in the image with its border."""
 
     def _within(self, number: Pattern) -> Pattern:
         above = op.Where(op.Less(number, zero), zero, number)
@@ -64,7 +64,7 @@ class _OnBorder:
 
 
 class _Clamped:
-    """What is computed along one axis where the nearest pixel stands for what is outside."""
+    """The values along one axis if the nearest pixel stands for those outside."""
 
     def __init__(self, axis: int, name: str, aligned: bool) -> None:
         pixel = _pixel(axis, name, aligned)
@@ -100,12 +100,12 @@ def _ends_at(match: Match, border: int, width: float | None) -> Refusal | None:
 
 
 def stays_within_the_border(match: Match) -> Refusal | None:
-    """What is outside is moved to the border of zeros, and rows are as long as with it."""
+    """Require that coordinates outside are clamped to the border of zeros, and rows are as long as with it."""
     return _ends_at(match, 1, match.facts.scalar(match["width"]))
 
 
 def stays_within_the_image(match: Match) -> Refusal | None:
-    """What is outside is moved into the image."""
+    """Require that coordinates outside are clamped into the image."""
     return _ends_at(match, 0, match["width"])
 
 

@@ -35,7 +35,7 @@ Span = tuple[int, int]
 
 
 def _spans(match: Match) -> list[Span] | None:
-    """Where the rows and columns of the part lie; `None` if that is not known, or it lacks other axes or pixels in between."""
+    """The positions of the rows and columns of the part; `None` if unknown, or if the part lacks other axes or pixels between."""
     starts, ends, axes, steps = (match[name] for name in _NUMBERS)
     if not isinstance(match.size("b"), int) or not all(isinstance(one, tuple) for one in (starts, ends)):
         return None
@@ -134,7 +134,7 @@ def _maxima(match: Match) -> Pattern:
 
 
 def _bin(mode: str, size: int, made: int) -> tuple[float, float] | None:
-    """Where the bins of an axis begin, and how long they are; `None` if samples would lie outside of the part."""
+    """The starts of the bins of an axis, and their length; `None` if samples would lie outside of the part."""
     if mode == "align_corners":
         length = (size - 1) / max(made - 1, 1)
         return (0.5 - length / 2, length) if min(made, size) > 1 else None

@@ -10,7 +10,7 @@ Schema = dict[str, Any]
 
 
 def problems(data: Any, schema: Schema) -> list[str]:
-    """Where data are not what the schema of a command says, or hold more than that."""
+    """The paths at which data break the schema of a command, or hold more than it."""
     Draft202012Validator.check_schema(schema)
     for one in (schema, _without_room(schema)):
         found = [f"{error.json_path}: {error.message}" for error in Draft202012Validator(one).iter_errors(data)]

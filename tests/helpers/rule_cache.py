@@ -111,7 +111,7 @@ class RuleKeys:
 
 
 def surroundings() -> dict[str, str]:
-    """What a rule test depends on besides sources: versions, processor, and variables that change what is run."""
+    """The conditions of a rule test besides sources: versions, processor, and variables that change what is run."""
     import ml_dtypes
     import numpy as np
     import onnx
@@ -128,7 +128,7 @@ def surroundings() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """What the system says of the first processor: the runtime selects kernels by its instructions."""
+    """The description of the first processor by the system: the runtime selects kernels by its instructions."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
     except OSError:

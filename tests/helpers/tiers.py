@@ -191,7 +191,7 @@ def _seconds_of_children(process: str) -> float:
 
 
 def _read(file: Path) -> str:
-    """What the system says there; nothing of a process that has ended."""
+    """The text of the system there; empty for a process that has ended."""
     try:
         return file.read_text()
     except OSError:

@@ -10,21 +10,22 @@ from importlib.util import find_spec
 import pytest
 
 import ortfuse
-from ortfuse.naming import RenamedWarning
+from ortfuse.naming import RenamedWarning, former
 from ortfuse.naming.former_modules import _MODULES, _PACKAGES, place_today
 
 
-@pytest.mark.parametrize("former", sorted([*_PACKAGES, *_MODULES]))
-def test_a_former_path_leads_to_a_module_and_is_no_path_of_today(former: str) -> None:
-    today = place_today(f"ortfuse.{former}")
+@pytest.mark.parametrize("path", sorted([*_PACKAGES, *_MODULES]))
+def test_a_former_path_leads_to_a_module_and_is_no_path_of_today(path: str) -> None:
+    today = place_today(f"ortfuse.{path}")
     assert today is not None
     assert find_spec(today) is not None
     assert place_today(today) is None
-    assert former.split(".")[0] in ortfuse._FORMER
+    assert path.split(".")[0] in ortfuse._FORMER
     assert set(_PACKAGES) == ortfuse._FORMER
 
 
-def test_a_former_path_gives_the_same_module_and_says_so_once() -> None:
+def test_a_former_path_gives_the_same_module_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(former, "_told", set())
     sys.modules.pop("ortfuse.pattern", None)
     sys.modules.pop("ortfuse.pattern.vocabulary", None)
     with pytest.warns(RenamedWarning, match="`ortfuse.pattern` is now called `ortfuse.rewrite.pattern`"):
