@@ -21,8 +21,8 @@ from ortfuse.inspection import Inspection
 from ortfuse.interop import Substitution
 from ortfuse.pipeline.descriptions import Described
 from ortfuse.profiling import Profile
-from ortfuse.quantization.error_bound import BoundVerdict
 from ortfuse.quantization.half.convert import Conversion
+from ortfuse.quantization.stated_error_bound import BoundVerdict
 from ortfuse.runtime.bench import Latencies
 from ortfuse.serialization.json_schema import Schema, closed, schema
 from ortfuse.sweeping import Sweep

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 
 from ortfuse.runtime import worker
 from ortfuse.runtime.bench import stopping_rule
-from ortfuse.runtime.session_settings import measured_settings
-from ortfuse.targets import costs, default_spec, measured_costs, shipped_costs, shipped_tables
+from ortfuse.runtime.session_settings import settings_cache
+from ortfuse.targets import calibrated_speedups, default_spec, rule_speedups, shipped_costs, shipped_tables
 
 pytest_plugins = ("rule_cache", "tiers")
 
@@ -38,12 +38,12 @@ def _costs_of_the_processor_of_the_table(tmp_path_factory: pytest.TempPathFactor
     kind, formats = first.processor, first.formats
     file: Path = tmp_path_factory.mktemp("cache") / "calibration.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(costs, "processor_kind", lambda: kind)
-        patch.setattr(costs, "number_formats", lambda: formats)
-        patch.setattr(measured_costs, "calibration_file", lambda: file)
-        patch.setattr(measured_settings, "settings_file", lambda: file.with_name("sessions.json"))
+        patch.setattr(rule_speedups, "processor_kind", lambda: kind)
+        patch.setattr(rule_speedups, "number_formats", lambda: formats)
+        patch.setattr(calibrated_speedups, "calibration_file", lambda: file)
+        patch.setattr(settings_cache, "settings_file", lambda: file.with_name("sessions.json"))
         shipped_costs.cache_clear()
-        measured_costs.costs_here.cache_clear()
+        calibrated_speedups.costs_here.cache_clear()
         yield
 
 

@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 import ortfuse
-from ortfuse.api.instrumentation import idle_options
+from ortfuse.api.assessment import idle_options
 from ortfuse.errors import ModelFileError, OptionError, PatternError, VerificationError
 from ortfuse.targets import Target
 

@@ -26,7 +26,7 @@ from ortfuse.__main__ import main
 from ortfuse.cli.app import app
 from ortfuse.cli.given_options import Given
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.options.text import seconds
+from ortfuse.options.parse_text import seconds
 from ortfuse.pipeline import PassManager, built_in_lists
 from ortfuse.report.terminal.catalogue import show_lists
 

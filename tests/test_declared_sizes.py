@@ -16,8 +16,8 @@ from onnx.parser import parse_model
 from typer.testing import CliRunner
 
 import ortfuse
+from ortfuse.api.assessment import at_common_sizes, inputs_to_measure
 from ortfuse.api.fallback import runnable
-from ortfuse.api.instrumentation import at_common_sizes, inputs_to_measure
 from ortfuse.cli.app import app
 from ortfuse.errors import OptionError, VerificationError
 from ortfuse.io.declare_sizes import declare_sizes

@@ -24,7 +24,7 @@ from ortfuse.quantization.output_effects import Spread
 from ortfuse.runtime.bench import Latencies, Latency
 from ortfuse.runtime.session_settings import SessionConfig, Setting
 from ortfuse.sweeping import Row, Sweep
-from ortfuse.sweeping.row import Status
+from ortfuse.sweeping.result_row import Status
 from ortfuse.tuning.outcome import Point, TuningOutcome
 from ortfuse.tuning.rule_costs import Effect, MeasuredSettings
 from ortfuse.tuning.tune import Tuned

@@ -31,8 +31,8 @@ from ortfuse import Options, PassManager, load
 from ortfuse.ir.edit import Edit
 from ortfuse.runtime.bench import SiteMeter
 from ortfuse.targets import CostTable, Estimate
-from ortfuse.targets.costs import WORTH_IT, Measured
 from ortfuse.targets.processor import processor_in_full
+from ortfuse.targets.rule_speedups import WORTH_IT, Measured
 from ortfuse.transforms.profitability import Choices
 from ortfuse.tuning.rule_costs import calibrate
 

@@ -21,8 +21,8 @@ from rich.table import Table
 
 from ortfuse.pipeline import load_catalogue
 from ortfuse.targets import default_spec, shipped_costs
-from ortfuse.targets.costs import FLOAT32
 from ortfuse.targets.processor import number_formats, processor_kind, processor_name
+from ortfuse.targets.rule_speedups import FLOAT32
 from ortfuse.tuning.rule_costs import candidates
 from ortfuse.tuning.rule_costs.speedup import speedup
 

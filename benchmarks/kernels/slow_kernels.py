@@ -32,8 +32,8 @@ from ortfuse.errors import OrtfuseError
 from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime.session import Session
 from ortfuse.targets import Target
-from ortfuse.targets.costs import sizes_text
 from ortfuse.targets.processor import processor_kind
+from ortfuse.targets.rule_speedups import sizes_text
 from ortfuse.verification.rule_tests.build_instances import Builder
 from ortfuse.verification.rule_tests.run_instance import rewrite
 

@@ -29,8 +29,8 @@ from benchmarks.models import GOLDEN, one_of_each, sizes_of
 from benchmarks.passes.summary import PRICES, brief, summed
 from benchmarks.results import Results
 from ortfuse.errors import OrtfuseError
+from ortfuse.profiling.profiler_trace import trace
 from ortfuse.profiling.roofline import works
-from ortfuse.profiling.trace import trace
 from ortfuse.rewrite import Exactness
 from ortfuse.runtime.bench import typical_inputs
 from ortfuse.runtime.bench.machine_peaks import Peaks

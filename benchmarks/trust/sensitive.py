@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortfuse
 from benchmarks.results import Results
-from ortfuse.runtime.sensitivity import Sensitivity
+from ortfuse.runtime.rounding_sensitivity import Sensitivity
 from ortfuse.verification import experiments
 
 WIDTH = 16

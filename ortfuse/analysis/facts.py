@@ -6,7 +6,7 @@ honour the declared shapes; anything that cannot be proved is not a fact:
 
 - A dimension about which nothing is known is a fresh symbol of its own (``?0``, ``?1``, ...), never a guess.
 - The declared shapes of the model's inputs are a contract, names of dimensions included
-  (`ortfuse.analysis.declared_shapes`); those of
+  (`ortfuse.analysis.declared_input_shapes`); those of
   all other values are claims that the runtime does not check, and say nothing. Declared element types, which it does check,
   supply those that inference does not find.
 - Sizes of inputs that have to agree for a run to succeed are the same one (`ortfuse.analysis.equal_sizes`).
@@ -34,9 +34,9 @@ from ortfuse.analysis import operators as _operators  # noqa: F401 - fills the r
 from ortfuse.analysis.equal_sizes import agreeing_sizes
 from ortfuse.analysis.onnxruntime_shape_inference import Inferred
 from ortfuse.analysis.propagation import Analysis
-from ortfuse.analysis.ranges.periodicity import Repeats
 from ortfuse.analysis.ranges.queries import Assumption, FillOf, RangeOf, Values
 from ortfuse.analysis.ranges.range import Range
+from ortfuse.analysis.ranges.repeated_last_axis import Repeats
 from ortfuse.analysis.ranges.vector_norms import NormOf
 from ortfuse.analysis.transfer.fact import INTEGERS, Element, Fact, IntTensor, Shape, static_shape
 from ortfuse.ir.dims import Dim, DimLike

@@ -8,7 +8,7 @@ from itertools import count
 
 import onnx_ir as ir
 
-from ortfuse.analysis.declared_shapes import bounded_sizes, declared_shape, names_of_sizes
+from ortfuse.analysis.declared_input_shapes import bounded_sizes, declared_shape, names_of_sizes
 from ortfuse.analysis.equal_sizes import with_sizes
 from ortfuse.analysis.transfer.evaluate import EVALUATIONS, evaluate
 from ortfuse.analysis.transfer.fact import NOTHING, UNKNOWN, Element, Elements, Fact, fact_of_tensor, static_size

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
+from ortfuse.api.assessment import Progress, given_inputs, silent
 from ortfuse.api.effective_options import effective_options
 from ortfuse.api.fallback import taken_in
-from ortfuse.api.instrumentation import Progress, given_inputs, silent
-from ortfuse.io.interop import AnyModel, enter
+from ortfuse.io.model_conversion import AnyModel, enter
 from ortfuse.options import (
     BisectOptions,
     ComparisonOptions,

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.equal_sizes import with_sizes
 from ortfuse.analysis.facts import Facts
-from ortfuse.api.instrumentation import Assessment, Progress, idle_options
+from ortfuse.api.assessment import Assessment, Progress, idle_options
 from ortfuse.api.result import Result
 from ortfuse.errors import InvalidModelError, OptionError, OrtfuseError, PassError, TargetError
 from ortfuse.io.copy_model import copy_model
@@ -29,7 +29,7 @@ from ortfuse.io.external_data import resolved
 from ortfuse.io.external_locations import locations
 from ortfuse.io.files import save
 from ortfuse.io.from_protobuf import NOTES
-from ortfuse.io.interop import AnyModel, Source, enter, leave
+from ortfuse.io.model_conversion import AnyModel, Source, enter, leave
 from ortfuse.io.training_mode import to_inference
 from ortfuse.ir.declared_sizes import LARGEST, DeclaredSizes, declared_sizes
 from ortfuse.ir.dims import bounds, symbol
@@ -39,8 +39,8 @@ from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.rewrite import Log
 from ortfuse.runtime.load_check import LEVELS, Loading, UnloadableError
-from ortfuse.runtime.session_program import Level
 from ortfuse.runtime.session_settings import hand_on
+from ortfuse.runtime.session_subprocess import Level
 from ortfuse.runtime.unrepresentable_models import AsItIs, Runnable
 from ortfuse.targets import raise_opset
 from ortfuse.transforms import Finalize

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from ortfuse.api.assessment import Assessment
 from ortfuse.api.fallback import Attempts
-from ortfuse.api.instrumentation import Assessment
 from ortfuse.api.result import Result, Timings, WrongResultError
 from ortfuse.errors import VerificationError
 from ortfuse.io.files import save, stored_bytes
-from ortfuse.io.interop import leave
+from ortfuse.io.model_conversion import leave
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport
-from ortfuse.runtime.expansion_limit import not_loadable
+from ortfuse.runtime.function_expansion_limit import not_loadable
 from ortfuse.runtime.load_check import Loading
 from ortfuse.runtime.session_settings import SessionConfig, Setting, recommended, store, write_beside
 from ortfuse.runtime.session_settings.recommendations import with_runtime

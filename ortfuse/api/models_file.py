@@ -28,10 +28,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ortfuse.api.instrumentation import idle
+from ortfuse.api.assessment import idle
 from ortfuse.errors import ModelFileError, OptionError
 from ortfuse.errors.printable import brief
-from ortfuse.io.small_files import from_toml, read_text
+from ortfuse.io.bounded_text_files import from_toml, read_text
 from ortfuse.options import DECLARATIONS, FORMER, LARGEST_FLOAT, Options, PathLike, from_folder, named_paths
 
 ENDING = ".onnx"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 import onnx_ir as ir
 
-from ortfuse.api.instrumentation import Progress, given_inputs, silent
+from ortfuse.api.assessment import Progress, given_inputs, silent
 from ortfuse.api.optimize import optimize
 from ortfuse.errors import OptionError, OrtfuseError
 from ortfuse.io.atomic_write import writable_target
 from ortfuse.io.files import save
-from ortfuse.io.interop import AnyModel, enter, leave
+from ortfuse.io.model_conversion import AnyModel, enter, leave
 from ortfuse.io.training_mode import told_of_training, training_note
 from ortfuse.ir import walk
 from ortfuse.ir.selection import EVERYTHING, Selected, demand_matches, mark, patterns_of, unmark
@@ -24,7 +24,7 @@ from ortfuse.naming.former_arguments import former_arguments
 from ortfuse.options import InputsLike, Options, PathLike, PipelineOptions
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport
-from ortfuse.runtime.inputs.files import notes_of
+from ortfuse.runtime.inputs.read_input_files import notes_of
 from ortfuse.runtime.load_check import Loading
 from ortfuse.serialization import Record, entry
 from ortfuse.targets import Target, installed
@@ -148,16 +148,16 @@ def quantize(
         VerificationError: The inputs do not fit the model, hold NaN, or the model cannot be run on them.
         OrtfuseError: The model cannot be used.
     """
-    from ortfuse.quantization.error_bound import Bound, demand_bound, write_bound
     from ortfuse.quantization.input_labels import with_labels
     from ortfuse.quantization.knapsack import demand_solver
     from ortfuse.quantization.metrics import metric_of
     from ortfuse.quantization.mixed_precision_search import Request, fastest
     from ortfuse.quantization.outcome import GOALS
     from ortfuse.quantization.phases import Phases
-    from ortfuse.quantization.rounded_weights import FOR_A_SEARCH, ROUNDED, settle
+    from ortfuse.quantization.rounded_weights_cache import FOR_A_SEARCH, ROUNDED, settle
     from ortfuse.quantization.scheme_rules import Rules
     from ortfuse.quantization.schemes import quantization_rules
+    from ortfuse.quantization.stated_error_bound import Bound, demand_bound, write_bound
     from ortfuse.quantization.uniform_scheme import named
     from ortfuse.runtime.memory_footprint import demand_footprints
 
@@ -269,7 +269,7 @@ def lower(
         VerificationError: The inputs do not fit the model.
         OrtfuseError: The model cannot be used.
     """
-    from ortfuse.quantization.rounded_weights import settle
+    from ortfuse.quantization.rounded_weights_cache import settle
     from ortfuse.quantization.schemes import quantization_rules
     from ortfuse.quantization.uniform_scheme import named, uniform
 

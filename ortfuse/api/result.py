@@ -116,7 +116,7 @@ class Result(Record):
         """
         from ortfuse.io.copy_model import copy_model
         from ortfuse.io.files import save
-        from ortfuse.io.interop import enter
+        from ortfuse.io.model_conversion import enter
 
         if self.left_alone and isinstance(self.model, str | os.PathLike | onnx.ModelProto):
             copy_model(self.model, path, hand_on)

@@ -14,7 +14,7 @@ from ortfuse.cli.json_output import check_json, refused, write_json
 from ortfuse.cli.parsing import NO
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.errors import BoundError
-from ortfuse.options.text import positive_number
+from ortfuse.options.parse_text import positive_number
 
 
 @with_options

@@ -18,7 +18,7 @@ from ortfuse.cli.parsing import NO, UNUSABLE
 from ortfuse.cli.regression_check import demand_no_regression, demand_same_model, demand_same_names, stored
 from ortfuse.cli.report_option import check_report, profiled, write_report
 from ortfuse.cli.terminal import guarded, out, progress_line
-from ortfuse.options.text import positive_number
+from ortfuse.options.parse_text import positive_number
 
 if TYPE_CHECKING:
     import onnx_ir as ir

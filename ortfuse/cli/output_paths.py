@@ -232,7 +232,7 @@ def _in_the_cache(command: str, name: str, path: Path) -> str:
 
 
 def _models(place: Path) -> Sequence[Path]:
-    from ortfuse.sweeping.models import find_models
+    from ortfuse.sweeping.find_models import find_models
 
     with contextlib.suppress(OrtfuseError, OSError, ValueError):
         return find_models([place])
@@ -241,7 +241,7 @@ def _models(place: Path) -> Sequence[Path]:
 
 def _targets(values: Mapping[str, Any], folder: Path) -> Sequence[tuple[Path, Path]]:
     """The models of a sweep, each with its result."""
-    from ortfuse.sweeping.run import targets
+    from ortfuse.sweeping.run_sweep import targets
 
     with contextlib.suppress(OrtfuseError, OSError, ValueError):
         return targets(_paths(values.get("places")), folder)

@@ -15,7 +15,7 @@ from ortfuse.cli.json_output import check_json, write_json
 from ortfuse.cli.report_option import check_report, write_report
 from ortfuse.cli.terminal import guarded, out, progress_bar, progress_line
 from ortfuse.errors import OptionError
-from ortfuse.options.text import seconds
+from ortfuse.options.parse_text import seconds
 
 
 @with_options

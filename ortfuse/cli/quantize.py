@@ -18,7 +18,7 @@ from ortfuse.cli.report_option import check_report, profiled, write_report
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.errors import BoundError, NoSiteError, OptionError
 from ortfuse.options import Options
-from ortfuse.options.text import positive_number, seconds
+from ortfuse.options.parse_text import positive_number, seconds
 
 
 @with_options

@@ -16,7 +16,7 @@ from ortfuse.cli.former_json import former_schema, with_keys_of_today
 from ortfuse.cli.json_output import as_data, name_of
 from ortfuse.cli.parsing import REGRESSED
 from ortfuse.errors import InvalidModelError, OptionError
-from ortfuse.io.small_files import json_in
+from ortfuse.io.bounded_text_files import json_in
 from ortfuse.naming import number_by_name
 
 Data = Mapping[str, Any]

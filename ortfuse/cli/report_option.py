@@ -9,7 +9,7 @@ from ortfuse.cli.terminal import out, progress_line
 from ortfuse.errors import OrtfuseError
 
 if TYPE_CHECKING:
-    from ortfuse.io.interop import AnyModel
+    from ortfuse.io.model_conversion import AnyModel
     from ortfuse.options import Options
     from ortfuse.profiling import SideBySide
     from ortfuse.report.html import Document

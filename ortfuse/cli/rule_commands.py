@@ -12,7 +12,7 @@ from ortfuse.cli.given_options import Given, with_options
 from ortfuse.cli.json_output import check_json, write_json
 from ortfuse.cli.parsing import NO
 from ortfuse.cli.terminal import guarded, out, progress_line
-from ortfuse.options.text import whole_number
+from ortfuse.options.parse_text import whole_number
 
 
 @with_options

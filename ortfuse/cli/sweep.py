@@ -16,7 +16,7 @@ from ortfuse.cli.parsing import NO
 from ortfuse.cli.regression_check import demand_no_regression, stored
 from ortfuse.cli.report_option import check_report, write_report
 from ortfuse.cli.terminal import err, guarded, out, shown
-from ortfuse.options.text import seconds, whole_number
+from ortfuse.options.parse_text import seconds, whole_number
 
 if TYPE_CHECKING:
     from ortfuse.sweeping import Sweep

@@ -16,7 +16,7 @@ from ortfuse.cli.parsing import NO
 from ortfuse.cli.report_option import check_report, write_report
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.errors import ConstraintError, OptionError
-from ortfuse.options.text import positive_number, quantity
+from ortfuse.options.parse_text import positive_number, quantity
 
 
 def _share(text: Any) -> float:

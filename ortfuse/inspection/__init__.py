@@ -3,7 +3,7 @@
 from ortfuse.inspection.block_assembly import find_blocks
 from ortfuse.inspection.blocks import DETECTORS, PASSES, Detector
 from ortfuse.inspection.inspect_model import Detour, FoundBlock, Import, Inspection, Port, Region, Weights, inspection
-from ortfuse.inspection.paths import Block
+from ortfuse.inspection.paths_between_values import Block
 
 __all__ = [
     "DETECTORS",

@@ -13,7 +13,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.inspection.blocks import CONVOLUTIONAL, DETECTORS, NORMS, SKIPS, residual
 from ortfuse.inspection.concat_blocks import joined
 from ortfuse.inspection.convolution_chains import chains
-from ortfuse.inspection.paths import ATTENTION, Block, layers, path
+from ortfuse.inspection.paths_between_values import ATTENTION, Block, layers, path
 from ortfuse.ir import walk
 from ortfuse.ir.traits import MOVES, has
 from ortfuse.rewrite.pattern import Match, Matcher

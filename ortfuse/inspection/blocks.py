@@ -22,7 +22,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.inspection.concat_blocks import joined
 from ortfuse.inspection.loop_states import hands_on_a_product
-from ortfuse.inspection.paths import ATTENTION, CONVOLUTIONS, MATRICES, Block, common, layers, path
+from ortfuse.inspection.paths_between_values import ATTENTION, CONVOLUTIONS, MATRICES, Block, common, layers, path
 from ortfuse.ir import walk
 from ortfuse.ir.remark import Refusal
 from ortfuse.ir.traits import DEQUANTISES, MICROSOFT, MOVES, has

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.inspection.paths import CONVOLUTIONS, Block, common, path
+from ortfuse.inspection.paths_between_values import CONVOLUTIONS, Block, common, path
 from ortfuse.ir.traits import JOINS, MOVES, RESHAPES, has
 
 _ENLARGES = frozenset({"Resize", "Upsample", "ConvTranspose", "DepthToSpace"})

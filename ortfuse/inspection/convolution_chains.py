@@ -11,7 +11,7 @@ from collections.abc import Container
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.inspection.paths import ATTENTION, CONVOLUTIONS, Block
+from ortfuse.inspection.paths_between_values import ATTENTION, CONVOLUTIONS, Block
 from ortfuse.ir import walk
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, FILLS, LAYER, has
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortfuse.analysis.costs import Cost, cost_of
 from ortfuse.analysis.facts import Facts
 from ortfuse.inspection.block_assembly import find_blocks
-from ortfuse.inspection.paths import Block
+from ortfuse.inspection.paths_between_values import Block
 from ortfuse.io.training_mode import training_note
 from ortfuse.ir import walk
 from ortfuse.ir.dims import Dim, DimLike, evaluate, symbols

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.inspection.paths import path
+from ortfuse.inspection.paths_between_values import path
 
 
 def hands_on_a_product(node: ir.Node, facts: Facts) -> bool:

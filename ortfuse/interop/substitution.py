@@ -11,13 +11,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.api.instrumentation import Progress, silent
+from ortfuse.api.assessment import Progress, silent
 from ortfuse.api.optimize import optimize
 from ortfuse.api.result import Result
 from ortfuse.errors import InvalidModelError, OptionError, RuleError
 from ortfuse.interop.function_rules import rule_from
 from ortfuse.interop.patterns_from_models import Formula, corresponding, refuse_unknown, stem
-from ortfuse.io.interop import AnyModel
+from ortfuse.io.model_conversion import AnyModel
 from ortfuse.ir.remark import Refusal
 from ortfuse.options import AllOptions, Options, PipelineOptions
 from ortfuse.pipeline.catalogue import GIVEN

@@ -11,7 +11,7 @@ from types import ModuleType
 from ortfuse.naming.former import warn_of_former
 
 _PACKAGES = {
-    "assessment": "api.instrumentation",
+    "assessment": "api.assessment",
     "attempts": "api.fallback",
     "assumptions": "analysis.assumptions",
     "bench": "runtime.bench",
@@ -56,9 +56,10 @@ _MODULES = {
     "model.io": "io.files",
     "passes.building": "transforms.node_builder",
     "pattern.operators": "rewrite.pattern.parameters",
+    "pattern.vocabulary": "rewrite.pattern.pattern_functions",
     "pattern.result": "rewrite.pattern.match_result",
     "precision.rungs": "quantization.schemes",
-    "precision.stated": "quantization.error_bound",
+    "precision.stated": "quantization.stated_error_bound",
     "proof.build": "verification.rule_tests.build_instances",
     "proof.prove": "verification.rule_tests.rule_test",
 }

@@ -19,8 +19,8 @@ from ortfuse.options.checks import LARGEST_FLOAT
 from ortfuse.options.declaration import TITLES, Declaration
 from ortfuse.options.keywords import AllOptions, BenchOptions, BisectOptions, ComparisonOptions, PipelineOptions
 from ortfuse.options.options import DECLARATIONS, FORMER, IN_FILES, Options
+from ortfuse.options.parse_text import LONGEST
 from ortfuse.options.paths import from_folder, named_paths
-from ortfuse.options.text import LONGEST
 from ortfuse.options.types import (
     InputsLike,
     Level,

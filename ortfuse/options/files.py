@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ortfuse.errors import OptionError
-from ortfuse.io.small_files import from_toml, read_text
+from ortfuse.io.bounded_text_files import from_toml, read_text
 from ortfuse.options.declaration import Declaration, former_names
 from ortfuse.options.former import with_names_of_today
 from ortfuse.options.types import PathLike

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ortfuse.options import checks, text
+from ortfuse.options import checks, parse_text
 from ortfuse.options.checks import Check
 
 Shape = Literal["value", "flag", "path", "texts", "paths"]
@@ -55,12 +55,12 @@ class Kind:
 
 def whole_number(least: int) -> Kind:
     """Make the kind of whole numbers that are at least `least`."""
-    return Kind(check=checks.whole_number(least), metavar="NUMBER", read=text.whole_number(least))
+    return Kind(check=checks.whole_number(least), metavar="NUMBER", read=parse_text.whole_number(least))
 
 
 def one_of(choices: tuple[str, ...], metavar: str) -> Kind:
     """Make the kind of texts that are one of several."""
-    return Kind(check=checks.one_of(choices), metavar=metavar, read=text.one_of(choices))
+    return Kind(check=checks.one_of(choices), metavar=metavar, read=parse_text.one_of(choices))
 
 
 def table(check: Check, metavar: str, collect: Collector) -> Kind:
@@ -81,29 +81,29 @@ def paths(metavar: str, check: Check = checks.paths, folder_endings: frozenset[s
 
 
 FLAG = Kind(check=checks.boolean, shape="flag")
-SECONDS = Kind(check=checks.seconds, metavar="TIME", read=text.seconds)
-DURATION = Kind(check=checks.duration, metavar="TIME", read=text.seconds)
-ERROR_BOUND = Kind(check=checks.error_bound, metavar="NUMBER", read=text.positive_number)
-BYTES = Kind(check=checks.whole_number(0), metavar="SIZE", read=text.size_in_bytes)
-THREADS = Kind(check=checks.threads, metavar="NUMBER", read=text.whole_number(0))
+SECONDS = Kind(check=checks.seconds, metavar="TIME", read=parse_text.seconds)
+DURATION = Kind(check=checks.duration, metavar="TIME", read=parse_text.seconds)
+ERROR_BOUND = Kind(check=checks.error_bound, metavar="NUMBER", read=parse_text.positive_number)
+BYTES = Kind(check=checks.whole_number(0), metavar="SIZE", read=parse_text.size_in_bytes)
+THREADS = Kind(check=checks.threads, metavar="NUMBER", read=parse_text.whole_number(0))
 ASSUMPTIONS = Kind(check=checks.assumptions, shape="texts", metavar="NAME")
 EXPLAIN = Kind(check=checks.explain, shape="flag")
-VERIFICATION = Kind(check=checks.verification, metavar="[sites]", read=text.verification)
+VERIFICATION = Kind(check=checks.verification, metavar="[sites]", read=parse_text.verification)
 PIPELINE = Kind(check=checks.passes, metavar="PASSES", path_endings=(".toml",))
 TARGET = Kind(check=checks.target, metavar="TARGET", path_endings=(".json", "/"))
-SIZES = table(checks.sizes, "NAME=NUMBER", text.numbers)
+SIZES = table(checks.sizes, "NAME=NUMBER", parse_text.numbers)
 EQUAL_DIMS = table(
-    checks.equal_dims, "NAME=NAME", lambda name, texts: text.pairs(name, texts, "NAME=NAME, such as s54=s84")
+    checks.equal_dims, "NAME=NAME", lambda name, texts: parse_text.pairs(name, texts, "NAME=NAME, such as s54=s84")
 )
 SIZE_RANGES = table(
     checks.size_ranges,
     "NAME=LEAST:MOST",
-    lambda name, texts: text.pairs(name, texts, "NAME=LEAST:MOST, such as sequence=1:512"),
+    lambda name, texts: parse_text.pairs(name, texts, "NAME=LEAST:MOST, such as sequence=1:512"),
 )
 OPERATORS = table(
     checks.operators,
     "FAMILY=OPERATOR",
-    lambda name, texts: text.pairs(name, texts, "FAMILY=OPERATOR, such as attention=Attention"),
+    lambda name, texts: parse_text.pairs(name, texts, "FAMILY=OPERATOR, such as attention=Attention"),
 )
 INPUTS = Kind(
     check=checks.inputs,

@@ -2,12 +2,12 @@
 
 from ortfuse.pipeline.catalogue import Catalogue, RuleFile, load_catalogue, rules_in
 from ortfuse.pipeline.manager import PassManager
-from ortfuse.pipeline.model_signs import Content
+from ortfuse.pipeline.model_features import Content
 from ortfuse.pipeline.passlists import PassList, built_in_lists, lists_with, read_list, suitable_list
+from ortfuse.pipeline.pipeline_text import Pipeline, parse
 from ortfuse.pipeline.registry import passes, register_pass
 from ortfuse.pipeline.report import Counts, PassReport, RunReport
 from ortfuse.pipeline.schedule import OnPass, PassEvent, Schedule
-from ortfuse.pipeline.text import Pipeline, parse
 
 __all__ = [
     "Catalogue",

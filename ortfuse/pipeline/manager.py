@@ -25,17 +25,17 @@ from ortfuse.ir.edit import Inspector
 from ortfuse.ir.preserved_nodes import release, telling
 from ortfuse.options import Options, PipelineLike
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
-from ortfuse.pipeline.forced_choices import checked, forced_first, forced_rules, with_forced_passes
-from ortfuse.pipeline.model_signs import Content
+from ortfuse.pipeline.forced_rules_first import checked, forced_first, forced_rules, with_forced_passes
+from ortfuse.pipeline.model_features import Content
 from ortfuse.pipeline.opaque_functions import opaque_functions, take_out
 from ortfuse.pipeline.passlists import lists_with, read_list
+from ortfuse.pipeline.pipeline_text import Item, parse
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.steps import CANONICALIZE, Builder, Repeated, Single, Step, call_of
-from ortfuse.pipeline.text import Item, parse
 from ortfuse.rewrite import Debugging, Log, Rule
 from ortfuse.targets import DEFECTS, Target, resolve_target
-from ortfuse.targets.opset import AUTHOR as RAISE_OPSET
+from ortfuse.targets.raise_opset import AUTHOR as RAISE_OPSET
 from ortfuse.transforms import Choices, Context, Finalize, Meter, Pass
 from ortfuse.transforms.onnx_ir_adapter import ForeignPass, foreign_pass
 from ortfuse.transforms.profitability import full_name, names_one

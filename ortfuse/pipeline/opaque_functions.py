@@ -13,7 +13,7 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from ortfuse.ir.editor import Editor
-from ortfuse.ir.functions import called, read_otherwise
+from ortfuse.ir.inlinable_functions import called, read_otherwise
 
 
 def opaque_functions(model: ir.Model) -> dict[ir.OperatorIdentifier, str]:

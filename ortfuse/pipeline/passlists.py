@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from ortfuse.errors import PipelineError
-from ortfuse.io.small_files import from_toml, read_text
-from ortfuse.pipeline.model_signs import SIGNS, Content
-from ortfuse.pipeline.text import Pipeline, parse
+from ortfuse.io.bounded_text_files import from_toml, read_text
+from ortfuse.pipeline.model_features import SIGNS, Content
+from ortfuse.pipeline.pipeline_text import Pipeline, parse
 
 FALLBACK = "all"
 """The list that `auto` selects if no other suits the model."""

@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Any, TypeVar, cast
 
 from ortfuse.errors import PipelineError
-from ortfuse.pipeline.text import Call, OptionValue
+from ortfuse.pipeline.pipeline_text import Call, OptionValue
 from ortfuse.transforms import (
     BatchNonMaxSuppression,
     CommonSubexpressionElimination,

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.walk import nodes
 from ortfuse.rewrite import Event, Log, NearMiss
-from ortfuse.rewrite.log import RuleStatistics
+from ortfuse.rewrite.rewrite_log import RuleStatistics
 from ortfuse.serialization import Record, derived, entry
 from ortfuse.transforms import Choice, Grown, constant_bytes
 

@@ -3,10 +3,10 @@
 from ortfuse.profiling.advice import bottlenecks
 from ortfuse.profiling.denormals import cost_of_denormals
 from ortfuse.profiling.kernels import VIEWS, Group, Kernel
+from ortfuse.profiling.latency_without_profiler import Timing
+from ortfuse.profiling.profile_model import at_peaks, beyond, profile_of, side_by_side_of
 from ortfuse.profiling.result import Bottleneck, Denormals, Profile, SideBySide, scale
-from ortfuse.profiling.run import at_peaks, beyond, profile_of, side_by_side_of
 from ortfuse.profiling.session_creation import Creation, Fusion
-from ortfuse.profiling.timing import Timing
 
 __all__ = [
     "VIEWS",

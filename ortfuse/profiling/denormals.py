@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.profiling.kernels import Kernel
+from ortfuse.profiling.profiler_trace import trace
 from ortfuse.profiling.result import Denormals
-from ortfuse.profiling.trace import trace
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import LARGEST, weight_bytes
 from ortfuse.runtime.session_settings.denormals import first_that_sees, sources

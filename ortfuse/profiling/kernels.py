@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ortfuse.profiling.node_origins import Made, Origin
+from ortfuse.profiling.profiler_trace import Executed
 from ortfuse.profiling.roofline import Work
-from ortfuse.profiling.trace import Executed
 from ortfuse.serialization import Record, derived, entry
 
 NETWORK = "the network itself"

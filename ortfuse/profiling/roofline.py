@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ortfuse.analysis.costs import cost_of
 from ortfuse.analysis.transfer.fact import Shape
 from ortfuse.ir.dims import DimLike
-from ortfuse.profiling.trace import Calls, Executed, Tensor
+from ortfuse.profiling.profiler_trace import Calls, Executed, Tensor
 from ortfuse.runtime.bench.machine_peaks import Peaks
 
 _TYPES = {"float": ir.DataType.FLOAT, "double": ir.DataType.DOUBLE}

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import PrecisionError
 from ortfuse.ir.editor import Editor
-from ortfuse.quantization.hessian import FEWEST_RUNS, Moments, Runs, SecondMoments
+from ortfuse.quantization.activation_hessian import FEWEST_RUNS, Moments, Runs, SecondMoments
 from ortfuse.quantization.intermediate_qdq import names_between
 from ortfuse.quantization.kl_divergence import least_divergent
 from ortfuse.runtime.session import Session

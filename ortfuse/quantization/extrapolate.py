@@ -14,7 +14,7 @@ import numpy as np
 
 from ortfuse.ir.structure_key import content_of
 from ortfuse.quantization.site_measurements import MeasuredScheme, MeasuredSite
-from ortfuse.runtime.site_model import Part
+from ortfuse.runtime.single_site_model import Part
 
 
 def in_turns(parts: Sequence[Part]) -> tuple[list[Part], int]:

@@ -2,7 +2,7 @@
 
 Each row of a weight is rounded in turn, and the rows that are not rounded yet compensate its error as well as they can on the
 observed inputs (E. Frantar, S. Ashkboos, T. Hoefler, D. Alistarh: GPTQ, ICLR 2023, arXiv:2210.17323). Let U'U be the inverse
-of the second moments (`ortfuse.quantization.hessian`), w the next row and w' its rounded values:
+of the second moments (`ortfuse.quantization.activation_hessian`), w the next row and w' its rounded values:
 
     W[j] <- W[j] - U[i, j] (w - w') / U[i, i]      for all rows j behind i
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.quantization.hessian import Factor
+from ortfuse.quantization.activation_hessian import Factor
 
 Array = np.ndarray[Any, Any]
 

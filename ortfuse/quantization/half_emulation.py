@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir import walk
-from ortfuse.ir.functions import without_functions
+from ortfuse.ir.inlinable_functions import without_functions
 from ortfuse.ir.traits import EXACT, has
 from ortfuse.runtime.float64.widen import Widening
 

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortfuse.errors import OptionError, VerificationError
-from ortfuse.io.small_files import read_text
+from ortfuse.io.bounded_text_files import read_text
 from ortfuse.quantization.user_functions import function_of, is_function
-from ortfuse.runtime.inputs.files import InputSets, notes_of
 from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.inputs.read_input_files import InputSets, notes_of
 from ortfuse.runtime.inputs.single_files import LONGEST, array_of
 
 LABELS = "labels"

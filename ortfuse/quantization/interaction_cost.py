@@ -20,7 +20,7 @@ from ortfuse.quantization.scheme_families import family_of
 from ortfuse.quantization.site_measurements import MeasuredScheme, MeasuredSite
 from ortfuse.quantization.site_times import Clock
 from ortfuse.runtime.inputs.random_inputs import Inputs
-from ortfuse.runtime.site_model import Part
+from ortfuse.runtime.single_site_model import Part
 
 LEAST = 0.05
 """The least share of its own time that a scheme keeps, whatever the speedup by interaction."""

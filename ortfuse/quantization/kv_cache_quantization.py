@@ -1,7 +1,7 @@
 """Quantise the key and value caches of a decoder to 8-bit integers.
 
 The rules of the pass `precision.kv_cache` insert the integers at the attention operators. They then replace the float32
-inputs and outputs of the model. The scales are kept in its metadata (`ortfuse.runtime.integer_caches`).
+inputs and outputs of the model. The scales are kept in its metadata (`ortfuse.runtime.int8_kv_caches`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ortfuse.quantization.shared_ranges import ranges_of
 from ortfuse.rewrite import Log, Rewriter
 from ortfuse.rewrite.pattern.match_result import Ranges
 from ortfuse.runtime.inputs.random_inputs import Inputs
-from ortfuse.runtime.integer_caches import Cache, write_caches
+from ortfuse.runtime.int8_kv_caches import Cache, write_caches
 from ortfuse.runtime.session import Arrays
 from ortfuse.targets import Target, installed
 from ortfuse.transforms import CommonSubexpressionElimination, Context, DeadCodeElimination, Finalize

@@ -19,8 +19,8 @@ import onnx_ir as ir
 import onnxruntime
 import platformdirs
 
+from ortfuse.io.bounded_text_files import from_json
 from ortfuse.io.json_records import record
-from ortfuse.io.small_files import from_json
 from ortfuse.io.sqlite import opened
 from ortfuse.io.version import __version__
 from ortfuse.runtime.session import separated

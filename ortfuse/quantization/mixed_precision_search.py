@@ -35,7 +35,7 @@ from ortfuse.quantization.time_budget import CHOICES, INTERACTIONS, KINDS, RANGE
 from ortfuse.quantization.unquantized_weights import why_none
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session, weight_bytes
-from ortfuse.runtime.site_model import Part, cut
+from ortfuse.runtime.single_site_model import Part, cut
 from ortfuse.runtime.unrepresentable_models import Runnable
 
 EFFECTS_SECONDS = 10.0

@@ -21,7 +21,7 @@ from ortfuse.quantization.metrics import METRICS, Metric, norm
 from ortfuse.runtime.error_injection import PREFIX, SHOWN, disturbed, no_errors
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
-from ortfuse.runtime.site_model import Part
+from ortfuse.runtime.single_site_model import Part
 
 Array = np.ndarray[Any, Any]
 

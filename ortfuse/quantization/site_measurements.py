@@ -21,7 +21,7 @@ from ortfuse.quantization.scheme_application import SchemeSet
 from ortfuse.quantization.site_kind_times import KindTimes, kind_of, shapes_of
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
-from ortfuse.runtime.site_model import Part
+from ortfuse.runtime.single_site_model import Part
 
 MOST = 5
 """At most so many schemes of a site are followed to the outputs."""

@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError
-from ortfuse.quantization.rounded_weights import ROUNDED
+from ortfuse.quantization.rounded_weights_cache import ROUNDED
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session, weight_bytes
 

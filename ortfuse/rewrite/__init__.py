@@ -2,8 +2,8 @@
 
 from ortfuse.ir.editor import NODES_KEY, RULE_KEY
 from ortfuse.rewrite.invariants import Debugging
-from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics, Step
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
+from ortfuse.rewrite.rewrite_log import Event, Log, NearMiss, RuleStatistics, Step
 from ortfuse.rewrite.rewriter import Rewriter
 from ortfuse.rewrite.rule import Exactness, Proof, Rule, RuleTest, Variation, demand_rule_test, missing_shapes
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortfuse.errors import RuleError
 from ortfuse.ir.dims import DimLike, is_nonzero
 from ortfuse.ir.remark import Refusal, refuse
-from ortfuse.rewrite.pattern.axes import Axes, Factor
+from ortfuse.rewrite.pattern.axis_names import Axes, Factor
 from ortfuse.rewrite.pattern.language import Part
 from ortfuse.rewrite.pattern.match import Match
 from ortfuse.rewrite.pattern.rearrangement import Rearrange

@@ -17,13 +17,13 @@ from ortfuse.ir.remark import Refusal, refuse
 from ortfuse.ir.schemas import droppable_outputs, used_length
 from ortfuse.ir.traits import CONTROL_FLOW
 from ortfuse.ir.walk import nested_nodes, used_values
-from ortfuse.rewrite.candidate import Candidate, Legality, Outputs, author_of
 from ortfuse.rewrite.invariants import Debugging
-from ortfuse.rewrite.log import Event, Log, Step
 from ortfuse.rewrite.pattern.language import Pattern
 from ortfuse.rewrite.pattern.match import Match, Miss
 from ortfuse.rewrite.pattern.match_result import Ranges
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
+from ortfuse.rewrite.replacement_candidate import Candidate, Legality, Outputs, author_of
+from ortfuse.rewrite.rewrite_log import Event, Log, Step
 from ortfuse.rewrite.rounding_sums import merged_with_others
 from ortfuse.rewrite.rule import Rule, demand_rule_test
 from ortfuse.rewrite.worklist import Worklist

@@ -20,9 +20,9 @@ from ortfuse.ir.traits import PLAIN
 from ortfuse.rewrite.pattern.language import Attr, Built, Chain, Op, Opt, Part, Pattern, Scalar, Var, bare
 from ortfuse.rewrite.pattern.match import Guard, Match, Matcher
 from ortfuse.rewrite.pattern.min_nodes import least_nodes
+from ortfuse.rewrite.pattern.pattern_statistics import names_in_bodies
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
 from ortfuse.rewrite.pattern.siblings import Siblings
-from ortfuse.rewrite.pattern.statistics import names_in_bodies
 from ortfuse.targets.known_bugs import KnownBug
 
 SOME = 3

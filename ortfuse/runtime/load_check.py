@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError
 from ortfuse.runtime.execution_target import execution_target
-from ortfuse.runtime.expansion_limit import ExpansionError
+from ortfuse.runtime.function_expansion_limit import ExpansionError
+from ortfuse.runtime.pending_files import as_written
 from ortfuse.runtime.session import opened, separated, shortened, weight_bytes, zeros_folder
-from ortfuse.runtime.session_program import Level, Settings
-from ortfuse.runtime.written_files import as_written
+from ortfuse.runtime.session_subprocess import Level, Settings
 from ortfuse.targets import libraries, with_functions
 
 LEVELS: Sequence[Level] = ("all", "none", "basic")
@@ -98,7 +98,7 @@ class Loading:
             try:
                 opened(source, weights, settings, isolated=True)
             except ExpansionError:
-                return  # a report says so (`ortfuse.runtime.expansion_limit.not_loadable`)
+                return  # a report says so (`ortfuse.runtime.function_expansion_limit.not_loadable`)
             except CrashError as error:
                 self._problem = f"{error}{_WITH[level]}"
             except Exception as error:

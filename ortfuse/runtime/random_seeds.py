@@ -12,7 +12,7 @@ import zlib
 import onnx_ir as ir
 
 from ortfuse.ir import walk
-from ortfuse.ir.functions import looked_into
+from ortfuse.ir.inlinable_functions import looked_into
 from ortfuse.ir.purity import draws_random
 from ortfuse.ir.traits import RANDOM, SEEDED, has
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
-from ortfuse.runtime.coverage import Coverage
+from ortfuse.runtime.branch_coverage import Coverage
 from ortfuse.runtime.float64.output_precision import coarsest
 from ortfuse.runtime.float64.reference import Reference
-from ortfuse.runtime.inputs.exploration import Exercise, Ran, Shown
+from ortfuse.runtime.inputs.coverage_guided_inputs import Exercise, Ran, Shown
 from ortfuse.runtime.inputs.generation import Generation, searches_for
 from ortfuse.runtime.inputs.random_inputs import Inputs, InputSpec
 from ortfuse.runtime.inputs.sizes import Search
@@ -64,7 +64,7 @@ def explored(
     """Run the original on the user's inputs or on generated ones, which are to exercise all of it.
 
     Generated inputs have all open dimensions 1, odd, larger, and batches of one; then others are looked for that show what these
-    do not (`ortfuse.runtime.inputs.exploration`).
+    do not (`ortfuse.runtime.inputs.coverage_guided_inputs`).
 
     Args:
         original: The model; see `experiments`.

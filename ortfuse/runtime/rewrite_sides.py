@@ -24,8 +24,8 @@ from ortfuse.ir.dims import DimLike, symbol
 from ortfuse.ir.edit import Edit
 from ortfuse.ir.purity import draws_random
 from ortfuse.ir.traits import LAYER, RANGED, SIZES, has
+from ortfuse.runtime.inputs.input_roles import Role, role_of
 from ortfuse.runtime.inputs.random_inputs import Array, InputSpec
-from ortfuse.runtime.inputs.roles import Role, role_of
 from ortfuse.runtime.submodel import model_of, taken, upstream
 
 SMALL = 1 << 16

@@ -20,10 +20,10 @@ from ortfuse.io.proto import separate
 from ortfuse.io.stored_tensor import in_file
 from ortfuse.ir.tensors import tensors
 from ortfuse.runtime.execution_target import execution_target
-from ortfuse.runtime.expansion_limit import demand_bounded
-from ortfuse.runtime.integer_caches import Rounding, integer_caches
+from ortfuse.runtime.function_expansion_limit import demand_bounded
+from ortfuse.runtime.int8_kv_caches import Rounding, integer_caches
 from ortfuse.runtime.random_seeds import is_seeded
-from ortfuse.runtime.session_program import InFile, Loaded, Settings
+from ortfuse.runtime.session_subprocess import InFile, Loaded, Settings
 from ortfuse.runtime.unrepresentable_models import AsItIs, Runnable
 from ortfuse.runtime.worker import WORKER, Remote, UnavailableError
 from ortfuse.targets import libraries, with_functions
@@ -105,7 +105,7 @@ class Session:
                 A model with more than `LARGEST` bytes of weights in memory always runs in this process, as does any model if no
                 worker can be started.
             weightless: Whether zeros stand for all large weights, which is enough to see whether a model loads.
-            settings: Further settings by the runtime's names (`ortfuse.runtime.session_program.configure`), which have
+            settings: Further settings by the runtime's names (`ortfuse.runtime.session_subprocess.configure`), which have
             the last word.
 
         Raises:

@@ -20,11 +20,11 @@ from typing import IO, Any
 
 from ortfuse.errors import CrashError, HangError
 from ortfuse.io.python_subprocess import start
-from ortfuse.runtime import session_program
-from ortfuse.runtime.plain_data import of_plain_data
-from ortfuse.runtime.session_program import Array, InFile, Settings
+from ortfuse.runtime import session_subprocess
+from ortfuse.runtime.decode_plain_data import of_plain_data
+from ortfuse.runtime.session_subprocess import Array, InFile, Settings
 
-PROGRAM = Path(session_program.__file__)
+PROGRAM = Path(session_subprocess.__file__)
 """The program that the process executes."""
 
 LIMIT = 600.0
@@ -80,7 +80,7 @@ class Worker:
             superfluous, self._superfluous = self._superfluous, []
             limit = LIMIT if limit is None else limit
             try:
-                session_program.send(process.stdin, (superfluous, what, number, arguments))  # type: ignore[arg-type]
+                session_subprocess.send(process.stdin, (superfluous, what, number, arguments))  # type: ignore[arg-type]
                 succeeded, result = self._answer(process, limit)
             except TimeoutError:
                 self.stop()
@@ -172,7 +172,7 @@ class Worker:
         waiting.register(process.stdout, select.POLLIN)
         if not waiting.poll(limit * 1000):
             raise TimeoutError
-        return session_program.receive(process.stdout, of_plain_data)
+        return session_subprocess.receive(process.stdout, of_plain_data)
 
 
 WORKER = Worker()
@@ -194,7 +194,7 @@ class Remote:
         Remote._count += 1
         self._number = Remote._count
         self._worker = WORKER if worker is None else worker
-        self._arguments = session_program.request_to_open(source, weights, settings)
+        self._arguments = session_subprocess.request_to_open(source, weights, settings)
         self._open()
 
     def _open(self) -> None:

@@ -1,6 +1,5 @@
 """The runtime that will execute the result: which kernels it has, and how to reach the opset that they need."""
 
-from ortfuse.targets.costs import CostTable, Estimate, shipped_costs, shipped_tables
 from ortfuse.targets.custom_operators import (
     libraries,
     missing_functions,
@@ -10,9 +9,10 @@ from ortfuse.targets.custom_operators import (
 )
 from ortfuse.targets.kernel_table import Kernel, KernelTable
 from ortfuse.targets.known_bugs import DEFECTS, KnownBug, Quirk
-from ortfuse.targets.opset import opset_needed, raise_opset, raise_to_newest
+from ortfuse.targets.raise_opset import opset_needed, raise_opset, raise_to_newest
 from ortfuse.targets.registry import default_spec, known_targets, load_target, spec_of
 from ortfuse.targets.resolve import resolve_target
+from ortfuse.targets.rule_speedups import CostTable, Estimate, shipped_costs, shipped_tables
 from ortfuse.targets.spec import TargetSpec
 from ortfuse.targets.target import Target, installed
 

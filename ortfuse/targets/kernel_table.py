@@ -24,12 +24,12 @@ import onnx
 
 from ortfuse.errors import OutputError, TargetError
 from ortfuse.io.atomic_write import write_text
+from ortfuse.io.bounded_text_files import from_json, read_text
 from ortfuse.io.runtime_registry import Definition, definitions
-from ortfuse.io.small_files import from_json, read_text
-from ortfuse.targets.costs import CostTable
 from ortfuse.targets.kernel_constraints import Limit
 from ortfuse.targets.known_bugs import KnownBug, Quirk
 from ortfuse.targets.registry import default_spec, known_targets
+from ortfuse.targets.rule_speedups import CostTable
 from ortfuse.targets.stated_constraints import StatedLimit
 
 FORMAT = 1

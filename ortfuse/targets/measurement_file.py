@@ -9,7 +9,7 @@ from typing import Any
 
 from ortfuse.errors import OutputError
 from ortfuse.io.atomic_write import write_text
-from ortfuse.io.small_files import json_in
+from ortfuse.io.bounded_text_files import json_in
 
 
 def kept(path: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Each folder of a target has an `__init__.py` with `TARGET = TargetSpec(...)`, and beside it, as far as there are any:
 
 - `kernels.json.gz` or `kernels.json`: a kernel table, as `Target.to_table` writes it;
-- `costs.json`: the measured speedups of rules (`ortfuse.targets.costs`);
+- `costs.json`: the measured speedups of rules (`ortfuse.targets.rule_speedups`);
 - `decompositions/`: rule files for this target alone.
 
 A field that is left out states nothing, and no rule that only trades speed on another target is applied.

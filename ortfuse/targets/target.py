@@ -24,13 +24,13 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import TargetError
 from ortfuse.ir.remark import Refusal, Subject, refuse
 from ortfuse.ir.schemas import changes, droppable_outputs, schema_at
-from ortfuse.targets.costs import CostTable, shipped_costs
+from ortfuse.targets.calibrated_speedups import costs_here
 from ortfuse.targets.custom_operators import custom_operator, opset_of_body
 from ortfuse.targets.kernel_constraints import BROADCASTS_FROM, DOCUMENTED, Limit, unless_alike
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
 from ortfuse.targets.known_bugs import KnownBug
-from ortfuse.targets.measured_costs import costs_here
 from ortfuse.targets.registry import spec_of
+from ortfuse.targets.rule_speedups import CostTable, shipped_costs
 from ortfuse.targets.spec import TargetSpec
 from ortfuse.targets.table_cache import table_of
 

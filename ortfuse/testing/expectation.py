@@ -111,8 +111,8 @@ def _of_report(found: Expectation, result: Result) -> Expectation:
 
 
 def _of_result(found: Expectation, result: Result) -> Expectation:
+    from ortfuse.api.assessment import inputs_to_measure
     from ortfuse.api.fallback import runnable
-    from ortfuse.api.instrumentation import inputs_to_measure
     from ortfuse.runtime.bench import executed_ops
 
     if result.left_alone or result.verdict is None:

@@ -136,7 +136,7 @@ def refreshed(case: Case, options: Options | None = None) -> list[str]:
 
 def _cases(models: Path, expected: Path) -> list[Case]:
     from ortfuse.api.models_file import ENDING, ModelsFile
-    from ortfuse.sweeping.models import TABLE, find_models
+    from ortfuse.sweeping.find_models import TABLE, find_models
 
     table = ModelsFile.load(models) if models.suffix == TABLE else None
     found = find_models([models]) if table is None else table.models()

@@ -20,9 +20,9 @@ from ortfuse.transforms.control_flow.unroll_loops import UnrollLoops
 from ortfuse.transforms.fold_linear.fold_channel_affine import FoldChannelAffine
 from ortfuse.transforms.fold_linear.horizontal_matmul_fusion import HorizontalMatMulFusion
 from ortfuse.transforms.fusion.batch_nms import BatchNonMaxSuppression
+from ortfuse.transforms.fusion.half_attention_in_float32 import UpcastAttention
 from ortfuse.transforms.fusion.merge_attention_heads import MergeAttentionHeads
 from ortfuse.transforms.fusion.unrolled_sum_to_reduce import UnrolledSumToReduce
-from ortfuse.transforms.fusion.upcast_attention import UpcastAttention
 from ortfuse.transforms.layout import Layout
 from ortfuse.transforms.layout.merge_sibling_transposes import MergeSiblingTransposes
 from ortfuse.transforms.layout.sink_transpose_below_split import SinkTransposeBelowSplit

@@ -16,8 +16,8 @@ from ortfuse.rewrite import Debugging, Log
 from ortfuse.targets import Quirk, Target
 from ortfuse.transforms.constant_growth import Growth
 from ortfuse.transforms.constant_store import Spill
+from ortfuse.transforms.keep_values_between_qdq import PairsApart
 from ortfuse.transforms.profitability import Choices
-from ortfuse.transforms.qdq_guard import PairsApart
 
 
 @dataclass

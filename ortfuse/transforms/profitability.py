@@ -15,7 +15,7 @@ from ortfuse.rewrite.pattern import Match, Pattern
 from ortfuse.rewrite.rule import operators_of
 from ortfuse.serialization import Record, derived, entry
 from ortfuse.targets import CostTable, Estimate
-from ortfuse.targets.costs import ShapeOf
+from ortfuse.targets.rule_speedups import ShapeOf
 from ortfuse.transforms.transpose_cost import transposes_too_much
 
 STANDARD = "ai.onnx."

@@ -3,7 +3,7 @@
 from ortfuse.tuning.constraints import Constraints, Unmet
 from ortfuse.tuning.model_variants import Variants
 from ortfuse.tuning.outcome import Point, TuningOutcome
-from ortfuse.tuning.space import Choice, Space
+from ortfuse.tuning.search_space import Choice, Space
 from ortfuse.tuning.study import Study
 
 __all__ = ["Choice", "Constraints", "Point", "Space", "Study", "TuningOutcome", "Unmet", "Variants"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.outcome import Point, Value
-from ortfuse.tuning.space import MODEL, ORIGINAL, QUANTIZED, Choice, Space
+from ortfuse.tuning.search_space import MODEL, ORIGINAL, QUANTIZED, Choice, Space
 
 FASTER = 1.01
 """How much faster a change has to be so that the next ones are tried on top of it."""

@@ -22,8 +22,8 @@ from ortfuse.io.files import load, save
 from ortfuse.options import Options
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.runtime.session_settings import SessionConfig
-from ortfuse.runtime.session_settings.storage import KEY
-from ortfuse.tuning.space import MODEL, ORIGINAL, QUANTIZED, Choice, Space
+from ortfuse.runtime.session_settings.settings_in_model import KEY
+from ortfuse.tuning.search_space import MODEL, ORIGINAL, QUANTIZED, Choice, Space
 
 USUAL = "auto"
 """The pass list of the options, by default the one that the model's content chooses."""

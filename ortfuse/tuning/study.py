@@ -29,7 +29,7 @@ from ortfuse.runtime.machine_lock import alone, locks
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.coordinate_ascent import Ascent
 from ortfuse.tuning.outcome import Point
-from ortfuse.tuning.space import Choice, Space
+from ortfuse.tuning.search_space import Choice, Space
 
 if TYPE_CHECKING:
     import optuna

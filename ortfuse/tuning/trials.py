@@ -1,7 +1,7 @@
 """Measures the choices of one search beside the original in a default session: few rounds at first, more for what is fast.
 
-A trial ends after `FEW` rounds unless it may be among the fastest and there is time for more. `ortfuse.tuning.finals` measures
-the best again.
+A trial ends after `FEW` rounds unless it may be among the fastest and there is time for more. `ortfuse.tuning.final_round`
+measures the best again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ortfuse.runtime.bench import Candidate
 from ortfuse.runtime.bench.session_timing import Enough, Meter
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
-from ortfuse.tuning.finals import row_as_point
+from ortfuse.tuning.final_round import row_as_point
 from ortfuse.tuning.model_variants import Variants
 from ortfuse.tuning.outcome import Point
-from ortfuse.tuning.space import Choice, Space
+from ortfuse.tuning.search_space import Choice, Space
 from ortfuse.tuning.study import Study
 from ortfuse.tuning.time_estimates import Pace
 

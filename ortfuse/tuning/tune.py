@@ -15,12 +15,12 @@ from typing import Unpack
 import numpy as np
 import onnxruntime
 
-from ortfuse.api.instrumentation import Progress, given_inputs, inputs_to_measure, silent
+from ortfuse.api.assessment import Progress, given_inputs, inputs_to_measure, silent
 from ortfuse.api.quantize import OVER, QuantizeOptions
 from ortfuse.errors import OptionError
 from ortfuse.io.atomic_write import demand_no_link, writable_target, write_text
 from ortfuse.io.files import load, save
-from ortfuse.io.interop import AnyModel, enter
+from ortfuse.io.model_conversion import AnyModel, enter
 from ortfuse.io.training_mode import training_note
 from ortfuse.io.version import __version__
 from ortfuse.options import Options, PathLike
@@ -30,14 +30,14 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session_settings import SessionConfig, Setting, write_beside
 from ortfuse.runtime.session_settings.config import settings_of
 from ortfuse.runtime.session_settings.denormals import first_that_sees
-from ortfuse.runtime.session_settings.storage import KEY
+from ortfuse.runtime.session_settings.settings_in_model import KEY
 from ortfuse.serialization import Record, entry
 from ortfuse.targets.processor import processor_name
 from ortfuse.tuning.constraints import Constraints
-from ortfuse.tuning.finals import Finals
+from ortfuse.tuning.final_round import Finals
 from ortfuse.tuning.model_variants import USUAL, Variant, Variants, write
 from ortfuse.tuning.outcome import TuningOutcome
-from ortfuse.tuning.space import Space
+from ortfuse.tuning.search_space import Space
 from ortfuse.tuning.study import MOST, Sampler, Study, demand_optuna, no_other_search
 from ortfuse.tuning.time_estimates import Pace
 from ortfuse.tuning.trials import Trials

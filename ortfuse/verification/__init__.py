@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ortfuse.runtime.comparison import Difference
     from ortfuse.runtime.float64.reference import Reference
-    from ortfuse.runtime.inputs.files import read_inputs
     from ortfuse.runtime.inputs.random_inputs import Inputs
+    from ortfuse.runtime.inputs.read_input_files import read_inputs
     from ortfuse.runtime.reference_runs import Experiment, experiments
     from ortfuse.runtime.session import Session
     from ortfuse.verification.equivalence import verify
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ortfuse.runtime.comparison": "Difference",
     "ortfuse.runtime.float64.reference": "Reference",
-    "ortfuse.runtime.inputs.files": "read_inputs",
+    "ortfuse.runtime.inputs.read_input_files": "read_inputs",
     "ortfuse.runtime.inputs.random_inputs": "Inputs",
     "ortfuse.runtime.reference_runs": "Experiment experiments",
     "ortfuse.runtime.session": "Session",

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortfuse.runtime.random_seeds import seeded
 from ortfuse.runtime.reference_runs import Experiment
-from ortfuse.runtime.sensitivity import Sensitivity
+from ortfuse.runtime.rounding_sensitivity import Sensitivity
 from ortfuse.verification.sensitivity_verdict import weigh
 from ortfuse.verification.verdict import Verdict, judge
 

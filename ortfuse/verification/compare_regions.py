@@ -20,7 +20,7 @@ from ortfuse.runtime.comparison import compare_all
 from ortfuse.runtime.float64.reference import Reference
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.reference_runs import Experiment, experiments
-from ortfuse.runtime.sensitivity import shaken_model
+from ortfuse.runtime.rounding_sensitivity import shaken_model
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import computing, declare_inputs, model_of, taken
 from ortfuse.verification.impose_decisions import compare_decided

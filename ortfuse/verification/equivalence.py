@@ -12,7 +12,7 @@ from ortfuse.io.training_mode import training_note
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.random_seeds import seeded, unseeded
 from ortfuse.runtime.reference_runs import Experiment, Explored, explored
-from ortfuse.runtime.sensitivity import Sensitivity
+from ortfuse.runtime.rounding_sensitivity import Sensitivity
 from ortfuse.runtime.time_budget import SECONDS, Budget
 from ortfuse.runtime.unrepresentable_models import Runnable, signature_of
 from ortfuse.verification.runtime_changes import RuntimeChange, refuses, runtime_change

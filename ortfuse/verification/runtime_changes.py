@@ -18,7 +18,7 @@ from ortfuse.ir import walk
 from ortfuse.ir.traits import DEQUANTISES, MICROSOFT, QUANTISES, has
 from ortfuse.runtime.comparison import compare_all
 from ortfuse.runtime.reference_runs import Experiment
-from ortfuse.runtime.sensitivity import FACTOR, OPTIMISED, Sensitivity
+from ortfuse.runtime.rounding_sensitivity import FACTOR, OPTIMISED, Sensitivity
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.time_budget import Budget
 from ortfuse.serialization import Record

@@ -5,7 +5,7 @@ all else is equal given the original's decisions (`ortfuse.verification.impose_d
 
 Two things are asked of any other result that differs by more than rounding explains, and it passes only if both are so:
 
-1. The original moves as far by itself, when nothing but rounding changes (`ortfuse.runtime.sensitivity`).
+1. The original moves as far by itself, when nothing but rounding changes (`ortfuse.runtime.rounding_sensitivity`).
 2. The mathematics is the same. In float64, where rounding is 2^29 times finer, the difference has to shrink by `SHRINKS`; or
    wherever the models differ, both sides compute the same from what the original computes there
    (`ortfuse.verification.compare_regions`); or, where neither can be told, float64 results are as close as those of the original
@@ -34,7 +34,7 @@ from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import Log, Rewriter
 from ortfuse.runtime.comparison import TOLERANCES, Difference, compare_all
 from ortfuse.runtime.reference_runs import Experiment
-from ortfuse.runtime.sensitivity import FACTOR, LARGEST, OPTIMISED, Sensitivity, shaken_model
+from ortfuse.runtime.rounding_sensitivity import FACTOR, LARGEST, OPTIMISED, Sensitivity, shaken_model
 from ortfuse.runtime.session import Session, weight_bytes
 from ortfuse.runtime.time_budget import Budget
 from ortfuse.targets import Quirk, installed

@@ -12,7 +12,7 @@ from typing import Literal
 
 from ortfuse.errors import CrashError, VerificationError
 from ortfuse.runtime.comparison import Difference, compare_all, failed
-from ortfuse.runtime.inputs.exploration import Exercise
+from ortfuse.runtime.inputs.coverage_guided_inputs import Exercise
 from ortfuse.runtime.reference_runs import Experiment
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.time_budget import Budget

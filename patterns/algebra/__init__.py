@@ -3,7 +3,7 @@
 ORDER = (
     "algebraic_simplify",
     "simplify_logic",
-    "fold_scale_shift",
+    "merge_scale_shift",
     "merge_reductions",
     "simplify_powers",
     "sink_scale_shift_below_concat",

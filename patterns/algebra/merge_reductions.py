@@ -14,7 +14,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, redundan
 
 from .._rule_test_inputs import COST
 from .._shared_guards import floating, ints
-from ..canonicalize.reduction_keepdims import axes, given_axes
+from ..canonicalize.fold_unsqueeze_into_keepdims import axes, given_axes
 
 PASS = "fuse.merge_reductions"
 

@@ -1,22 +1,22 @@
 """Fuse attention; absorb its masks, heads and caches."""
 
 ORDER = (
-    "key_value_bias",
+    "simplify_key_value_bias",
     "sdpa",
-    "query_scale",
+    "fold_query_scale",
     "multi_head_attention",
     "gqa_decode",
     "grouped_query",
     "heads_and_cache",
     "fully_masked_rows",
     "multiplicative_mask",
-    "select_kernel",
+    "select_attention_operator",
     "finite_mask_fill",
     "additive_mask",
     "unbroadcast_mask",
     "attention_sinks",
-    "transposed_layout",
-    "concat_values",
-    "window_attention",
+    "transposed_products",
+    "merge_values_under_one_softmax",
+    "hoist_window_masks",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

@@ -14,7 +14,7 @@ from ortfuse.rewrite import RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, op, var
 
 from .._shared_guards import ints
-from .slice_of_concat import TO_THE_END, exact_rule
+from .compose_slice_and_concat import TO_THE_END, exact_rule
 
 x = var("x")
 

@@ -24,7 +24,7 @@ from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, op, r
 
 from .._shared_guards import ints
 from ._affine_indices import Rising, rising, rising_constant
-from .slice_of_concat import TO_THE_END
+from .compose_slice_and_concat import TO_THE_END
 
 LEAST = 0.25
 """The share of x from which on joining is faster where places are constants: 0.6 times as fast for one row of 128, 7 times for

@@ -22,6 +22,6 @@ ORDER = (
     "depthwise_conv1d_to_conv2d",
     "sink_resize",
     "merge_consecutive_convs",
-    "depth_to_space",
+    "fuse_depth_to_space",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

@@ -22,7 +22,7 @@ from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const
 
 from .._rule_test_inputs import COST, SHAPES
 from .._shared_guards import floating, ints, is_not_quantised
-from ..canonicalize.reduction_keepdims import axes, given_axes, reduces_all
+from ..canonicalize.fold_unsqueeze_into_keepdims import axes, given_axes, reduces_all
 
 PASS = "target_decompositions"
 

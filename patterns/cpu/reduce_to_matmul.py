@@ -22,7 +22,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, var
 
 from .._shared_guards import array_like, ints, is_not_quantised
-from ..canonicalize.reduction_keepdims import axes
+from ..canonicalize.fold_unsqueeze_into_keepdims import axes
 
 PASS = "target_decompositions"
 

@@ -1,7 +1,7 @@
 """Fuse and decompose losses of classifiers."""
 
 ORDER = (
-    "focal_loss",
+    "fuse_focal_loss",
     "fuse_losses",
     "decompose_losses",
 )

@@ -4,7 +4,7 @@ ORDER = (
     "canonicalize_linear_layers",
     "decompose_einsum",
     "fold_into_weights",
-    "gemv",
+    "vector_matmul_to_row_matmul",
     "simplify_matmul",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

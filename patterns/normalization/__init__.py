@@ -1,12 +1,12 @@
 """Fuse and decompose normalisations, channel scales and Softmax."""
 
 ORDER = (
-    "per_channel",
+    "per_channel_norms",
     "embed_layer_normalization",
     "decompose_group_normalization",
     "fold_scale_and_casts",
     "layer_and_rms_normalization",
-    "global_average_pool",
+    "global_average_pool_to_reduce_mean",
     "softmax",
     "group_and_instance_normalization",
 )

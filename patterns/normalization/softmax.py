@@ -23,7 +23,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, scalar, var
 
 from .._shared_guards import array_like
-from ..canonicalize.reduction_keepdims import axes, given_axes
+from ..canonicalize.fold_unsqueeze_into_keepdims import axes, given_axes
 
 SOURCE = "ONNX operator LogSoftmax"
 

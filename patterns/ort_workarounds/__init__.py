@@ -2,11 +2,11 @@
 
 ORDER = (
     "block_matmul_scale_fusion",
-    "quantized_gemm",
+    "enable_quantized_gemm",
     "block_pad_fusion",
     "int8_qdq_to_uint8",
     "block_skip_layer_normalization",
-    "matmul_transpose_fusion",
-    "explicit_zero_points",
+    "avoid_matmul_transpose_fusion_bugs",
+    "add_zero_points_to_dequantize",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

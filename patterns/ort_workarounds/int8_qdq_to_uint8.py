@@ -22,7 +22,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, computed, const, op, redundant, var
 from ortfuse.runtime.integer_matmul import saturates
 from ortfuse.targets import Quirk
-from ortfuse.transforms.qdq_guard import UNSEEN, has_scales
+from ortfuse.transforms.keep_values_between_qdq import UNSEEN, has_scales
 
 x = var("x")
 

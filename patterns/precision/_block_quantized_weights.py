@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
+from ortfuse.quantization.activation_hessian import Factor
 from ortfuse.quantization.gptq import compensated
-from ortfuse.quantization.hessian import Factor
 from ortfuse.quantization.qparams import SMALLEST_SCALE
 from ortfuse.rewrite.pattern import Match
 

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
+from ortfuse.quantization.activation_hessian import Factor
 from ortfuse.quantization.gptq import compensated
-from ortfuse.quantization.hessian import Factor
-from ortfuse.quantization.rounded_weights import Rounding
+from ortfuse.quantization.rounded_weights_cache import Rounding
 from ortfuse.rewrite.pattern import Match, const, op, opt, var
 from ortfuse.rewrite.pattern.language import Computed
 from ortfuse.runtime.integer_matmul import saturates

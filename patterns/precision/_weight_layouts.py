@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
 from ortfuse.quantization.qparams import SMALLEST_SCALE
-from ortfuse.quantization.rounded_weights import RoundedTensor
+from ortfuse.quantization.rounded_weights_cache import RoundedTensor
 from ortfuse.rewrite.pattern import Match, Pattern, built, computed, const, ms, op, var
 from ortfuse.rewrite.pattern.language import Computed
 from ortfuse.transforms.cleanup.fold_constant_movement import MovedTensor

@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal
-from ortfuse.quantization.hessian import Factor, Moments
+from ortfuse.quantization.activation_hessian import Factor, Moments
 from ortfuse.quantization.qparams import SMALLEST_SCALE
-from ortfuse.quantization.rounded_weights import RoundedTensor, Rounding
+from ortfuse.quantization.rounded_weights_cache import RoundedTensor, Rounding
 from ortfuse.rewrite.pattern import Match, computed
 from ortfuse.rewrite.pattern.language import Computed
 from ortfuse.transforms.cleanup.fold_constant_movement import KeyedTensor, MovedTensor, key_of

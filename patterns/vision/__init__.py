@@ -1,11 +1,11 @@
 """Fuse Resize, RoiAlign, GridSample, affine grids, and boxes of NonMaxSuppression."""
 
 ORDER = (
-    "affine_grid",
-    "nms_box_format",
-    "bilinear_resize",
-    "roi_align",
-    "nearest_resize",
-    "grid_sample",
+    "affine_grid_to_matmul",
+    "nms_corners_to_center_boxes",
+    "fuse_bilinear_resize",
+    "fuse_roi_align",
+    "fuse_nearest_resize",
+    "fuse_grid_sample",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

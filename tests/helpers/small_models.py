@@ -12,7 +12,7 @@ import onnxruntime as ort
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.io.check import check
-from ortfuse.io.interop import enter
+from ortfuse.io.model_conversion import enter
 from ortfuse.targets import Target
 from ortfuse.transforms import Context, Pass
 

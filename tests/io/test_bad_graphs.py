@@ -12,7 +12,7 @@ from ortfuse.errors import InvalidModelError, ModelFileError, OrtfuseError
 from ortfuse.io import wire_format
 from ortfuse.io.check import check
 from ortfuse.io.files import load
-from ortfuse.io.interop import enter
+from ortfuse.io.model_conversion import enter
 
 NEWEST = onnx.defs.onnx_opset_version()
 

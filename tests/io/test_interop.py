@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortfuse.errors import InvalidModelError, ModelFileError
 from ortfuse.io.files import save
-from ortfuse.io.interop import enter, leave
+from ortfuse.io.model_conversion import enter, leave
 from ortfuse.ir import walk
 from ortfuse.ir.tensors import tensors
 

@@ -35,7 +35,7 @@ def test_a_former_path_gives_the_same_module_and_says_so(monkeypatch: pytest.Mon
     assert new.__spec__.name == "ortfuse.rewrite.pattern"
     with pytest.warns(RenamedWarning):
         assert importlib.import_module("ortfuse.pattern.vocabulary") is importlib.import_module(
-            "ortfuse.rewrite.pattern.vocabulary"
+            "ortfuse.rewrite.pattern.pattern_functions"
         )
 
 

@@ -10,7 +10,7 @@ from ortfuse.errors import PatternError
 from ortfuse.ir.dims import parse
 from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.pattern import Match, Matcher, Miss, Pattern, built, op, opt, rearrange, redundant, var
-from ortfuse.rewrite.pattern.axes import axes_of
+from ortfuse.rewrite.pattern.axis_names import axes_of
 from ortfuse.rewrite.pattern.redundant_guards import redundant_because
 
 

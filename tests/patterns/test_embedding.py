@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import ortfuse
-from ortfuse.io.interop import enter
+from ortfuse.io.model_conversion import enter
 from ortfuse.verification import Session
 
 PIN = {"embedding": "com.microsoft.EmbedLayerNormalization"}

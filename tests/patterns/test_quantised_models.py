@@ -210,7 +210,7 @@ def test_what_the_runtime_would_leave_in_float32_is_computed_in_integers(name: s
 
 
 def test_what_saturates_in_integers_stays_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortfuse.patterns.ort_workarounds.quantized_gemm.saturates", lambda: True)
+    monkeypatch.setattr("ortfuse.patterns.ort_workarounds.enable_quantized_gemm.saturates", lambda: True)
     before, inputs = model(*MISSED["rows of known sizes"])
     after = ortfuse.optimize(before.clone()).model
     assert not integers(after, inputs)

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import numpy as np
 import onnx_ir as ir
 import pytest
-from ortfuse.patterns.ort_workarounds import quantized_gemm
+from ortfuse.patterns.ort_workarounds import enable_quantized_gemm
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import symbol
@@ -25,7 +25,7 @@ from ortfuse.rewrite import RULE_KEY, Rule
 from ortfuse.rewrite.pattern import Match, Matcher
 from ortfuse.targets import Quirk
 from ortfuse.verification.rule_tests.build_instances import Builder, element_type, opsets_for
-from ortfuse.verification.rule_tests.choices import Chooser, Coverage, spellings
+from ortfuse.verification.rule_tests.spelling_choices import Chooser, Coverage, spellings
 
 RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rules if rule.guards]
 SPELLINGS = 6
@@ -290,7 +290,7 @@ def refusals(guard: Callable[[Match], Any], match: Match) -> Iterator[Any]:
 @pytest.mark.sample(14)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_every_guard_refuses_by_subject_and_remedy(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantized_gemm, "saturates", lambda: True)  # as on a processor without VNNI
+    monkeypatch.setattr(enable_quantized_gemm, "saturates", lambda: True)  # as on a processor without VNNI
     matches = list(instances(rule))
     assert matches
     for guard in rule.guards:

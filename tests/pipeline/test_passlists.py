@@ -19,8 +19,8 @@ from ortfuse.pipeline import (
     read_list,
     suitable_list,
 )  # fmt: skip
+from ortfuse.pipeline.pipeline_text import parse
 from ortfuse.pipeline.steps import Builder, Repeated, Single
-from ortfuse.pipeline.text import parse
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
 import suite

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortfuse.errors import PipelineError
-from ortfuse.pipeline.text import Call, FixpointCall, Pipeline, parse
+from ortfuse.pipeline.pipeline_text import Call, FixpointCall, Pipeline, parse
 
 
 def test_items_options_and_fixpoints_are_read() -> None:

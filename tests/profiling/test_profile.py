@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.profiling import VIEWS, Profile, Timing, at_peaks, beyond, bottlenecks, cost_of_denormals, run
+from ortfuse.profiling import VIEWS, Profile, Timing, at_peaks, beyond, bottlenecks, cost_of_denormals, profile_model
 from ortfuse.profiling.denormals import slowed
+from ortfuse.profiling.latency_without_profiler import percentile, timing
+from ortfuse.profiling.profiler_trace import Trace, trace
 from ortfuse.profiling.roofline import Work
-from ortfuse.profiling.timing import percentile, timing
-from ortfuse.profiling.trace import Trace, trace
 from ortfuse.report.documents.profile import profile_document
 from ortfuse.report.terminal.document import show_document
 from ortfuse.runtime.bench import machine_peaks as peaks_module
@@ -42,7 +42,7 @@ TIMED = Timing(3, 1.0, 2.0, 1e3, 0.0, 5.0, None)
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose peaks are known, and on which measurements take no time."""
-    monkeypatch.setattr(run, "timing", lambda *_, **__: TIMED)
+    monkeypatch.setattr(profile_model, "timing", lambda *_, **__: TIMED)
 
     def known(threads: int = 0, *, again: bool = False) -> Peaks:
         return Peaks(1e12 if again else 1e11, 1e10, "a processor", threads)
@@ -288,7 +288,7 @@ def test_a_note_says_that_kernels_are_slower_now_and_then_than_their_medians(mon
         taken = sum(one.seconds for one in found.nodes)
         return replace(found, run_seconds=taken + share * taken, between=0.0)
 
-    monkeypatch.setattr(run, "trace", scattered)
+    monkeypatch.setattr(profile_model, "trace", scattered)
     share = 0.5
     assert any("scatter" in note for note in ortfuse.profile(_model(), rounds=2, remedies=False).notes)
     share = 0.1

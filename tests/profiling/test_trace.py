@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.profiling.node_origins import origins
+from ortfuse.profiling.profiler_trace import WARMUP, Calls, executed, traces
 from ortfuse.profiling.roofline import Work, works
-from ortfuse.profiling.trace import WARMUP, Calls, executed, traces
 from ortfuse.runtime.node_naming import name_all_nodes
 
 
@@ -170,7 +170,7 @@ def test_models_take_turns_under_the_profiler(monkeypatch: pytest.MonkeyPatch) -
             event for number in range(count) for event in (_run(100 * number, 50), _kernel("r", 100 * number + 1, 5))
         ]
 
-    monkeypatch.setattr("ortfuse.profiling.trace.Session", Recorded)
+    monkeypatch.setattr("ortfuse.profiling.profiler_trace.Session", Recorded)
     text = '<ir_version: 10, opset_import: ["": 21]> {} (float[2] x) => (float[2] y) {{ y = Relu(x) }}'
     models = [ir.from_onnx_text(text.format(name)) for name in "ab"]
     found = traces(models, {}, runs=3)

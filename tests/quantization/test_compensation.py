@@ -10,9 +10,9 @@ from scheme_models import distance, model
 
 import ortfuse
 from ortfuse.quantization import lowered
+from ortfuse.quantization.activation_hessian import Factor, SecondMoments
 from ortfuse.quantization.calibration import Calibration, calibrate
 from ortfuse.quantization.gptq import compensated
-from ortfuse.quantization.hessian import Factor, SecondMoments
 
 Array = np.ndarray
 
@@ -107,7 +107,7 @@ def test_matrices_are_made_in_groups_and_given_up_for_others(monkeypatch: pytest
         asked.append(tuple(names))
         return ((name, array) for name in names for array in runs[name])
 
-    monkeypatch.setattr("ortfuse.quantization.hessian.HELD_BYTES", 2 * 4 * 64 * 64)
+    monkeypatch.setattr("ortfuse.quantization.activation_hessian.HELD_BYTES", 2 * 4 * 64 * 64)
     found = SecondMoments(tuple("abcd"), lambda name: [0.5] * 64, again)
     factors = [found.of(name).factor() for name in "abcd"]
     assert all(factor is not None for factor in factors)

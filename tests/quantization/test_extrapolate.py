@@ -9,7 +9,7 @@ import pytest
 from ortfuse.analysis.facts import Facts
 from ortfuse.quantization.extrapolate import in_turns, with_extrapolated
 from ortfuse.quantization.site_measurements import MeasuredScheme, MeasuredSite
-from ortfuse.runtime.site_model import Part, cut
+from ortfuse.runtime.single_site_model import Part, cut
 
 
 @pytest.fixture(scope="module")

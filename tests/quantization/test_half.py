@@ -17,7 +17,7 @@ import ortfuse
 from ortfuse.cli.app import app
 from ortfuse.errors import BoundError, OptionError, TargetError, VerificationError
 from ortfuse.quantization.half import Conversion, convert
-from ortfuse.quantization.half.min_cut_choice import Wire, choose, cost
+from ortfuse.quantization.half.min_cut_float32_islands import Wire, choose, cost
 from ortfuse.runtime.session import Session
 
 RNG = np.random.default_rng(0)

@@ -17,7 +17,7 @@ import ortfuse
 from ortfuse.cli.app import app
 from ortfuse.errors import BoundError
 from ortfuse.quantization.half import Conversion, convert
-from ortfuse.quantization.half.order_errors import _gap
+from ortfuse.quantization.half.changed_orderings import _gap
 from ortfuse.runtime.session import Session
 
 RNG = np.random.default_rng(0)

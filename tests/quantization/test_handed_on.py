@@ -14,7 +14,7 @@ from ortfuse.quantization.calibration import Calibration, Seen, calibrate
 from ortfuse.quantization.schemes import quantization_rules
 from ortfuse.quantization.shared_ranges import method_of, ranges_of
 from ortfuse.runtime.bench.executed_operators import executed_ops
-from ortfuse.runtime.site_model import cut
+from ortfuse.runtime.single_site_model import cut
 
 
 def seen(low: float, high: float) -> Seen:

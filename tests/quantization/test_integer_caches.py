@@ -15,7 +15,7 @@ import pytest
 import ortfuse
 from ortfuse.errors import OptionError, OrtfuseError
 from ortfuse.ir.traits import MICROSOFT
-from ortfuse.runtime.integer_caches import KEY, integer_caches
+from ortfuse.runtime.int8_kv_caches import KEY, integer_caches
 
 TEXT = """<ir_version: 10, opset_import: ["": 23]>
 g (float[b,s,32] x, float[b,2,p,HEAD] past_k, float[b,2,p,HEAD] past_v MASK)

@@ -12,7 +12,7 @@ import pytest
 import ortfuse
 from ortfuse.io.files import load, save
 from ortfuse.quantization.half import convert
-from ortfuse.quantization.half_reference import imitation
+from ortfuse.quantization.run_half_models import imitation
 from ortfuse.runtime.session import Session
 
 RNG = np.random.default_rng(0)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ortfuse.errors import OptionError
-from ortfuse.quantization.error_bound import BoundVerdict
 from ortfuse.quantization.metrics import (
     METRICS,
     cosine,
@@ -20,6 +19,7 @@ from ortfuse.quantization.metrics import (
     tokens,
     top1,
 )
+from ortfuse.quantization.stated_error_bound import BoundVerdict
 
 A = np.array([[3.0, 4.0]], np.float32)
 

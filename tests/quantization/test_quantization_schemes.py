@@ -14,7 +14,7 @@ from ortfuse.quantization import lowered, sites
 from ortfuse.quantization.calibration import calibrate
 from ortfuse.quantization.schemes import quantization_rules
 from ortfuse.quantization.uniform_scheme import named
-from ortfuse.rewrite.candidate import Candidate
+from ortfuse.rewrite.replacement_candidate import Candidate
 from ortfuse.runtime.session import weight_bytes
 from ortfuse.verification import Session
 

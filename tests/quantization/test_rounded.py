@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortfuse.quantization.rounded_weights import Rounded
+from ortfuse.quantization.rounded_weights_cache import Rounded
 from patterns.precision._block_quantized_weights import blocks_of
 from patterns.precision._linear_pattern import Whole8
-from patterns.precision.weight_only import Corrected
+from patterns.precision.weight_only_quantization import Corrected
 
 BLOCKS = [blocks_of(bits, 16, zeros=zeros) for bits in (4, 8) for zeros in (True, False)]
 

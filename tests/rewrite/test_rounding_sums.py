@@ -9,7 +9,7 @@ from small_models import execute, proto_of
 
 import ortfuse
 from ortfuse.analysis.facts import Facts
-from ortfuse.io.interop import enter
+from ortfuse.io.model_conversion import enter
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import op, scalar, var
 from ortfuse.rewrite.rounding_sums import rounding_number

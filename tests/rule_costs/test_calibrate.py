@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 import ortfuse
-from ortfuse.api.instrumentation import idle_options
+from ortfuse.api.assessment import idle_options
 from ortfuse.cli.app import app
 from ortfuse.errors import RuleError
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import ms, op, var
-from ortfuse.targets import CostTable, Target, default_spec, measured_costs, shipped_costs
-from ortfuse.targets.costs import Measured
+from ortfuse.targets import CostTable, Target, calibrated_speedups, default_spec, shipped_costs
+from ortfuse.targets.rule_speedups import Measured
 from ortfuse.tuning.rule_costs import Candidate, candidates, measure
 from ortfuse.tuning.rule_costs.speedup import Measurement, speedup
 
@@ -27,11 +27,11 @@ from ortfuse.tuning.rule_costs.speedup import Measurement, speedup
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache folder."""
-    monkeypatch.setattr(measured_costs, "calibration_file", lambda: tmp_path / "calibration.json")
+    monkeypatch.setattr(calibrated_speedups, "calibration_file", lambda: tmp_path / "calibration.json")
     monkeypatch.setattr(measure, "calibration_file", lambda: tmp_path / "calibration.json")
-    measured_costs.costs_here.cache_clear()
+    calibrated_speedups.costs_here.cache_clear()
     yield tmp_path / "calibration.json"
-    measured_costs.costs_here.cache_clear()
+    calibrated_speedups.costs_here.cache_clear()
 
 
 @pytest.fixture
@@ -97,9 +97,9 @@ def test_tables_for_the_nearest_number_of_threads_count(file: Path, monkeypatch:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     runtime = Target().table.runtime
     for threads, value in ((1, 1.25), (4, 1.5), (0, 2.0)):
-        measured_costs.store(runtime, default_spec().provider, threads, {"a.rule": {"x 1x2": value}})
+        calibrated_speedups.store(runtime, default_spec().provider, threads, {"a.rule": {"x 1x2": value}})
     for threads, value in ((1, 1.25), (2, 1.25), (3, 1.5), (8, 2.0), (0, 2.0)):
-        found = measured_costs.costs_here(runtime, default_spec(), threads).estimate("a.rule", {"x": (1, 2)}.get)
+        found = calibrated_speedups.costs_here(runtime, default_spec(), threads).estimate("a.rule", {"x": (1, 2)}.get)
         assert found is not None
         assert found.speedup == pytest.approx(value), threads
 
@@ -107,7 +107,7 @@ def test_tables_for_the_nearest_number_of_threads_count(file: Path, monkeypatch:
 def test_the_number_of_threads_is_of_use_where_tables_can_be_chosen_by_it(file: Path) -> None:
     asked = ortfuse.Options(threads=2)
     assert [note.split()[0] for note in idle_options(asked)] == ["threads"]
-    measured_costs.store(Target().table.runtime, default_spec().provider, 2, {"a.rule": {"x 1x2": 1.5}})
+    calibrated_speedups.store(Target().table.runtime, default_spec().provider, 2, {"a.rule": {"x 1x2": 1.5}})
     assert idle_options(asked) == []
 
 
@@ -129,18 +129,18 @@ def test_an_option_of_the_other_measurement_is_refused_at_once(given: list[str],
 
 def test_costs_of_another_machine_or_a_damaged_file_do_not_count(file: Path) -> None:
     runtime = Target().table.runtime
-    measured_costs.store("another runtime", default_spec().provider, 0, {"a.rule": {"x 1x2": 2.0}})
-    assert measured_costs.costs_here(runtime, default_spec()) == shipped_costs(default_spec())
+    calibrated_speedups.store("another runtime", default_spec().provider, 0, {"a.rule": {"x 1x2": 2.0}})
+    assert calibrated_speedups.costs_here(runtime, default_spec()) == shipped_costs(default_spec())
     for damaged in (
         "{",
         "[]",
         json.dumps(
-            {f"{measured_costs.machine_key(runtime, default_spec().provider)}0 threads": {"speedups": {"a": 1}}}
+            {f"{calibrated_speedups.machine_key(runtime, default_spec().provider)}0 threads": {"speedups": {"a": 1}}}
         ),
     ):
         file.write_text(damaged)
-        measured_costs.costs_here.cache_clear()
-        assert measured_costs.costs_here(runtime, default_spec()) == shipped_costs(default_spec())
+        calibrated_speedups.costs_here.cache_clear()
+        assert calibrated_speedups.costs_here(runtime, default_spec()) == shipped_costs(default_spec())
 
 
 x = var("x")

@@ -11,7 +11,7 @@ import pytest
 
 import ortfuse
 from ortfuse.runtime.bench import Candidate, SessionLatency
-from ortfuse.runtime.session_settings import measured_settings, recommended, stored_config
+from ortfuse.runtime.session_settings import recommended, settings_cache, stored_config
 from ortfuse.tuning.rule_costs.session_settings import choices
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[n,4] x) => (float[n,4] y)
@@ -29,7 +29,7 @@ def saved(path: Path, first: float = 0.5, text: str = TEXT) -> Path:
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder."""
-    monkeypatch.setattr(measured_settings, "settings_file", lambda: tmp_path / "sessions.json")
+    monkeypatch.setattr(settings_cache, "settings_file", lambda: tmp_path / "sessions.json")
     return tmp_path / "sessions.json"
 
 

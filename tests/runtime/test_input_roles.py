@@ -6,8 +6,8 @@ import pytest
 from small_graphs import model, ones
 
 from ortfuse.ir.dims import symbol
+from ortfuse.runtime.inputs.input_roles import Limit, Role, Use
 from ortfuse.runtime.inputs.random_inputs import InputSpec, input_specs, make_inputs
-from ortfuse.runtime.inputs.roles import Limit, Role, Use
 
 BIG, SMALL = ones("float[9,3] big", 9, 3), ones("float[4,3] small", 4, 3)
 LOW = "float one = {1.0}, float low = {-10000.0}, int64 zero = {0}, float inf = {-inf}, float nil = {0.0}"

@@ -9,8 +9,8 @@ import pytest
 from small_graphs import model, ones
 
 from ortfuse.errors import VerificationError
+from ortfuse.runtime.inputs.input_roles import Role, Use
 from ortfuse.runtime.inputs.random_inputs import InputSpec, input_specs, make_inputs
-from ortfuse.runtime.inputs.roles import Role, Use
 from ortfuse.runtime.inputs.sizes import Search, describe, open_dims, wanted
 from ortfuse.verification import experiments
 

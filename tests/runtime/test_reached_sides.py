@@ -2,7 +2,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortfuse.runtime.coverage import Coverage
+from ortfuse.runtime.branch_coverage import Coverage
 
 HEAD = '<ir_version: 10, opset_import: ["": 17]>'
 COUNTED = f"""{HEAD} g (float[3] x, int64 n, bool f) => (float[3] y)

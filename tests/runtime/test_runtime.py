@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ortfuse.runtime.session_program import Loaded, Settings, wait_until_idle
+from ortfuse.runtime.session_subprocess import Loaded, Settings, wait_until_idle
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[2,4] x) => (float[2,4] y) { y = Relu(x) }'
 STOP = "session.force_spinning_stop"

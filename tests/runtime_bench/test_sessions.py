@@ -12,8 +12,8 @@ import pytest
 import ortfuse
 from ortfuse.errors import VerificationError
 from ortfuse.runtime.bench import Candidate, measure_sessions, sessions_table
-from ortfuse.runtime.session_program import Settings
 from ortfuse.runtime.session_settings import write_beside
+from ortfuse.runtime.session_subprocess import Settings
 from ortfuse.runtime.worker import Remote, Worker
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[2,4] x) => (float[2,4] y) { y = Relu(x) }'

@@ -17,9 +17,9 @@ import pytest
 from ortfuse.errors import CrashError, TargetError
 from ortfuse.io import python_subprocess
 from ortfuse.io.files import load
-from ortfuse.runtime import session_program, worker
+from ortfuse.runtime import session_subprocess, worker
+from ortfuse.runtime.decode_plain_data import of_plain_data
 from ortfuse.runtime.memory_footprint import footprint
-from ortfuse.runtime.plain_data import of_plain_data
 from ortfuse.runtime.worker import Worker
 from ortfuse.targets import resolve_target
 
@@ -144,8 +144,8 @@ def test_arrays_of_every_kind_are_plain_data() -> None:
 def test_a_process_that_answers_nonsense_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        f"import sys\nsys.path.append({str(Path(session_program.__file__).parent)!r})\nimport session_program\nout = sys.stdout.buffer\n"
-        "session_program.send(out, None)\nsession_program.receive(sys.stdin.buffer)\nimport pathlib\nsession_program.send(out, pathlib.Path('x'))\n"
+        f"import sys\nsys.path.append({str(Path(session_subprocess.__file__).parent)!r})\nimport session_subprocess\nout = sys.stdout.buffer\n"
+        "session_subprocess.send(out, None)\nsession_subprocess.receive(sys.stdin.buffer)\nimport pathlib\nsession_subprocess.send(out, pathlib.Path('x'))\n"
         "import time\ntime.sleep(600)\n"
     )
     monkeypatch.setattr(worker, "PROGRAM", program)

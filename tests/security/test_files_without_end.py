@@ -24,15 +24,15 @@ from limits import limited
 import ortfuse
 from ortfuse.cli.app import main
 from ortfuse.errors import OrtfuseError, OutputError, VerificationError
-from ortfuse.io import size_limits, small_files
+from ortfuse.io import bounded_text_files, size_limits
 from ortfuse.io.json_records import of_type, record
 from ortfuse.io.sqlite import opened
 from ortfuse.quantization.measurement_store import Store
 from ortfuse.runtime import machine_lock
-from ortfuse.runtime.inputs import files
-from ortfuse.runtime.inputs.files import read_inputs
-from ortfuse.sweeping import run
-from ortfuse.sweeping.row import Row
+from ortfuse.runtime.inputs import read_input_files
+from ortfuse.runtime.inputs.read_input_files import read_inputs
+from ortfuse.sweeping import run_sweep
+from ortfuse.sweeping.result_row import Row
 from ortfuse.targets import custom_operators
 from ortfuse.targets.measurement_file import keep, kept
 from ortfuse.tuning.outcome import Point
@@ -268,7 +268,7 @@ def test_an_archive_that_unpacks_to_more_than_there_is_room_for_is_not_unpacked(
 
 
 def test_an_archive_of_very_many_arrays_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_ARRAYS", 3)
+    monkeypatch.setattr(read_input_files, "MOST_ARRAYS", 3)
     value = ir.val("x", ir.DataType.FLOAT, ["n", 4])
     with pytest.raises(VerificationError, match="may hold 3"):
         read_inputs(npz({str(number): b"" for number in range(4)}), [value])
@@ -438,7 +438,7 @@ def test_the_rows_of_a_folder_say_nothing_about_other_places(monkeypatch: pytest
         Path(what["output"]).write_bytes(b"")
         return Row(what["model"], "ok", written=what["output"])
 
-    monkeypatch.setattr(run, "in_process", done)
+    monkeypatch.setattr(run_sweep, "in_process", done)
     for times in (1, 1):
         assert ortfuse.sweep("m.onnx", output="out", measured=False).rows[0].written == "out/m.onnx"
         assert len(asked) == times
@@ -450,10 +450,10 @@ def test_the_rows_of_a_folder_say_nothing_about_other_places(monkeypatch: pytest
 
 def test_a_small_file_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("x").write_bytes(bytes(1000))
-    assert len(small_files.read_bytes("x", 1000)) == 1000
+    assert len(bounded_text_files.read_bytes("x", 1000)) == 1000
     with pytest.raises(OSError, match="more than 999 bytes"):
-        small_files.read_bytes("x", 999)
+        bounded_text_files.read_bytes("x", 999)
     with Path("sparse").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(OSError, match="more than"):
-        small_files.read_text("sparse")
+        bounded_text_files.read_text("sparse")

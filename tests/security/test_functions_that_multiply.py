@@ -10,9 +10,9 @@ from onnx import parser
 
 import ortfuse
 from ortfuse.errors import OrtfuseError, VerificationError
-from ortfuse.io.interop import enter
+from ortfuse.io.model_conversion import enter
 from ortfuse.ir.function_expansion import expanded_nodes, total
-from ortfuse.ir.functions import looked_into, without_functions
+from ortfuse.ir.inlinable_functions import looked_into, without_functions
 from ortfuse.runtime.session import Session
 
 FUNCTION = '<domain: "local", opset_import: ["": 20, "local": 1]> '

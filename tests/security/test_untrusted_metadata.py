@@ -14,11 +14,11 @@ import pytest
 
 import ortfuse
 from ortfuse.errors import OptionError, OrtfuseError
-from ortfuse.io.interop import enter
-from ortfuse.quantization.error_bound import KEY as BOUND
-from ortfuse.quantization.error_bound import read_bound
-from ortfuse.runtime.integer_caches import KEY as CACHES
-from ortfuse.runtime.session_settings.storage import KEY as SESSION
+from ortfuse.io.model_conversion import enter
+from ortfuse.quantization.stated_error_bound import KEY as BOUND
+from ortfuse.quantization.stated_error_bound import read_bound
+from ortfuse.runtime.int8_kv_caches import KEY as CACHES
+from ortfuse.runtime.session_settings.settings_in_model import KEY as SESSION
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[n,4] x) => (float[n,4] y) { y = Relu(x) }'
 DECODER = """<ir_version: 10, opset_import: ["": 21]> g (float[n,4] x, int8[b,h,t,4] p) => (float[n,4] y, int8[b,h,t,4] q)

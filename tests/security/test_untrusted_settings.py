@@ -17,16 +17,9 @@ import ortfuse
 from ortfuse.cli.app import main
 from ortfuse.errors import OptionError, OrtfuseWarning
 from ortfuse.io.files import metadata
-from ortfuse.io.interop import enter
-from ortfuse.runtime.session_settings import (
-    SessionConfig,
-    Setting,
-    hand_on,
-    measured_settings,
-    recommended,
-    stored_config,
-)
-from ortfuse.runtime.session_settings.storage import KEY
+from ortfuse.io.model_conversion import enter
+from ortfuse.runtime.session_settings import SessionConfig, Setting, hand_on, recommended, settings_cache, stored_config
+from ortfuse.runtime.session_settings.settings_in_model import KEY
 from ortfuse.targets.processor import MOST_THREADS
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[2,4] x) => (float[2,4] y) { y = Relu(x) }'
@@ -229,11 +222,11 @@ def test_settings_of_the_cache_are_held_to_the_same_list(monkeypatch: pytest.Mon
     made = ortfuse.optimize(model()).model
     graph = enter(made)[0]
     file = tmp_path / "sessions.json"
-    monkeypatch.setattr(measured_settings, "settings_file", lambda: file)
-    measured_settings.remember(graph, 0, [Setting(MEMORY_STATS, "/x"), Setting("enable_mem_reuse", False)])
+    monkeypatch.setattr(settings_cache, "settings_file", lambda: file)
+    settings_cache.remember(graph, 0, [Setting(MEMORY_STATS, "/x"), Setting("enable_mem_reuse", False)])
     with pytest.warns(OrtfuseWarning, match=MEMORY_STATS):
         assert not len(recommended(graph))
-    measured_settings.remember(graph, 0, [Setting("enable_mem_reuse", False)])
+    settings_cache.remember(graph, 0, [Setting("enable_mem_reuse", False)])
     assert recommended(graph).values() == {"enable_mem_reuse": False}
 
 

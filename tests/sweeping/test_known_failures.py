@@ -16,7 +16,7 @@ from ortfuse.cli.app import main
 from ortfuse.errors import ModelFileError
 from ortfuse.report.junit import junit
 from ortfuse.report.markdown import markdown
-from ortfuse.sweeping import Row, Sweep, job, run
+from ortfuse.sweeping import Row, Sweep, run_sweep, sweep_one_model
 
 GELU = """<ir_version: 10, opset_import: ["": 21]> g (float[n,8] x) => (float[n,8] y)
 <float half = {0.5}, float one = {1}, float root = {1.4142135}> {
@@ -68,9 +68,9 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Works on the models of a sweep in this process, which takes less time."""
 
     def in_process(asked: Mapping[str, object], limit: float, processes: object = None) -> Row:
-        return job.run(**asked)  # type: ignore[arg-type]
+        return sweep_one_model.run(**asked)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(run, "in_process", in_process)
+    monkeypatch.setattr(run_sweep, "in_process", in_process)
 
 
 @pytest.mark.usefixtures("here")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ortfuse.sweeping import Row
-from ortfuse.sweeping.run import _Job, _on_ray
+from ortfuse.sweeping.run_sweep import _Job, _on_ray
 
 ray = pytest.importorskip("ray")
 

@@ -26,8 +26,8 @@ from ortfuse.report.documents.sweep import summary
 from ortfuse.runtime import machine_lock
 from ortfuse.runtime.bench import Latency
 from ortfuse.sweeping import Row, find_models, measurement_lock
-from ortfuse.sweeping.job import _measured, run
-from ortfuse.sweeping.run import Processes, Sweep, in_process
+from ortfuse.sweeping.run_sweep import Processes, Sweep, in_process
+from ortfuse.sweeping.sweep_one_model import _measured, run
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[2,8] x) => (float[2,8] y)
 <float half = {0.5}, float one = {1}, float root = {1.4142135}> {
@@ -54,7 +54,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     def in_this_process(asked: Mapping[str, Any], limit: float, processes: Processes) -> Row:
         return run(**asked)
 
-    monkeypatch.setattr("ortfuse.sweeping.run.in_process", in_this_process)
+    monkeypatch.setattr("ortfuse.sweeping.run_sweep.in_process", in_this_process)
 
 
 def test_models_are_found_in_folders_and_lists(folder: Path, tmp_path: Path) -> None:

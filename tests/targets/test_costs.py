@@ -9,7 +9,7 @@ import pytest
 from ortfuse.errors import TargetError
 from ortfuse.ir.dims import symbol
 from ortfuse.targets import CostTable, Target, default_spec, processor, shipped_costs, shipped_tables
-from ortfuse.targets.costs import Measured, sizes_text
+from ortfuse.targets.rule_speedups import Measured, sizes_text
 
 TABLE = CostTable(
     {
@@ -101,8 +101,8 @@ def test_of_several_tables_the_one_counts_whose_processor_multiplies_most_alike(
     path.write_text(json.dumps({"tables": tables}))
 
     def chosen(kind: str, formats: str) -> str:
-        monkeypatch.setattr("ortfuse.targets.costs.processor_kind", lambda: kind)
-        monkeypatch.setattr("ortfuse.targets.costs.number_formats", lambda: formats)
+        monkeypatch.setattr("ortfuse.targets.rule_speedups.processor_kind", lambda: kind)
+        monkeypatch.setattr("ortfuse.targets.rule_speedups.number_formats", lambda: formats)
         return CostTable.read(path).source
 
     assert chosen("x86_64 AVX512F", "AVX512_BF16 AVX512_VNNI") == "x86_64 AVX512F, AVX512_VNNI"
@@ -181,7 +181,7 @@ def test_a_table_that_names_no_processor_is_believed() -> None:
 
 def test_the_shipped_table_is_bound_to_a_processor_and_used_for_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shipped_costs(default_spec()).processor
-    monkeypatch.setattr("ortfuse.targets.costs.processor_kind", lambda: "riscv64 RVV")
+    monkeypatch.setattr("ortfuse.targets.rule_speedups.processor_kind", lambda: "riscv64 RVV")
     assert shipped_costs.__wrapped__(default_spec()).elsewhere == "riscv64 RVV"
 
 

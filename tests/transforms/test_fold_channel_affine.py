@@ -13,7 +13,7 @@ from graphs import operators
 from onnx import helper, numpy_helper
 from small_models import context_of, execute
 
-from ortfuse.io.interop import enter
+from ortfuse.io.model_conversion import enter
 from ortfuse.transforms import DeadCodeElimination, FoldChannelAffine
 
 RNG = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from ortfuse.ir.edit import Edit
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Pattern, ms, op, var
 from ortfuse.targets import CostTable, Estimate
-from ortfuse.targets.costs import Measured
+from ortfuse.targets.rule_speedups import Measured
 from ortfuse.transforms import Choices, RulePass, check_forced
 from ortfuse.transforms.profitability import Choice
 

@@ -10,7 +10,7 @@ from graphs import operators
 from small_models import HEAD, execute, floats, proto_of
 
 from ortfuse.io.check import check
-from ortfuse.io.interop import enter
+from ortfuse.io.model_conversion import enter
 from ortfuse.pipeline import PassManager
 
 UNARY = ["Exp", "Tanh", "Neg", "Abs", "Identity", "local.twice", "Sigmoid"]

@@ -12,7 +12,7 @@ from small_graphs import model, ones
 
 import ortfuse
 from ortfuse.runtime.comparison import compare
-from ortfuse.runtime.sensitivity import Sensitivity, shaken
+from ortfuse.runtime.rounding_sensitivity import Sensitivity, shaken
 from ortfuse.verification import experiments, verify
 from ortfuse.verification.compare_regions import compare_places
 

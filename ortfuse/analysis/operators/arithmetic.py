@@ -10,10 +10,10 @@ from functools import reduce
 import numpy as np
 
 from ortfuse.analysis.costs import NodeSizes, Work, cost
+from ortfuse.analysis.ranges.bounds_by_sizes import Ends, bounds, bounds_of, demand_wide
 from ortfuse.analysis.ranges.intervals import combine, extreme, multiply, unless_anything
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, anything, between, one_of, stored
-from ortfuse.analysis.ranges.symbolic_bounds import Ends, bounds, bounds_of, demand_wide
 from ortfuse.analysis.ranges.vector_norms import broadcast_norm, magnitude_of, norm_question, norms
 from ortfuse.analysis.transfer import symbolic_elements as el
 from ortfuse.analysis.transfer.broadcasting import broadcast_shapes

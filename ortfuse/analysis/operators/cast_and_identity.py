@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, nothing
+from ortfuse.analysis.ranges.bounds_by_sizes import Ends, bounds, bounds_of, is_wide
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, one_of, stored
-from ortfuse.analysis.ranges.symbolic_bounds import Ends, bounds, bounds_of, is_wide
 from ortfuse.analysis.ranges.vector_norms import norm_of, norms
 from ortfuse.analysis.transfer import symbolic_elements as el
 from ortfuse.analysis.transfer.evaluate import Arrays, Computed, evaluates

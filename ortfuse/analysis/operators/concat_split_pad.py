@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from ortfuse.analysis.ranges.periodicity import in_pairs, operand_repeats, periods
 from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
 from ortfuse.analysis.ranges.range import Range, one_of, union
+from ortfuse.analysis.ranges.repeated_last_axis import in_pairs, operand_repeats, periods
 from ortfuse.analysis.ranges.vector_norms import norm_of, norm_question, norms
 from ortfuse.analysis.transfer.elementwise_shapes import same_shape
 from ortfuse.analysis.transfer.evaluate import Arrays, moves_elements

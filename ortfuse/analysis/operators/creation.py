@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, nothing
 from ortfuse.analysis.operators.reshaping import rank_of_target
+from ortfuse.analysis.ranges.bounds_by_sizes import Ends, bounds, bounds_of, demand_wide
 from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
 from ortfuse.analysis.ranges.range import Range, between, of_array, one_of
-from ortfuse.analysis.ranges.symbolic_bounds import Ends, bounds, bounds_of, demand_wide
 from ortfuse.analysis.transfer.evaluate import Arrays, moves_elements
 from ortfuse.analysis.transfer.fact import (
     INTEGERS,

@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, nothing, per_operand
-from ortfuse.analysis.ranges.periodicity import if_last_axis_is_kept, periods
 from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
 from ortfuse.analysis.ranges.range import Range, union
+from ortfuse.analysis.ranges.repeated_last_axis import if_last_axis_is_kept, periods
 from ortfuse.analysis.ranges.vector_norms import NormOf, norm_of, norm_question, norms, result_size_along, size_along
 from ortfuse.analysis.transfer.elementwise_shapes import same_shape
 from ortfuse.analysis.transfer.evaluate import Arrays, moves_elements

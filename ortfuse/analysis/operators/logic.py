@@ -9,9 +9,9 @@ from itertools import product
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.analysis.ranges.bounds_by_sizes import ENDS
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, one_of, union
-from ortfuse.analysis.ranges.symbolic_bounds import ENDS
 from ortfuse.analysis.ranges.vector_norms import broadcast_norm, norms
 from ortfuse.analysis.transfer import symbolic_elements as el
 from ortfuse.analysis.transfer.broadcasting import broadcast_all, map_elements

@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.analysis.ranges.periodicity import if_last_axis_is_kept, in_pairs, keeps_size, operand_repeats, periods
+from ortfuse.analysis.ranges.bounds_by_sizes import Ends, bounds, bounds_of
 from ortfuse.analysis.ranges.queries import Asking, columns, ranges
 from ortfuse.analysis.ranges.range import Range
-from ortfuse.analysis.ranges.symbolic_bounds import Ends, bounds, bounds_of
+from ortfuse.analysis.ranges.repeated_last_axis import (
+    if_last_axis_is_kept,
+    in_pairs,
+    keeps_size,
+    operand_repeats,
+    periods,
+)
 from ortfuse.analysis.ranges.vector_norms import (
     norm_of,
     norm_question,

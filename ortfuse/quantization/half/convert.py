@@ -15,25 +15,25 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from ortfuse.errors import BoundError, OptionError, RewriteError, TargetError, VerificationError
 from ortfuse.io.files import save
-from ortfuse.io.interop import AnyModel, enter, leave
+from ortfuse.io.model_conversion import AnyModel, enter, leave
 from ortfuse.io.training_mode import told_of_training
 from ortfuse.ir.function_expansion import beyond, expanded_nodes
-from ortfuse.ir.functions import without_functions
+from ortfuse.ir.inlinable_functions import without_functions
 from ortfuse.ir.selection import demand_matches, mark, patterns_of, unmark
 from ortfuse.options import InputsLike, Options, PathLike
-from ortfuse.quantization.error_bound import Bound, write_bound
-from ortfuse.quantization.half.equal_weights import merge_equal_weights
-from ortfuse.quantization.half.function_marks import mark_called
+from ortfuse.quantization.half.changed_orderings import Run
 from ortfuse.quantization.half.instrumented_readings import OPSET
 from ortfuse.quantization.half.islands import L2, TYPES, IslandSearch, has_floats
-from ortfuse.quantization.half.order_errors import Run
+from ortfuse.quantization.half.mark_function_nodes import mark_called
+from ortfuse.quantization.half.merge_equal_weights import merge_equal_weights
 from ortfuse.quantization.input_sets import SEEDS_APART, fresh_runs, refuse_nan
 from ortfuse.quantization.kv_cache_quantization import ONE_SEQUENCE, in_float32, in_int8
 from ortfuse.quantization.metrics import error_words, metric_of
+from ortfuse.quantization.stated_error_bound import Bound, write_bound
 from ortfuse.quantization.tolerance_limit import limit_of_rounding
-from ortfuse.runtime.inputs.files import notes_of, read_inputs
 from ortfuse.runtime.inputs.random_inputs import Inputs
-from ortfuse.runtime.integer_caches import Cache
+from ortfuse.runtime.inputs.read_input_files import notes_of, read_inputs
+from ortfuse.runtime.int8_kv_caches import Cache
 from ortfuse.runtime.load_check import Loading
 from ortfuse.runtime.reference_runs import experiments
 from ortfuse.runtime.session import Arrays, Session, weight_bytes

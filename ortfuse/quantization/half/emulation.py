@@ -19,9 +19,9 @@ import onnx_ir as ir
 
 from ortfuse.ir import walk
 from ortfuse.ir.traits import QUANTISES, has
+from ortfuse.quantization.half.clamp_mask_constants import LARGEST, LEAST, clamped, is_bound, is_guard
 from ortfuse.quantization.half.instrumented_readings import NOT_ZERO, OPSET, Reading, Tally, handed_up, has_bodies
-from ortfuse.quantization.half.masks import LARGEST, LEAST, clamped, is_bound, is_guard
-from ortfuse.quantization.half.type_units import FLOAT, Units, graph_of
+from ortfuse.quantization.half.same_type_units import FLOAT, Units, graph_of
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
 

@@ -13,13 +13,13 @@ import onnx_ir as ir
 
 from ortfuse.errors import BoundError, VerificationError
 from ortfuse.ir.selection import objection
+from ortfuse.quantization.half.changed_orderings import InOrder, Run, in_order
 from ortfuse.quantization.half.emulation import Finding, defaults, emulate, overflows
-from ortfuse.quantization.half.order_errors import InOrder, Run, in_order
-from ortfuse.quantization.half.type_units import Units
+from ortfuse.quantization.half.same_type_units import Units
 from ortfuse.quantization.half.write_types import rewrite
 from ortfuse.quantization.half_emulation import imitation
-from ortfuse.quantization.half_reference import run_of
 from ortfuse.quantization.metrics import METRICS
+from ortfuse.quantization.run_half_models import run_of
 from ortfuse.quantization.tolerance_limit import limit_of_rounding
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.load_check import Loading

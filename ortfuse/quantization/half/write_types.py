@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from ortfuse.ir import walk
 from ortfuse.ir.schemas import attribute_default
-from ortfuse.quantization.half.masks import LARGEST, LEAST, clamped, is_bound, is_guard
-from ortfuse.quantization.half.type_ports import TYPE_ATTRIBUTES
-from ortfuse.quantization.half.type_units import Units, Use
+from ortfuse.quantization.half.clamp_mask_constants import LARGEST, LEAST, clamped, is_bound, is_guard
+from ortfuse.quantization.half.same_type_units import Units, Use
+from ortfuse.quantization.half.shared_type_ports import TYPE_ATTRIBUTES
 
 SHARED = 1024
 """A constant of so many numbers or more is stored once, and cast where it is half, if something else needs it in float32."""

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ortfuse.report.terminal.console import show_notes
 from ortfuse.report.terminal.long_names import Names
-from ortfuse.runtime.bench.table_fitting import Fitting
+from ortfuse.runtime.bench.fit_table_to_terminal import Fitting
 
 if TYPE_CHECKING:
     from ortfuse.inspection import Inspection, Port, Region

@@ -16,8 +16,8 @@ from ortfuse.errors import OptionError
 from ortfuse.errors.printable import cell
 from ortfuse.io.atomic_write import write_bytes
 from ortfuse.report.terminal.console import show_notes, show_written
+from ortfuse.runtime.bench.fit_table_to_terminal import Fitting
 from ortfuse.runtime.bench.latency_table import speedup_words
-from ortfuse.runtime.bench.table_fitting import Fitting
 
 if TYPE_CHECKING:
     from ortfuse.api.quantize import Lowered, Quantized

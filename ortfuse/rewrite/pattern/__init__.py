@@ -2,8 +2,7 @@
 
 from ortfuse.rewrite.pattern.language import Op, Pattern
 from ortfuse.rewrite.pattern.match import Guard, Match, Matcher, Miss
-from ortfuse.rewrite.pattern.redundant_guards import redundant
-from ortfuse.rewrite.pattern.vocabulary import (
+from ortfuse.rewrite.pattern.pattern_functions import (
     OpBuilder,
     all_attributes,
     attr,
@@ -23,6 +22,7 @@ from ortfuse.rewrite.pattern.vocabulary import (
     var,
     variables,
 )
+from ortfuse.rewrite.pattern.redundant_guards import redundant
 
 __all__ = [
     "Guard",

@@ -11,8 +11,7 @@ import onnx_ir as ir
 from ortfuse.errors import PatternError
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite.pattern.language import Pattern
-from ortfuse.rewrite.pattern.siblings import Siblings
-from ortfuse.rewrite.pattern.statistics import (
+from ortfuse.rewrite.pattern.pattern_statistics import (
     Below,
     capture_names,
     captured_attributes,
@@ -20,6 +19,7 @@ from ortfuse.rewrite.pattern.statistics import (
     operators_below,
     required_ops,
 )
+from ortfuse.rewrite.pattern.siblings import Siblings
 
 
 class CompiledPattern:

@@ -8,7 +8,7 @@ matches one operator, `a | b` either of two patterns. `a @ b` is MatMul, `x ** 2
 `x[..., :p]` a slice of the last axis. The same expressions also serve as the *replacements* that the rewriter emits. A
 pattern object that occurs twice in an expression stands for one and the same value.
 
-Values may be given shapes (`var("q", "b h s d")`, see `ortfuse.rewrite.pattern.axes`): the name of a dimension means the same
+Values may be given shapes (`var("q", "b h s d")`, see `axis_names`): the name of a dimension means the same
 throughout the pattern. `rearrange("b s (h d) -> b h s d", x)` stands for any nodes that move the elements of x that way.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from ortfuse.errors import PatternError
 from ortfuse.ir.traits import PRODUCT, SUM
-from ortfuse.rewrite.pattern.axes import Axes, axes_of
+from ortfuse.rewrite.pattern.axis_names import Axes, axes_of
 
 Check = Callable[[Any, Any], bool]
 """A predicate over a value (or attribute) and the facts: `check(thing, facts) -> bool`."""

@@ -13,9 +13,19 @@ from ortfuse.ir.remark import Refusal, Subject, refuse
 from ortfuse.ir.schemas import attribute_default
 from ortfuse.ir.traits import BROADCASTS, COMMUTES, ORDERED_AXES, PARAMETER_INPUTS
 from ortfuse.rewrite.pattern.ac_matching import Placement, match_chain, place
+from ortfuse.rewrite.pattern.backtracking_machine import (
+    FAIL,
+    Goals,
+    Handler,
+    Machine,
+    bind_absent,
+    computed_by,
+    said,
+    unlike,
+)
 from ortfuse.rewrite.pattern.compiled_pattern import CompiledPattern
-from ortfuse.rewrite.pattern.constants import close
 from ortfuse.rewrite.pattern.data_movement import match_part, match_rearrangement
+from ortfuse.rewrite.pattern.formula_constants import close
 from ortfuse.rewrite.pattern.language import (
     Alt,
     Attr,
@@ -32,7 +42,6 @@ from ortfuse.rewrite.pattern.language import (
     Sum,
     Var,
 )
-from ortfuse.rewrite.pattern.machine import FAIL, Goals, Handler, Machine, bind_absent, computed_by, said, unlike
 from ortfuse.rewrite.pattern.match_result import Guard, Match, Miss, Ranges, describe
 from ortfuse.rewrite.pattern.parameters import (
     UNKNOWN,

@@ -167,7 +167,7 @@ class Match:
     def observed_moments(self, name: str, count: int) -> Any:
         """The second moments that `count` columns of a captured value were seen to have about their means, or `None`.
 
-        They are an object with a method `factor` (`ortfuse.quantization.hessian`), which takes the time to find them.
+        They are an object with a method `factor` (`ortfuse.quantization.activation_hessian`), which takes the time to find them.
         """
         found = None if self.ranges is None else self.ranges(self[name].name, "moments")
         return None if isinstance(found, tuple) or self.observed_means(name, count) is None else found

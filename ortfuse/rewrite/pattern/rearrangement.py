@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ortfuse.errors import PatternError
 from ortfuse.ir.traits import RESHAPES
-from ortfuse.rewrite.pattern.axes import axes_of
+from ortfuse.rewrite.pattern.axis_names import axes_of
 from ortfuse.rewrite.pattern.language import Pattern, bare
 
 _MOVES = frozenset({*RESHAPES, "Transpose"})

@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal, Subject, refuse, words
 from ortfuse.ir.walk import used_values
-from ortfuse.rewrite.pattern.machine import Goals, Machine
+from ortfuse.rewrite.pattern.backtracking_machine import Goals, Machine
+from ortfuse.rewrite.pattern.pattern_statistics import op_depths
 from ortfuse.rewrite.pattern.siblings import Siblings
-from ortfuse.rewrite.pattern.statistics import op_depths
 
 MOST_USERS = 1024
 """The most nodes computed from a shared value that are looked at."""

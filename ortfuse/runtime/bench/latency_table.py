@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ortfuse.runtime.bench.fit_table_to_terminal import Fitting
 from ortfuse.runtime.bench.latency import Latency
 from ortfuse.runtime.bench.number_format import digits
 from ortfuse.runtime.bench.stopping_rule import NARROW
-from ortfuse.runtime.bench.table_fitting import Fitting
 
 NOISY = 0.1
 """Relative interquartile range above which a machine is called noisy."""

@@ -31,9 +31,9 @@ from ortfuse.runtime.inputs.sizes import Sizes, open_dims, uniform
 from ortfuse.runtime.rewrite_sides import Sides, sides
 from ortfuse.runtime.session import Session
 from ortfuse.targets import Estimate
-from ortfuse.targets.costs import sizes_text
 from ortfuse.targets.measurement_file import keep, kept
 from ortfuse.targets.processor import processor_in_full
+from ortfuse.targets.rule_speedups import sizes_text
 
 ROUNDS = 25
 """How often each side is run, interleaved."""

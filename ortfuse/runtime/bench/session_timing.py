@@ -17,15 +17,15 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.runtime.bench.confidence import median_bounds
+from ortfuse.runtime.bench.fit_table_to_terminal import Fitting
 from ortfuse.runtime.bench.latency_table import speedup_cell
 from ortfuse.runtime.bench.number_format import digits
 from ortfuse.runtime.bench.stopping_rule import MOST, Patience
-from ortfuse.runtime.bench.table_fitting import Fitting
 from ortfuse.runtime.execution_target import execution_target
-from ortfuse.runtime.expansion_limit import demand_bounded
+from ortfuse.runtime.function_expansion_limit import demand_bounded
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import shortened
-from ortfuse.runtime.session_program import Settings, seconds_timed
+from ortfuse.runtime.session_subprocess import Settings, seconds_timed
 from ortfuse.runtime.worker import Remote, Worker
 from ortfuse.serialization import Record
 from ortfuse.targets import libraries
@@ -43,7 +43,7 @@ Check: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model file and the settings to open it with, as `ortfuse.runtime.session_program.configure` takes them."""
+    """A model file and the settings to open it with, as `ortfuse.runtime.session_subprocess.configure` takes them."""
 
     path: Path
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from ortfuse.runtime.float64.windows import or_ones, padding, positions, strided, within
+from ortfuse.runtime.float64.sliding_windows import or_ones, padding, positions, strided, within
 
 Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir import walk
-from ortfuse.ir.functions import without_functions
+from ortfuse.ir.inlinable_functions import without_functions
 
 NARROW = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 

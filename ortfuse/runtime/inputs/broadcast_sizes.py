@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import Dim, DimLike, evaluate, product, symbols
-from ortfuse.ir.functions import looked_into
+from ortfuse.ir.inlinable_functions import looked_into
 from ortfuse.ir.traits import BROADCASTS, RESHAPES, has
 
 OPERANDS = 2

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import Dim, DimLike, evaluate
-from ortfuse.ir.functions import looked_into
+from ortfuse.ir.inlinable_functions import looked_into
 
 
 @dataclass(frozen=True)

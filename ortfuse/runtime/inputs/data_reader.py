@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ortfuse.errors import OptionError
-from ortfuse.runtime.inputs.files import InputSets
+from ortfuse.runtime.inputs.read_input_files import InputSets
 
 MOST = 1000
 """The most sets that are taken: more are not used."""

@@ -11,14 +11,14 @@ import onnx_ir as ir
 
 from ortfuse.errors import CrashError, VerificationError
 from ortfuse.runtime.inputs.broadcast_sizes import matched_sizes
+from ortfuse.runtime.inputs.comparison_thresholds import thresholds
 from ortfuse.runtime.inputs.concat_sizes import joined_sizes
-from ortfuse.runtime.inputs.exploration import Ran, Shown, explore
+from ortfuse.runtime.inputs.coverage_guided_inputs import Ran, Shown, explore
 from ortfuse.runtime.inputs.kv_caches import caches_of
 from ortfuse.runtime.inputs.random_inputs import Inputs, InputSpec, input_specs, make_inputs
 from ortfuse.runtime.inputs.sampling import COUNTS, EASIER, Drawing
 from ortfuse.runtime.inputs.size_search import climb
 from ortfuse.runtime.inputs.sizes import Search, Sizes, describe, fixed_sizes, obeys, open_dims, wanted
-from ortfuse.runtime.inputs.thresholds import thresholds
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.time_budget import EXPLORING, Budget
 

@@ -27,8 +27,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import OptionError, VerificationError
+from ortfuse.io.bounded_text_files import from_toml, read_text
 from ortfuse.io.size_limits import demand_room
-from ortfuse.io.small_files import from_toml, read_text
 
 Array = np.ndarray[Any, Any]
 

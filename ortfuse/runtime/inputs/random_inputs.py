@@ -1,7 +1,7 @@
 """Generates random inputs that suit what the graph does with them.
 
 Integers that select rows are below the size of the smallest table, those compared with certain numbers are these, masks have
-rows with padded tails (see `ortfuse.runtime.inputs.roles`). All others are drawn as `ortfuse.runtime.inputs.sampling` says.
+rows with padded tails (see `ortfuse.runtime.inputs.input_roles`). All others are drawn as `ortfuse.runtime.inputs.sampling` says.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import VerificationError
 from ortfuse.io.size_limits import demand_room
 from ortfuse.ir.dims import Dim, DimLike, evaluate
-from ortfuse.ir.functions import looked_into
+from ortfuse.ir.inlinable_functions import looked_into
 from ortfuse.runtime.inputs import sampling
-from ortfuse.runtime.inputs.roles import Boxes, Limit, Role, Use, role_of
+from ortfuse.runtime.inputs.input_roles import Boxes, Limit, Role, Use, role_of
 from ortfuse.runtime.inputs.sampling import SMALL, USUAL, Drawing, Masks
-from ortfuse.runtime.inputs.size_operands import size_inputs
+from ortfuse.runtime.inputs.size_valued_inputs import size_inputs
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, Array]

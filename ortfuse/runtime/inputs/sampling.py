@@ -2,7 +2,7 @@
 
 The usual choice differs from seed to seed, so that several sets of inputs show different things: integers that nothing restricts
 are small, of both signs, and large in turn; counts go through several numbers. The others are what an exploration tries
-(`ortfuse.runtime.inputs.exploration`).
+(`ortfuse.runtime.inputs.coverage_guided_inputs`).
 """
 
 from __future__ import annotations

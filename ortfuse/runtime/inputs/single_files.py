@@ -16,8 +16,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError, VerificationError
+from ortfuse.io.bounded_text_files import regular_file
 from ortfuse.io.size_limits import demand_room
-from ortfuse.io.small_files import regular_file
 from ortfuse.runtime.inputs.image_preprocessing import Preprocessing
 
 Array = np.ndarray[Any, Any]

@@ -15,7 +15,7 @@ from typing import Any
 
 from ortfuse.errors import OptionError, OrtfuseWarning
 from ortfuse.errors.printable import brief, visible
-from ortfuse.io.small_files import from_json
+from ortfuse.io.bounded_text_files import from_json
 from ortfuse.runtime.session_settings.allow_list import refusal
 from ortfuse.serialization import Record
 from ortfuse.targets.processor import MOST_THREADS
@@ -161,7 +161,7 @@ class SessionConfig:
         return replace(self, settings=kept + new)
 
     def values(self) -> dict[str, Any]:
-        """The values by name, as `ortfuse.runtime.session_program.configure` takes them."""
+        """The values by name, as `ortfuse.runtime.session_subprocess.configure` takes them."""
         return {setting.name: setting.value for setting in self.settings}
 
     def to_json(self) -> str:

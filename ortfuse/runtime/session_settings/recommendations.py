@@ -10,7 +10,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.session_settings.config import SessionConfig, Setting
 from ortfuse.runtime.session_settings.denormals import first_that_sees, sources
-from ortfuse.runtime.session_settings.measured_settings import remembered
+from ortfuse.runtime.session_settings.settings_cache import remembered
 from ortfuse.targets import default_spec
 
 DENORMALS = "session.set_denormal_as_zero"

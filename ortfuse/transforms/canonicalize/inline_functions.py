@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import TargetError
 from ortfuse.ir.function_expansion import MOST_NODES, beyond, calls_in_all, expanded_nodes
-from ortfuse.ir.functions import called, changed_operator, is_to_be_raised
+from ortfuse.ir.inlinable_functions import called, changed_operator, is_to_be_raised
 from ortfuse.ir.walk import nested_nodes, nodes_within
 from ortfuse.targets import raise_opset
 from ortfuse.targets.custom_operators import libraries

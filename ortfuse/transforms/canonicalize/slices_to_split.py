@@ -28,7 +28,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.walk import Scope
 from ortfuse.rewrite.pattern.parameters import UNKNOWN, parameter
-from ortfuse.transforms.canonicalize.fold_add_before_split import added_before, is_left_over
+from ortfuse.transforms.canonicalize.hoist_add_above_split import added_before, is_left_over
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 

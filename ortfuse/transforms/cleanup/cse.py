@@ -33,7 +33,7 @@ from ortfuse.transforms.canonicalize.hoist_shape_reads import ReadSizes
 from ortfuse.transforms.canonicalize.sink_shape_ops import settle
 from ortfuse.transforms.cleanup.tensor_hash import TensorPool, can_be_shared, content_key
 from ortfuse.transforms.context import Context
-from ortfuse.transforms.qdq_guard import is_signed
+from ortfuse.transforms.keep_values_between_qdq import is_signed
 
 _EXCHANGEABLE = COMMUTES - PICKS
 """Operators of two operands whose order makes no difference to the bits."""

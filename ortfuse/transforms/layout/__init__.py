@@ -11,6 +11,6 @@ A Transpose that moves only axes of size 1 costs nothing, as it is a Reshape. On
 of a MatMul costs nothing either, as the runtime merges the two.
 """
 
-from ortfuse.transforms.layout.layout import Layout
+from ortfuse.transforms.layout.choose_layouts import Layout
 
 __all__ = ["Layout"]

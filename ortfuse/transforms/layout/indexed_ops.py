@@ -12,9 +12,9 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.rewrite.pattern.parameters import attribute_value
-from ortfuse.transforms.layout.builder import Draft
 from ortfuse.transforms.layout.layout_op import Framed, Port, Unit, layout
 from ortfuse.transforms.layout.permutation import Order, restricted
+from ortfuse.transforms.layout.reordered_node import Draft
 
 
 @layout("GatherND")

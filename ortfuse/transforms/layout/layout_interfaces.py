@@ -37,11 +37,11 @@ from ortfuse.transforms.layout import (
     quantized,
     reshape,
 )
-from ortfuse.transforms.layout.builder import Draft
 from ortfuse.transforms.layout.layout_op import LAYOUTS, Framed, Interface, Unit, layout
 from ortfuse.transforms.layout.permutation import Order
-from ortfuse.transforms.layout.ports import is_movable, is_single, keeps_last, operand_of, rank_of, results_of
+from ortfuse.transforms.layout.reordered_node import Draft
 from ortfuse.transforms.layout.transpose_elements import typical_elements
+from ortfuse.transforms.layout.unit_ports import is_movable, is_single, keeps_last, operand_of, rank_of, results_of
 
 _SINCE_REPEATS = 6
 """The opset from which on Tile has repetitions for each axis."""

@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.operators import Facet
-from ortfuse.transforms.layout.builder import Draft
 from ortfuse.transforms.layout.permutation import Order, extended, is_unmoved, restricted, unmoved
+from ortfuse.transforms.layout.reordered_node import Draft
 
 
 class Port(NamedTuple):

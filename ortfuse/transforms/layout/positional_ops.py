@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.rewrite.pattern.parameters import attribute_value
-from ortfuse.transforms.layout.builder import Draft
 from ortfuse.transforms.layout.layout_op import Framed, Port, Unit, anything, layout, nothing
 from ortfuse.transforms.layout.permutation import Order, inverse, unmoved
+from ortfuse.transforms.layout.reordered_node import Draft
 
 
 def _operand(node: ir.Node, facts: Facts, position: int = 0) -> tuple[ir.Value, int] | None:

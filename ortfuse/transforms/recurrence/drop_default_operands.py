@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.uniform_sizes import holds_size
+from ortfuse.analysis.holds_one_size import holds_size
 from ortfuse.ir.dims import is_positive
 from ortfuse.ir.walk import Scope
 from ortfuse.rewrite.pattern.parameters import parameter

@@ -30,9 +30,9 @@ from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds
 from ortfuse.transforms.recurrence.iteration import Iteration, iteration_of, obstacle
 from ortfuse.transforms.recurrence.loop_body import Body, body_of
+from ortfuse.transforms.recurrence.missed_loop_remarks import forget, leave, multiplied
 from ortfuse.transforms.recurrence.nonempty_sizes import Nonempty
 from ortfuse.transforms.recurrence.recurrent_operator import OLDEST, SLOWER, pays
-from ortfuse.transforms.recurrence.remarks import forget, leave, multiplied
 from ortfuse.transforms.recurrence.sequence_operands import from_front
 from ortfuse.transforms.recurrence.vectorize import UnresolvedError, Vectorised
 

@@ -10,7 +10,7 @@ from ortfuse.errors import RuleError
 from ortfuse.naming import name_today
 from ortfuse.rewrite import Rule
 from ortfuse.targets import CostTable
-from ortfuse.targets.costs import sizes_text
+from ortfuse.targets.rule_speedups import sizes_text
 
 DTYPES = ("float32", "float16")
 """The element types that are measured; few rules make what has a kernel in the second."""

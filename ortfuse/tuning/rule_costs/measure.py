@@ -14,9 +14,9 @@ from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime.worker import WORKER
 from ortfuse.serialization import Record, entry
 from ortfuse.targets import default_spec, installed, shipped_costs
-from ortfuse.targets.costs import WORTH_IT, Measured
-from ortfuse.targets.measured_costs import calibration_file, store, stored
+from ortfuse.targets.calibrated_speedups import calibration_file, store, stored
 from ortfuse.targets.processor import demand_threads, processor_kind, processor_name
+from ortfuse.targets.rule_speedups import WORTH_IT, Measured
 from ortfuse.tuning.rule_costs.candidates import DTYPES, Candidate, candidates
 from ortfuse.tuning.rule_costs.speedup import speedup
 

@@ -26,8 +26,8 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.session_settings import SessionConfig, Setting, write_beside
 from ortfuse.runtime.session_settings.config import settings_of
-from ortfuse.runtime.session_settings.measured_settings import remember, settings_file
 from ortfuse.runtime.session_settings.recommendations import derived, with_runtime
+from ortfuse.runtime.session_settings.settings_cache import remember, settings_file
 from ortfuse.serialization import Record, entry
 from ortfuse.targets.processor import demand_threads
 

@@ -28,7 +28,7 @@ from ortfuse.runtime.comparison import Difference
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.random_seeds import seeded
 from ortfuse.runtime.reference_runs import Experiment, explored
-from ortfuse.runtime.sensitivity import Sensitivity
+from ortfuse.runtime.rounding_sensitivity import Sensitivity
 from ortfuse.serialization import Record, derived, entry
 from ortfuse.transforms import Finalize
 from ortfuse.verification.bisection.ddmin import first_showing, smallest

@@ -15,7 +15,7 @@ from ortfuse.ir.edit import Edit, Inspector
 from ortfuse.ir.remark import Refusal, Subject, refuse
 from ortfuse.pipeline.manager import NECESSARY
 from ortfuse.runtime.load_check import Loading
-from ortfuse.runtime.session_program import Level
+from ortfuse.runtime.session_subprocess import Level
 from ortfuse.verification.bisection.bisect_pipeline import Gate, Key, Restriction
 from ortfuse.verification.bisection.ddmin import first_showing
 

@@ -21,7 +21,7 @@ from ortfuse.errors import RuleError
 from ortfuse.ir.schemas import attribute_default, kept_outputs
 from ortfuse.ir.traits import COMMUTES, PARAMETER_INPUTS
 from ortfuse.rewrite import Rule
-from ortfuse.rewrite.pattern.axes import Axes
+from ortfuse.rewrite.pattern.axis_names import Axes
 from ortfuse.rewrite.pattern.language import (
     Alt,
     Attr,
@@ -40,10 +40,10 @@ from ortfuse.rewrite.pattern.language import (
 )
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
 from ortfuse.rewrite.pattern.siblings import Siblings
-from ortfuse.verification.rule_tests.choices import Chooser
 from ortfuse.verification.rule_tests.instance import Instance, random_array
 from ortfuse.verification.rule_tests.instance_shapes import Sizes
 from ortfuse.verification.rule_tests.movement_variants import part_of, rearrangement
+from ortfuse.verification.rule_tests.spelling_choices import Chooser
 
 OPSETS = (23, 20, 17, 13)
 """The ai.onnx versions that instances are tried at, where the pattern's operators exist."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from ortfuse.errors import RuleError
 from ortfuse.rewrite import Rule
-from ortfuse.rewrite.pattern.axes import Axes, Axis
+from ortfuse.rewrite.pattern.axis_names import Axes, Axis
 from ortfuse.rewrite.pattern.language import Part, Pattern, Var
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
 

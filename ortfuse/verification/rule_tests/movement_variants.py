@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.rewrite.pattern.axes import Axes, Axis
+from ortfuse.rewrite.pattern.axis_names import Axes, Axis
 from ortfuse.rewrite.pattern.language import Part
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
-from ortfuse.verification.rule_tests.choices import Chooser
 from ortfuse.verification.rule_tests.instance_shapes import Sizes
+from ortfuse.verification.rule_tests.spelling_choices import Chooser
 
 FAR = 1 << 62
 

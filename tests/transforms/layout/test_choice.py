@@ -13,8 +13,8 @@ from small_models import apply, context_of, floats, model_of, proto_of
 import ortfuse
 from ortfuse.transforms import Layout
 from ortfuse.transforms.layout import assignment
-from ortfuse.transforms.layout.lower_bound import bound
-from ortfuse.transforms.layout.mapping import Map
+from ortfuse.transforms.layout.find_units import Map
+from ortfuse.transforms.layout.transpose_lower_bound import bound
 
 INPUTS = {"x0": floats(2, 3, 4, 5), "x1": floats(2, 3, 4, 5) * 2}
 MOST = 5000

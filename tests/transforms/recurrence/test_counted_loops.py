@@ -12,7 +12,7 @@ from recurrent_models import model
 from small_models import execute
 
 import ortfuse
-from ortfuse.io.interop import enter
+from ortfuse.io.model_conversion import enter
 from ortfuse.ir.walk import nodes
 
 FLOAT, INT, LONG = 1, 6, 7

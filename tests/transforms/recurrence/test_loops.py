@@ -13,7 +13,7 @@ from recurrent_models import HIDDEN, INPUTS, constants, gru_sized, model, step
 from small_models import execute
 
 import ortfuse
-from ortfuse.io.interop import enter
+from ortfuse.io.model_conversion import enter
 from ortfuse.ir.walk import nodes
 
 PASSES = "canonicalize, vectorize_loops{always=true}, canonicalize"

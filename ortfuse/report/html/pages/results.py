@@ -9,11 +9,11 @@ from pathlib import Path
 from ortfuse.api.result import Result
 from ortfuse.errors import OptionError, OutputError
 from ortfuse.io.external_locations import weight_files
-from ortfuse.io.interop import enter
+from ortfuse.io.model_conversion import enter
 from ortfuse.pipeline import load_catalogue
 from ortfuse.report.html import demand_libraries, write_page
 from ortfuse.report.html.pages.optimization import optimisation_page
-from ortfuse.runtime.session_settings.storage import beside
+from ortfuse.runtime.session_settings.settings_in_model import beside
 
 
 def write_result_page(result: Result, path: str | os.PathLike[str], name: str = "") -> None:
