@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 Medium = Literal["both", "page", "terminal"]
@@ -260,15 +260,13 @@ class Document:
         title: What it is about.
         summary: The answer in a sentence.
         blocks: Its parts, in order.
-        command: What repeats it.
-        environment: Names and versions of what it depends on.
+        command: What repeats it; by default the command line of this process.
     """
 
     title: str
     summary: str
     blocks: Sequence[Block]
     command: str = ""
-    environment: Sequence[tuple[str, str]] = field(default=())
 
     @property
     def shown(self) -> list[Block]:

@@ -21,6 +21,7 @@ from ortfuse.errors import OptionError
 from ortfuse.profiling import Bottleneck, Creation, Fusion, Kernel, Profile, Timing
 from ortfuse.quantization.outcome import Outcome, Point, SiteReport, Tried
 from ortfuse.report.document import Bar, Bars, Card, Cards, Document, Dot, Notes, Rows, Scatter
+from ortfuse.report.documents.latencies import is_faster, short_names, speedup_card
 from ortfuse.report.documents.profile import profile_document
 from ortfuse.report.documents.tuning import tuning_document, unmet_document
 from ortfuse.report.html import write_page
@@ -29,7 +30,6 @@ from ortfuse.report.html.pages import (
     optimisation_page,
     quantisation_page,
 )
-from ortfuse.report.html.pages.common import is_faster, short_names, speedup_card
 from ortfuse.report.html.write_page import html
 from ortfuse.report.model_pictures import operators
 from ortfuse.report.terminal.console import show_latencies

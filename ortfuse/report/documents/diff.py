@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortfuse.report.document import Block, Card, Cards, Document, Notes, Rows, Sites
-from ortfuse.report.html.pages.common import change, command, counted, environment, grouped, site
+from ortfuse.report.documents.operators import change, counted, grouped, site
 from ortfuse.report.model_pictures import Pictures, operators
 from ortfuse.verification.diff import ConstantDifference, ModelDifference, Structure
 from ortfuse.verification.diff.model_diff import of_tensors
@@ -79,7 +79,7 @@ def difference_document(first: str, second: str, before: ir.Model, after: ir.Mod
     told = [f"{number} {what}{'s' * (number > 1)}" for what, number in others.items() if number]
     if told:
         summary += f" Nodes of both differ in {' and '.join(told)}."
-    return Document(f"{names[0]} and {names[1]}", summary, blocks, command(), environment())
+    return Document(f"{names[0]} and {names[1]}", summary, blocks)
 
 
 def _place(pair: object) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ortfuse.profiling import Creation, Group, Profile
 from ortfuse.report.document import Bar, Bars, Block, Card, Cards, Document, Dot, Notes, Rows, Scatter
-from ortfuse.report.html.pages.common import change, command, environment
+from ortfuse.report.documents.operators import change
 from ortfuse.report.profile_files import MOST_ROWS, TITLES, threads_in_words
 from ortfuse.runtime.bench.number_format import digits
 
@@ -69,7 +69,7 @@ def profile_document(model: str, found: Profile) -> Document:
                 _bars(title, f"{about} {_BESIDE}{_scaled(found)}" if view == first else about, groups, found.scale)
             )
     blocks += [_roofline(found), *_creation(found), _kernels(found)]
-    return Document(f"Where the time of {model} goes", _summary(found), blocks, command(), environment())
+    return Document(f"Where the time of {model} goes", _summary(found), blocks)
 
 
 def _summary(found: Profile) -> str:

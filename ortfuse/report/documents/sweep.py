@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from ortfuse.report.document import Bar, Bars, Block, Card, Cards, Document, Notes, Rows
-from ortfuse.report.html.pages.common import BOUNDS, RATIOS, command, environment, times
+from ortfuse.report.documents.latencies import BOUNDS, RATIOS, times
 from ortfuse.runtime.bench.latency_table import NO_DIFFERENCE, is_noise
 from ortfuse.runtime.bench.number_format import digits
 from ortfuse.sweeping import Row, Sweep
@@ -55,7 +55,7 @@ def sweep_document(found: Sweep) -> Document:
     )  # fmt: skip
     blocks += [every, Notes("", [summary(found)], on="terminal")]
     count = "1 model" if len(found.rows) == 1 else f"{len(found.rows)} models"
-    return Document(f"Sweep of {count}", f"{summary(found)}.", blocks, command(), environment())
+    return Document(f"Sweep of {count}", f"{summary(found)}.", blocks)
 
 
 def _nodes(row: Row) -> str:

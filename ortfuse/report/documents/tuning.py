@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ortfuse.report.document import Bar, Bars, Block, Card, Cards, Document, Notes, Rows
-from ortfuse.report.html.pages.common import BOUNDS, RATIOS, command, environment, speedup_card, times
+from ortfuse.report.documents.latencies import BOUNDS, RATIOS, speedup_card, times
 from ortfuse.runtime.bench.latency_table import speedup_cell, speedup_words
 from ortfuse.runtime.bench.number_format import digits
 from ortfuse.tuning import Point, TuningOutcome
@@ -62,7 +62,7 @@ def tuning_document(name: str, tuned: Tuned) -> Document:
     summary = f"The best that was found: {said}, with {changed(best, usual)}."
     if usual_is_best:
         summary = "Nothing was found that is faster than the original in a default session."
-    return Document(f"{Path(name).name}, tuned", summary, blocks, command(), environment())
+    return Document(f"{Path(name).name}, tuned", summary, blocks)
 
 
 def unmet_document(name: str, why: str, tried: Sequence[Point]) -> Document:
@@ -73,8 +73,6 @@ def unmet_document(name: str, why: str, tried: Sequence[Point]) -> Document:
         f"{Path(name).name}: nothing keeps what was asked",
         f"No model was written: {why}.",
         blocks,
-        command(),
-        environment(),
     )
 
 

@@ -14,6 +14,7 @@ from ortfuse.errors import OptionError
 from ortfuse.errors.printable import visible_lines
 from ortfuse.io.atomic_write import writable_target, write_text
 from ortfuse.report.document import Document
+from ortfuse.report.html.environment import command, environment
 
 _PERCENT = r"(?<=\d) ?%"
 
@@ -63,7 +64,7 @@ def write_page(page: Document, path: str | os.PathLike[str]) -> None:
 def html(page: Document) -> str:
     """The text of a page."""
     jinja = _jinja()
-    environment = jinja.Environment(
+    made = jinja.Environment(
         loader=jinja.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         trim_blocks=True,
@@ -71,11 +72,13 @@ def html(page: Document) -> str:
         undefined=jinja.StrictUndefined,
         finalize=lambda value: _spaced(value) if type(value) is str else value,
     )
-    environment.filters.update(breakable=_breakable, prose=_prose, sentence=_sentence, words=_command)
+    made.filters.update(breakable=_breakable, prose=_prose, sentence=_sentence, words=_command)
     style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     policy = _POLICY.format(script=_digest(script))
-    template = environment.get_template("page.html")
-    return visible_lines(str(template.render(page=page, style=style, script=script, policy=policy)))
+    template = made.get_template("page.html")
+    repeat, facts = page.command or command(), environment()
+    text = template.render(page=page, style=style, script=script, policy=policy, command=repeat, environment=facts)
+    return visible_lines(str(text))
 
 
 def _digest(script: str) -> str:

@@ -6,15 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ortfuse.report.document import Block, Document, Notes
-from ortfuse.report.html.pages.common import (
-    command,
-    environment,
-    is_faster,
-    latency_bars,
-    latency_rows,
-    session_bars,
-    short_names,
-)
+from ortfuse.report.documents.latencies import is_faster, latency_bars, latency_rows, session_bars, short_names
 from ortfuse.runtime.bench import Latencies, Latency, doubts
 
 
@@ -47,7 +39,7 @@ def bench_page(found: Latencies) -> Document:
     blocks.append(latency_rows(every))
     if said := doubts(every):
         blocks.append(Notes("How far to trust it", said))
-    return Document("Latency side by side", summary, blocks, command(), environment())
+    return Document("Latency side by side", summary, blocks)
 
 
 def _shortened(session: str, names: Mapping[str, str]) -> str:

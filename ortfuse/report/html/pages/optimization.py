@@ -11,20 +11,15 @@ from ortfuse.api.result import Result
 from ortfuse.pipeline.report import PassReport
 from ortfuse.profiling import SideBySide
 from ortfuse.report.document import Block, Card, Cards, Document, Notes, Rows, Sites, Step, Timeline
-from ortfuse.report.html.pages.common import (
-    change,
-    command,
-    counted,
-    environment,
-    grouped,
+from ortfuse.report.documents.latencies import (
     is_faster,
     latency_bars,
     latency_rows,
     profile_bars,
     session_bars,
-    site,
     speedup_card,
 )
+from ortfuse.report.documents.operators import change, counted, grouped, site
 from ortfuse.report.model_pictures import Pair, Pictures
 from ortfuse.report.terminal.cost_sources import sources_of_costs
 from ortfuse.report.terminal.model_growth import growth_remarks, size_text
@@ -85,7 +80,7 @@ def optimisation_page(
         remarks.append(result.left_alone)
     if remarks:
         blocks.append(Notes("Remarks", remarks))
-    return Document(f"{Path(name).name}, optimised", _summary(result), blocks, command(), environment())
+    return Document(f"{Path(name).name}, optimised", _summary(result), blocks)
 
 
 def _summary(result: Result) -> str:

@@ -9,7 +9,8 @@ from ortfuse.api.quantize import Quantized
 from ortfuse.profiling import SideBySide
 from ortfuse.quantization.outcome import Outcome, Point, SiteReport
 from ortfuse.report.document import Block, Card, Cards, Document, Dot, Notes, Rows, Scatter
-from ortfuse.report.html.pages.common import command, environment, latency_bars, profile_bars, signed, speedup_card
+from ortfuse.report.documents.latencies import latency_bars, profile_bars, speedup_card
+from ortfuse.report.documents.operators import signed
 from ortfuse.report.terminal.quantization import UNTIMED
 from ortfuse.runtime.bench.latency_table import speedup_words
 from ortfuse.runtime.bench.number_format import digits
@@ -27,7 +28,7 @@ def quantisation_page(name: str, found: Quantized, profiles: SideBySide | None =
     remarks = [*([outcome.reason] if outcome.reason else []), *outcome.notes]
     if remarks:
         blocks.append(Notes("Remarks", remarks))
-    return Document(f"{Path(name).name} under an error bound", _summary(outcome), blocks, command(), environment())
+    return Document(f"{Path(name).name} under an error bound", _summary(outcome), blocks)
 
 
 def _summary(outcome: Outcome) -> str:

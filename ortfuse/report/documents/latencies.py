@@ -1,36 +1,23 @@
-"""Build the blocks that several pages share: the environment, latencies, parts of a model before and after."""
+"""The blocks of measurements that several documents share: speedups and latencies, profiles side by side."""
 
 from __future__ import annotations
 
-import datetime
 import math
-import os
-import platform
-import shlex
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
-from ortfuse.io.version import __version__
 from ortfuse.profiling import Group, SideBySide, scale
-from ortfuse.report.document import Bar, Bars, Card, Rows, Site
-from ortfuse.report.graph_drawing import Picture, svg
-from ortfuse.report.model_pictures import Pair
+from ortfuse.report.document import Bar, Bars, Card, Rows
 from ortfuse.runtime.bench import Latency, SessionLatency
 from ortfuse.runtime.bench.latency_table import NO_DIFFERENCE, is_noise, speedup_cell
 from ortfuse.runtime.bench.number_format import digits
-from ortfuse.targets.processor import processor_name
 
 MOST_OPERATORS = 14
 """The most operators of two profiles that have a bar of their own."""
 
 MOST_SHORT = 8
 """The rows of the longest other table that is not folded."""
-
-MOST_UNFOLDED = 24
-"""The rows of the longest table of operators that is not folded."""
 
 RATIOS = (
     "A speedup is the median of the ratios of runs side by side, which can differ from the ratio of the median times."
@@ -39,29 +26,6 @@ RATIOS = (
 
 BOUNDS = "The thin line and the numbers in parentheses are the bounds of the speedup with 95 % confidence."
 """A note on the bounds of speedups."""
-
-_PACKAGES = ("onnx", "onnxruntime", "onnx_ir", "numpy")
-
-
-def environment() -> list[tuple[str, str]]:
-    """The conditions on which results depend, by name."""
-    return [
-        ("ortfuse", __version__),
-        *((name, version(name)) for name in _PACKAGES),
-        ("Python", platform.python_version()),
-        ("processor", f"{processor_name()}, {_count(os.cpu_count() or 1, 'logical core')}"),
-        ("system", platform.platform(terse=True)),
-        ("made", datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="minutes")),
-    ]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
-
-
-def command() -> str:
-    """The command line of this process, as it can be given again."""
-    return shlex.join(["ortfuse", *sys.argv[1:]])
 
 
 def is_faster(row: Latency) -> bool | None:
@@ -135,6 +99,38 @@ def session_bars(rows: Sequence[SessionLatency]) -> Bars:
     return Bars("Sessions", bars, about, 1.0)
 
 
+def latency_rows(rows: Sequence[Latency]) -> Rows:
+    """All that was measured."""
+    headings = (
+        "model",
+        "median ms",
+        "10 % under, ms",
+        "90 % under, ms",
+        "speedup",
+        "at least",
+        "at most",
+        "rounds",
+        "session creation ms",
+        "nodes",
+        "executed nodes",
+        "file MB",
+    )
+    cells = [
+        (
+            row.name, digits(row.median_ms, 4), digits(row.low_ms, 4), digits(row.high_ms, 4),
+            speedup_cell(row.speedup, row.speedup_bounds),
+            *((f"{row.speedup_bounds[0]:.2f}", f"{row.speedup_bounds[1]:.2f}") if row.speedup_bounds else ("", "")),
+            str(row.rounds), f"{row.session_ms:.0f}", str(row.nodes), str(row.executed), f"{row.file_mb:.2f}",
+        )
+        for row in rows
+        if not row.crash
+    ]  # fmt: skip
+    bounds = any(row.speedup_bounds for row in rows)
+    about = "“At least” and “at most” are the bounds of the speedup with 95 % confidence." if bounds else ""
+    numbers = frozenset(range(1, len(headings)))
+    return Rows("Latency in numbers", headings, cells, about, numbers, folded=len(cells) > MOST_SHORT)
+
+
 def profile_bars(found: SideBySide, latencies: Sequence[Latency] = ()) -> Bars:
     """The time of two models operator by operator; those that take longest in either come first.
 
@@ -189,6 +185,10 @@ def _times(groups: Mapping[str, Group], names: Sequence[str]) -> str:
     return f"{digits(1e3 * _seconds(groups, names))} ms ×{kernels}" if kernels else "none"
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
 def short_names(names: Sequence[str]) -> list[str]:
     """The last parts of paths, as many as tell them apart."""
     parts = [Path(name).parts for name in names]
@@ -197,96 +197,3 @@ def short_names(names: Sequence[str]) -> list[str]:
         if len(set(short)) == len(set(names)):
             return short
     return list(names)
-
-
-def latency_rows(rows: Sequence[Latency]) -> Rows:
-    """All that was measured."""
-    headings = (
-        "model",
-        "median ms",
-        "10 % under, ms",
-        "90 % under, ms",
-        "speedup",
-        "at least",
-        "at most",
-        "rounds",
-        "session creation ms",
-        "nodes",
-        "executed nodes",
-        "file MB",
-    )
-    cells = [
-        (
-            row.name, digits(row.median_ms, 4), digits(row.low_ms, 4), digits(row.high_ms, 4),
-            speedup_cell(row.speedup, row.speedup_bounds),
-            *((f"{row.speedup_bounds[0]:.2f}", f"{row.speedup_bounds[1]:.2f}") if row.speedup_bounds else ("", "")),
-            str(row.rounds), f"{row.session_ms:.0f}", str(row.nodes), str(row.executed), f"{row.file_mb:.2f}",
-        )
-        for row in rows
-        if not row.crash
-    ]  # fmt: skip
-    bounds = any(row.speedup_bounds for row in rows)
-    about = "“At least” and “at most” are the bounds of the speedup with 95 % confidence." if bounds else ""
-    numbers = frozenset(range(1, len(headings)))
-    return Rows("Latency in numbers", headings, cells, about, numbers, folded=len(cells) > MOST_SHORT)
-
-
-def counted(operators: Mapping[str, int], most: int = 6) -> str:
-    """Operators with their numbers, in words."""
-    said = [
-        name.removeprefix("com.microsoft.") + (f" ×{count}" if count > 1 else "") for name, count in operators.items()
-    ]
-    more = f" and {len(said) - most} more" if len(said) > most else ""
-    return ", ".join(said[:most]) + more if said else "nothing"
-
-
-def site(
-    title: str, about: str, pair: Pair, places: Sequence[str] = (), names: tuple[str, str] = ("before", "after")
-) -> Site:
-    """A part of a model before and after, drawn, under these names."""
-    drawn = [
-        "" if picture is None else svg(picture, f"{title}, {when}: {counted(operators)}")
-        for picture, when, operators in ((pair.before, names[0], pair.was), (pair.after, names[1], pair.became))
-    ]
-    captions = f"{names[0]}{_omitted(pair.before)}", f"{names[1]}{_omitted(pair.after)}"
-    was, became, count = counted(pair.was), counted(pair.became), max(1, len(places))
-    return Site(title, about, drawn[0], drawn[1], was, became, count, places, captions)
-
-
-def _omitted(picture: Picture | None) -> str:
-    """The part of a drawing's caption about nodes that it leaves out."""
-    if picture is None or not picture.omitted:
-        return ""
-    drawn = sum(box.kind == "op" for box in picture.boxes)
-    return f": {drawn} of its {drawn + picture.omitted} nodes"
-
-
-def grouped(pairs: Iterable[tuple[str, Pair, str]]) -> list[tuple[str, Pair, list[str]]]:
-    """Titles and pairs, those of the same title and operators as one, with the places of all."""
-    found: dict[tuple[object, ...], tuple[str, Pair, list[str]]] = {}
-    for title, pair, place in pairs:
-        key = title, tuple(sorted(pair.was.items())), tuple(sorted(pair.became.items()))
-        found.setdefault(key, (title, pair, []))[2].append(place)
-    return list(found.values())
-
-
-def signed(number: float) -> str:
-    """A whole number with its sign, as it is printed."""
-    return f"{number:+.0f}".replace("-", "−")
-
-
-def change(before: Mapping[str, int], after: Mapping[str, int]) -> Rows:
-    """The operators of two models side by side."""
-    names = sorted({*before, *after}, key=lambda name: (before.get(name, 0) - after.get(name, 0)) * -1)
-    rows = [
-        (name, str(before.get(name, 0)), str(after.get(name, 0)), signed(after.get(name, 0) - before.get(name, 0)))
-        for name in names
-        if before.get(name, 0) != after.get(name, 0)
-    ]
-    return Rows(
-        "Operators",
-        ("operator", "before", "after", "change"),
-        rows,
-        numbers=frozenset({1, 2, 3}),
-        folded=len(rows) > MOST_UNFOLDED,
-    )
