@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from ortfuse.api.quantize import Lowered, Quantized
 from ortfuse.api.result import Result
-from ortfuse.cli.json_output import COMMANDS, name_of
+from ortfuse.cli.json_output import name_of
+from ortfuse.cli.parsing import COMMANDS
 from ortfuse.inspection import Inspection
 from ortfuse.interop import Substitution
 from ortfuse.pipeline.descriptions import Described

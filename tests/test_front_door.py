@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.api import optimize
-from ortfuse.cli import model_commands
+from ortfuse.cli import optimize as optimize_command
 from ortfuse.cli.app import app
 from ortfuse.options import Options
 from ortfuse.rewrite import Rewriter, Rule
@@ -40,7 +40,7 @@ def test_from_the_command_to_the_rewriter_a_model_passes_few_functions(monkeypat
 
     def seen(self: Rewriter, rules: Iterable[Rule]) -> int:
         frame, way = sys._getframe(1), ["Rewriter.run"]
-        while frame is not None and frame.f_code is not model_commands.optimize.__code__:
+        while frame is not None and frame.f_code is not optimize_command.optimize.__code__:
             if frame.f_globals["__name__"].startswith("ortfuse."):
                 way.append(frame.f_code.co_qualname)
             frame = frame.f_back  # type: ignore[assignment]

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 import ortfuse
 from docs import schemas
 from ortfuse.cli.app import app
-from ortfuse.cli.json_output import COMMANDS, as_data
+from ortfuse.cli.json_output import as_data
+from ortfuse.cli.parsing import COMMANDS
 from ortfuse.errors import BoundError, ConstraintError
 from ortfuse.options import Options
 from ortfuse.quantization.outcome import Outcome, SiteReport, Tried

@@ -10,32 +10,12 @@ import atexit
 import gc
 import importlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from ortfuse.cli.parsing import FORMER_COMMANDS, Command, OneLineErrors, WithVerify, show_version
-
-COMMANDS: Mapping[str, str] = {
-    "optimize": "model_commands",
-    "substitute": "substitute",
-    "quantize": "quantize",
-    "convert": "convert",
-    "tune": "tune",
-    "sweep": "sweep",
-    "verify": "model_commands",
-    "diff": "diff",
-    "bisect": "model_commands",
-    "explain": "model_commands",
-    "inspect": "inspect",
-    "bench": "model_commands",
-    "profile": "profile",
-    "calibrate": "profile",
-    "passes": "rule_commands",
-    "test-rules": "rule_commands",
-}
-"""The commands, each with the module that defines it; only the module of the command that runs is imported."""
+from ortfuse.cli.parsing import COMMANDS, FORMER_COMMANDS, Command, OneLineErrors, WithVerify, show_version
 
 
 def everything(
@@ -61,7 +41,8 @@ def app_of(commands: Iterable[str]) -> typer.Typer:
     made = typer.Typer(name="ortfuse", cls=OneLineErrors, add_completion=False, pretty_exceptions_enable=False)
     made.callback()(everything)
     for name in commands:
-        function = getattr(importlib.import_module(f"ortfuse.cli.{COMMANDS[name]}"), name.replace("-", "_"))
+        module = name.replace("-", "_")
+        function = getattr(importlib.import_module(f"ortfuse.cli.{module}"), module)
         made.command(name, cls=WithVerify if name in ("optimize", "substitute") else Command)(function)
     return made
 

@@ -13,12 +13,6 @@ import ortfuse
 VERSION = 2
 """The version of the forms: a new one when a name goes or changes its meaning. Names that are added change nothing."""
 
-COMMANDS = (
-    "optimize", "substitute", "quantize", "convert", "tune", "sweep", "verify", "diff", "bisect", "explain", "inspect", "bench",
-    "profile", "calibrate", "passes", "test-rules",
-)  # fmt: skip
-"""The commands that write JSON; `ortfuse/schemas/` has the schema of each."""
-
 
 def name_of(command: str) -> str:
     """The name of the form of a command's data, with its version."""

@@ -37,6 +37,12 @@ REGRESSED = 3
 INTERRUPTED = 130
 """The exit code after an interrupt."""
 
+COMMANDS = (
+    "optimize", "substitute", "quantize", "convert", "tune", "sweep", "verify", "diff", "bisect", "explain", "inspect", "bench",
+    "profile", "calibrate", "passes", "test-rules",
+)  # fmt: skip
+"""The commands; each has a module of its name, which is imported only when it runs, and a schema in `ortfuse/schemas/`."""
+
 FORMER_COMMANDS: Mapping[str, str] = {"prove": "test-rules"}
 """The commands of today for former names."""
 

@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -23,6 +23,9 @@ from ortfuse.cli.given_options import in_flags
 from ortfuse.cli.parsing import INTERRUPTED, UNUSABLE
 from ortfuse.errors import OptionError, OrtfuseError, OrtfuseWarning, OutputError
 from ortfuse.errors.printable import visible, visible_lines
+
+if TYPE_CHECKING:
+    from ortfuse.api.models_file import Settings
 
 PIPED = 140
 """The width where the output is no terminal and `COLUMNS` does not say another."""
@@ -125,6 +128,12 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total, text: bar.update(task, completed=done, total=total, description=visible(text))
+
+
+def print_unexpected(settings: Settings | None, equal: bool) -> None:
+    """Print that a comparison ended as the file of models says, if that is not as usual."""
+    if settings is not None and (remark := settings.remark(equal)):
+        out.print(remark, highlight=False)
 
 
 def _warn(usual: Callable[..., object], message: Warning | str, category: type[Warning], *where: Any) -> None:

@@ -11,7 +11,7 @@ from json_schema import problems
 
 from docs import schemas
 from ortfuse.cli.former_json import RENAMED, former_schema, with_keys_of_today
-from ortfuse.cli.json_output import COMMANDS
+from ortfuse.cli.parsing import COMMANDS
 
 STORED: dict[str, list[dict[str, Any]]] = json.loads((Path(__file__).parent / "version_1.json").read_text())
 """Of each command the forms of version 1, with every key once; texts and numbers are any."""

@@ -1,4 +1,4 @@
-"""The commands about rules: `passes` and `test-rules`."""
+"""The command `test-rules`: tests of rules from their declarations."""
 
 from __future__ import annotations
 
@@ -8,53 +8,10 @@ from typing import Annotated
 import typer
 
 from ortfuse.cli.arguments import Debug, Json, check_folder
-from ortfuse.cli.given_options import Given, with_options
 from ortfuse.cli.json_output import check_json, write_json
 from ortfuse.cli.parsing import NO
 from ortfuse.cli.terminal import guarded, out, progress_line
 from ortfuse.options.parse_text import whole_number
-
-
-@with_options
-def passes(
-    given: Given,
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]", help="Pass, rule, family of rules or pass list to describe.", show_default=False
-        ),
-    ] = None,
-    family: Annotated[
-        str | None,
-        typer.Option(
-            "--family",
-            metavar="FAMILY",
-            help="Family whose rules alone are listed, such as attention.",
-            show_default=False,
-        ),
-    ] = None,
-    json_file: Json = None,
-    debug: Debug = False,
-) -> None:
-    """List all passes, rules and pass lists: ortfuse passes fold
-
-    With the name of a pass, describe it, its options and an example. With a rule, show its formula, exactness, operators and
-    source. With a family, list its rules. With a pass list, list its passes, and the models that auto takes it for.
-    """
-    with guarded(debug):
-        from ortfuse.pipeline import lists_with, load_catalogue
-        from ortfuse.pipeline.descriptions import described
-        from ortfuse.report.terminal.catalogue import show_named, show_passes
-
-        check_json(json_file)
-        known = lists_with(given.get("lists", []))
-        found = described(load_catalogue(given.get("patterns", [])), known)
-        chosen = found.of(name or "", family or "")
-        if name is None:
-            show_passes(out, chosen, () if family else known.values())
-        else:
-            show_named(out, chosen)
-        write_json(json_file, "passes", chosen.to_dict())
 
 
 def test_rules(

@@ -1,0 +1,61 @@
+"""The command `bench`: the latencies of models side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import ortfuse
+from ortfuse.cli.arguments import Check, Debug, Json, Models, Report
+from ortfuse.cli.given_options import Given, settings_of, with_options
+from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.json_output import check_json, write_json
+from ortfuse.cli.regression_check import demand_no_regression, demand_same_names, stored
+from ortfuse.cli.report_option import check_report, write_report
+from ortfuse.cli.terminal import guarded, out, progress_line
+
+
+@with_options
+def bench(
+    given: Given,
+    model: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="MODEL...", help="Models with the same inputs. The first one is the baseline.", show_default=False
+        ),
+    ],
+    models: Models = None,
+    json_file: Json = None,
+    check: Check = None,
+    report: Report = None,
+    debug: Debug = False,
+) -> None:
+    """Measure models side by side: ortfuse bench bert.onnx bert.opt.onnx
+
+    Rounds are interleaved. The speedup is the median over rounds of the first model's latency divided by the other's, with its
+    95 % confidence interval. Rounds are added until the intervals are narrow, within --budget.
+
+    Generated inputs have the sizes that any of the models declares or fixes.
+    """
+    with guarded(debug):
+        from ortfuse.report.terminal.console import show_latencies
+        from ortfuse.runtime.bench import numbered
+
+        check_json(json_file)
+        known = stored(check, "bench")
+        options = options_of(given, None, settings_of(models, model[0]), bench=True)
+        check_report(report)
+        named = numbered((str(path), path) for path in model)
+        demand_same_names(known, named)
+        with progress_line() as progress:
+            progress("measuring")
+            found = ortfuse.benchmark(named, options)
+        show_latencies(out, found, f"Latency at {found.sizes}")
+        write_json(json_file, "bench", found.to_dict())
+        if report is not None:
+            from ortfuse.report.html.pages import bench_page
+
+            write_report(report, bench_page(found))
+        demand_no_regression(out, "bench", known, found.to_dict())

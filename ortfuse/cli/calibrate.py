@@ -1,0 +1,100 @@
+"""The command `calibrate`: rule costs and session settings measured on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import ortfuse
+from ortfuse.cli.arguments import Debug, Json
+from ortfuse.cli.given_options import Given, with_options
+from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.json_output import check_json, write_json
+from ortfuse.cli.terminal import guarded, out, progress_bar
+from ortfuse.errors import OptionError
+from ortfuse.options.parse_text import seconds
+
+
+@with_options
+def calibrate(
+    given: Given,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            "--budget",
+            parser=seconds,
+            metavar="TIME",
+            help=(
+                "Time limit after which no measurement begins, such as 120s. The closest decisions come first, and "
+                "the next run resumes."
+            ),
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="RULE",
+            help="Family (attention) or rule to measure; by default all. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Repeat measurements that are already cached.")] = False,
+    session: Annotated[
+        Path | None,
+        typer.Option(
+            "--session",
+            metavar="MODEL",
+            help="Measure session settings for this model instead of rule costs. A result of `optimize` is typical.",
+            show_default=False,
+        ),
+    ] = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Measure rule costs or session settings on this machine: ortfuse calibrate --budget 120
+
+    Run it with nothing else running; it takes some minutes. `optimize` then chooses rules by these costs. They are cached for
+    this build of the runtime, this processor and this number of threads.
+
+    With --session, the settings that pay off are written beside the model, and recommended for models of the same structure.
+    """
+    with guarded(debug):
+        from ortfuse.report.terminal.rule_costs import show_calibration, show_settings
+
+        check_json(json_file)
+        if session is None:
+            _refuse(
+                "is for a model; give it with `--session`, or leave this out",
+                sizes=given.get("sizes"),
+                rounds=given.get("rounds"),
+            )
+        else:
+            rules = {"budget": budget, "only": only, "patterns": given.get("patterns"), "again": again}
+            _refuse("is for rules, and `--session` measures a model; leave out one of the two", **rules)
+        if session is not None:
+            measured = options_of(given, bench=True)
+            with progress_bar("measuring") as step:
+                settings = ortfuse.calibrate_session(
+                    session, sizes=measured.sizes, rounds=measured.rounds, threads=measured.threads, step=step
+                )
+            show_settings(out, settings)
+            write_json(json_file, "calibrate", settings.to_dict())
+            return
+        with progress_bar("measuring") as step:
+            found = ortfuse.calibrate(
+                budget=budget, only=only or (), threads=given.get("threads", 0), patterns=given.get("patterns", ()),
+                again=again, step=step,
+            )  # fmt: skip
+        show_calibration(out, found)
+        write_json(json_file, "calibrate", found.to_dict())
+
+
+def _refuse(why: str, **given: object) -> None:
+    """Refuse what is for the other of the two things that `calibrate` measures, rather than take minutes without it."""
+    for name, value in given.items():
+        if value:
+            raise OptionError(name, why)

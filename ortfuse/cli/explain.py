@@ -1,0 +1,49 @@
+"""The command `explain`: the match sites of rules, fused and missed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ortfuse
+from ortfuse.cli.arguments import Config, Debug, Json, Model, Models
+from ortfuse.cli.given_options import Given, settings_of, with_options
+from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.json_output import check_json, write_json
+from ortfuse.cli.terminal import guarded, out, progress_line
+
+
+@with_options
+def explain(
+    given: Given,
+    model: Model,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rule",
+            metavar="NAME",
+            help="Family (attention) or rule to explain; by default all. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Config = None,
+    models: Models = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Explain each match site, fused or missed: ortfuse explain bert.onnx --rule attention
+
+    For a fused site, report the rule. For a near miss, report how far the pattern matched, the node or fact that stopped it, and
+    the change that would make it match.
+    """
+    with guarded(debug):
+        check_json(json_file)
+        options = options_of(given, config, settings_of(models, model))
+        with progress_line() as progress:
+            found = ortfuse.explain(model, rule or (), options, progress=progress)
+        from ortfuse.report.terminal.console import show_explanation, show_notes
+
+        show_explanation(out, found)
+        show_notes(out, found.notes)
+        write_json(json_file, "explain", {"model": str(model), **found.to_dict()})

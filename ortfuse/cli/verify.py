@@ -1,0 +1,82 @@
+"""The command `verify`: whether two models compute the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import ortfuse
+from ortfuse.cli.arguments import Debug, Json, Models
+from ortfuse.cli.given_options import Given, settings_of, with_options
+from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.json_output import check_json, write_json
+from ortfuse.cli.parsing import NO, UNUSABLE
+from ortfuse.cli.terminal import guarded, out, print_unexpected, progress_line
+from ortfuse.options.parse_text import positive_number
+
+
+@with_options
+def verify(
+    given: Given,
+    original: Annotated[Path, typer.Argument(metavar="A", help="ONNX file of the original model.", show_default=False)],
+    optimised: Annotated[Path, typer.Argument(metavar="B", help="ONNX file to compare with it.", show_default=False)],
+    models: Models = None,
+    max_error: Annotated[
+        float | None,
+        typer.Option(
+            "--max-error",
+            parser=positive_number,
+            metavar="NUMBER",
+            help=(
+                "Bound on the error by --metric, in place of --tolerance. By default the bound that `ortfuse "
+                "quantize` wrote into B, if any."
+            ),
+            show_default=False,
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            metavar="METRIC",
+            help=(
+                "Error metric, as for `ortfuse quantize`: l2, max, cosine, top1, tokens, file.py:function or "
+                "module:function. By default the metric that B states, or l2. A function that B states is called only "
+                "if it is named here, too."
+            ),
+            show_default=False,
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels",
+            metavar="FILE",
+            help="Labels for the function of --metric, as for `ortfuse quantize`.",
+            show_default=False,
+        ),
+    ] = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Compare two models on generated inputs of several sizes: ortfuse verify a.onnx b.onnx
+
+    The exit code is 0 if they are equal within tolerance, or B keeps the bound that it states or that is given. It is 1 if not,
+    and 2 if they could not be compared.
+    """
+    with guarded(debug):
+        check_json(json_file)
+        settings = settings_of(models, original)
+        options = options_of(given, None, settings, verify="whole")
+        with progress_line() as progress:
+            progress("comparing")
+            verdict = ortfuse.verify(original, optimised, options, max_error=max_error, metric=metric, labels=labels)
+        from ortfuse.report.terminal.console import show_verdict
+
+        show_verdict(out, verdict)
+        print_unexpected(settings, verdict.ok)
+        write_json(json_file, "verify", verdict.to_dict())
+    if not verdict.ok:
+        raise typer.Exit(UNUSABLE if verdict.state == "not compared" else NO)
