@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Debug, Json, Report
+from ortfuse.cli.answer import Answer
 from ortfuse.cli.given_options import Given, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, write_json
-from ortfuse.cli.report_option import check_report, write_report
-from ortfuse.cli.terminal import guarded, out, progress_line
+from ortfuse.cli.terminal import progress_line
 
 
 @with_options
@@ -31,9 +29,8 @@ def diff(
             ),
         ),
     ] = False,
-    json_file: Json = None,
-    report: Report = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Show where two models differ: ortfuse diff a.onnx b.onnx --inputs folder
 
@@ -42,18 +39,11 @@ def diff(
 
     The exit code is 0 whatever is found. To check that models compute the same, use `ortfuse verify`.
     """
-    with guarded(debug):
-        from ortfuse.report.documents.diff import difference_document
-        from ortfuse.report.terminal.document import show_document
+    from ortfuse.report.documents.diff import difference_document
 
-        check_json(json_file)
-        check_report(report)
-        options = options_of(given)
-        before, after = ortfuse.load(first), ortfuse.load(second)
-        with progress_line() as progress:
-            found = ortfuse.diff(before, after, options, run=run or None, progress=progress)
-        document = difference_document(str(first), str(second), before, after, found)
-        show_document(out, document)
-        write_json(json_file, "diff", {"first": str(first), "second": str(second), **found.to_dict()})
-        if report is not None:
-            write_report(report, document)
+    options = options_of(given)
+    before, after = ortfuse.load(first), ortfuse.load(second)
+    with progress_line() as progress:
+        found = ortfuse.diff(before, after, options, run=run or None, progress=progress)
+    document = difference_document(str(first), str(second), before, after, found)
+    answer.give(document, {"first": str(first), "second": str(second), **found.to_dict()})

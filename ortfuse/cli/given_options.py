@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import abc
+import contextlib
 import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,52 +40,67 @@ OWN_FORMER: Mapping[str, Mapping[str, str]] = {
 """The former flags of commands' own arguments, with those of today."""
 
 
-class Given(dict[str, Any]):
-    """The options that stand on the command line, by name; a command has a parameter of this type for all of them."""
+class Bundle(abc.ABC):
+    """The value of several arguments; a command has one parameter of such a type for all of them."""
+
+    @classmethod
+    @abc.abstractmethod
+    def arguments(cls, command: str) -> Mapping[str, tuple[Any, Any]]:
+        """Return the type for typer and the default of each argument of a command, by name."""
+
+    @classmethod
+    @abc.abstractmethod
+    def opened(cls, command: str, values: Mapping[str, Any]) -> AbstractContextManager[Any]:
+        """Make the value from those of the arguments; the command runs within its context."""
+
+
+class Given(dict[str, Any], Bundle):
+    """The options that stand on the command line, by name."""
+
+    @classmethod
+    def arguments(cls, command: str) -> Mapping[str, tuple[Any, Any]]:
+        """Return each option that is declared for a command."""
+        return {
+            one.name: (Annotated[_TYPES[one.kind.shape], _as_argument(one, command)], None)
+            for one in DECLARATIONS.values()
+            if one.flags and command in one.commands
+        }
+
+    @classmethod
+    def opened(cls, command: str, values: Mapping[str, Any]) -> AbstractContextManager[Given]:
+        """Keep those that are given."""
+        return contextlib.nullcontext(cls({name: value for name, value in values.items() if value not in (None, [])}))
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Make a command that has an argument for each option which is declared for a command of its name.
-
-    They stand in the place of the parameter of type `Given`, which holds those that are given.
-    """
+    """Make a command that has the arguments of each bundle in the place of the parameter of that type."""
     hints = typing.get_type_hints(command, include_extras=True)
-    name = command.__name__
-    taken = {one.name: one for one in DECLARATIONS.values() if one.flags and name in one.commands}
-    place = next(parameter for parameter, hint in hints.items() if hint is Given)
+    bundles: dict[str, type[Bundle]] = {
+        parameter: hint for parameter, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Bundle)
+    }
+    name = command.__name__.replace("_", "-")
+    taken = {parameter: kind.arguments(name) for parameter, kind in bundles.items()}
 
     @functools.wraps(command)
     def parsed(**values: Any) -> None:
-        given = {option: values.pop(option) for option in taken}
-        command(**values, **{place: Given({one: value for one, value in given.items() if value not in (None, [])})})
+        with contextlib.ExitStack() as stack:
+            for parameter, kind in bundles.items():
+                own = {one: values.pop(one) for one in taken[parameter]}
+                values[parameter] = stack.enter_context(kind.opened(name, own))
+            command(**values)
 
     del parsed.__wrapped__
-    annotations = dict(_annotations(command, hints, place, taken.values(), name))
-    parsed.__annotations__ = {**annotations, "return": None}
+    arguments: dict[str, tuple[Any, Any]] = {}
+    for parameter, declared in inspect.signature(command).parameters.items():
+        arguments |= taken.get(parameter, {parameter: (hints[parameter], declared.default)})
+    parsed.__annotations__ = {**{one: annotation for one, (annotation, _) in arguments.items()}, "return": None}
     parsed.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
-            inspect.Parameter(
-                one, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=_default(command, one, taken)
-            )
-            for one, kind in annotations.items()
+            inspect.Parameter(one, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            for one, (annotation, default) in arguments.items()
         ]
     )
     return parsed
-
-
-def _annotations(
-    command: Callable[..., None], hints: Mapping[str, Any], place: str, taken: typing.Iterable[Declaration], name: str
-) -> Iterator[tuple[str, Any]]:
-    for parameter in inspect.signature(command).parameters:
-        if parameter != place:
-            yield parameter, hints[parameter]
-            continue
-        for one in taken:
-            yield one.name, Annotated[_TYPES[one.kind.shape], _as_argument(one, name)]
-
-
-def _default(command: Callable[..., None], name: str, taken: Mapping[str, Declaration]) -> Any:
-    return None if name in taken else inspect.signature(command).parameters[name].default
 
 
 def _as_argument(one: Declaration, command: str) -> Any:

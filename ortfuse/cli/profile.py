@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Debug, Json, Model, Models, Report
+from ortfuse.cli.answer import Answer
+from ortfuse.cli.arguments import Model, Models
 from ortfuse.cli.given_options import Given, settings_of, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, write_json
-from ortfuse.cli.report_option import check_report, write_report
-from ortfuse.cli.terminal import guarded, out, progress_line
+from ortfuse.cli.json_output import check_json
+from ortfuse.cli.terminal import progress_line
 
 
 @with_options
@@ -38,31 +38,23 @@ def profile(
         Path | None,
         typer.Option("--png", help="Draw the times and the roofline (needs ortfuse\\[plot]).", show_default=False),
     ] = None,
-    report: Report = None,
-    json_file: Json = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Report where the time of a model goes: ortfuse profile bert.onnx --size sequence=128
 
     Report time by operator, fused block, module of the original network, and rule. Report what the runtime did at session
     creation, the fraction of this machine's peak, latency, throughput and memory. List the bottlenecks, each with a remedy.
     """
-    with guarded(debug):
-        from ortfuse.report.documents.profile import profile_document
-        from ortfuse.report.profile_files import check_plot, write_csv, write_png
-        from ortfuse.report.terminal.document import show_document
+    from ortfuse.report.documents.profile import profile_document
+    from ortfuse.report.profile_files import check_plot, write_csv, write_png
 
-        for path in (json_file, csv, png):
-            check_json(path)
-        check_plot(png)
-        check_report(report)
-        options = options_of(given, None, settings_of(models, model), bench=True)
-        with progress_line() as progress:
-            found = ortfuse.profile(model, options, remedies=remedies, progress=progress)
-        document = profile_document(model.name, found)
-        show_document(out, document)
-        write_csv(csv, found)
-        write_png(png, found, model.name)
-        write_json(json_file, "profile", {"model": str(model), **found.to_dict()})
-        if report is not None:
-            write_report(report, document)
+    for path in (csv, png):
+        check_json(path)
+    check_plot(png)
+    options = options_of(given, None, settings_of(models, model), bench=True)
+    with progress_line() as progress:
+        found = ortfuse.profile(model, options, remedies=remedies, progress=progress)
+    write_csv(csv, found)
+    write_png(png, found, model.name)
+    answer.give(profile_document(model.name, found), {"model": str(model), **found.to_dict()})

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Check, Config, Debug, Json, Report, check_folder
+from ortfuse.cli.answer import Answer
+from ortfuse.cli.arguments import Check, Config, check_folder
 from ortfuse.cli.given_options import Given, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, write_json
+from ortfuse.cli.json_output import check_json
 from ortfuse.cli.parsing import NO
 from ortfuse.cli.regression_check import demand_no_regression, stored
-from ortfuse.cli.report_option import check_report, write_report
-from ortfuse.cli.terminal import err, guarded, out, shown
+from ortfuse.cli.terminal import err, out, shown
 from ortfuse.options.parse_text import seconds, whole_number
 
 if TYPE_CHECKING:
@@ -99,9 +99,7 @@ def sweep(
         ),
     ] = 1800.0,
     config: Config = None,
-    json_file: Json = None,
     check: Check = None,
-    report: Report = None,
     junit: Annotated[
         Path | None,
         typer.Option(
@@ -117,7 +115,8 @@ def sweep(
             "--markdown", metavar="FILE.md", help="Write a summary in Markdown to this file.", show_default=False
         ),
     ] = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Optimise, verify and measure many models: ortfuse sweep models/ -o optimised/ --jobs 4 --report sweep.html
 
@@ -126,30 +125,23 @@ def sweep(
 
     The exit code is 1 if a model fails, or passes although --models expects a failure. It is 3 on a regression against --check.
     """
-    with guarded(debug):
-        from ortfuse.report.documents.sweep import sweep_document
-        from ortfuse.report.terminal.document import show_document
+    from ortfuse.report.documents.sweep import sweep_document
 
-        options = options_of(given, config, bench=bench, verify="whole")
-        if output is not None:
-            check_folder(output)
-        for path in (json_file, junit, markdown):
-            check_json(path)
-        known = stored(check, "sweep")
-        check_report(report)
-        with err.status("starting") as status:
-            found = ortfuse.sweep(
-                places or (), options, models=models, jobs=jobs, output=output, store=store, measured=bench,
-                ray=ray, limit=limit,
-                progress=lambda row, done, total: status.update(shown(f"{done} of {total}: {row.model} {row.status}")),
-            )  # fmt: skip
-        document = sweep_document(found)
-        show_document(out, document)
-        write_json(json_file, "sweep", found.to_dict())
-        _write(junit, markdown, found)
-        if report is not None:
-            write_report(report, document)
-        demand_no_regression(out, "sweep", known, found.to_dict())
+    options = options_of(given, config, bench=bench, verify="whole")
+    if output is not None:
+        check_folder(output)
+    for path in (junit, markdown):
+        check_json(path)
+    known = stored(check, "sweep")
+    with err.status("starting") as status:
+        found = ortfuse.sweep(
+            places or (), options, models=models, jobs=jobs, output=output, store=store, measured=bench,
+            ray=ray, limit=limit,
+            progress=lambda row, done, total: status.update(shown(f"{done} of {total}: {row.model} {row.status}")),
+        )  # fmt: skip
+    answer.give(sweep_document(found), found.to_dict())
+    _write(junit, markdown, found)
+    demand_no_regression(out, "sweep", known, found.to_dict())
     if not found.ok:
         raise typer.Exit(NO)
 

@@ -8,13 +8,11 @@ from typing import Annotated, Any
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Config, Debug, Json, Model, Models, Report
+from ortfuse.cli.answer import Answer
+from ortfuse.cli.arguments import Config, Model, Models
 from ortfuse.cli.given_options import Given, settings_of, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, refused, write_json
-from ortfuse.cli.parsing import NO
-from ortfuse.cli.report_option import check_report, write_report
-from ortfuse.cli.terminal import err, guarded, out, progress_line
+from ortfuse.cli.terminal import progress_line
 from ortfuse.errors import ConstraintError, OptionError
 from ortfuse.options.parse_text import positive_number, quantity
 
@@ -119,9 +117,8 @@ def tune(
     ] = "tpe",
     config: Config = None,
     models: Models = None,
-    json_file: Json = None,
-    report: Report = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Find the fastest model and session settings for this machine: ortfuse tune bert.onnx -o bert.tuned.onnx --budget 120s
 
@@ -130,38 +127,26 @@ def tune(
 
     The exit code is 1 if no trial keeps the limits; then nothing is written.
     """
-    with guarded(debug):
-        from ortfuse.report.documents.tuning import tuning_document, unmet_document
-        from ortfuse.report.terminal.document import show_document
-        from ortfuse.tuning import Constraints
+    from ortfuse.report.documents.tuning import tuning_document, unmet_document
+    from ortfuse.tuning import Constraints
 
-        settings = settings_of(models, model)
-        options = options_of(given, config, settings, bench=True)
-        check_json(json_file)
-        check_report(report)
-        if sampler not in ("tpe", "random"):
-            raise OptionError("sampler", f"write tpe or random, not {sampler}")
-        limits = Constraints(max_latency, min_throughput, max_memory, max_error, max_regression)
-        try:
-            with progress_line() as progress:
-                found = ortfuse.tune(
-                    model,
-                    options,
-                    budget=budget,
-                    constraints=limits,
-                    study=study,
-                    sampler=sampler,  # type: ignore[arg-type]
-                    progress=progress,
-                    began=context.find_root().obj,
-                )
-        except ConstraintError as error:
-            err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
-            write_json(json_file, "tune", refused(model, error))
-            if report is not None:
-                write_report(report, unmet_document(str(model), str(error), error.tried))
-            raise typer.Exit(NO) from None
-        document = tuning_document(str(model), found)
-        show_document(out, document)
-        write_json(json_file, "tune", {"model": str(model), **found.to_dict()})
-        if report is not None:
-            write_report(report, document)
+    settings = settings_of(models, model)
+    options = options_of(given, config, settings, bench=True)
+    if sampler not in ("tpe", "random"):
+        raise OptionError("sampler", f"write tpe or random, not {sampler}")
+    limits = Constraints(max_latency, min_throughput, max_memory, max_error, max_regression)
+    try:
+        with progress_line() as progress:
+            found = ortfuse.tune(
+                model,
+                options,
+                budget=budget,
+                constraints=limits,
+                study=study,
+                sampler=sampler,  # type: ignore[arg-type]
+                progress=progress,
+                began=context.find_root().obj,
+            )
+    except ConstraintError as error:
+        answer.refuse(model, error, unmet_document(str(model), str(error), error.tried))
+    answer.give(tuning_document(str(model), found), {"model": str(model), **found.to_dict()})

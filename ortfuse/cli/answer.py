@@ -1,0 +1,66 @@
+"""Give the answer of a command: a document on the terminal and, where asked for, as JSON and as a page."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from ortfuse.cli.arguments import Debug, Json, Report
+from ortfuse.cli.given_options import Bundle
+from ortfuse.cli.json_output import check_json, refused, write_json
+from ortfuse.cli.parsing import NO
+from ortfuse.cli.report_option import check_report, write_report
+from ortfuse.cli.terminal import err, guarded, out
+
+if TYPE_CHECKING:
+    from ortfuse.report.document import Document
+
+
+class Answer(Bundle):
+    """The places that a command gives its answer to: the terminal, and the files of `--json` and `--report`."""
+
+    def __init__(self, command: str, json_file: Path | None, report: Path | None) -> None:
+        """Check that the files can be written, before minutes of work are spent on their contents.
+
+        Raises:
+            OptionError: A library for pages is not installed.
+            OutputError: A file cannot be written.
+        """
+        check_json(json_file)
+        check_report(report)
+        self._command, self._json, self._report = command, json_file, report
+
+    @classmethod
+    def arguments(cls, command: str) -> Mapping[str, tuple[Any, Any]]:
+        """Return `--json`, `--report` and `--debug`."""
+        return {"json_file": (Json, None), "report": (Report, None), "debug": (Debug, False)}
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, command: str, values: Mapping[str, Any]) -> Iterator[Answer]:
+        """Turn errors of the command into one line, unless with `--debug`."""
+        with guarded(values["debug"]):
+            yield cls(command, values["json_file"], values["report"])
+
+    def give(self, document: Document, content: Mapping[str, Any]) -> None:
+        """Print a document, and write the files: the same document as a page, and the content as JSON."""
+        from ortfuse.report.terminal.document import show_document
+
+        show_document(out, document)
+        self.write(document, content)
+
+    def write(self, document: Document, content: Mapping[str, Any]) -> None:
+        """Write the files alone."""
+        write_json(self._json, self._command, content)
+        if self._report is not None:
+            write_report(self._report, document)
+
+    def refuse(self, model: Path, why: Exception, document: Document) -> NoReturn:
+        """Say why there is no result, in the files too, and exit with code 1."""
+        err.print(f"{why}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
+        self.write(document, refused(model, why))
+        raise typer.Exit(NO) from None
