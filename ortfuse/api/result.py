@@ -158,7 +158,7 @@ class Result(Record):
             OutputError: The file cannot be written.
         """
         # By name, as the public names of the package are imported: what people read stands above all results.
-        importlib.import_module("ortfuse.report.html.pages").write_result_page(self, path, name)
+        importlib.import_module("ortfuse.report.result_page").write_result_page(self, path, name)
 
     def _findings(self) -> list[str]:
         if self.left_alone:

@@ -40,7 +40,8 @@ def bench(
     Generated inputs have the sizes that any of the models declares or fixes.
     """
     with guarded(debug):
-        from ortfuse.report.terminal.console import show_latencies
+        from ortfuse.report.documents.bench import bench_document
+        from ortfuse.report.terminal.document import show_document
         from ortfuse.runtime.bench import numbered
 
         check_json(json_file)
@@ -52,10 +53,9 @@ def bench(
         with progress_line() as progress:
             progress("measuring")
             found = ortfuse.benchmark(named, options)
-        show_latencies(out, found, f"Latency at {found.sizes}")
+        document = bench_document(found)
+        show_document(out, document)
         write_json(json_file, "bench", found.to_dict())
         if report is not None:
-            from ortfuse.report.html.pages import bench_page
-
-            write_report(report, bench_page(found))
+            write_report(report, document)
         demand_no_regression(out, "bench", known, found.to_dict())

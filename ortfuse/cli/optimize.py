@@ -62,10 +62,11 @@ def optimize(
                 result = ortfuse.optimize(model, options, progress=progress)
         except ortfuse.WrongResultError as error:
             result = error.result
-        from ortfuse.report.terminal.console import show_result
+        from ortfuse.report.documents.optimization import optimization_document
+        from ortfuse.report.terminal.document import show_document
 
         # What the page needs beyond what was asked for is on the page, and would hide the rest here.
-        show_result(out, result if asked else replace(result, explanation=None))
+        show_document(out, optimization_document(str(model), result if asked else replace(result, explanation=None)))
         if result.verdict is not None:
             print_unexpected(settings, result.verdict.ok)
         content = {"model": str(model), **result.to_dict()}
@@ -85,7 +86,7 @@ def _kept(model: Path, output: object) -> ir.Model | None:
 
 def _write_page(model: Path, original: ir.Model | None, result: Result, path: Path, options: Options) -> None:
     from ortfuse.pipeline import load_catalogue
-    from ortfuse.report.html.pages import optimisation_page
+    from ortfuse.report.documents.optimization import Drawn, optimization_document
 
     if result.left_alone:
         out.print("no page was written, since the model was left as it is", highlight=False)
@@ -96,5 +97,5 @@ def _write_page(model: Path, original: ir.Model | None, result: Result, path: Pa
         original = ortfuse.load(model)
         if result.latencies is not None:
             profiles = profiled(model, result.written or result.model, options)
-    page = optimisation_page(str(model), result, original, result.model, formulas, profiles)
-    write_report(path, page)
+    drawn = Drawn(original, result.model, formulas, profiles)
+    write_report(path, optimization_document(str(model), result, drawn))

@@ -56,7 +56,9 @@ def substitute(
     with guarded(debug):
         options = options_of(given, config)
         check_json(json_file)
-        from ortfuse.report.terminal.console import show_result, show_rule_test, show_substitution
+        from ortfuse.report.documents.optimization import optimization_document
+        from ortfuse.report.documents.rule_tests import rule_test_document, substitution_document
+        from ortfuse.report.terminal.document import show_document
 
         try:
             with progress_line() as progress:
@@ -64,15 +66,15 @@ def substitute(
                     model, find, replace, options, free=free or (), untested=untested, progress=progress
                 )
         except RuleTestError as error:
-            show_rule_test(out, error.report)
+            show_document(out, rule_test_document(error.report))
             out.print("nothing was replaced; --untested with --verify=sites or --verify does without the rule test")
             write_json(json_file, "substitute", {"model": str(model), "ok": False, "rule_test": error.report.to_dict()})
             raise typer.Exit(NO) from None
         except ortfuse.WrongResultError as error:
-            show_result(out, error.result)
+            show_document(out, optimization_document(str(model), error.result))
             write_json(json_file, "substitute", {"model": str(model), **error.result.to_dict()})
             raise typer.Exit(NO) from None
-        show_substitution(out, done)
+        show_document(out, substitution_document(str(model), done))
         write_json(json_file, "substitute", {"model": str(model), **done.to_dict()})
     if not done.ok:
         raise typer.Exit(NO)

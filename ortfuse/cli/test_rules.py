@@ -44,7 +44,8 @@ def test_rules(
         from ortfuse.io.atomic_write import demand_no_link
         from ortfuse.io.files import save
         from ortfuse.pipeline import rules_in
-        from ortfuse.report.terminal.console import show_rule_test
+        from ortfuse.report.documents.rule_tests import rule_test_document
+        from ortfuse.report.terminal.document import show_document
         from ortfuse.verification.rule_tests import run_rule_test
 
         check_json(json_file)
@@ -58,7 +59,7 @@ def test_rules(
                 progress(f"testing {rule.name}")
                 report = run_rule_test(rule, pairs=spellings)
             reports.append(report)
-            show_rule_test(out, report)
+            show_document(out, rule_test_document(report))
             if report.smallest is not None:
                 counterexamples.mkdir(parents=True, exist_ok=True)
                 path = counterexamples / f"{rule.name}.onnx"

@@ -73,33 +73,6 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step of a timeline, in seconds from the start, with what it changed."""
-
-    label: str
-    start: float
-    seconds: float
-    text: str
-    depth: int = 0
-    changed: bool = True
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """Steps one after the other."""
-
-    title: str
-    steps: Sequence[Step]
-    about: str = ""
-    kind: ClassVar[str] = "timeline"
-
-    @property
-    def total(self) -> float:
-        """The end of the last step."""
-        return max((step.start + step.seconds for step in self.steps), default=0.0) or 1.0
-
-
-@dataclass(frozen=True)
 class Rows:
     """A table.
 
@@ -115,6 +88,9 @@ class Rows:
         spare: The headings of columns that a narrow terminal leaves out, the first of them first.
         styles: The style of each row on the terminal; empty if none has one.
         most: The most rows on the terminal; 0 if it prints all.
+        caption: The line below it.
+        spans: The start and the length of a bar for each row, as shares of the width, for a page; empty if there are none. The
+            first column of such a table is not broken on the terminal.
     """
 
     title: str
@@ -128,6 +104,8 @@ class Rows:
     spare: Sequence[str] = ()
     styles: Sequence[str] = ()
     most: int = 0
+    caption: str = ""
+    spans: Sequence[tuple[float, float]] = ()
     kind: ClassVar[str] = "rows"
 
     @property
@@ -239,17 +217,57 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Notes:
-    """Remarks, one a line; the terminal prints each after the prefix, without the title."""
+    """Remarks, one a line.
+
+    Attributes:
+        title: Their title, on a page.
+        lines: The remarks.
+        prefix: The words before each of them on the terminal.
+        style: Their style on the terminal.
+        on: The renderings that they are part of.
+        most: The most lines on the terminal; 0 if it prints all.
+    """
 
     title: str
     lines: Sequence[str]
     prefix: str = ""
     style: str = ""
     on: Medium = "both"
+    most: int = 0
     kind: ClassVar[str] = "notes"
 
 
-Block: TypeAlias = Cards | Bars | Timeline | Rows | Sites | Scatter | Notes
+@dataclass(frozen=True)
+class Item:
+    """A finding: its name, what is to be said of it line by line, and the sites that it is about, which a page folds."""
+
+    name: str
+    lines: Sequence[str] = ()
+    places: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Items:
+    """Findings, each with lines of its own.
+
+    Attributes:
+        title: Their title, on a page.
+        items: The findings.
+        style: The style of their names on the terminal.
+        most: The most findings on the terminal; 0 if it prints all.
+        longest: The most letters of a line on the terminal; 0 if it prints all.
+    """
+
+    title: str
+    items: Sequence[Item]
+    style: str = ""
+    most: int = 0
+    longest: int = 0
+    on: Medium = "both"
+    kind: ClassVar[str] = "items"
+
+
+Block: TypeAlias = Cards | Bars | Rows | Sites | Scatter | Notes | Items
 
 
 @dataclass(frozen=True)
@@ -275,6 +293,7 @@ class Document:
 
 
 def _is_empty(block: Block) -> bool:
-    if isinstance(block, Rows | Notes) and block.on == "terminal":
+    if isinstance(block, Rows | Notes | Items) and block.on == "terminal":
         return True
-    return (isinstance(block, Rows) and not block.rows) or (isinstance(block, Scatter) and not block.dots)
+    contents = {Rows: "rows", Notes: "lines", Items: "items", Scatter: "dots", Bars: "bars", Sites: "sites"}
+    return type(block) in contents and not getattr(block, contents[type(block)])

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from ortfuse.cli.app import main
-from ortfuse.report.html.pages import bench_page
+from ortfuse.report.documents.bench import bench_document
 from ortfuse.report.html.write_page import html as made
 from ortfuse.runtime.bench import Latencies, Latency
 
@@ -81,8 +81,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         Latency("swin.onnx", 5, 4, 6, 0.1, 2, (1.86, 3.0), 5, 95, 95, 1),
     )
     pages = {
-        "bench": made(bench_page(Latencies("batch=1", rows))),
-        "numbers": made(bench_page(Latencies("batch=1", usual))),
+        "bench": made(bench_document(Latencies("batch=1", rows))),
+        "numbers": made(bench_document(Latencies("batch=1", usual))),
     }
     for name, command in commands.items():
         with pytest.raises(SystemExit):

@@ -21,18 +21,17 @@ from ortfuse.errors import OptionError
 from ortfuse.profiling import Bottleneck, Creation, Fusion, Kernel, Profile, Timing
 from ortfuse.quantization.outcome import Outcome, Point, SiteReport, Tried
 from ortfuse.report.document import Bar, Bars, Card, Cards, Document, Dot, Notes, Rows, Scatter
+from ortfuse.report.documents.bench import bench_document
 from ortfuse.report.documents.latencies import is_faster, short_names, speedup_card
+from ortfuse.report.documents.optimization import Drawn, optimization_document
 from ortfuse.report.documents.profile import profile_document
 from ortfuse.report.documents.tuning import tuning_document, unmet_document
 from ortfuse.report.html import write_page
 from ortfuse.report.html.pages import (
-    bench_page,
-    optimisation_page,
     quantisation_page,
 )
 from ortfuse.report.html.write_page import html
 from ortfuse.report.model_pictures import operators
-from ortfuse.report.terminal.console import show_latencies
 from ortfuse.report.terminal.document import show_document
 from ortfuse.runtime.bench import Latencies, Latency, SessionLatency
 from ortfuse.runtime.bench.machine_peaks import Peaks
@@ -121,13 +120,13 @@ def latency(name: str, speedup: float, bounds: tuple[float, float] | None = None
 
 
 def test_a_benchmark_is_bars_and_numbers() -> None:
-    page = bench_page(Latencies("batch=1", (latency(EVIL, 1.0), latency("b", 1.3, (1.2, 1.4)))))
+    page = bench_document(Latencies("batch=1", (latency(EVIL, 1.0), latency("b", 1.3, (1.2, 1.4)))))
     said = " ".join(read(html(page)).text)
     assert "b is the fastest: 1.30 times" in said
 
 
 def test_too_few_runs_tell_nothing() -> None:
-    page = bench_page(Latencies("batch=1", (latency("a", 1.0), latency("b", 1.3))))
+    page = bench_document(Latencies("batch=1", (latency("a", 1.0), latency("b", 1.3))))
     assert page.summary == "Which is the fastest cannot be told from so few runs, at batch=1."
     assert "95 %" not in " ".join(read(html(replace(page, blocks=page.blocks[:1]))).text)
 
@@ -220,7 +219,7 @@ def test_a_trial_that_was_not_measured_has_no_numbers() -> None:
 def test_sessions_are_named_as_their_models_are() -> None:
     rows = [Latency(name, 1, 1, 1, 1, 1, None, 1, 1, 1, 1) for name in ("in/a.onnx", "out/b.onnx")]
     session = SessionLatency("out/b.onnx, its settings", 1, 1, 1, None, 1, 1)
-    page = bench_page(Latencies("n=1", tuple(rows), (session,)))
+    page = bench_document(Latencies("n=1", tuple(rows), (session,)))
     assert [bar.label for block in page.blocks if isinstance(block, Bars) for bar in block.bars] == [
         "a.onnx", "b.onnx", "b.onnx, its settings",
     ]  # fmt: skip
@@ -229,9 +228,11 @@ def test_sessions_are_named_as_their_models_are() -> None:
 def test_the_choices_by_cost_name_the_table_that_decided() -> None:
     result = ortfuse.optimize(ir.from_onnx_text(TEXT))
     source = next(choice.estimate.source for choice in result.report.choices if choice.estimate is not None)
-    page = optimisation_page("m.onnx", result, ir.from_onnx_text(TEXT), result.model, {})
-    about = next(block.about for block in page.blocks if isinstance(block, Rows) and block.title == "Choices by cost")
-    assert f"Costs: {source}" in about
+    page = optimization_document("m.onnx", result, Drawn(ir.from_onnx_text(TEXT), result.model, {}))
+    caption = next(
+        block.caption for block in page.blocks if isinstance(block, Rows) and block.title == "Chosen by cost"
+    )
+    assert f"Costs: {source}" in caption
 
 
 def test_remarks_are_sentences_and_numbers_stay_with_their_percent() -> None:
@@ -285,7 +286,7 @@ def test_a_speedup_is_good_only_beyond_its_bounds(bounds: tuple[float, float] | 
 def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(OptionError, match=r"pip install 'ortfuse\[report\]'"):
-        write_page(bench_page(Latencies("", (latency("a", 1.0),))), tmp_path / "a.html")
+        write_page(bench_document(Latencies("", (latency("a", 1.0),))), tmp_path / "a.html")
     assert not list(tmp_path.iterdir())
 
 
@@ -355,7 +356,7 @@ def test_code_is_shown_as_code_and_nothing_else_is_markup() -> None:
 
 
 def test_which_is_faster_is_not_said_where_it_cannot_be_told() -> None:
-    page = bench_page(Latencies("batch=1", (latency("x/a.onnx", 1.0), latency("x/b.onnx", 1.02, (0.9, 1.1)))))
+    page = bench_document(Latencies("batch=1", (latency("x/a.onnx", 1.0), latency("x/b.onnx", 1.02, (0.9, 1.1)))))
     said = "Nothing is faster than a.onnx beyond noise, at batch=1: b.onnx is between 0.90 and 1.10 times as fast."
     assert page.summary == said
     assert "no difference beyond noise (0.90 to 1.10)" in " ".join(read(html(page)).text)
@@ -380,7 +381,7 @@ def test_no_speedup_stands_in_large_type_whose_bounds_include_1(
     (first, *_), *_ = (block.cards for block in tuning_document("m", tuned).blocks if isinstance(block, Cards))
     assert first.value == large
     console = Console(file=io.StringIO(), width=120)
-    show_latencies(console, Latencies("", (latency("a", 1.0), latency("b", 1.2, bounds))), "")
+    show_document(console, bench_document(Latencies("", (latency("a", 1.0), latency("b", 1.2, bounds)))))
     printed = console.file.getvalue()
     assert ("1.20" in printed) is (large != "no difference beyond noise")
     assert ("no difference" in printed) is (large == "no difference beyond noise")

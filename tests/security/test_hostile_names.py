@@ -128,7 +128,6 @@ def test_a_page_shows_names_as_text_and_has_a_policy() -> None:
         HOSTILE,
         [Rows(HOSTILE, [HOSTILE], [[HOSTILE]], HOSTILE), Notes(HOSTILE, [HOSTILE])],
         HOSTILE,
-        [(HOSTILE, HOSTILE)],
     )
     assert_page(html(page))
 

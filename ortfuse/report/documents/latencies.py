@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ortfuse.profiling import Group, SideBySide, scale
-from ortfuse.report.document import Bar, Bars, Card, Rows
-from ortfuse.runtime.bench import Latency, SessionLatency
-from ortfuse.runtime.bench.latency_table import NO_DIFFERENCE, is_noise, speedup_cell
+from ortfuse.report.document import Bar, Bars, Block, Card, Notes, Rows
+from ortfuse.runtime.bench import Latencies, Latency, SessionLatency
+from ortfuse.runtime.bench.latency_table import NO_DIFFERENCE, doubts, is_noise, speedup_cell
 from ortfuse.runtime.bench.number_format import digits
 
 MOST_OPERATORS = 14
@@ -36,6 +36,8 @@ def is_faster(row: Latency) -> bool | None:
 
 def latency_bars(rows: Sequence[Latency], title: str, sizes: str = "") -> Bars:
     """The speedups over the first row, with the bounds of each."""
+    rows = [row for row in rows if not row.crash]
+    first = rows[0].name if rows else ""
     bars = [
         Bar(
             row.name,
@@ -46,12 +48,11 @@ def latency_bars(rows: Sequence[Latency], title: str, sizes: str = "") -> Bars:
             row is rows[-1],
         )
         for row in rows
-        if not row.crash
     ]
     where = f" at {sizes}" if sizes else ""
     bounds = f" {BOUNDS}" if any(row.speedup_bounds for row in rows) else ""
     about = (
-        f"Speed{where} relative to {rows[0].name}, which is the vertical line; runs interleaved.{bounds} Beside it the median "
+        f"Speed{where} relative to {first}, which is the vertical line; runs interleaved.{bounds} Beside it the median "
         f"latency and how many nodes the runtime executes. {RATIOS}"
     )
     return Bars(title, bars, about, 1.0)
@@ -99,36 +100,53 @@ def session_bars(rows: Sequence[SessionLatency]) -> Bars:
     return Bars("Sessions", bars, about, 1.0)
 
 
-def latency_rows(rows: Sequence[Latency]) -> Rows:
-    """All that was measured."""
+def latency_blocks(found: Latencies, title: str) -> list[Block]:
+    """All measurements of models and sessions in numbers, and how far they can be trusted."""
+    blocks: list[Block] = [_latency_rows(found.rows, title)]
+    if found.sessions:
+        blocks.append(_session_rows(found.sessions))
+    return [*blocks, Notes("How far to trust it", [*found.notes, *doubts(found.rows)], "note: ", "yellow")]
+
+
+def _latency_rows(rows: Sequence[Latency], title: str) -> Rows:
     headings = (
-        "model",
-        "median ms",
-        "10 % under, ms",
-        "90 % under, ms",
-        "speedup",
-        "at least",
-        "at most",
-        "rounds",
-        "session creation ms",
-        "nodes",
-        "executed nodes",
-        "file MB",
+        "model", "median ms", "10%..90%", "speedup", "(95 %)", "rounds", "session ms", "nodes", "executed", "file MB",
+    )  # fmt: skip
+    spare = ("file MB", "session ms", "rounds", "nodes", "10%..90%")
+    about = (
+        "Eight of ten runs lie within “10%..90%”; “(95 %)” are the bounds of the speedup with 95 % confidence; “session ms” is "
+        "the time of session creation; “executed” are the nodes that the runtime executes."
     )
+    cells = [_cells(row) for row in rows]
+    return Rows(title, headings, cells, about, frozenset(range(1, 10)), len(cells) > MOST_SHORT, spare=spare)
+
+
+def _cells(row: Latency) -> tuple[str, ...]:
+    if row.crash:
+        return row.name, "crashes", *[""] * 8
+    return (
+        row.name, digits(row.median_ms, 4), f"{digits(row.low_ms)}..{digits(row.high_ms)}",
+        *speedup_cells(row.speedup, row.speedup_bounds),
+        str(row.rounds or ""), f"{row.session_ms:.0f}", str(row.nodes), str(row.executed), f"{row.file_mb:.2f}",
+    )  # fmt: skip
+
+
+def _session_rows(rows: Sequence[SessionLatency]) -> Rows:
+    headings = ("session", "median ms", "95 % under", "speedup", "(95 %)", "session ms", "peak MB")
     cells = [
         (
-            row.name, digits(row.median_ms, 4), digits(row.low_ms, 4), digits(row.high_ms, 4),
-            speedup_cell(row.speedup, row.speedup_bounds),
-            *((f"{row.speedup_bounds[0]:.2f}", f"{row.speedup_bounds[1]:.2f}") if row.speedup_bounds else ("", "")),
-            str(row.rounds), f"{row.session_ms:.0f}", str(row.nodes), str(row.executed), f"{row.file_mb:.2f}",
+            row.name, digits(row.median_ms, 4), digits(row.p95_ms, 4), *speedup_cells(row.speedup, row.speedup_bounds),
+            f"{row.session_ms:.0f}", f"{row.peak_mb:.0f}",
         )
         for row in rows
-        if not row.crash
     ]  # fmt: skip
-    bounds = any(row.speedup_bounds for row in rows)
-    about = "“At least” and “at most” are the bounds of the speedup with 95 % confidence." if bounds else ""
-    numbers = frozenset(range(1, len(headings)))
-    return Rows("Latency in numbers", headings, cells, about, numbers, folded=len(cells) > MOST_SHORT)
+    spare = ("session ms", "95 % under")
+    return Rows("Sessions, each in a process of its own", headings, cells, numbers=frozenset(range(1, 7)), spare=spare)
+
+
+def speedup_cells(speedup: float, bounds: tuple[float, float] | None) -> tuple[str, str]:
+    """A speedup and its bounds, for two cells of a table."""
+    return speedup_cell(speedup, bounds), "{:.2f}..{:.2f}".format(*bounds) if bounds else ""
 
 
 def profile_bars(found: SideBySide, latencies: Sequence[Latency] = ()) -> Bars:

@@ -1,6 +1,6 @@
 """Reports that people can look at: one self-contained page, which opens from the disk and needs no network."""
 
-from ortfuse.report.document import Bars, Cards, Document, Notes, Rows, Scatter, Sites, Timeline
+from ortfuse.report.document import Bars, Cards, Document, Notes, Rows, Scatter, Sites
 from ortfuse.report.html.write_page import demand_libraries, write_page
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "Rows",
     "Scatter",
     "Sites",
-    "Timeline",
     "demand_libraries",
     "write_page",
 ]

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ortfuse.errors.printable import visible
-from ortfuse.report.document import Document, Notes, Rows
+from ortfuse.report.document import Document, Items, Notes, Rows
 from ortfuse.report.terminal.long_names import Names
 
 LEAST = 12
 """The letters of a column of words that stand in one line at least, if it has so many."""
+
+NAMES = 24
+"""The letters of the first column that stand in one line, if it has so many and there are columns to leave out instead."""
+
+LEAST_NAMES = 8
+"""The letters of the first column that stand in one line at least."""
 
 GAP = 3
 """The letters that separate two columns."""
@@ -24,8 +32,27 @@ def show_document(console: Console, document: Document) -> None:
         if isinstance(block, Rows) and block.on != "page" and block.rows:
             console.print(_table(block, console.width))
         elif isinstance(block, Notes) and block.on != "page":
-            for line in block.lines:
-                console.print(f"{block.prefix}{line}", style=block.style or None, markup=False, highlight=False)
+            _say(console, [f"{block.prefix}{line}" for line in block.lines[: block.most or None]], block.style)
+            _say(console, _more(block.lines, block.most))
+        elif isinstance(block, Items) and block.on != "page":
+            for item in block.items[: block.most or None]:
+                _say(console, [item.name], block.style)
+                _say(console, [f"  {_short(line, block.longest)}" for line in item.lines])
+            _say(console, _more(block.items, block.most))
+
+
+def _say(console: Console, lines: Iterable[str], style: str = "") -> None:
+    for line in lines:
+        console.print(line, style=style or None, markup=False, highlight=False)
+
+
+def _more(found: Sequence[object], most: int) -> list[str]:
+    """The note on what is not printed, if the most that is printed is less than there is."""
+    return [f"and {len(found) - most} more; --json has them all"] if 0 < most < len(found) else []
+
+
+def _short(line: str, longest: int) -> str:
+    return f"{line[:longest]}..." if 0 < longest < len(line) else line
 
 
 def _table(block: Rows, width: int) -> Table:
@@ -38,6 +65,7 @@ def _table(block: Rows, width: int) -> Table:
     rows = block.rows[: block.most or None]
     more = len(block.rows) - len(rows)
     captions = [
+        *([block.caption] if block.caption else []),
         *([f"and {more} more; --json has them all"] if more else []),
         *([f"too narrow for: {', '.join(dropped)}"] if dropped else []),
     ]
@@ -46,9 +74,10 @@ def _table(block: Rows, width: int) -> Table:
     )
     for column in columns:
         is_number = column in block.numbers
+        is_whole = is_number or (column == 0 and bool(block.spans))
         made.add_column(
-            block.headings[column], justify="right" if is_number else "left", no_wrap=is_number,
-            overflow="fold", min_width=None if is_number else min(LEAST, _widest(block, column)),
+            block.headings[column], justify="right" if is_number else "left", no_wrap=is_whole,
+            overflow="fold", min_width=None if is_whole else min(LEAST if column else LEAST_NAMES, _widest(block, column)),
         )  # fmt: skip
     for number, row in enumerate(rows):
         made.add_row(*(Names(row[column]) for column in columns), style=block.styles[number] if block.styles else None)
@@ -58,7 +87,8 @@ def _table(block: Rows, width: int) -> Table:
 def _width(block: Rows, columns: list[int]) -> int:
     widths = [_widest(block, column) for column in columns]
     shown = (
-        wide if column in block.numbers else min(wide, LEAST) for column, wide in zip(columns, widths, strict=True)
+        wide if column in block.numbers else min(wide, LEAST if column else NAMES)
+        for column, wide in zip(columns, widths, strict=True)
     )
     return sum(shown) + GAP * len(columns) + 1
 

@@ -3,14 +3,13 @@
 from ortfuse.runtime.bench.executed_operators import executed_ops
 from ortfuse.runtime.bench.latency import Latency, measure, numbered, stages_of
 from ortfuse.runtime.bench.latency_comparison import Latencies
-from ortfuse.runtime.bench.latency_table import doubts, table
+from ortfuse.runtime.bench.latency_table import doubts
 from ortfuse.runtime.bench.rewrite_timing import SiteMeter
 from ortfuse.runtime.bench.session_timing import (
     Candidate,
     SessionLatency,
     SessionMeter,
     measure_sessions,
-    sessions_table,
 )
 from ortfuse.runtime.bench.stopping_rule import budget_of
 from ortfuse.runtime.bench.typical_inputs import typical_inputs
@@ -28,8 +27,6 @@ __all__ = [
     "measure",
     "measure_sessions",
     "numbered",
-    "sessions_table",
     "stages_of",
-    "table",
     "typical_inputs",
 ]

@@ -1,12 +1,10 @@
-"""Latencies as a table, with what has to be known about them."""
+"""Speedups in words, and reasons to doubt measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortfuse.runtime.bench.fit_table_to_terminal import Fitting
 from ortfuse.runtime.bench.latency import Latency
-from ortfuse.runtime.bench.number_format import digits
 from ortfuse.runtime.bench.stopping_rule import NARROW
 
 NOISY = 0.1
@@ -20,41 +18,6 @@ MOST_NAMED = 3
 
 NO_DIFFERENCE = "no difference beyond noise"
 """The words for a speedup whose bounds include 1."""
-
-
-def table(rows: Sequence[Latency], title: str = "Latency") -> Fitting:
-    """The measurements as a table."""
-    headings = (
-        "model",
-        "median ms",
-        "10%..90%",
-        "speedup",
-        "(95 %)",
-        "rounds",
-        "session ms",
-        "nodes",
-        "executed",
-        "file MB",
-    )
-    spare = ("file MB", "session ms", "rounds", "nodes", "10%..90%")
-    return Fitting(title, headings, [_cells(row) for row in rows], spare)
-
-
-def _cells(row: Latency) -> tuple[str, ...]:
-    if row.crash:
-        return row.name, "crashes"
-    return (
-        row.name,
-        digits(row.median_ms, 4),
-        f"{digits(row.low_ms)}..{digits(row.high_ms)}",
-        speedup_cell(row.speedup, row.speedup_bounds),
-        "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else "",
-        str(row.rounds or ""),
-        f"{row.session_ms:.0f}",
-        str(row.nodes),
-        str(row.executed),
-        f"{row.file_mb:.2f}",
-    )
 
 
 def is_noise(bounds: tuple[float, float] | None) -> bool:

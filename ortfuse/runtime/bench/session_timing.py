@@ -17,9 +17,6 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.runtime.bench.confidence import median_bounds
-from ortfuse.runtime.bench.fit_table_to_terminal import Fitting
-from ortfuse.runtime.bench.latency_table import speedup_cell
-from ortfuse.runtime.bench.number_format import digits
 from ortfuse.runtime.bench.stopping_rule import MOST, Patience
 from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.function_expansion_limit import demand_bounded
@@ -282,17 +279,3 @@ def _open(name: str, candidate: Candidate, inputs: Inputs, threads: int) -> _Ope
             raise
         raise VerificationError(f"{name}: {shortened(error)}") from error
     return opened
-
-
-def sessions_table(rows: Sequence[SessionLatency], title: str) -> Fitting:
-    """The measurements as a table."""
-    headings = ("session", "median ms", "95 % under", "speedup", "(95 %)", "session ms", "peak MB")
-    cells = [
-        (
-            row.name, digits(row.median_ms, 4), digits(row.p95_ms, 4), speedup_cell(row.speedup, row.speedup_bounds),
-            "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else "", f"{row.session_ms:.0f}",
-            f"{row.peak_mb:.0f}",
-        )
-        for row in rows
-    ]  # fmt: skip
-    return Fitting(title, headings, cells, ("session ms", "95 % under"))

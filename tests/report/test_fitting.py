@@ -8,7 +8,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from ortfuse.runtime.bench import Latency, table
+from ortfuse.report.documents.bench import bench_document
+from ortfuse.report.terminal.document import show_document
+from ortfuse.runtime.bench import Latencies, Latency
 
 
 def printed(width: int, *names: str) -> str:
@@ -17,7 +19,7 @@ def printed(width: int, *names: str) -> str:
         for name in names or ("original", "after fuse.fused_convolution (2)")
     ]
     console = Console(file=io.StringIO(), width=width)
-    console.print(table(rows))
+    show_document(console, bench_document(Latencies("batch=1", tuple(rows))))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

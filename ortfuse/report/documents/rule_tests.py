@@ -1,0 +1,61 @@
+"""The documents of rule tests: those of `ortfuse test-rules`, and of the pair of `ortfuse substitute`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ortfuse.report.document import Document, Item, Items, Notes
+from ortfuse.report.documents.optimization import optimization_document
+
+if TYPE_CHECKING:
+    # Needed for type checking only: these modules are not loaded unless a command uses them.
+    import onnx_ir as ir
+
+    from ortfuse.interop import Substitution
+    from ortfuse.verification.rule_tests import RuleTestReport
+
+MOST_FAILURES = 3
+"""The most failures that are shown where no smallest model is known."""
+
+LONGEST_MODEL = 40
+"""The most lines of a model in ONNX's textual form."""
+
+
+def rule_test_document(report: RuleTestReport) -> Document:
+    """Show what was tried for one rule, the smallest model on which it fails, and the number of other failures."""
+    tried = f"{report.instances} instances"
+    summary = f"{report.rule}: FAILED ({tried}, {report.near_misses} near misses tried)"
+    if report.passed:
+        fired = f"{report.near_misses_fired} rewritten and right"
+        summary = f"{report.rule}: passed on {tried} and {report.near_misses} near misses ({fired})"
+    failures = list(dict.fromkeys(report.failures))
+    smallest = report.smallest
+    lines = failures[:MOST_FAILURES] if smallest is None else [smallest[0]]
+    rest = len(failures) - len(lines)
+    if smallest is not None:
+        lines += [f"  {line}" for line in _as_text(smallest[1])]
+    if rest:
+        lines.append(f"and {rest} more failures, none on a smaller model; --json has them all")
+    block = Items("Rule test", [Item(summary, lines)], "green" if report.passed else "bold red")
+    return Document(f"Test of {report.rule}", summary, [block])
+
+
+def substitution_document(name: str, done: Substitution) -> Document:
+    """Show the pair and its rule test, what was substituted where, and what stopped it elsewhere."""
+    result = optimization_document(name, done.result, offered=done.count > 0)
+    blocks = [
+        Notes("Pair", [f"{done.rule.name}: {done.rule.formula}"]),
+        *(() if done.proof is None else rule_test_document(done.proof).blocks),
+        *result.blocks,
+        Notes("", [] if done.count else ["substituted nowhere; nothing was written"], style="bold red"),
+    ]
+    return Document(f"{name}, with a subgraph replaced", result.summary, blocks)
+
+
+def _as_text(model: ir.Model) -> list[str]:
+    """The lines of a model in ONNX's textual form."""
+    import onnx
+    import onnx_ir as ir
+
+    lines = str(onnx.printer.to_text(ir.to_proto(model))).strip().splitlines()
+    return lines if len(lines) <= LONGEST_MODEL else [*lines[:LONGEST_MODEL], "..."]
