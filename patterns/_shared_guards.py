@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,11 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import Refusal
 from ortfuse.ir.traits import DEQUANTISES, QUANTISES, has
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, redundant
+
+
+def snake_case(operator: str) -> str:
+    """The name of an operator as rules spell it: `GreaterOrEqual` is `greater_or_equal`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operator).lower()
 
 
 def is_suffix_axes(axes: Any, facts: Facts) -> bool:

@@ -112,7 +112,7 @@ def found(written: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         (1, "bisect m.onnx --passes user --patterns wrong.py"),
         (0, "bisect m.onnx --runtime"),
         (0, "profile m.onnx --rounds 3 --no-remedies"),
-        (0, "calibrate --budget 0 --only gelu.erf"),
+        (0, "calibrate --budget 0 --only gelu.from_erf_form"),
         (0, "passes"),
         (0, "passes loops"),
         (0, "test-rules rule.py --spellings 0"),

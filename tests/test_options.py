@@ -27,7 +27,7 @@ EVERYTHING: dict[str, Any] = {
     "max_opset": 21,
     "patterns": ["/rules/one.py", '/rules/with "quotes" and \\ in ü.py'],
     "approximate": True,
-    "explain": ["attention", "gelu.erf"],
+    "explain": ["attention", "gelu.from_erf_form"],
     "force": {"attention": "com.microsoft.MultiHeadAttention", "gelu": "none"},
     "measure": True,
     "sizes": {"batch size": 2, "sequence": 128},

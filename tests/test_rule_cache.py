@@ -50,7 +50,11 @@ def key(tree: Path, rule: str = "conv.fused", **surroundings: str) -> str | None
         "tests": tree / "tests",
         "": tree / "tests/helpers",
     }
-    files = {"conv.fused": tree / "rules/conv.py", "gelu.erf": tree / "rules/gelu.py", "given": tree.parent / "mine.py"}
+    files = {
+        "conv.fused": tree / "rules/conv.py",
+        "gelu.from_erf_form": tree / "rules/gelu.py",
+        "given": tree.parent / "mine.py",
+    }
     keys = RuleKeys(Sources(roots, lazy=["engine"]), files, surroundings)
     return keys.key("the test", tree / "tests/test_catalogue.py", rule)
 
@@ -77,7 +81,10 @@ def test_a_change_that_the_rule_cannot_reach_makes_none(tree: Path, changed: str
 
 
 def test_another_version_rule_or_test_has_another_key(tree: Path) -> None:
-    assert len({key(tree), key(tree, onnxruntime="1.23"), key(tree, onnxruntime="1.24"), key(tree, "gelu.erf")}) == 4
+    assert (
+        len({key(tree), key(tree, onnxruntime="1.23"), key(tree, onnxruntime="1.24"), key(tree, "gelu.from_erf_form")})
+        == 4
+    )
 
 
 def test_a_rule_from_elsewhere_has_no_key(tree: Path) -> None:

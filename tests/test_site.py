@@ -33,7 +33,7 @@ def test_every_rule_stands_on_one_page_and_the_index_leads_there(pages: dict[str
 
 
 def test_families_lead_to_their_rules(pages: dict[str, str]) -> None:
-    assert "[`gelu.erf`](catalogue/fuse.activation.md#geluerf)" in pages["families.md"]
+    assert "[`gelu.from_erf_form`](catalogue/fuse.activation.md#gelufrom_erf_form)" in pages["families.md"]
 
 
 def test_a_rule_that_no_family_names_stands_at_the_end_of_the_families(
@@ -43,8 +43,8 @@ def test_a_rule_that_no_family_names_stands_at_the_end_of_the_families(
     table.write_text('[[family]]\ngroup = "G"\nname = "GELU"\nwhat = "With erf."\nrules = ["gelu.*"]\n')
     monkeypatch.setattr(generated, "FAMILIES", table)
     families, _, further = "\n".join(generated._families()).partition("## Further rules")
-    assert "`gelu.erf`" in families
-    assert "`gelu.erf`" not in further
+    assert "`gelu.from_erf_form`" in families
+    assert "`gelu.from_erf_form`" not in further
     assert "`softplus.max_plus_log_one_plus_exp`" in further
 
 

@@ -194,7 +194,9 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
-            raise RuleError(f"rule name {self.name!r} must be `family.variant` in lower case, such as 'gelu.erf'")
+            raise RuleError(
+                f"rule name {self.name!r} must be `family.variant` in lower case, such as 'gelu.from_erf_form'"
+            )
         demand_rule_test(self)
         if not isinstance(self.exactness, Exactness):
             raise RuleError(f"rule {self.name} must declare its exactness: exact, rounding, approximate or lossy")

@@ -17,7 +17,7 @@ class RulePass:
     Attributes:
         name: The name of the pass in pipelines.
         rules: Its rules, in the order in which they are tried on a node.
-        without: Names of rules to leave out, separated by spaces: `fuse.activation{without="gelu.tanh"}`.
+        without: Names of rules to leave out, separated by spaces: `fuse.activation{without="gelu.from_tanh_form"}`.
         always: Names of rules to apply even where they were measured to be slower than what they replace.
     """
 

@@ -132,7 +132,7 @@ def _half(name: str, *spellings: Callable[[Pattern], Pattern]) -> Rule:
 
 RULES = [
     Rule(
-        name="swish.sigmoid",
+        name="swish.x_times_sigmoid",
         pattern=x * op.Sigmoid(scalar("alpha") * x),
         replace=ms.QuickGelu(x, alpha=scalar("alpha")),
         exactness=Exactness.ROUNDING,
@@ -142,7 +142,7 @@ RULES = [
     ),
     Rule(
         # Where exp overflows to infinity, sigmoid is 0, and x / infinity is 0 as well.
-        name="swish.exp",
+        name="swish.x_over_one_plus_exp",
         pattern=x / (1 + op.Exp(scalar("negated") * x)),
         replace=ms.QuickGelu(x, alpha=lambda match: -match["negated"]),
         guards=(falls,),
@@ -152,7 +152,7 @@ RULES = [
         proof=RuleTest(shapes=SHAPES, scalars={"negated": [-1.0, -1.702]}, typical=TYPICAL),
     ),
     Rule(
-        name="swish.tanh",
+        name="swish.x_times_one_plus_tanh",
         pattern=x * 0.5 * (1 + op.Tanh(scalar("half") * x)),
         replace=ms.QuickGelu(x, alpha=lambda match: 2 * match["half"]),
         guards=(rises,),
@@ -162,7 +162,7 @@ RULES = [
         proof=RuleTest(shapes=SHAPES, scalars={"half": [0.5, 0.851]}, typical=TYPICAL),
     ),
     Rule(
-        name="swish.tanh_of_half",
+        name="swish.half_x_times_one_plus_tanh",
         formula="x/2 (1 + tanh(x/2)), x/2 computed once",
         pattern=halved * (1 + op.Tanh(halved)),
         replace=ms.QuickGelu(x, alpha=1.0),
@@ -194,7 +194,7 @@ RULES = [
         proof=RuleTest(shapes=SHAPES[:2], attributes={"alpha": [1.0, 1.702]}),
     ),
     Rule(
-        name="gelu.erf",
+        name="gelu.from_erf_form",
         formula="x/2 (1 + erf(x / sqrt 2))",
         pattern=erf_gelu,
         replace=(_erf(x), ms.Gelu(x), _between_casts(ms.Gelu(x), _erf), _between_casts(ms.Gelu(x), ms.Gelu)),
@@ -203,8 +203,8 @@ RULES = [
         allow_extra_operands=True,
         proof=RuleTest(shapes=SHAPES, typical=TYPICAL),
     ),
-    _gelu_tanh("gelu.tanh", "x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", tanh_gelu),
-    _gelu_tanh("gelu.sigmoid", "x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3))", sigmoid_gelu),
+    _gelu_tanh("gelu.from_tanh_form", "x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", tanh_gelu),
+    _gelu_tanh("gelu.from_sigmoid_form", "x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3))", sigmoid_gelu),
     Rule(
         name="gelu.add_bias_to_bias_gelu",
         is_refinement=True,

@@ -16,6 +16,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, scalar, var
 
+from .._shared_guards import snake_case
 from .algebraic_simplify import TRUTHS, keeps_shape, simplification
 
 PASS = "target_decompositions"
@@ -67,7 +68,7 @@ def _truths() -> Iterator[Rule]:
         ("GreaterOrEqual", "Less"),
     ):
         yield simplification(
-            f"algebra.not_of_{name.lower()}",
+            f"algebra.not_of_{snake_case(name)}",
             op.Not(getattr(op, name)(x, y)),
             getattr(op, opposite)(x, y),
             EXACT,
@@ -106,7 +107,7 @@ def _compared() -> Iterator[Rule]:
         build = getattr(op, name)
         pattern = build(cast, scalar("number"))
         yield simplification(
-            f"algebra.{name.lower()}_of_cast_bool",
+            f"algebra.{snake_case(name)}_of_cast_bool",
             pattern if name == "Equal" else pattern | build(scalar("number"), cast),
             lambda match: x if _outcomes(match)[1] else op.Not(x),
             EXACT,

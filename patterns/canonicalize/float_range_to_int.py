@@ -20,7 +20,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, computed, op, var
 
-from .._shared_guards import ints
+from .._shared_guards import ints, snake_case
 
 SOURCE = "ONNX operators Range and Where"
 
@@ -93,7 +93,7 @@ def _compared(name: str) -> Rule:
         return table
 
     return Rule(
-        name=f"range.{name.lower()}_of_float_ranges_to_int",
+        name=f"range.{snake_case(name)}_of_float_ranges_to_int",
         formula=f"{name}(range(0., float(n), 1.)[:, None], range(0., float(n), 1.))",
         pattern=compare(_along("rows"), _along("columns")),
         replace=built(made, makes=("Range", "Unsqueeze", name)),

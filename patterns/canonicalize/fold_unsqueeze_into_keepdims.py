@@ -171,7 +171,7 @@ def _of_added(name: str, keepdims: int) -> Rule:
     )
     made = (build(x, rest, keepdims=keepdims), build(x, axes=_rest, keepdims=keepdims))
     return Rule(
-        name=f"reduction.{name.removeprefix('Reduce').lower()}_of_unsqueeze{'_keepdims' if keepdims else ''}",
+        name=f"reduction.drop_unsqueeze_before_{name.removeprefix('Reduce').lower()}{'_keepdims' if keepdims else ''}",
         formula=f"{name}(unsqueeze(x))",
         pattern=build(op.Unsqueeze(x, axes=attr("added")), axes=axes, keepdims=keepdims),
         replace=tuple(op.Unsqueeze(one, places) for one in made) if keepdims else made,

@@ -23,7 +23,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, fixed
 from ortfuse.rewrite.pattern.parameters import attribute_value
 
 from .._rule_test_inputs import NUMBERS, computed_shape
-from .._shared_guards import is_filled_with, same_shape
+from .._shared_guards import is_filled_with, same_shape, snake_case
 
 SOURCE = "Multidirectional broadcasting in ONNX"
 
@@ -44,7 +44,7 @@ def _without_expand(name: str) -> Rule:
     build: Any = getattr(op, name)
     of_truths = {"x": "bool", "y": "bool"} if name in _OF_TRUTHS else {}
     return Rule(
-        name=f"broadcast.{name.lower()}_of_expand",
+        name=f"broadcast.{snake_case(name)}_of_expand",
         formula=f"{name}(x, expand(y, shape(x)))",
         pattern=build(x, expanded),
         replace=build(x, y),

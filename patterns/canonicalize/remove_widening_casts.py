@@ -19,6 +19,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, op, opt, var
 
+from .._shared_guards import snake_case
 from .algebraic_identities import holds_all
 
 x, y = var("x"), var("y")
@@ -53,7 +54,7 @@ def comes_back(match: Match) -> Refusal | None:
 def _cast_rule(name: str, pattern: Pattern, replace: Pattern, *guards: Callable[[Match], Refusal | None]) -> Rule:
     lost = Variation(inputs={"x": "float32", "y": "float32"}, attributes={"between": ir.DataType.FLOAT16.value})
     return Rule(
-        name=f"cast.remove_{'before' if name in _COMPARED else 'around'}_{name.lower()}",
+        name=f"cast.remove_{'before' if name in _COMPARED else 'around'}_{snake_case(name)}",
         pattern=pattern,
         replace=replace,
         guards=guards,

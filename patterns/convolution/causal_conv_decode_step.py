@@ -86,7 +86,7 @@ _AXIS = computed("axis", lambda match: ints([2]))
 
 RULES = [
     Rule(
-        name="causal_conv.decode_step_from_reduce_sum",
+        name="causal_conv.reduce_sum_of_taps_to_causal_conv_with_state",
         pattern=op.ReduceSum(op.Concat(past, x, axis=2).named("joined") * taps, axes=_LAST, keepdims=0) + opt(offset),
         replace=op.Squeeze(_STEP[0], _AXIS),
         intermediates={"joined": op.Concat(past, x, axis=2)},
@@ -101,7 +101,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="causal_conv.decode_step_with_longer_state",
+        name="causal_conv.conv_of_longer_state_to_causal_conv_with_state",
         pattern=op.Conv(op.Concat(past, x, axis=2).named("joined"), weight, opt(bias), attributes=CONV).named("layer")[
             ..., 1:
         ],

@@ -22,7 +22,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, attr, built, computed, op, opt, redundant, var
 
 from .._rule_test_inputs import COST
-from .._shared_guards import ints, is_not_quantised
+from .._shared_guards import ints, is_not_quantised, snake_case
 
 x, y, weight, bias = var("x"), var("y"), var("weight"), var("bias")
 
@@ -157,7 +157,7 @@ def _flat(kind: str, *weights: Pattern) -> Any:
 def _layer_rule(kind: str, *weights: Pattern, **proof: Any) -> Rule:
     layer = getattr(op, kind)(turned | image | y, *weights, attributes=all_attributes("window")).named("layer")
     return Rule(
-        name=f"conv.{kind.lower()}2d_to_{kind.lower()}1d",
+        name=f"conv.{snake_case(kind)}_2d_to_1d",
         formula=f"Squeeze({kind}(Unsqueeze(x)))",
         pattern=op.Squeeze(layer, axes=attr("dropped", _are_axes, "known")),
         replace=built(_flat(kind, *weights), makes=(kind, "Transpose", "Squeeze")),

@@ -26,7 +26,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, all_attributes, attr, computed, op, redundant, var
 
 from .._rule_test_inputs import COST
-from .._shared_guards import ints, is_not_quantised
+from .._shared_guards import ints, is_not_quantised, snake_case
 
 PASS = "target_decompositions"
 TARGETS = ("cpu",)
@@ -261,7 +261,7 @@ def _over_two_axes(kind: str) -> Any:
 def _two_axes(kind: str, more: dict[str, Any], *guards: Guard, **proof: Any) -> Rule:
     far = {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1), **more}
     return _pool_rule(
-        f"{kind.lower()}1d_to_{kind.lower()}2d",
+        f"{snake_case(kind)}_1d_to_2d",
         _pool(kind),
         _over_two_axes(kind),
         RuleTest(

@@ -108,7 +108,9 @@ RULES = [
             typical=TYPICAL,
         ),
     ),
-    _activation_rule("mish.decompose_mish", op.Mish(x), _quotient(), "arXiv:1908.08681", is_single, is_not_quantised),
+    _activation_rule(
+        "mish.mish_to_softplus_tanh_mul", op.Mish(x), _quotient(), "arXiv:1908.08681", is_single, is_not_quantised
+    ),
     _activation_rule(
         "mish.decompose_tanh_of_softplus",
         x * op.Tanh(op.Softplus(x)),

@@ -21,7 +21,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
 
 from .._rule_test_inputs import COST, SHAPES
-from .._shared_guards import floating, ints, is_not_quantised
+from .._shared_guards import floating, ints, is_not_quantised, snake_case
 from ..canonicalize.fold_unsqueeze_into_keepdims import axes, given_axes, reduces_all
 
 PASS = "target_decompositions"
@@ -247,7 +247,7 @@ def _over_merged(kind: str) -> Callable[[Match], Pattern]:
 
 def _normalised(kind: str) -> Rule:
     return Rule(
-        name=f"{kind.lower()}.merge_trailing_dims",
+        name=f"{snake_case(kind)}.merge_dims_behind_axis",
         formula=f"{kind}(x) over an axis with several behind it",
         pattern=getattr(op, kind)(x, axis=attr("axis")),
         replace=_over_merged(kind),

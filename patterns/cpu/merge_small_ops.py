@@ -21,7 +21,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, fixed, op, redundant, scalar, var
 
 from .._rule_test_inputs import COST
-from .._shared_guards import array_like
+from .._shared_guards import array_like, snake_case
 
 PASS = "target_decompositions"
 
@@ -171,7 +171,7 @@ def _activated() -> Iterator[Rule]:
     rows, weight = var("rows", "b k"), fixed("weight", "k n")
     for name, attributes in (("Relu", {}), ("Sigmoid", {}), ("Tanh", {}), ("LeakyRelu", {"alpha": attr("alpha")})):
         yield Rule(
-            name=f"op_count.matmul_to_gemm_before_{name.lower()}",
+            name=f"op_count.matmul_to_gemm_before_{snake_case(name)}",
             formula=f"{name}(rows @ weight)",
             pattern=getattr(op, name)(op.MatMul(rows, weight), **attributes),
             replace=getattr(op, name)(op.Gemm(rows, weight), **attributes),

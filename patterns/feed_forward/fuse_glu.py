@@ -92,7 +92,7 @@ def _rule(name: str, kind: str, biased: bool) -> Rule:
     gated = _OF_GATE[kind] if biased else activated(kind, gate)
     own = () if biased else (is_not_itself,)
     return Rule(
-        name=f"glu.{'bias_' if biased else ''}{_RULES[kind]}",
+        name=f"glu.{'bias_' if biased else ''}{_RULES[kind]}_times_x_to_{name.removesuffix('Tanh').lower()}_function",
         pattern=op.Mul(gated, x),
         replace=getattr(made_of, name)(op.Add(gate, bias) if biased else gate, x),
         guards=(same_shape("gate", "x"), *own, *((is_not_double,) if kind == "GeluTanh" else ())),

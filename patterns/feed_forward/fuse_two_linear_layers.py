@@ -51,7 +51,7 @@ def _zeros(weight: str) -> Pattern:
 def _rule(kind: str) -> Rule:
     hidden = op.MatMul(x, first)
     return Rule(
-        name=f"ffn.{KINDS[kind]}",
+        name=f"ffn.matmul_{KINDS[kind]}_matmul_to_function",
         formula=f"{kind}(x first + bias) second + shift",
         pattern=op.MatMul(_with_bias(kind, hidden), second) + opt(shift),
         replace=getattr(made_of, f"FeedForward{kind}")(
@@ -87,7 +87,7 @@ def _of_gemm(kind: str) -> Rule:
         return layer
 
     return Rule(
-        name=f"ffn.{KINDS[kind]}_gemm",
+        name=f"ffn.gemm_{KINDS[kind]}_gemm_to_function",
         formula=f"{kind}(gemm(x, first, bias)) second + shift",
         pattern=op.Gemm(hidden, weights[1], opt(shift), transB=attr(turned[1])),
         replace=built(made, makes=(f"FeedForward{kind}", "Transpose")),

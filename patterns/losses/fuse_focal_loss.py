@@ -129,7 +129,7 @@ def _spelled(name: str, functions: Sequence[Function], proof: RuleTest) -> Rule:
     calls = functools.reduce(operator.or_, (_call(function) for function in functions))
     makes = dict.fromkeys(node.op_type for function in functions for node in function.node)
     return Rule(
-        name=f"focal.decompose_{name}", formula=f"{functions[0].name}({', '.join(functions[0].input)})",
+        name=f"focal.decompose_{name}_focal_loss", formula=f"{functions[0].name}({', '.join(functions[0].input)})",
         pattern=calls.named("call"), replace=replacement, makes=[one for one in makes if one != "Constant"],
         spells_out=True, exactness=Exactness.ROUNDING, source=SOURCE, proof=proof,
     )  # fmt: skip
@@ -140,7 +140,7 @@ def _named(name: str, pattern: Pattern, functions: Sequence[Function], replace: 
     """A spelling becomes a call of one of these functions."""
     makes = dict.fromkeys(f"{function.domain}.{function.name}" for function in functions)
     return Rule(
-        name=f"focal.{name}", pattern=scalar("factor") * pattern, replace=replace, makes=[*makes, "Mul"],
+        name=f"focal.to_{name}", pattern=scalar("factor") * pattern, replace=replace, makes=[*makes, "Mul"],
         guards=(computes_in_float32, factor_is_moderate, *guards), by_definition=True, allow_extra_operands=True,
         exactness=Exactness.ROUNDING, source=SOURCE, proof=proof,
     )  # fmt: skip
@@ -201,14 +201,15 @@ _OF_MANY: dict[str, Any] = {
 }
 
 RULES = [
-    _named("sigmoid", opt(balance) * op.Pow(far, gamma) * entropy, [*OF_SIGMOID.values()], _sigmoid_call,
+    _named("sigmoid_focal_loss_function", opt(balance) * op.Pow(far, gamma) * entropy, [*OF_SIGMOID.values()], _sigmoid_call,
            RuleTest(**_OF_TWO, scalars=_NUMBERS, assumes={
                "input 0 of Add* is the lowest number*": "a factor that makes the loss infinite is none"})),
     _spelled("sigmoid", [*OF_SIGMOID.values()], RuleTest(**_OF_TWO, attributes=_NUMBERS)),
-    _named("softmax", op.Pow(1 - op.Exp(log_probability), gamma) * -log_probability, [OF_SOFTMAX[False]], _softmax_call,
-           RuleTest(**_OF_MANY, scalars=_NUMBERS), a_label_for_each, normalises_classes_alone),
-    _named("softmax_ignore_index", op.Pow(1 - op.Exp(-kept_loss), gamma) * kept_loss, [OF_SOFTMAX[True]], _softmax_call,
-           RuleTest(**_OF_MANY, constants={"number": 2, "class": 0}, scalars=_NUMBERS), has_int64_labels, a_label_for_each,
+    _named("softmax_focal_loss_function", op.Pow(1 - op.Exp(log_probability), gamma) * -log_probability, [OF_SOFTMAX[False]],
+           _softmax_call, RuleTest(**_OF_MANY, scalars=_NUMBERS), a_label_for_each, normalises_classes_alone),
+    _named("softmax_focal_loss_function_with_ignore_index", op.Pow(1 - op.Exp(-kept_loss), gamma) * kept_loss, [OF_SOFTMAX[True]],
+           _softmax_call, RuleTest(**_OF_MANY, constants={"number": 2, "class": 0}, scalars=_NUMBERS),
+           has_int64_labels, a_label_for_each,
            normalises_classes_alone),
     _spelled("softmax", [*OF_SOFTMAX.values()], RuleTest(**_OF_MANY, attributes={**_NUMBERS, "ignored": [2]})),
 ]  # fmt: skip

@@ -112,17 +112,17 @@ def _steps(name: str) -> list[Rule]:
     shares = op.Gather(weight, labels).kept() | of_kept(op.Gather(weight, safe).kept(), 0)
     safely = _loss(name, "none", opt(weight), safe)
     return [
-        _rule(f"{name}_weighted", _loss(name, "none", None) * op.Gather(weight, labels).kept(),
+        _rule(f"fold_weights_into_{name}", _loss(name, "none", None) * op.Gather(weight, labels).kept(),
               _loss(name, "none", weight), a_weight_for_each),
-        _rule(f"{name}_ignore_index", op.Where(kept, safely, 0) | op.Where(hidden, 0, safely),
+        _rule(f"fold_where_into_{name}_ignore_index", op.Where(kept, safely, 0) | op.Where(hidden, 0, safely),
               _loss(name, "none", opt(weight), ignore_index=lambda match: int(match.const("number").item()))),
-        _rule(f"{name}_sum", op.ReduceSum(_loss(name, "none", opt(weight), **ignored), **whole),
+        _rule(f"fold_sum_into_{name}", op.ReduceSum(_loss(name, "none", opt(weight), **ignored), **whole),
               _loss(name, "sum", opt(weight), **ignored), reduces_all, ignored=(None, 2)),
-        _rule(f"{name}_mean", op.ReduceMean(_loss(name, "none", None), **whole),
+        _rule(f"fold_mean_into_{name}", op.ReduceMean(_loss(name, "none", None), **whole),
               _loss(name, "mean", None), reduces_all, weighted=False),
-        _rule(f"{name}_mean_without_ignored", _loss(name, "sum", None, **ignored) / count,
+        _rule(f"fold_mean_of_counted_into_{name}", _loss(name, "sum", None, **ignored) / count,
               _loss(name, "mean", None, **ignored), reduces_all, the_same_are_ignored, weighted=False, ignored=(2,)),
-        _rule(f"{name}_weighted_mean", _loss(name, "sum", weight, **ignored) / op.ReduceSum(shares, **whole),
+        _rule(f"fold_weighted_mean_into_{name}", _loss(name, "sum", weight, **ignored) / op.ReduceSum(shares, **whole),
               _loss(name, "mean", weight, **ignored), reduces_all, the_same_are_ignored, ignored=(None, 2)),
     ]  # fmt: skip
 
@@ -147,11 +147,12 @@ negative = op.NegativeLogLikelihoodLoss(logs, labels, opt(weight), reduction=red
 def _picks(name: str, scores: Pattern, *guards: Guard) -> list[Rule]:
     """The loss of each label, and the sum and mean of all where the minus is taken of those."""
     made = []
-    for suffix, kind in (
-        ("", "none"),
-        ("_scaled_before_squeeze", "none"),
-        ("_negated_sum", "sum"),
-        ("_negated_mean", "mean"),
+    gathered = "gather_of_log_softmax" if scores is logs else "gather_of_log_probabilities"
+    for spelling, kind in (
+        (gathered, "none"),
+        ("squeeze_of_scaled_gather", "none"),
+        ("negated_sum_of_gather", "sum"),
+        ("negated_mean_of_gather", "mean"),
     ):
         loss, factor = _loss(name, kind, None), scalar("factor")
         more: dict[str, Any] = {"intermediates": {"logs": loss[1]}} if scores is logs else {}
@@ -165,9 +166,11 @@ def _picks(name: str, scores: Pattern, *guards: Guard) -> list[Rule]:
             )
             of_all = (reduces_column,)
         else:
-            spelled = op.Squeeze(factor * _column(scores), axes=(1,)) if suffix else factor * picked(scores)
-            more["allow_extra_operands"] = not suffix
-        made.append(_rule(f"{name}{suffix}", spelled, _scaled(loss), a_label_for_each, factor_is_negative,
+            spelled = (
+                op.Squeeze(factor * _column(scores), axes=(1,)) if spelling != gathered else factor * picked(scores)
+            )
+            more["allow_extra_operands"] = spelling == gathered
+        made.append(_rule(f"{spelling}_to_{name}", spelled, _scaled(loss), a_label_for_each, factor_is_negative,
                           *guards, *of_all, weighted=False, makes=(OPERATORS[name], "Mul"),
                           formula=f"-s {spelled}", scalars={"factor": [-1.0, -0.75]}, **more))  # fmt: skip
     return made
@@ -202,7 +205,13 @@ def factor_is_negative(match: Match) -> Refusal | None:
 RULES = [
     *_picks("cross_entropy", logs, normalises_classes_alone),
     *_picks("nll", x),
-    _rule("cross_entropy_of_nll", negative, of_logs, normalises_classes_alone, intermediates={"logs": of_logs[1]}),
+    _rule(
+        "nll_of_log_softmax_to_cross_entropy",
+        negative,
+        of_logs,
+        normalises_classes_alone,
+        intermediates={"logs": of_logs[1]},
+    ),
     *_steps("cross_entropy"),
     *_steps("nll"),
 ]

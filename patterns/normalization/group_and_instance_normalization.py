@@ -242,7 +242,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="groupnorm.decomposed",
+        name="groupnorm.from_decomposed_form",
         formula="merge((y - mean(y)) / sqrt(mean((y - mean(y))^2) + epsilon) * scale + bias), y = split(x) in groups",
         pattern=op.Reshape(_normalised(split), var("shape"), allowzero=attr("allowzero")),
         replace=_group_normalisation,
@@ -273,7 +273,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="instancenorm.channels_last",
+        name="instancenorm.from_decomposed_form_channels_last",
         formula="(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * scale + bias, channels last",
         pattern=_normalised(x),
         replace=_instance_normalisation,

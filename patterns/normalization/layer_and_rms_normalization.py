@@ -187,7 +187,7 @@ def has_epsilon(match: Match) -> Refusal | None:
 
 RULES = [
     Rule(
-        name="layernorm.decomposed",
+        name="layernorm.from_decomposed_form",
         formula="(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * scale + bias",
         pattern=normalised * opt(scale) + opt(bias) | by_power * opt(scale) + opt(bias),
         replace=op.LayerNormalization(
@@ -225,7 +225,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="rmsnorm.decomposed",
+        name="rmsnorm.from_decomposed_form",
         formula="x / sqrt(mean(x^2) + epsilon) * scale",
         pattern=rms_normalised * opt(scale) | rms_by_power * opt(scale),
         replace=op.RMSNormalization(
@@ -248,7 +248,7 @@ RULES = [
     ),
     Rule(
         # The difference of the means may be negative or lose all digits where the variance does not.
-        name="layernorm.variance_from_mean_of_squares",
+        name="layernorm.from_mean_of_squares_form",
         formula="(x - mean(x)) / sqrt(max(mean(x^2) - mean(x)^2, 0) + epsilon) * scale + bias",
         pattern=by_products * opt(scale) + opt(bias),
         replace=op.LayerNormalization(

@@ -194,7 +194,7 @@ def _second(match: Match) -> list[int]:
 
 RULES = [
     Rule(
-        name="instancenorm.decomposed",
+        name="instancenorm.from_decomposed_form",
         formula="(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * scale + bias, for each channel",
         pattern=normalised * opt(scale) + opt(bias),
         replace=op.InstanceNormalization(
@@ -218,7 +218,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="layernorm.channels_first",
+        name="layernorm.from_decomposed_form_channels_first",
         formula="(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * scale + bias, means over axis 1",
         pattern=normalised * opt(scale) + opt(bias),
         replace=op.Transpose(

@@ -132,10 +132,10 @@ def _log_sum_exp(name: str, added: Pattern, keepdims: int) -> Rule:
 
 
 RULES = [
-    _log_sum_exp("with_infinity_guard", _shift, 1),
-    _log_sum_exp("with_infinity_guard_without_keepdims", op.Squeeze(_shift, axes=axes), 0),
+    _log_sum_exp("from_infinity_guarded_form", _shift, 1),
+    _log_sum_exp("from_infinity_guarded_form_without_keepdims", op.Squeeze(_shift, axes=axes), 0),
     Rule(
-        name="softmax.decomposed",
+        name="softmax.from_decomposed_form",
         formula="exp(x - max(x)) / sum(exp(x - max(x)))",
         pattern=powers / total,
         replace=op.Softmax(x, axis=last_axis),
@@ -173,7 +173,7 @@ RULES = [
         proof=_PROOF_OF_ONE_AXIS,
     ),
     Rule(
-        name="log_softmax.decomposed",
+        name="log_softmax.from_decomposed_form",
         formula="x - max(x) - log(sum(exp(x - max(x))))",
         pattern=shifted - op.Log(total) | x - maximum - op.Log(total),
         replace=op.LogSoftmax(x, axis=last_axis),

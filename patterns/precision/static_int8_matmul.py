@@ -7,7 +7,7 @@ range are clipped. The name says the calibration method and whether the numbers 
 W8 is signed, with one scale for each column. The result is in float32 and is rounded no further. The scheme `smooth` moves
 outliers into the weight first (`_smooth_quant`). W8 of the others is chosen so that the errors of its rows compensate each other.
 
-x W + b  ~  dq(q(dq(q(x)) dq(W8) + b))       `static_int8_through`
+x W + b  ~  dq(q(dq(q(x)) dq(W8) + b))       `static_int8_requantized`
 
 Here the result is rounded too, to its observed range. The MatMul then makes integers by itself (pass `precision.cleanup`), and
 a gate between such products is computed in integers.
@@ -79,7 +79,7 @@ def _through() -> Rule:
 
     near_weight = op.DequantizeLinear(whole, scale, zero, axis=1)
     return Rule(
-        name="static_int8_through.least_squares",
+        name="static_int8_requantized.least_squares",
         pattern=LINEAR,
         replace=rounded(ms.MatMulIntegerToFloat(x8, whole, step, scale, offset, zero, bias)),
         definition=rounded(op.MatMul(op.DequantizeLinear(x8, step, offset), near_weight) + bias),

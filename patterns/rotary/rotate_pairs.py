@@ -98,13 +98,13 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
             has_angles(heads, "h"), {**shapes, **rest},
         ),
         _rule(
-            f"even_odd_pairs{note}", f"stack(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2]{layout}",
+            f"even_odd_pairs_interleaved{note}", f"stack(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2]{layout}",
             _stacked(heads, real, imaginary), _in_pairs(heads, rotary(heads, True, cos, sin)),
             has_angles(heads, "h"), {**shapes, "index_0": "", "index_1": ""},
             constants={"index_0": 0, "index_1": 1},
         ),
         _rule(
-            f"even_odd_pairs_to_halves{note}", f"concat(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2]{layout}",
+            f"even_odd_pairs_concatenated{note}", f"concat(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2]{layout}",
             _joined(real.named("real", f"{LEADING[heads]} h"), imaginary),
             _with_rest(rotary(heads, False, cos, sin, op.Concat(x[..., ::2], x[..., 1::2], axis=-1))),
             has_angles(heads, "h"), {**shapes, **rest, "index_0": "", "index_1": ""},
@@ -127,7 +127,8 @@ def _of_rows() -> Rule:
     elements = (_element(in_pairs, number, in_pairs[..., number : number + 1]) for number in (0, 1))
     caches = (cache(angles, LENGTH_FIRST, rows) for angles in (cos, sin))
     return _rule(
-        "even_odd_pairs_merged_heads", "stack(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2] on rows of heads",
+        "even_odd_pairs_interleaved_merged_heads",
+        "stack(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2] on rows of heads",
         _stacked(LENGTH_FIRST, *_turned(*elements)),
         rearrange("b s (n h two) -> b s n h two", op.RotaryEmbedding(rows, *caches, num_heads=number_of_heads, interleaved=1)),
         has_angles(LENGTH_FIRST, "h"), {"cos": "s 1 4", "sin": "b s 1 4", "index_0": "", "index_1": ""},

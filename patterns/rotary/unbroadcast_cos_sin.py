@@ -187,12 +187,14 @@ def _squeezes() -> Iterator[Rule]:
     inner: Pattern = op.Squeeze(angles, _first)
     for name in ("Cos", "Sin"):
         function = getattr(op, name)
-        yield _moved(f"squeeze_of_{name.lower()}", function(angles).kept(), function(inner))
+        yield _moved(f"hoist_squeeze_above_{name.lower()}", function(angles).kept(), function(inner))
     factors = const("factors")
-    yield _moved("squeeze_of_mul", op.Mul(angles, factors).kept(), op.Mul(inner, factors), factors_have_fewer_axes)
+    yield _moved(
+        "hoist_squeeze_above_mul", op.Mul(angles, factors).kept(), op.Mul(inner, factors), factors_have_fewer_axes
+    )
     to = attr("to")
     yield _moved(
-        "squeeze_of_cast", op.Cast(angles, to=to).kept(), op.Cast(inner, to=to),
+        "hoist_squeeze_above_cast", op.Cast(angles, to=to).kept(), op.Cast(inner, to=to),
         attributes={"to": [int(ir.DataType.DOUBLE)]},
     )  # fmt: skip
 

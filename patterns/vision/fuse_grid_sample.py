@@ -145,7 +145,7 @@ def _rules(name: str, formula: str, pattern: Callable[[bool], Pattern], padding:
     numbers = {"zero": 0, "one": 1, "number_x": 0, "number_y": 1, **constants}
     return [
         Rule(
-            name=f"grid_sample.{name}{'_align_corners' if aligned else ''}",
+            name=f"grid_sample.from_pixel_gathers_{name}{'_align_corners' if aligned else ''}",
             formula=formula,
             pattern=pattern(aligned),
             replace=op.GridSample(image, grid, align_corners=int(aligned), padding_mode=padding),

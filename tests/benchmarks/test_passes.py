@@ -56,8 +56,13 @@ def test_a_saving_in_one_price_counts_though_the_other_is_dearer() -> None:
 
 def test_only_rules_that_are_applied_unasked_are_judged() -> None:
     judged = {*rules_to_judge()}
-    assert {"gelu.erf", "attention.sdpa"} <= judged
+    assert {"gelu.from_erf_form", "attention.sdpa"} <= judged
     assert (
-        not {"glu.swish", "focal.sigmoid", "qdq.hoist_quantize_above_reshape", "matmul_form.gemm_to_matmul_add"}
+        not {
+            "glu.swish_times_x_to_swiglu_function",
+            "focal.to_sigmoid_focal_loss_function",
+            "qdq.hoist_quantize_above_reshape",
+            "matmul_form.gemm_to_matmul_add",
+        }
         & judged
     )

@@ -68,7 +68,7 @@ def test_what_only_moves_elements_for_a_site_is_no_site_of_its_own() -> None:
 
 
 def only_miss(found: Explanation) -> tuple[str, str]:
-    assert [(miss.rule, miss.site) for miss in found.missed] == [("gelu.erf", "y")]
+    assert [(miss.rule, miss.site) for miss in found.missed] == [("gelu.from_erf_form", "y")]
     return found.missed[0].refusal.reason, found.missed[0].refusal.remedy
 
 
@@ -104,7 +104,7 @@ def test_the_opset_that_is_missing_is_named() -> None:
 
 def test_misses_of_nodes_that_another_rule_fused_are_left_out() -> None:
     found = ortfuse.explain(model())
-    assert [site.rule for site in found.fused] == ["gelu.erf"]
+    assert [site.rule for site in found.fused] == ["gelu.from_erf_form"]
     assert found.missed == ()
 
 
@@ -127,18 +127,18 @@ def test_rules_that_others_came_before_are_told_from_those_without_a_site() -> N
     assert ortfuse.explain(GOLDEN / "gpt2.sdpa.ts.onnx", rules=["attention.sdpa_nan_guard"]).absent == {
         "attention.sdpa_nan_guard": "applied at 2 sites, where later rules or passes replaced its result (the table of `ortfuse optimize` names them)"
     }
-    found = ortfuse.explain(BERT, rules=["gelu.tanh"])
+    found = ortfuse.explain(BERT, rules=["gelu.from_tanh_form"])
     assert found.absent == {
-        "gelu.tanh": "the sites are those of other rules of the family: gelu.erf (2), gelu.add_bias_to_bias_gelu (2)"
+        "gelu.from_tanh_form": "the sites are those of other rules of the family: gelu.from_erf_form (2), gelu.add_bias_to_bias_gelu (2)"
     }
     absent = ortfuse.explain(BERT, rules=["layernorm"]).absent
-    assert "no ReduceMean" in absent["layernorm.decomposed"]
-    assert "there already: 5 LayerNormalization" in absent["layernorm.decomposed"]
+    assert "no ReduceMean" in absent["layernorm.from_decomposed_form"]
+    assert "there already: 5 LayerNormalization" in absent["layernorm.from_decomposed_form"]
 
 
 def test_a_pipeline_without_fusions_is_said_to_be_the_reason() -> None:
-    found = ortfuse.explain(model(), passes="canonicalize", rules=["gelu.erf"])
-    assert found.absent == {"gelu.erf": "the pipeline does not run fuse.activation"}
+    found = ortfuse.explain(model(), passes="canonicalize", rules=["gelu.from_erf_form"])
+    assert found.absent == {"gelu.from_erf_form": "the pipeline does not run fuse.activation"}
     assert any("the pipeline runs no fusions: canonicalize" in note for note in found.notes)
     assert not ortfuse.explain(model()).notes
 

@@ -126,7 +126,7 @@ def test_the_command_prints_them_and_writes_them_as_data(tmp_path: Path) -> None
     path, data = tmp_path / "m.onnx", tmp_path / "m.json"
     onnx.save(LEFT[0][0], path)
     done = CliRunner().invoke(app, ["optimize", str(path), "--json", str(data)])
-    assert "note: gelu: 1 site left as it was ('y'); gelu.erf was stopped" in " ".join(done.output.split())
+    assert "note: gelu: 1 site left as it was ('y'); gelu.from_erf_form was stopped" in " ".join(done.output.split())
     assert json.loads(data.read_text())["remarks"][0]["sites"] == ["y"]
     done = CliRunner().invoke(app, ["optimize", str(path), "--explain"])
     assert "left as it was" not in done.output  # explained at length instead

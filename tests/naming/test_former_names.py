@@ -29,7 +29,7 @@ from ortfuse.testing.expectation import Expectation
 from ortfuse.tuning.rule_costs.candidates import candidates
 from ortfuse.verification.explanation import chosen_rules
 
-RULE, FAMILY = "gelu.tanh", "gelu"
+RULE, FAMILY = "gelu.from_tanh_form", "gelu"
 
 
 @functools.cache
@@ -74,7 +74,7 @@ def test_a_name_that_changed_twice_stands_for_the_last() -> None:
 
 
 def test_a_former_name_is_told_once(former: None) -> None:
-    with pytest.warns(RenamedWarning, match=r"`old\.tanh` is now called `gelu\.tanh`"):
+    with pytest.warns(RenamedWarning, match=r"`old\.tanh` is now called `gelu\.from_tanh_form`"):
         assert name_today("old.tanh", ["rules"]) == RULE
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -30,7 +30,7 @@ MEANINGLESS = {
 }
 """Attributes that no rule needs to read."""
 
-_COMPARISONS = ("greater", "greaterorequal", "less", "lessorequal", "equal")
+_COMPARISONS = ("greater", "greater_or_equal", "less", "less_or_equal", "equal")
 
 LOST = {
     "noop.": "facts say that nothing is computed",
@@ -65,8 +65,8 @@ LOST = {
     "gather_nd.full_grid": "the same",
     "gather.flat_leading_": "the same",
     "gather.flat_full_grid": "the same",
-    "focal.decompose_sigmoid": "read by their names by the body of the function, which is spelled out",
-    "focal.decompose_softmax": "the same",
+    "focal.decompose_sigmoid_focal_loss": "read by their names by the body of the function, which is spelled out",
+    "focal.decompose_softmax_focal_loss": "the same",
     "unsqueeze.unsqueeze_of_squeeze axes": "the shape is the same before and after",
     "reshape.dynamic_reshape_of_reshape axes": "all elements, in their order, are reshaped again",
     "where.masked_sum_to_where to": "the type is that of what is chosen",

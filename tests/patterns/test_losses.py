@@ -120,7 +120,9 @@ def test_an_operator_with_a_kernel_is_not_spelled_out() -> None:
 
 def test_what_one_rule_was_forced_to_make_another_does_not_spell_out() -> None:
     body = "u = Unsqueeze(labels, one) g = GatherElements<axis=1>(x, u) q = Squeeze(g, one) y = Neg(q)"
-    after = optimised(loss(body, result="[n]"), force={"loss.nll": "NegativeLogLikelihoodLoss"})
+    after = optimised(
+        loss(body, result="[n]"), force={"loss.gather_of_log_probabilities_to_nll": "NegativeLogLikelihoodLoss"}
+    )
     assert ops(after) == "NegativeLogLikelihoodLoss"
 
 

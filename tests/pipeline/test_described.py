@@ -72,7 +72,7 @@ def test_a_pass_is_told_with_its_options(everything: Described) -> None:
 
 
 def test_a_rule_is_told_with_its_pass(everything: Described) -> None:
-    found = everything.of("gelu.erf")
+    found = everything.of("gelu.from_erf_form")
     assert [rule.formula for rule in found.rules] == ["x/2 (1 + erf(x / sqrt 2))"]
     assert [one.name for one in found.passes] == ["fuse.activation"]
 

@@ -74,9 +74,9 @@ def test_what_ortfuse_made_is_grouped_by_rule_and_block() -> None:
     optimised = ortfuse.optimize(_model()).model
     found = ortfuse.profile(optimised, rounds=3, remedies=False)
     rules = {group.name: group.kernels for group in found.by("rule")}
-    assert rules["swish.sigmoid"] == 1
+    assert rules["swish.x_times_sigmoid"] == 1
     (block,) = [group.name for group in found.by("block") if group.name.startswith("swish")]
-    assert block == "swish.sigmoid: /layer/act/Mul and 1 more"
+    assert block == "swish.x_times_sigmoid: /layer/act/Mul and 1 more"
     (kernel,) = [one for one in found.kernels if one.rule]
     assert kernel.module == "layer.act"
 
@@ -262,7 +262,7 @@ def test_handing_over_is_what_a_run_takes_besides_long_kernels() -> None:
     assert one.share == pytest.approx(0.4), "of 1 ms"
     assert one.what.startswith("2 runs of kernels under 10 µs")
     assert "`ortfuse optimize`" in one.remedy
-    optimised = replace(found, kernels=(replace(long, rule="gelu.erf"), short, short))
+    optimised = replace(found, kernels=(replace(long, rule="gelu.from_erf_form"), short, short))
     assert not any("`ortfuse optimize`" in one.remedy for one in bottlenecks(optimised)), "which it was already"
     scattered = replace(found, between=9.6e-5)
     (one,) = [one for one in bottlenecks(scattered) if "handing over" in one.what]

@@ -136,7 +136,9 @@ def test_sites_that_tell_ranges_in_different_ways_hand_on_integers(between: str)
 
 def test_the_way_a_scheme_tells_ranges_is_in_its_name() -> None:
     found = {scheme: method_of(scheme) for scheme in quantization_rules()}
-    assert found["static_int8_conv.least_squares_sum"] == found["static_int8_through.least_squares"] == "least_squares"
+    assert (
+        found["static_int8_conv.least_squares_sum"] == found["static_int8_requantized.least_squares"] == "least_squares"
+    )
     assert found["static_int8_conv.percentile_9999"] == "percentile_9999"
     assert found["dynamic_int8.channel"] == found["static_int8.smooth"] == ""
     assert all(method for scheme, method in found.items() if "root" in quantization_rules()[scheme].proof.ranges)

@@ -140,7 +140,7 @@ def test_a_gate_between_products_is_computed_in_integers() -> None:
     made = ir.from_proto(proto)
     data = [{"x": np.random.default_rng(seed).standard_normal((2, 9, 16), np.float32)} for seed in range(3)]
     calibration = calibrate(made, names_to_observe(sites(made, calibration=AnyRange()).values()), data)
-    low = lowered(made, dict.fromkeys(("g", "u", "y"), "static_int8_through.least_squares"), calibration)
+    low = lowered(made, dict.fromkeys(("g", "u", "y"), "static_int8_requantized.least_squares"), calibration)
     before, after = (next(iter(Session(one, threads=1).run(data[0]).values())) for one in (made, low))
     kernels = {"QLinearMatMul": 3, "QLinearSigmoid": 1, "QLinearMul": 2, "QuantizeLinear": 1, "DequantizeLinear": 1}
     assert executed_ops(low, data[0]) == kernels

@@ -259,14 +259,14 @@ def test_a_profile_is_shown_with_every_kernel(path: Path) -> None:
         EVIL, "Erf", "CPU", 1, 1e-3, ("n1",), "layer.0", "", "", "fused", 1000, 100, "compute", least=5e-4
     )  # fmt: skip
     found = Profile(
-        "n=4", 1, Timing(3, 1.0, 2.0, 900.0, 0.0, 5.0, 10**6), (kernel, replace(kernel, name="b", rule="gelu.erf")), 3e-3, 3,
+        "n=4", 1, Timing(3, 1.0, 2.0, 900.0, 0.0, 5.0, 10**6), (kernel, replace(kernel, name="b", rule="gelu.from_erf_form")), 3e-3, 3,
         Creation(operators(model), {"Erf": 2}, {}, 0.0, (Fusion("Erf", EVIL, ("n1", "n2")),)), Peaks(1e6, 1e6, "p", 1),
         (Bottleneck("Erf", 1.0, "less of it"),), ("a remark",),
     )  # fmt: skip
     said = " ".join(read(html(profile_document("a.onnx", found))).text)
     for text in (
         "layer.*",
-        "gelu.erf",
+        "gelu.from_erf_form",
         "Where the time of a.onnx goes",
         "less of it",
         "A remark.",

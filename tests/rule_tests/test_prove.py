@@ -107,7 +107,7 @@ def test_a_pattern_without_an_instance_is_not_proved() -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_constants_that_an_attribute_cannot_hold_are_refused_in_float64(dtype: str) -> None:
     rules = {r.name: r for entries in load_catalogue([]).passes().values() for r in entries}
-    decomposed = rules["layernorm.decomposed"]
+    decomposed = rules["layernorm.from_decomposed_form"]
     proof = RuleTest(
         shapes={"x": "b 8", "scale": "8", "bias": "8"},
         attributes={"axes": [(-1,)]},

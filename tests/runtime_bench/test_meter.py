@@ -31,7 +31,7 @@ def _optimised(cache: Path | None, **sizes: int) -> tuple[RunReport, SiteMeter]:
 
 def test_a_site_is_measured_at_the_sizes_of_the_model(tmp_path: Path) -> None:
     report, _ = _optimised(tmp_path / "costs.json", length=40)
-    choice = next(choice for choice in report.choices if choice.rule == "gelu.erf")
+    choice = next(choice for choice in report.choices if choice.rule == "gelu.from_erf_form")
     assert choice.estimate is not None
     assert (choice.estimate.sizes, choice.estimate.source) == ("x 1x40x768", "measured here")
     assert choice.estimate.speedup > 0
@@ -48,7 +48,7 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(SiteMeter, "_speedup", again)
     report, _ = _optimised(path)
-    assert any(choice.rule == "gelu.erf" for choice in report.choices)
+    assert any(choice.rule == "gelu.from_erf_form" for choice in report.choices)
     report, _ = _optimised(path, length=41)
     assert any("this was measured before" in note for note in report.failures)
 
@@ -74,7 +74,7 @@ def test_a_rewrite_on_which_the_runtime_crashes_is_never_worth_it() -> None:
     with runtime_that("run", "Gelu"):
         report, _ = _optimised(None)
     assert report.families() == {}
-    choices = [choice for choice in report.choices if choice.rule == "gelu.erf"]
+    choices = [choice for choice in report.choices if choice.rule == "gelu.from_erf_form"]
     assert choices
     assert not any(choice.taken for choice in choices)
     assert all("the runtime crashes on it" in str(choice.estimate) for choice in choices)
