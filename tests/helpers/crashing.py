@@ -47,7 +47,7 @@ def runtime_that(when: str, operator: str) -> Iterator[None]:
 
 
 def _serve() -> None:
-    path = Path(__file__).parents[2] / "ortfuse" / "runtime" / "session_program.py"
+    path = Path(__file__).parents[2] / "ortfuse" / "runtime" / "session_subprocess.py"
     spec = importlib.util.spec_from_file_location("runtime", path)
     assert spec is not None
     assert spec.loader is not None
