@@ -32,6 +32,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis import operators as _operators  # noqa: F401 - fills the registry
 from ortfuse.analysis.equal_sizes import agreeing_sizes
+from ortfuse.analysis.index_maps import IndexMap, IndexMapOf
 from ortfuse.analysis.onnxruntime_shape_inference import Inferred
 from ortfuse.analysis.propagation import Analysis
 from ortfuse.analysis.ranges.queries import Assumption, FillOf, RangeOf, Values
@@ -50,6 +51,7 @@ _MOST_FIXED = 12
 
 _RANGE = RangeOf()
 _FILL = FillOf(_RANGE)
+_INDEX_MAP = IndexMapOf()
 _REPEATS = {in_pairs: Repeats(in_pairs) for in_pairs in (False, True)}
 
 
@@ -204,6 +206,19 @@ class Facts:
     def repeats(self, value: ir.Value, in_pairs: bool = False) -> bool:
         """Whether a last axis of even size repeats its numbers: half after half, or (`in_pairs`) each twice in a row."""
         return bool(self._values.ask(_REPEATS[in_pairs], value))
+
+    def index_map(self, value: ir.Value, sources: Collection[ir.Value] = ()) -> IndexMap | None:
+        """Which element of which value each element of a value is (`ortfuse.analysis.index_maps`); `None` without a known rank.
+
+        Args:
+            value: any value.
+            sources: values that are taken as they are, even if it is known from which elements they are made.
+        """
+        if sources:
+            found: IndexMap | None = Values(self._analysis).ask(IndexMapOf(frozenset(sources)), value)
+        else:
+            found = self._values.ask(_INDEX_MAP, value)
+        return found
 
     def _range_question(self, assuming: Assumption | None) -> RangeOf:
         if assuming is None:

@@ -1,0 +1,42 @@
+"""Index maps: which element of which value each element of a value is, for data movement of every kind.
+
+A map gives the element at each position (`elements`): the element of a source at an index, an integer that the position
+determines, or one of several by conditions. Indices, integers and conditions are formulas of `ortfuse.ir.dims` with the
+positions along the axes as further variables (`box`), so that sizes may be symbols.
+
+    transpose(x)            x[@1, @0]
+    reshape(x, [6])         x[@0 // 3, @0 - 3*(@0 // 3)]              x of [2, 3]
+    concat(x, y)            x[@0] if 1 - @0 >= 0 else y[@0 - 2]       x of [2]
+    range(0, n)             @0
+
+Integers are followed through arithmetic and comparisons, so that Gather and Scatter with computed indices are data movement, too.
+"""
+
+from ortfuse.analysis.index_maps import counting, indexing, joining, reshaping, scattering
+from ortfuse.analysis.index_maps.box import Box, axes, axis
+from ortfuse.analysis.index_maps.elements import Element, Fill, IndexMap, Number, Read, Select, leaves
+from ortfuse.analysis.index_maps.evaluation import evaluated
+from ortfuse.analysis.index_maps.question import ELEMENT_MAPS, IndexMapOf, Moving, element_map
+
+__all__ = [
+    "ELEMENT_MAPS",
+    "Box",
+    "Element",
+    "Fill",
+    "IndexMap",
+    "IndexMapOf",
+    "Moving",
+    "Number",
+    "Read",
+    "Select",
+    "axes",
+    "axis",
+    "counting",
+    "element_map",
+    "evaluated",
+    "indexing",
+    "joining",
+    "leaves",
+    "reshaping",
+    "scattering",
+]
