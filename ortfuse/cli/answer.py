@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -46,21 +46,38 @@ class Answer(Bundle):
         with guarded(values["debug"]):
             yield cls(command, values["json_file"], values["report"])
 
-    def give(self, document: Document, content: Mapping[str, Any]) -> None:
-        """Print a document, and write the files: the same document as a page, and the content as JSON."""
+    @property
+    def has_page(self) -> bool:
+        """Whether a page is asked for."""
+        return self._report is not None
+
+    def give(
+        self, document: Document, content: Mapping[str, Any], page: Callable[[], Document | None] | None = None
+    ) -> None:
+        """Print a document, and write the files: the same document as a page, and the content as JSON.
+
+        Args:
+            document: The document.
+            content: The content.
+            page: Makes the document of the page, if that has more on it; `None` if there is nothing to show.
+        """
         from ortfuse.report.terminal.document import show_document
 
         show_document(out, document)
-        self.write(document, content)
-
-    def write(self, document: Document, content: Mapping[str, Any]) -> None:
-        """Write the files alone."""
         write_json(self._json, self._command, content)
+        shown = document if page is None or not self.has_page else page()
+        if self._report is not None and shown is not None:
+            write_report(self._report, shown)
+
+    def refuse(self, model: Path, why: Exception, document: Document, prefix: str = "") -> NoReturn:
+        """Say why there is no result, after a prefix, and in the files too, and exit with code 1."""
+        print_refusal(f"{prefix}{why}")
+        write_json(self._json, self._command, refused(model, why))
         if self._report is not None:
             write_report(self._report, document)
-
-    def refuse(self, model: Path, why: Exception, document: Document) -> NoReturn:
-        """Say why there is no result, in the files too, and exit with code 1."""
-        err.print(f"{why}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
-        self.write(document, refused(model, why))
         raise typer.Exit(NO) from None
+
+
+def print_refusal(why: str) -> None:
+    """Say why nothing was written."""
+    err.print(f"{why}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)

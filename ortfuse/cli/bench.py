@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Check, Debug, Json, Models, Report
+from ortfuse.cli.answer import Answer
+from ortfuse.cli.arguments import Check, Models
 from ortfuse.cli.given_options import Given, settings_of, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, write_json
 from ortfuse.cli.regression_check import demand_no_regression, demand_same_names, stored
-from ortfuse.cli.report_option import check_report, write_report
-from ortfuse.cli.terminal import guarded, out, progress_line
+from ortfuse.cli.terminal import out, progress_line
 
 
 @with_options
@@ -27,10 +26,9 @@ def bench(
         ),
     ],
     models: Models = None,
-    json_file: Json = None,
     check: Check = None,
-    report: Report = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Measure models side by side: ortfuse bench bert.onnx bert.opt.onnx
 
@@ -39,23 +37,15 @@ def bench(
 
     Generated inputs have the sizes that any of the models declares or fixes.
     """
-    with guarded(debug):
-        from ortfuse.report.documents.bench import bench_document
-        from ortfuse.report.terminal.document import show_document
-        from ortfuse.runtime.bench import numbered
+    from ortfuse.report.documents.bench import bench_document
+    from ortfuse.runtime.bench import numbered
 
-        check_json(json_file)
-        known = stored(check, "bench")
-        options = options_of(given, None, settings_of(models, model[0]), bench=True)
-        check_report(report)
-        named = numbered((str(path), path) for path in model)
-        demand_same_names(known, named)
-        with progress_line() as progress:
-            progress("measuring")
-            found = ortfuse.benchmark(named, options)
-        document = bench_document(found)
-        show_document(out, document)
-        write_json(json_file, "bench", found.to_dict())
-        if report is not None:
-            write_report(report, document)
-        demand_no_regression(out, "bench", known, found.to_dict())
+    known = stored(check, "bench")
+    options = options_of(given, None, settings_of(models, model[0]), bench=True)
+    named = numbered((str(path), path) for path in model)
+    demand_same_names(known, named)
+    with progress_line() as progress:
+        progress("measuring")
+        found = ortfuse.benchmark(named, options)
+    answer.give(bench_document(found), found.to_dict())
+    demand_no_regression(out, "bench", known, found.to_dict())

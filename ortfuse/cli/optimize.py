@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Check, Config, Debug, Json, Model, Models, Report
+from ortfuse.cli.answer import Answer
+from ortfuse.cli.arguments import Check, Config, Model, Models
 from ortfuse.cli.given_options import Given, settings_of, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, write_json
 from ortfuse.cli.parsing import NO
 from ortfuse.cli.regression_check import demand_no_regression, demand_same_model, stored
-from ortfuse.cli.report_option import check_report, profiled, write_report
-from ortfuse.cli.terminal import guarded, out, print_unexpected, progress_line
+from ortfuse.cli.report_option import profiled
+from ortfuse.cli.terminal import out, print_unexpected, progress_line
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ortfuse.api.result import Result
     from ortfuse.options import Options
+    from ortfuse.report.document import Document
 
 
 @with_options
@@ -32,10 +33,9 @@ def optimize(
     model: Model,
     config: Config = None,
     models: Models = None,
-    json_file: Json = None,
     check: Check = None,
-    report: Report = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Optimise a model: ortfuse optimize bert.onnx -o bert.opt.onnx --verify --bench
 
@@ -44,38 +44,32 @@ def optimize(
 
     The exit code is 1 if the result is wrong; then nothing is written. It is 3 on a regression against --check.
     """
-    with guarded(debug):
-        settings = settings_of(models, model)
-        options = options_of(given, config, settings)
-        if settings is not None:
-            options = settings.without_idle(options)
-        check_json(json_file)
-        known = stored(check, "optimize")
-        demand_same_model(known, model)
-        check_report(report)
-        asked = options.explain
-        if report is not None:
-            options = options.with_(explain=asked or True)
-        original = None if report is None else _kept(model, options.output)
-        try:
-            with progress_line() as progress:
-                result = ortfuse.optimize(model, options, progress=progress)
-        except ortfuse.WrongResultError as error:
-            result = error.result
-        from ortfuse.report.documents.optimization import optimization_document
-        from ortfuse.report.terminal.document import show_document
+    from ortfuse.report.documents.optimization import optimization_document
 
-        # What the page needs beyond what was asked for is on the page, and would hide the rest here.
-        show_document(out, optimization_document(str(model), result if asked else replace(result, explanation=None)))
-        if result.verdict is not None:
-            print_unexpected(settings, result.verdict.ok)
-        content = {"model": str(model), **result.to_dict()}
-        write_json(json_file, "optimize", content)
-        if report is not None:
-            _write_page(model, original, result, report, options)
-        if not result.ok:
-            raise typer.Exit(NO)
-        demand_no_regression(out, "optimize", known, content)
+    settings = settings_of(models, model)
+    options = options_of(given, config, settings)
+    if settings is not None:
+        options = settings.without_idle(options)
+    known = stored(check, "optimize")
+    demand_same_model(known, model)
+    asked = options.explain
+    if answer.has_page:
+        options = options.with_(explain=asked or True)
+    original = _kept(model, options.output) if answer.has_page else None
+    try:
+        with progress_line() as progress:
+            result = ortfuse.optimize(model, options, progress=progress)
+    except ortfuse.WrongResultError as error:
+        result = error.result
+    # The explanation is on the page if nobody asked for it, and would hide the rest on the terminal.
+    document = optimization_document(str(model), result if asked else replace(result, explanation=None))
+    content = {"model": str(model), **result.to_dict()}
+    answer.give(document, content, lambda: _page(model, original, result, options))
+    if result.verdict is not None:
+        print_unexpected(settings, result.verdict.ok)
+    if not result.ok:
+        raise typer.Exit(NO)
+    demand_no_regression(out, "optimize", known, content)
 
 
 def _kept(model: Path, output: object) -> ir.Model | None:
@@ -84,18 +78,18 @@ def _kept(model: Path, output: object) -> ir.Model | None:
     return ortfuse.load(model) if same else None
 
 
-def _write_page(model: Path, original: ir.Model | None, result: Result, path: Path, options: Options) -> None:
+def _page(model: Path, original: ir.Model | None, result: Result, options: Options) -> Document | None:
+    """The document with the fused sites drawn and, where latencies were measured, the time of both models by operators."""
     from ortfuse.pipeline import load_catalogue
     from ortfuse.report.documents.optimization import Drawn, optimization_document
 
     if result.left_alone:
         out.print("no page was written, since the model was left as it is", highlight=False)
-        return
+        return None
     formulas = {rule.name: rule.formula for rule in load_catalogue(result.options.rules).rules()}
     profiles = None
     if original is None:
         original = ortfuse.load(model)
         if result.latencies is not None:
             profiles = profiled(model, result.written or result.model, options)
-    drawn = Drawn(original, result.model, formulas, profiles)
-    write_report(path, optimization_document(str(model), result, drawn))
+    return optimization_document(str(model), result, Drawn(original, result.model, formulas, profiles))

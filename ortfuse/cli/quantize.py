@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Config, Debug, Exclude, Json, Model, Models, Only, Report
+from ortfuse.cli.answer import Answer, print_refusal
+from ortfuse.cli.arguments import Config, Exclude, Model, Models, Only
 from ortfuse.cli.given_options import Given, settings_of, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, refused, write_json
+from ortfuse.cli.json_output import check_json
 from ortfuse.cli.parsing import NO
-from ortfuse.cli.report_option import check_report, profiled, write_report
-from ortfuse.cli.terminal import err, guarded, out, progress_line
+from ortfuse.cli.report_option import profiled
+from ortfuse.cli.terminal import progress_line
 from ortfuse.errors import BoundError, NoSiteError, OptionError
 from ortfuse.options import Options
 from ortfuse.options.parse_text import positive_number, seconds
+
+if TYPE_CHECKING:
+    from ortfuse.report.document import Document
+
+NOTHING = "nothing is lowered: "
+"""The words before the reason why no site is in lower precision."""
 
 
 @with_options
@@ -143,9 +150,8 @@ def quantize(
     ] = None,
     config: Config = None,
     models: Models = None,
-    json_file: Json = None,
-    report: Report = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Find the fastest model under an error bound: ortfuse quantize bert.onnx -o bert.q.onnx --inputs DIR --max-error 0.01
 
@@ -154,57 +160,48 @@ def quantize(
 
     The exit code is 1 if no site is quantized; then nothing is written.
     """
-    with guarded(debug):
-        from ortfuse.report.terminal.quantization import check_curve, show_quantized, write_curve
+    from ortfuse.report.curve_files import check_curve, write_curve
+    from ortfuse.report.documents.quantization import quantization_document
 
-        settings = settings_of(models, model)
-        if settings is not None and max_error is None and not scheme:
-            max_error = settings.max_error
-        options = options_of(given, config, settings, bench=True)
-        check_json(json_file)
-        check_report(report)
-        if max_error is None:
-            _refuse_a_search(curve=curve, budget=budget, store=store, report=report, judge=judged, labels=labels)
-            _lower(model, scheme or (), options, json_file, only or (), exclude or (), form)
-            return
-        if curve is not None:
-            check_curve(curve)
-            check_json(curve)
-        try:
-            with progress_line(printed=True) as progress:
-                found = ortfuse.quantize(
-                    model, options, max_error=max_error, metric=metric, labels=labels,
-                    goal=goal, outputs=judged or (), schemes=scheme or (), only=only or (), exclude=exclude or (),  # type: ignore[arg-type]
-                    form=form,  # type: ignore[arg-type]
-                    curve=curve is not None, budget=budget, store="" if store is None else store, progress=progress,
-                )  # fmt: skip
-        except BoundError as error:
-            _say_no(str(error))
-            write_json(json_file, "quantize", refused(model, error))
-            if report is not None:
-                from ortfuse.report.documents.tuning import unmet_document
+    settings = settings_of(models, model)
+    if settings is not None and max_error is None and not scheme:
+        max_error = settings.max_error
+    options = options_of(given, config, settings, bench=True)
+    if max_error is None:
+        _refuse_a_search(curve=curve, budget=budget, store=store, judge=judged, labels=labels)
+        _lower(model, scheme or (), options, answer, only or (), exclude or (), form)
+        return
+    if curve is not None:
+        check_curve(curve)
+        check_json(curve)
+    try:
+        with progress_line(printed=True) as progress:
+            found = ortfuse.quantize(
+                model, options, max_error=max_error, metric=metric, labels=labels,
+                goal=goal, outputs=judged or (), schemes=scheme or (), only=only or (), exclude=exclude or (),  # type: ignore[arg-type]
+                form=form,  # type: ignore[arg-type]
+                curve=curve is not None, budget=budget, store="" if store is None else store, progress=progress,
+            )  # fmt: skip
+    except BoundError as error:
+        _refuse(answer, model, error)
 
-                write_report(report, unmet_document(str(model), str(error), ()))
-            raise typer.Exit(NO) from None
-        show_quantized(out, found)
-        if found.outcome.reason:
-            _say_no(found.outcome.reason)
-        if curve is not None:
-            write_curve(curve, found.outcome)
-        write_json(json_file, "quantize", {"model": str(model), **found.to_dict()})
-        if report is not None:
-            from ortfuse.report.html.pages import quantisation_page
+    def page() -> Document:
+        profiles = None if found.outcome.reason else profiled(model, found.written or found.model, options)
+        return quantization_document(str(model), found, profiles)
 
-            profiles = None if found.outcome.reason else profiled(model, found.written or found.model, options)
-            write_report(report, quantisation_page(str(model), found, profiles))
-        if found.outcome.reason:
-            raise typer.Exit(NO)
+    if curve is not None:
+        write_curve(curve, found.outcome)
+    answer.give(quantization_document(str(model), found), {"model": str(model), **found.to_dict()}, page)
+    if found.outcome.reason:
+        print_refusal(f"{NOTHING}{found.outcome.reason}")
+        raise typer.Exit(NO)
 
 
-def _say_no(reason: str) -> None:
-    """Say why nothing is in lower precision: no scheme is legal, none keeps the bound, or none pays."""
-    text = f"nothing is lowered: {reason}; nothing was written"
-    err.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
+def _refuse(answer: Answer, model: Path, error: BoundError | NoSiteError) -> NoReturn:
+    """Say why nothing is in lower precision: no scheme is legal, or none keeps the bound."""
+    from ortfuse.report.documents.tuning import unmet_document
+
+    answer.refuse(model, error, unmet_document(str(model), str(error), ()), NOTHING)
 
 
 def _refuse_a_search(**given: object) -> None:
@@ -222,13 +219,13 @@ def _lower(
     model: Path,
     schemes: Sequence[str],
     options: Options,
-    json_file: Path | None,
+    answer: Answer,
     only: Sequence[str],
     exclude: Sequence[str],
     form: str,
 ) -> None:
     """Lower a model without a search."""
-    from ortfuse.report.terminal.quantization import show_lowered
+    from ortfuse.report.documents.quantization import lowering_document
 
     if not schemes:
         raise OptionError("max_error", "say how large the error may be, such as 0.01, or name schemes with --scheme")
@@ -236,8 +233,5 @@ def _lower(
         with progress_line() as progress:
             found = ortfuse.lower(model, schemes, options, only=only, exclude=exclude, form=form, progress=progress)  # type: ignore[arg-type]
     except NoSiteError as error:
-        _say_no(str(error))
-        write_json(json_file, "quantize", refused(model, error))
-        raise typer.Exit(NO) from None
-    show_lowered(out, found)
-    write_json(json_file, "quantize", {"model": str(model), **found.to_dict()})
+        _refuse(answer, model, error)
+    answer.give(lowering_document(str(model), found), {"model": str(model), **found.to_dict()})

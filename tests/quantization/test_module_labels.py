@@ -13,8 +13,8 @@ import ortfuse
 from ortfuse.errors import BoundError
 from ortfuse.ir.modules import SCOPES_KEY, labels_of
 from ortfuse.quantization.half import convert
-from ortfuse.report.html.pages.quantization import quantisation_page
-from ortfuse.report.terminal.quantization import show_quantized
+from ortfuse.report.documents.quantization import quantization_document
+from ortfuse.report.terminal.document import show_document
 
 SIZE = 32
 NODES = (
@@ -61,9 +61,10 @@ def test_a_search_tells_modules_in_its_tables_and_messages() -> None:
     modules = {site["name"]: site["module"] for site in found.to_dict()["sites"]}
     assert modules == {"val_1": "encoder.query", "val_3": "encoder.mlp", "val_5": "encoder.mlp", "y": ""}
     console = Console(file=io.StringIO(), width=200)
-    show_quantized(console, found)
+    document = quantization_document("m", found)
+    show_document(console, document)
     assert isinstance(console.file, io.StringIO)
-    for text in (console.file.getvalue(), str(quantisation_page("m", found).blocks)):
+    for text in (console.file.getvalue(), str(document.blocks)):
         assert "encoder.query" in text and "encoder.mlp (val_3)" in text and "val_1" not in text
     with pytest.raises(BoundError, match=r"at '(encoder|y)"):
         ortfuse.quantize(model(), max_error=1e-6, schemes=["weight_int8.block32_level1"], store=None, goal="size")

@@ -9,10 +9,13 @@ import onnx_ir as ir
 import pytest
 from rich.console import Console
 
+from ortfuse.api.quantize import Quantized
 from ortfuse.errors import OptionError
 from ortfuse.quantization.outcome import Outcome, Point, SiteReport, Tried
 from ortfuse.quantization.output_effects import Spread
-from ortfuse.report.terminal.quantization import check_curve, curve_table, sites_table, write_curve
+from ortfuse.report.curve_files import check_curve, write_curve
+from ortfuse.report.documents.quantization import quantization_document
+from ortfuse.report.terminal.document import show_document
 from ortfuse.runtime.bench import Latency
 
 
@@ -39,10 +42,10 @@ def test_the_curve_can_be_a_plot(tmp_path: Path) -> None:
 
 def test_sites_and_choices_are_told_in_a_narrow_terminal() -> None:
     found, console = outcome(), Console(file=io.StringIO(), width=70)
-    console.print(sites_table(found.sites, found.labels), curve_table(found.curve, found.taken))
+    show_document(console, quantization_document("m.onnx", Quantized(None, found, None)))  # type: ignore[arg-type]
     assert isinstance(console.file, io.StringIO)
     said = console.file.getvalue()
-    for text in ("fast", "saved us", "* all", "1.90", "predicted speedup"):
+    for text in ("fast", "saved µs", "* all", "1.90", "predicted speedup"):
         assert text in said
     assert "…" not in said and max(map(len, said.splitlines())) <= 70
 

@@ -25,11 +25,9 @@ from ortfuse.report.documents.bench import bench_document
 from ortfuse.report.documents.latencies import is_faster, short_names, speedup_card
 from ortfuse.report.documents.optimization import Drawn, optimization_document
 from ortfuse.report.documents.profile import profile_document
+from ortfuse.report.documents.quantization import quantization_document
 from ortfuse.report.documents.tuning import tuning_document, unmet_document
 from ortfuse.report.html import write_page
-from ortfuse.report.html.pages import (
-    quantisation_page,
-)
 from ortfuse.report.html.write_page import html
 from ortfuse.report.model_pictures import operators
 from ortfuse.report.terminal.document import show_document
@@ -144,7 +142,7 @@ def test_a_quantised_model_is_shown_site_by_site() -> None:
         None, "l2", 0.01, "latency", "4 sets", taken, 2e-3, 3e-3, [latency("float32", 1), latency("result", 1.5)], 400, sites,
         [taken, other],
     )  # type: ignore[arg-type]  # fmt: skip
-    page = quantisation_page("m.onnx", Quantized(None, outcome, None))  # type: ignore[arg-type]
+    page = quantization_document("m.onnx", Quantized(None, outcome, None))  # type: ignore[arg-type]
     said = " ".join(read(html(page)).text)
     assert "1 of 2 sites are in lower precision: 1.50 times as fast" in said
     assert "0.003 where 0.01 is allowed" in said
