@@ -28,7 +28,9 @@ from ortfuse.cli.given_options import Given
 from ortfuse.cli.given_options import options as options_of
 from ortfuse.options.parse_text import seconds
 from ortfuse.pipeline import PassManager, built_in_lists
-from ortfuse.report.terminal.catalogue import show_lists
+from ortfuse.report.document import Document
+from ortfuse.report.documents.catalogue import list_rows
+from ortfuse.report.terminal.document import show_document
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 BERT = str(GOLDEN / "bert.sdpa.ts.onnx")
@@ -345,7 +347,7 @@ def test_passes_lists_rules_and_lists() -> None:
 
 def test_pass_lists_say_what_differs_and_what_auto_takes() -> None:
     console = Console(file=io.StringIO(), width=600)
-    show_lists(console, built_in_lists().values())
+    show_document(console, Document("", "", [list_rows(built_in_lists().values())]))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert (
         text.count(

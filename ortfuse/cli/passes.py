@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ortfuse.cli.arguments import Debug, Json
+from ortfuse.cli.answer import Answer
 from ortfuse.cli.given_options import Given, with_options
-from ortfuse.cli.json_output import check_json, write_json
-from ortfuse.cli.terminal import guarded, out
 
 
 @with_options
@@ -30,25 +28,20 @@ def passes(
             show_default=False,
         ),
     ] = None,
-    json_file: Json = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """List all passes, rules and pass lists: ortfuse passes fold
 
     With the name of a pass, describe it, its options and an example. With a rule, show its formula, exactness, operators and
     source. With a family, list its rules. With a pass list, list its passes, and the models that auto takes it for.
     """
-    with guarded(debug):
-        from ortfuse.pipeline import lists_with, load_catalogue
-        from ortfuse.pipeline.descriptions import described
-        from ortfuse.report.terminal.catalogue import show_named, show_passes
+    from ortfuse.pipeline import lists_with, load_catalogue
+    from ortfuse.pipeline.descriptions import described
+    from ortfuse.report.documents.catalogue import catalogue_document, name_document
 
-        check_json(json_file)
-        known = lists_with(given.get("lists", []))
-        found = described(load_catalogue(given.get("patterns", [])), known)
-        chosen = found.of(name or "", family or "")
-        if name is None:
-            show_passes(out, chosen, () if family else known.values())
-        else:
-            show_named(out, chosen)
-        write_json(json_file, "passes", chosen.to_dict())
+    known = lists_with(given.get("lists", []))
+    found = described(load_catalogue(given.get("patterns", [])), known)
+    chosen = found.of(name or "", family or "")
+    document = name_document(name, chosen) if name else catalogue_document(chosen, () if family else known.values())
+    answer.give(document, chosen.to_dict())

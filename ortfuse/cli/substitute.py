@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Config, Debug, Json, Model
+from ortfuse.cli.answer import Answer
+from ortfuse.cli.arguments import Config, Model
 from ortfuse.cli.given_options import Given, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, write_json
 from ortfuse.cli.parsing import NO
-from ortfuse.cli.terminal import guarded, out, progress_line
+from ortfuse.cli.terminal import progress_line
 
 
 @with_options
@@ -41,8 +41,8 @@ def substitute(
         typer.Option("--untested", help="Replace without a rule test of the pair. Needs --verify or --verify=sites."),
     ] = False,
     config: Config = None,
-    json_file: Json = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Replace one subgraph by another: ortfuse substitute MODEL -o RESULT --find a.onnx --replace b.onnx
 
@@ -52,29 +52,22 @@ def substitute(
     The exit code is 1 if the rule test fails, the model has no such subgraph, or the result is wrong; then nothing is written.
     """
     from ortfuse.interop import RuleTestError
+    from ortfuse.report.documents.optimization import optimization_document
+    from ortfuse.report.documents.rule_tests import refuted_document, substitution_document
 
-    with guarded(debug):
-        options = options_of(given, config)
-        check_json(json_file)
-        from ortfuse.report.documents.optimization import optimization_document
-        from ortfuse.report.documents.rule_tests import rule_test_document, substitution_document
-        from ortfuse.report.terminal.document import show_document
-
-        try:
-            with progress_line() as progress:
-                done = ortfuse.substitute(
-                    model, find, replace, options, free=free or (), untested=untested, progress=progress
-                )
-        except RuleTestError as error:
-            show_document(out, rule_test_document(error.report))
-            out.print("nothing was replaced; --untested with --verify=sites or --verify does without the rule test")
-            write_json(json_file, "substitute", {"model": str(model), "ok": False, "rule_test": error.report.to_dict()})
-            raise typer.Exit(NO) from None
-        except ortfuse.WrongResultError as error:
-            show_document(out, optimization_document(str(model), error.result))
-            write_json(json_file, "substitute", {"model": str(model), **error.result.to_dict()})
-            raise typer.Exit(NO) from None
-        show_document(out, substitution_document(str(model), done))
-        write_json(json_file, "substitute", {"model": str(model), **done.to_dict()})
+    options = options_of(given, config)
+    try:
+        with progress_line() as progress:
+            done = ortfuse.substitute(
+                model, find, replace, options, free=free or (), untested=untested, progress=progress
+            )
+    except RuleTestError as error:
+        content = {"model": str(model), "ok": False, "rule_test": error.report.to_dict()}
+        answer.give(refuted_document(error.report), content)
+        raise typer.Exit(NO) from None
+    except ortfuse.WrongResultError as error:
+        answer.give(optimization_document(str(model), error.result), {"model": str(model), **error.result.to_dict()})
+        raise typer.Exit(NO) from None
+    answer.give(substitution_document(str(model), done), {"model": str(model), **done.to_dict()})
     if not done.ok:
         raise typer.Exit(NO)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortfuse.report.document import Document, Item, Items, Notes
@@ -38,6 +39,13 @@ def rule_test_document(report: RuleTestReport) -> Document:
         lines.append(f"and {rest} more failures, none on a smaller model; --json has them all")
     block = Items("Rule test", [Item(summary, lines)], "green" if report.passed else "bold red")
     return Document(f"Test of {report.rule}", summary, [block])
+
+
+def refuted_document(report: RuleTestReport) -> Document:
+    """Show the rule test of a pair that failed, so that nothing was substituted."""
+    found = rule_test_document(report)
+    said = "nothing was replaced; --untested with --verify=sites or --verify does without the rule test"
+    return replace(found, blocks=[*found.blocks, Notes("Substitution", [said])])
 
 
 def substitution_document(name: str, done: Substitution) -> Document:
