@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ortfuse.io.model_conversion import AnyModel
     from ortfuse.options import Options
     from ortfuse.profiling import SideBySide
-    from ortfuse.report.html import Document
+    from ortfuse.report.document import Document
 
 
 def check_report(path: Path | None) -> None:
@@ -23,7 +23,7 @@ def check_report(path: Path | None) -> None:
         OutputError: The file cannot be written.
     """
     if path is not None:
-        from ortfuse.report.html import demand_libraries
+        from ortfuse.report.html.write_page import demand_libraries
 
         demand_libraries(path)
 
@@ -42,7 +42,7 @@ def profiled(before: AnyModel, after: AnyModel, options: Options) -> SideBySide 
 
 def write_report(path: Path, page: Document) -> None:
     """Write a page, and say where."""
-    from ortfuse.report.html import write_page
+    from ortfuse.report.html.write_page import write_page
 
     write_page(page, path)
     out.print(f"written: {path}", markup=False, highlight=False)

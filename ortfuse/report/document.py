@@ -38,34 +38,45 @@ class Cards:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar: its label, its length, where it may as well end, the text beside it, and its length before, if it had one."""
+    """A bar beside a row of a table.
 
-    label: str
+    Attributes:
+        value: Its length.
+        low: The least that it may as well be, if that is known.
+        high: The most that it may as well be.
+        start: The place where it begins.
+        was: Its length before, if it had one.
+        strong: Whether it stands out.
+    """
+
     value: float
-    text: str
     low: float | None = None
     high: float | None = None
-    strong: bool = False
+    start: float = 0.0
     was: float | None = None
+    strong: bool = False
 
 
 @dataclass(frozen=True)
-class Bars:
-    """Bars from one zero; `mark` is a value with a line through all of them, `key` says what bars are, now and before."""
+class Chart:
+    """A bar for each row of a table, on a page.
 
-    title: str
+    Attributes:
+        bars: The bars.
+        mark: A value with a line through all of them.
+        key: The words for bars now and before.
+    """
+
     bars: Sequence[Bar]
-    about: str = ""
     mark: float | None = None
     key: tuple[str, str] | None = None
-    kind: ClassVar[str] = "bars"
 
     @property
     def largest(self) -> float:
         """The end of the longest bar."""
-        ends = [bar.high if bar.high is not None else max(bar.value, bar.was or 0.0) for bar in self.bars]
-        usual = max((max(bar.value, bar.was or 0.0) for bar in self.bars), default=1.0)
-        return max(min(max(ends, default=1.0), 1.5 * usual), self.mark or 0.0) or 1.0
+        longest = [bar.start + max(bar.value, bar.was or 0.0) for bar in self.bars]
+        ends = [end if bar.high is None else bar.high for bar, end in zip(self.bars, longest, strict=True)]
+        return max(min(max(ends, default=1.0), 1.5 * max(longest, default=1.0)), self.mark or 0.0) or 1.0
 
     def share(self, value: float) -> float:
         """The position of a value, in percent of the longest bar."""
@@ -89,8 +100,7 @@ class Rows:
         styles: The style of each row on the terminal; empty if none has one.
         most: The most rows on the terminal; 0 if it prints all.
         caption: The line below it.
-        spans: The start and the length of a bar for each row, as shares of the width, for a page; empty if there are none. The
-            first column of such a table is not broken on the terminal.
+        chart: A bar for each row, for a page.
     """
 
     title: str
@@ -105,7 +115,7 @@ class Rows:
     styles: Sequence[str] = ()
     most: int = 0
     caption: str = ""
-    spans: Sequence[tuple[float, float]] = ()
+    chart: Chart | None = None
     kind: ClassVar[str] = "rows"
 
     @property
@@ -267,7 +277,7 @@ class Items:
     kind: ClassVar[str] = "items"
 
 
-Block: TypeAlias = Cards | Bars | Rows | Sites | Scatter | Notes | Items
+Block: TypeAlias = Cards | Rows | Sites | Scatter | Notes | Items
 
 
 @dataclass(frozen=True)
@@ -295,5 +305,5 @@ class Document:
 def _is_empty(block: Block) -> bool:
     if isinstance(block, Rows | Notes | Items) and block.on == "terminal":
         return True
-    contents = {Rows: "rows", Notes: "lines", Items: "items", Scatter: "dots", Bars: "bars", Sites: "sites"}
+    contents = {Rows: "rows", Notes: "lines", Items: "items", Scatter: "dots", Sites: "sites"}
     return type(block) in contents and not getattr(block, contents[type(block)])

@@ -12,7 +12,7 @@ from ortfuse.io.external_locations import weight_files
 from ortfuse.io.model_conversion import enter
 from ortfuse.pipeline import load_catalogue
 from ortfuse.report.documents.optimization import Drawn, optimization_document
-from ortfuse.report.html import demand_libraries, write_page
+from ortfuse.report.html.write_page import demand_libraries, write_page
 from ortfuse.runtime.session_settings.settings_in_model import beside
 
 

@@ -20,15 +20,14 @@ from ortfuse.cli.app import main
 from ortfuse.errors import OptionError
 from ortfuse.profiling import Bottleneck, Creation, Fusion, Kernel, Profile, Timing
 from ortfuse.quantization.outcome import Outcome, Point, SiteReport, Tried
-from ortfuse.report.document import Bar, Bars, Card, Cards, Document, Dot, Notes, Rows, Scatter
+from ortfuse.report.document import Bar, Card, Cards, Chart, Document, Dot, Notes, Rows, Scatter
 from ortfuse.report.documents.bench import bench_document
 from ortfuse.report.documents.latencies import is_faster, short_names, speedup_card
 from ortfuse.report.documents.optimization import Drawn, optimization_document
 from ortfuse.report.documents.profile import profile_document
 from ortfuse.report.documents.quantization import quantization_document
 from ortfuse.report.documents.tuning import tuning_document, unmet_document
-from ortfuse.report.html import write_page
-from ortfuse.report.html.write_page import html
+from ortfuse.report.html.write_page import html, write_page
 from ortfuse.report.model_pictures import operators
 from ortfuse.report.terminal.document import show_document
 from ortfuse.runtime.bench import Latencies, Latency, SessionLatency
@@ -218,9 +217,8 @@ def test_sessions_are_named_as_their_models_are() -> None:
     rows = [Latency(name, 1, 1, 1, 1, 1, None, 1, 1, 1, 1) for name in ("in/a.onnx", "out/b.onnx")]
     session = SessionLatency("out/b.onnx, its settings", 1, 1, 1, None, 1, 1)
     page = bench_document(Latencies("n=1", tuple(rows), (session,)))
-    assert [bar.label for block in page.blocks if isinstance(block, Bars) for bar in block.bars] == [
-        "a.onnx", "b.onnx", "b.onnx, its settings",
-    ]  # fmt: skip
+    names = [row[0] for block in page.blocks if isinstance(block, Rows) for row in block.rows]
+    assert names == ["a.onnx", "b.onnx", "b.onnx, its settings"]
 
 
 def test_the_choices_by_cost_name_the_table_that_decided() -> None:
@@ -342,12 +340,12 @@ def test_the_area_of_a_dot_is_its_weight_and_large_ones_hide_none() -> None:
 
 
 def test_bars_have_room_for_what_they_were() -> None:
-    bars = Bars("", [Bar("a", 1.0, "", was=4.0), Bar("b", 2.0, "")])
-    assert (bars.largest, bars.share(2.0)) == (4.0, 50.0)
+    chart = Chart([Bar(1.0, was=4.0), Bar(2.0)])
+    assert (chart.largest, chart.share(2.0)) == (4.0, 50.0)
 
 
 def test_code_is_shown_as_code_and_nothing_else_is_markup() -> None:
-    page = Document("a", "do `this & that` <b>", [Bars("", [Bar("a/b.c", 1.0, "")])])
+    page = Document("a", "do `this & that` <b>", [Rows("", ("a",), [("a/b.c",)], chart=Chart([Bar(1.0)]))])
     said = html(page)
     assert '<code class="whole">this &amp; that</code> &lt;b&gt;' in said
     assert "a/<wbr>b.<wbr>c" in said
@@ -357,7 +355,7 @@ def test_which_is_faster_is_not_said_where_it_cannot_be_told() -> None:
     page = bench_document(Latencies("batch=1", (latency("x/a.onnx", 1.0), latency("x/b.onnx", 1.02, (0.9, 1.1)))))
     said = "Nothing is faster than a.onnx beyond noise, at batch=1: b.onnx is between 0.90 and 1.10 times as fast."
     assert page.summary == said
-    assert "no difference beyond noise (0.90 to 1.10)" in " ".join(read(html(page)).text)
+    assert {"no difference", "0.90..1.10"} <= set(read(html(page)).text)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from ortfuse.cli.app import main
 from ortfuse.cli.terminal import Terminal, shown
 from ortfuse.errors import InvalidModelError, OrtfuseError, OrtfuseWarning
 from ortfuse.errors.printable import cell, visible, visible_lines
-from ortfuse.report.html import Document, Notes, Rows
+from ortfuse.report.document import Document, Notes, Rows
 from ortfuse.report.html.write_page import html
 from ortfuse.report.terminal.long_names import Names
 from ortfuse.runtime.session_settings import Setting

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ortfuse.report.document import Document
-from ortfuse.report.documents.latencies import is_faster, latency_bars, latency_blocks, session_bars, short_names
+from ortfuse.report.documents.latencies import is_faster, latency_blocks, short_names
 from ortfuse.runtime.bench import Latencies, Latency
 
 
@@ -19,11 +19,7 @@ def bench_document(measured: Latencies) -> Document:
         rows=tuple(replace(row, name=names[row.name]) for row in measured.rows),
         sessions=tuple(replace(row, name=_shortened(row.name, names)) for row in measured.sessions),
     )
-    blocks = [
-        latency_bars(found.rows, "Speed", found.sizes),
-        session_bars(found.sessions),
-        *latency_blocks(found, f"Latency at {found.sizes}"),
-    ]
+    blocks = latency_blocks(found, f"Latency at {found.sizes}")
     return Document("Latency side by side", _summary(found), blocks)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ortfuse.profiling import Group, SideBySide, scale
-from ortfuse.report.document import Bar, Bars, Block, Card, Notes, Rows
+from ortfuse.report.document import Bar, Card, Chart, Notes, Rows
 from ortfuse.runtime.bench import Latencies, Latency, SessionLatency
 from ortfuse.runtime.bench.latency_table import NO_DIFFERENCE, doubts, is_noise, speedup_cell
 from ortfuse.runtime.bench.number_format import digits
@@ -16,46 +16,17 @@ from ortfuse.runtime.bench.number_format import digits
 MOST_OPERATORS = 14
 """The most operators of two profiles that have a bar of their own."""
 
-MOST_SHORT = 8
-"""The rows of the longest other table that is not folded."""
-
-RATIOS = (
-    "A speedup is the median of the ratios of runs side by side, which can differ from the ratio of the median times."
+BOUNDS = (
+    "Thin lines show the bounds of a speedup with 95 % confidence. It is the median of the ratios of runs side by side, which "
+    "can differ from the ratio of the median times."
 )
-"""A note on speedups beside median times."""
-
-BOUNDS = "The thin line and the numbers in parentheses are the bounds of the speedup with 95 % confidence."
-"""A note on the bounds of speedups."""
+"""A note on speedups and their bounds beside median times."""
 
 
 def is_faster(row: Latency) -> bool | None:
     """Whether a model is faster than the first; `None` where its bounds, or too few runs for any, do not tell."""
     low, high = row.speedup_bounds or (0.0, math.inf)
     return True if low > 1 else False if high < 1 else None
-
-
-def latency_bars(rows: Sequence[Latency], title: str, sizes: str = "") -> Bars:
-    """The speedups over the first row, with the bounds of each."""
-    rows = [row for row in rows if not row.crash]
-    first = rows[0].name if rows else ""
-    bars = [
-        Bar(
-            row.name,
-            row.speedup,
-            f"{times(row.speedup, row.speedup_bounds)}, {digits(row.median_ms)} ms, {_count(row.executed, 'node')}",
-            row.speedup_bounds[0] if row.speedup_bounds else None,
-            row.speedup_bounds[1] if row.speedup_bounds else None,
-            row is rows[-1],
-        )
-        for row in rows
-    ]
-    where = f" at {sizes}" if sizes else ""
-    bounds = f" {BOUNDS}" if any(row.speedup_bounds for row in rows) else ""
-    about = (
-        f"Speed{where} relative to {first}, which is the vertical line; runs interleaved.{bounds} Beside it the median "
-        f"latency and how many nodes the runtime executes. {RATIOS}"
-    )
-    return Bars(title, bars, about, 1.0)
 
 
 def times(speedup: float, bounds: tuple[float, float] | None = None) -> str:
@@ -82,43 +53,28 @@ def speedup_card(name: str, speedup: float, bounds: tuple[float, float] | None, 
     return Card(name, f"{speedup:.2f}×", note, speedup > 1)
 
 
-def session_bars(rows: Sequence[SessionLatency]) -> Bars:
-    """The speedups of sessions over the first."""
-    bars = [
-        Bar(
-            row.name,
-            row.speedup,
-            f"{times(row.speedup, row.speedup_bounds)}, {digits(row.median_ms)} ms, {row.peak_mb:.0f} MB",
-            *(row.speedup_bounds or (None, None)),
-        )
-        for row in rows
-    ]
-    about = (
-        "Speed relative to the first session, each in a process of its own, runs interleaved; the median latency, and the most "
-        "memory that the process held."
-    )
-    return Bars("Sessions", bars, about, 1.0)
-
-
-def latency_blocks(found: Latencies, title: str) -> list[Block]:
+def latency_blocks(found: Latencies, title: str) -> list[Rows | Notes]:
     """All measurements of models and sessions in numbers, and how far they can be trusted."""
-    blocks: list[Block] = [_latency_rows(found.rows, title)]
+    blocks: list[Rows | Notes] = [latency_rows(found.rows, title)]
     if found.sessions:
         blocks.append(_session_rows(found.sessions))
     return [*blocks, Notes("How far to trust it", [*found.notes, *doubts(found.rows)], "note: ", "yellow")]
 
 
-def _latency_rows(rows: Sequence[Latency], title: str) -> Rows:
+def latency_rows(rows: Sequence[Latency], title: str) -> Rows:
+    """The latencies of models with their speedups over the first."""
     headings = (
         "model", "median ms", "10%..90%", "speedup", "(95 %)", "rounds", "session ms", "nodes", "executed", "file MB",
     )  # fmt: skip
-    spare = ("file MB", "session ms", "rounds", "nodes", "10%..90%")
+    first = next((row.name for row in rows if not row.crash), "")
     about = (
-        "Eight of ten runs lie within “10%..90%”; “(95 %)” are the bounds of the speedup with 95 % confidence; “session ms” is "
-        "the time of session creation; “executed” are the nodes that the runtime executes."
+        f"Runs were interleaved. Bars are speeds relative to {first}, the vertical line. {BOUNDS} Eight of ten runs lie "
+        "within “10%..90%”; “session ms” is the time of session creation; “executed” are the nodes that the runtime executes."
     )
     cells = [_cells(row) for row in rows]
-    return Rows(title, headings, cells, about, frozenset(range(1, 10)), len(cells) > MOST_SHORT, spare=spare)
+    bars = [Bar(0.0) if row.crash else speed_bar(row.speedup, row.speedup_bounds, row is rows[-1]) for row in rows]
+    spare = ("file MB", "session ms", "rounds", "nodes", "10%..90%")
+    return Rows(title, headings, cells, about, frozenset(range(1, 10)), spare=spare, chart=Chart(bars, 1.0))
 
 
 def _cells(row: Latency) -> tuple[str, ...]:
@@ -140,8 +96,20 @@ def _session_rows(rows: Sequence[SessionLatency]) -> Rows:
         )
         for row in rows
     ]  # fmt: skip
-    spare = ("session ms", "95 % under")
-    return Rows("Sessions, each in a process of its own", headings, cells, numbers=frozenset(range(1, 7)), spare=spare)
+    about = (
+        "Each session has a process of its own, and runs were interleaved. Bars are speeds relative to the first, the vertical "
+        f"line. {BOUNDS} “peak MB” is the most memory that the process held."
+    )
+    chart = Chart([speed_bar(row.speedup, row.speedup_bounds) for row in rows], 1.0)
+    return Rows(
+        "Sessions", headings, cells, about, frozenset(range(1, 7)), spare=("session ms", "95 % under"), chart=chart
+    )
+
+
+def speed_bar(speedup: float, bounds: tuple[float, float] | None, strong: bool = False) -> Bar:
+    """A bar as long as a speedup, with its bounds."""
+    low, high = bounds or (None, None)
+    return Bar(speedup, low, high, strong=strong)
 
 
 def speedup_cells(speedup: float, bounds: tuple[float, float] | None) -> tuple[str, str]:
@@ -149,7 +117,7 @@ def speedup_cells(speedup: float, bounds: tuple[float, float] | None) -> tuple[s
     return speedup_cell(speedup, bounds), "{:.2f}..{:.2f}".format(*bounds) if bounds else ""
 
 
-def profile_bars(found: SideBySide, latencies: Sequence[Latency] = ()) -> Bars:
+def profile_rows(found: SideBySide, latencies: Sequence[Latency] = ()) -> Rows:
     """The time of two models operator by operator; those that take longest in either come first.
 
     Args:
@@ -168,22 +136,17 @@ def profile_bars(found: SideBySide, latencies: Sequence[Latency] = ()) -> Bars:
     rows = [(name, [name]) for name in names[:MOST_OPERATORS]]
     if rest := names[MOST_OPERATORS:]:
         rows.append(("1 other" if len(rest) == 1 else f"{len(rest)} others", rest))
-    bars = [
-        Bar(
-            label,
-            1e3 * _seconds(now, some),
-            f"{_times(now, some)}, was {_times(was, some)}",
-            was=1e3 * _seconds(was, some),
-        )
-        for label, some in rows
-    ]
+    cells = [(label, _times(now, some), _times(was, some)) for label, some in rows]
+    bars = [Bar(1e3 * _seconds(now, some), was=1e3 * _seconds(was, some)) for _, some in rows]
     totals = [digits(1e3 * _seconds(groups, groups)) for groups in (now, was)]
     about = (
         f"What the runtime executes in a run at {found.sizes}: for each operator, the milliseconds of all its nodes and how many "
         f"they are (×). All operators together take {totals[0]} ms; they took {totals[1]} ms. Medians of {found.runs} runs each, "
         f"the models in turns, under the profiler. That takes time itself, the more the shorter a node is: {_scaled(scales)}."
     )
-    return Bars("Where the time goes, before and after", bars, about, key=("now", "before"))
+    title = "Where the time goes, before and after"
+    chart = Chart(bars, key=("now", "before"))
+    return Rows(title, ("operator", "now", "before"), cells, about, frozenset({1, 2}), on="page", chart=chart)
 
 
 def _scaled(scales: Sequence[float]) -> str:

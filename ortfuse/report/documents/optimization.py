@@ -52,18 +52,19 @@ def optimization_document(name: str, result: Result, drawn: Drawn | None = None,
         offered: Whether to say how a result is written that was not.
     """
     report = result.report
+    latencies = list(_latencies(result))
     forced = [line for wanted in result.forced for line in wanted.lines()]
     blocks: list[Block] = [
         Cards(_cards(result)),
         Notes("", _counts(result), on="terminal"),
-        *_measured(result, drawn),
-        *([] if drawn is None else _sites(result, drawn)),
+        *(replace(block, on="page") for block in latencies),
+        *([] if drawn is None else _pictures(result, drawn)),
         pass_rows(report),
         replace(change(report.before.operators, report.after.operators), on="page"),
         _choices(result),
         Notes("Forced choices", forced),
         *_checks(result),
-        *_latencies(result),
+        *(replace(block, on="terminal") for block in latencies),
         Notes("Remarks", [*growth_remarks(report), *report.notes, *report.failures], "note: ", "yellow"),
         Notes("Settings of the session", [f"{one} ({one.reason})" for one in result.session], "session: "),
         Notes("", list(_written(result, offered)), on="terminal"),
@@ -140,25 +141,17 @@ def _cards(result: Result) -> list[Card]:
     return cards
 
 
-def _measured(result: Result, drawn: Drawn | None) -> Iterator[Block]:
-    """The bars of latencies and profiles."""
-    found = result.latencies
-    if found is None:
-        return
-    from ortfuse.report.documents.latencies import latency_bars, profile_bars, session_bars
-
-    yield latency_bars(found.rows, "Speed after each pass", found.sizes)
-    yield session_bars(found.sessions)
-    if drawn is not None and drawn.profiles is not None:
-        yield profile_bars(drawn.profiles, found.rows)
-
-
-def _sites(result: Result, drawn: Drawn) -> Iterator[Block]:
-    if result.explanation is None:
-        return
+def _pictures(result: Result, drawn: Drawn) -> Iterator[Block]:
+    """The time of both models by operators, and the fused sites."""
     from ortfuse.report.documents.operators import grouped, site
     from ortfuse.report.model_pictures import Pictures
 
+    if drawn.profiles is not None:
+        from ortfuse.report.documents.latencies import profile_rows
+
+        yield profile_rows(drawn.profiles, () if result.latencies is None else result.latencies.rows)
+    if result.explanation is None:
+        return
     pictures = Pictures(drawn.original, drawn.optimised)
     pairs = (
         (one.rule, pictures.site(one.site, one.nodes, one.operators), one.site) for one in result.explanation.fused
@@ -205,7 +198,7 @@ def _checks(result: Result) -> Iterator[Block]:
         yield from check_blocks(result.sites, own=result.options.verify != "sites")
 
 
-def _latencies(result: Result) -> Iterator[Block]:
+def _latencies(result: Result) -> Iterator[Rows | Notes]:
     found = result.latencies
     if found is not None:
         from ortfuse.report.documents.latencies import latency_blocks

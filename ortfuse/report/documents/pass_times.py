@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ortfuse.report.document import Rows
+from ortfuse.report.document import Bar, Chart, Rows
 
 if TYPE_CHECKING:
     from ortfuse.pipeline import PassReport, RunReport
@@ -40,9 +40,9 @@ def pass_rows(report: RunReport) -> Rows:
     if changes := sum(entry.changes for entry in report.passes):
         rows = list(_parts(report.passes, 0, total, [], "", NOTABLE * report.seconds, ("analysis",)))
         rows.append(_Row("all", 0, total, (str(changes), f"{report.before.nodes} -> {report.after.nodes}", "")))
-    spans = [(row.start / (total or 1), row.time / (total or 1)) for row in rows]
+    chart = Chart([Bar(row.time, start=row.start) for row in rows])
     headings = ("pass", "ms", "changes", "nodes", "rules")
-    return Rows("Passes", headings, [row.shown() for row in rows], _ABOUT, frozenset({1, 2, 3}), spans=spans)
+    return Rows("Passes", headings, [row.shown() for row in rows], _ABOUT, frozenset({1, 2, 3}), chart=chart)
 
 
 def _pass(entry: PassReport, start: int, indent: str, notable: float) -> Iterator[_Row]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import replace
 
-from ortfuse.profiling import Creation, Group, Profile
-from ortfuse.report.document import Bar, Bars, Block, Card, Cards, Document, Dot, Notes, Rows, Scatter
+from ortfuse.profiling import Creation, Profile
+from ortfuse.report.document import Bar, Block, Card, Cards, Chart, Document, Dot, Notes, Rows, Scatter
 from ortfuse.report.documents.operators import change
 from ortfuse.report.profile_files import MOST_ROWS, TITLES, threads_in_words
 from ortfuse.runtime.bench.number_format import digits
-
-MOST_BARS = 16
 
 MOST_CHANGES = 12
 """The operators that session creation changes, as far as the terminal names them."""
@@ -20,24 +16,22 @@ MOST_CHANGES = 12
 WORTH_A_WORD = 0.95
 """Times under the profiler that are scaled by less than this are said to be."""
 
-LONGEST = 48
-"""The letters of a label that are seen."""
-
 _SHARES = (
     "Shares are of the time of all executed nodes; what lies between them counts for its share of a run. A kernel is a node that "
     "the runtime executes. One node can be part of several rows, so that they may add up to more than 100 %."
 )
 
-_BESIDE = (
-    "Beside each bar stand its share, its milliseconds in a run, how many nodes it has (×), and how near they come to the roof: "
-    "the least time that this machine could take for their work."
+_ROOF = (
+    "The time of each in a run, its share, its nodes, how often they run, and how near they come to the roof: the least "
+    "time that this machine could take for their work."
 )
 
 _VIEWS = {
-    "role": ("By module", "Layers that are alike are added up, under * for their numbers."),
-    "operator": ("By operator", "The operators that the runtime executes."),
-    "rule": ("By what made it", "Rules of ortfuse, the runtime when it created the session, or the model."),
-    "block": ("By fused block", "What was made of several nodes; blocks that are alike are added up."),
+    "operator": "The operators that the runtime executes.",
+    "block": "What was made of several nodes; blocks that are alike are added up.",
+    "module": "The modules of the network that was exported.",
+    "role": "Layers that are alike are added up, under * for their numbers.",
+    "rule": "Rules of ortfuse, the runtime when it created the session, or the model.",
 }
 
 
@@ -50,7 +44,7 @@ def profile_document(model: str, found: Profile) -> Document:
     """
     scale = found.scale * 1e3
     blocks: list[Block] = [_cards(found), Notes("", _times(found), on="terminal")]
-    blocks += [_table(title, _of_view(found, view), scale) for view, title in TITLES.items()]
+    blocks += [_view(found, view, about) for view, about in _VIEWS.items()]
     blocks.append(Notes("", _creation_lines(found.creation, scale), on="terminal"))
     if found.notes:
         blocks.append(Notes("What to know about the numbers", found.notes, on="page"))
@@ -62,12 +56,6 @@ def profile_document(model: str, found: Profile) -> Document:
             )
         )
     blocks.append(Notes("", found.notes, "note: ", "yellow", on="terminal"))
-    first = next((view for view in _VIEWS if _of_view(found, view)), "")
-    for view, (title, about) in _VIEWS.items():
-        if groups := _of_view(found, view):
-            blocks.append(
-                _bars(title, f"{about} {_BESIDE}{_scaled(found)}" if view == first else about, groups, found.scale)
-            )
     blocks += [_roofline(found), *_creation(found), _kernels(found)]
     return Document(f"Where the time of {model} goes", _summary(found), blocks)
 
@@ -81,10 +69,6 @@ def _summary(found: Profile) -> str:
         f"A run takes {digits(found.timing.p50_ms)} ms at {found.sizes} with {threads}. Of the time of its nodes, the largest "
         f"shares go to {most or 'nothing'}."
     )
-
-
-def _of_view(found: Profile, view: str) -> Sequence[Group]:
-    return found.blocks if view == "block" else found.by(view)
 
 
 def _times(found: Profile) -> list[str]:
@@ -108,24 +92,30 @@ def _times(found: Profile) -> list[str]:
     return lines
 
 
-def _table(title: str, groups: Sequence[Group], scale: float) -> Rows:
-    """The times of groups in milliseconds, which a second has `scale` of."""
+def _view(found: Profile, view: str, about: str) -> Rows:
+    """The times of groups in milliseconds, those beyond the first together."""
+    groups = found.blocks if view == "block" else found.by(view)
+    scale = found.scale * 1e3
     rows = [
         (
             one.name, f"{one.seconds * scale:.3f}", f"{one.share:.1%}", str(one.kernels), str(one.calls),
-            "" if one.reached is None else f"{one.reached:.0%}",
+            "" if one.reached is None else _whole(one.reached),
         )
         for one in groups[:MOST_ROWS]
     ]  # fmt: skip
-    styles = [""] * len(rows)
+    bars, styles = [Bar(one.seconds) for one in groups[:MOST_ROWS]], [""] * len(rows)
     if rest := groups[MOST_ROWS:]:
         seconds, share = sum(one.seconds for one in rest), sum(one.share for one in rest)
         kernels, calls = sum(one.kernels for one in rest), sum(one.calls for one in rest)
         others = f"{len(rest)} other{'s' * (len(rest) > 1)}"
         rows.append((others, f"{seconds * scale:.3f}", f"{share:.1%}", str(kernels), str(calls), ""))
+        bars.append(Bar(seconds))
         styles.append("dim")
+    title = TITLES[view]
+    if view == "operator":
+        about = f"{about} {_ROOF}{_scaled(found)}"
     headings = (title.removeprefix("By "), "ms", "share", "kernels", "runs", "of the roof")
-    return Rows(title, headings, rows, numbers=frozenset(range(1, 6)), on="terminal", styles=styles)
+    return Rows(title, headings, rows, about, frozenset(range(1, 6)), styles=styles, chart=Chart(bars))
 
 
 def _creation_lines(found: Creation, scale: float) -> list[str]:
@@ -177,48 +167,8 @@ def _scaled(found: Profile) -> str:
     )
 
 
-def _bars(title: str, about: str, groups: Sequence[Group], scale: float) -> Bars:
-    """Bars; of long paths only the end is shown, which tells more. Times are multiplied by `scale`."""
-    bars, most = [], MOST_BARS
-    for group in groups[:most]:
-        milliseconds = group.seconds * scale * 1e3
-        roof = "" if group.reached is None else f", {_whole(group.reached)} of the roof"
-        name = re.sub(r"[^\s:]+", lambda found: _end(found[0]), group.name)
-        bars.append(
-            Bar(
-                name,
-                milliseconds,
-                f"{_share(group.share)}, {digits(milliseconds)} ms ×{group.kernels}{roof}",
-            )
-        )
-    rest = groups[most:]
-    if rest:
-        milliseconds = sum(group.seconds for group in rest) * scale * 1e3
-        bars.append(
-            Bar(
-                "1 other" if len(rest) == 1 else f"{len(rest)} others",
-                milliseconds,
-                f"{_share(sum(group.share for group in rest))}, {digits(milliseconds)} ms",
-            )
-        )
-    return Bars(title, bars, about)
-
-
 def _whole(share: float) -> str:
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
-
-
-def _share(share: float) -> str:
-    return "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
-
-
-def _end(name: str) -> str:
-    """The end of a path of modules, behind a dot or slash."""
-    if len(name) <= LONGEST:
-        return name
-    end = name[-LONGEST:]
-    begin = re.search(r"[./](?=.)", end)
-    return "…" + (end[begin.end() :] if begin else end)
 
 
 def _roofline(found: Profile) -> Scatter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,11 +149,11 @@ def _cards(outcome: Outcome) -> Iterator[Card]:
 
 
 def _bars(outcome: Outcome, profiles: SideBySide | None) -> Iterator[Block]:
-    from ortfuse.report.documents.latencies import latency_bars, profile_bars
+    from ortfuse.report.documents.latencies import latency_rows, profile_rows
 
-    yield latency_bars(outcome.latencies, "Speed over float32")
+    yield replace(latency_rows(outcome.latencies, "Speed over float32"), on="page")
     if profiles is not None:
-        yield profile_bars(profiles, outcome.latencies)
+        yield profile_rows(profiles, outcome.latencies)
 
 
 def _plane(outcome: Outcome) -> Iterator[Scatter]:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from pathlib import Path
 
-from ortfuse.report.document import Bar, Bars, Block, Card, Cards, Document, Notes, Rows
-from ortfuse.report.documents.latencies import BOUNDS, RATIOS, times
+from ortfuse.report.document import Bar, Block, Card, Cards, Chart, Document, Notes, Rows
+from ortfuse.report.documents.latencies import BOUNDS, speed_bar, times
 from ortfuse.runtime.bench.latency_table import NO_DIFFERENCE, is_noise
 from ortfuse.runtime.bench.number_format import digits
 from ortfuse.sweeping import Row, Sweep
 
 _STYLES = {"ok": "", "wrong": "bold red", "refused": "yellow", "crashed": "bold red", "hung": "bold red"}
 
-_RELATIVE = "Speed of each result relative to its own original, which is the vertical line, runs interleaved."
-
-_EVERY = (
-    "Node counts are before → after; the bounds of the speedup are those with 95 % confidence; “took” is the time for all of the "
-    "work on a model; a remark counts the fused sites by family, as in the catalogue of rules."
+_ABOUT = (
+    f"Bars are speeds of results relative to their own originals, the vertical line, runs interleaved. {BOUNDS} Node counts are "
+    "before → after; “took” is the time for all of the work on a model; a remark counts the fused sites by family, as in the "
+    "catalogue of rules."
 )
 
 
@@ -33,25 +31,22 @@ def sweep_document(found: Sweep) -> Document:
         Card("sites fused", str(sum(sum(row.families.values()) for row in fine))),
     ]
     blocks: list[Block] = [Cards(cards)]
-    measured = sorted((row for row in fine if row.speedup), key=lambda row: -row.speedup)
-    if measured:
-        bounds = f" {BOUNDS}" if any(row.speedup_bounds for row in measured) else ""
-        blocks.append(Bars("Speed", [_bar(row) for row in measured], f"{_RELATIVE}{bounds} {RATIOS}", 1.0))
     if bad:
         reasons = [(row.model, row.status, row.remark().removeprefix(f"{row.model}: ")) for row in bad]
         title = "What is not ok" if any(row.status != "ok" for row in bad) else "What is ok and was not expected to be"
         blocks.append(Rows(title, ("model", "status", "reason"), reasons, on="page"))
     rows = [
         (
-            row.model, row.status, _nodes(row), times(row.speedup, row.speedup_bounds) if row.speedup else "",
+            row.model, row.status, _nodes(row), times(row.speedup, row.speedup_bounds) if row.speedup else "", _latencies(row),
             f"{row.seconds:.1f} s", row.verdict, row.remark() or done(row),
         )
         for row in found.rows
     ]  # fmt: skip
-    headings = ("model", "status", "nodes", "speedup", "took", "outputs", "remark")
+    headings = ("model", "status", "nodes", "speedup", "median ms", "took", "outputs", "remark")
+    chart = Chart([_bar(row) for row in found.rows], 1.0) if any(row.speedup for row in fine) else None
     every = Rows(
-        "Models", headings, rows, _EVERY, frozenset({1, 2, 3, 4}), page_only=frozenset({5}), spare=("took",),
-        styles=[_style(row) for row in found.rows],
+        "Models", headings, rows, _ABOUT, frozenset({1, 2, 3, 4, 5}), page_only=frozenset({4, 6}), spare=("took",),
+        styles=[_style(row) for row in found.rows], chart=chart,
     )  # fmt: skip
     blocks += [every, Notes("", [summary(found)], on="terminal")]
     count = "1 model" if len(found.rows) == 1 else f"{len(found.rows)} models"
@@ -63,9 +58,11 @@ def _nodes(row: Row) -> str:
 
 
 def _bar(row: Row) -> Bar:
-    low, high = row.speedup_bounds or (None, None)
-    text = f"{times(row.speedup, row.speedup_bounds)}, {digits(row.median_ms[1])} ms instead of {digits(row.median_ms[0])} ms"
-    return Bar(Path(row.model).name, row.speedup, text, low, high)
+    return speed_bar(row.speedup, row.speedup_bounds) if row.status == "ok" else Bar(0.0)
+
+
+def _latencies(row: Row) -> str:
+    return "{1}, was {0}".format(*map(digits, row.median_ms)) if row.speedup else ""
 
 
 def done(row: Row) -> str:

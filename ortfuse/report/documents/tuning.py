@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ortfuse.report.document import Bar, Bars, Block, Card, Cards, Document, Notes, Rows
-from ortfuse.report.documents.latencies import BOUNDS, RATIOS, speedup_card, times
+from ortfuse.report.document import Block, Card, Cards, Chart, Document, Notes, Rows
+from ortfuse.report.documents.latencies import BOUNDS, speed_bar, speedup_card, speedup_cells
 from ortfuse.runtime.bench.latency_table import speedup_cell, speedup_words
 from ortfuse.runtime.bench.number_format import digits
 from ortfuse.tuning import Point, TuningOutcome
@@ -16,7 +16,7 @@ from ortfuse.tuning.tune import Tuned
 REASONS = 3
 """How many reasons why trials failed are printed; all are on the page."""
 
-_RELATIVE = f"Speed relative to the original in a default session, which is the vertical line. {BOUNDS}"
+_RELATIVE = f"Bars are speeds relative to the original in a default session, the vertical line. {BOUNDS}"
 _TRIALS = (
     "A choice is a model (`original`, or as `ortfuse optimize` makes it with the level or list of passes of that name, `auto` "
     "being the usual one) and what differs from the default in its session. Each is measured beside the original."
@@ -37,19 +37,17 @@ def tuning_document(name: str, tuned: Tuned) -> Document:
         Card("peak memory", f"{best.peak_mb:.0f} MB", f"was {outcome.baseline.peak_mb:.0f} MB"),
         Card("trials", str(len(outcome.points)), f"in {outcome.seconds:.0f} s"),
     ]
-    original = Bar("the original, default session", 1.0, f"{digits(outcome.baseline.median_ms)} ms")
-    finalists, confirmed = (_bars(points, outcome) for points in (outcome.finalists, outcome.confirmed))
     blocks: list[Block] = [Cards(cards)]
-    if confirmed:
+    if outcome.finalists or not outcome.confirmed:
+        before = "Measured before the table below, so that the machine may have been in another state."
+        about = before if outcome.confirmed else ""
+        original = not outcome.confirmed
+        blocks.append(
+            _measurements("The best of the search, side by side", about, outcome, outcome.finalists, original)
+        )
+    if outcome.confirmed:
         title = "The choice and what optimize makes, measured once more"
-        blocks.append(Bars(title, [original, *confirmed], f"{_RELATIVE} {RATIOS}", mark=1.0))
-        blocks.append(_measurements(title, outcome, outcome.confirmed, original=True))
-    shown = [*([] if confirmed else [original]), *finalists]
-    about = "Measured before that, so that the machine may have been in another state." if confirmed else RATIOS
-    if shown:
-        title = "The best of the search, side by side"
-        blocks.append(Bars(title, shown, f"{_RELATIVE} {about}", mark=1.0))
-        blocks.insert(1, _measurements(title, outcome, outcome.finalists, original=not confirmed))
+        blocks.append(_measurements(title, "", outcome, outcome.confirmed, original=True))
     settings = [(setting.name, str(setting.value), setting.reason) for setting in tuned.session]
     if settings:
         blocks.append(Rows("Settings of the session", ("name", "value", "reason"), settings, on="page"))
@@ -92,20 +90,6 @@ def _measured(point: Point) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _bars(points: Sequence[Point], outcome: TuningOutcome) -> list[Bar]:
-    return [
-        Bar(
-            changed(point, outcome.baseline.choice),
-            point.speedup,
-            f"{times(point.speedup, point.speedup_bounds)}, {digits(point.median_ms)} ms",
-            point.speedup_bounds[0] if point.speedup_bounds else None,
-            point.speedup_bounds[1] if point.speedup_bounds else None,
-            point.number == outcome.best.number,
-        )
-        for point in points
-    ]
-
-
 def _counts(outcome: TuningOutcome) -> list[str]:
     """The number of trials, and why some failed."""
     failed = [point for point in outcome.points if point.failure]
@@ -120,7 +104,7 @@ def _written(tuned: Tuned) -> list[str]:
     return written or ["nothing was written; -o RESULT writes the model and its settings"]
 
 
-def _measurements(title: str, outcome: TuningOutcome, points: Sequence[Point], *, original: bool) -> Rows:
+def _measurements(title: str, about: str, outcome: TuningOutcome, points: Sequence[Point], original: bool) -> Rows:
     """The numbers of choices, after those of the original if it was measured beside them."""
     rows = [(changed(point, outcome.baseline.choice), point) for point in points]
     if original:
@@ -128,15 +112,15 @@ def _measurements(title: str, outcome: TuningOutcome, points: Sequence[Point], *
     headings = ("choice", "median ms", "95 % under", "speedup", "(95 %)", "session ms", "peak MB", "error")
     cells = [
         (
-            name, digits(point.median_ms, 4), digits(point.p95_ms, 4),
-            speedup_cell(point.speedup, point.speedup_bounds),
-            "{:.2f}..{:.2f}".format(*point.speedup_bounds) if point.speedup_bounds else "",
+            name, digits(point.median_ms, 4), digits(point.p95_ms, 4), *speedup_cells(point.speedup, point.speedup_bounds),
             f"{point.session_ms:.0f}", f"{point.peak_mb:.0f}", f"{point.error:.1e}",
         )
         for name, point in rows
     ]  # fmt: skip
+    best = outcome.best.number
+    chart = Chart([speed_bar(point.speedup, point.speedup_bounds, point.number == best) for _, point in rows], 1.0)
     spare = ("session ms", "95 % under")
-    return Rows(title, headings, cells, numbers=frozenset(range(1, 8)), on="terminal", spare=spare)
+    return Rows(title, headings, cells, f"{_RELATIVE} {about}", frozenset(range(1, 8)), spare=spare, chart=chart)
 
 
 def changed(point: Point, usual: object) -> str:

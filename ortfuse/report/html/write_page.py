@@ -21,13 +21,11 @@ _PERCENT = r"(?<=\d) ?%"
 _PLAIN_START = r"[a-z]+(?=[ ,])"
 """The first word of a sentence, unless it is a name with marks."""
 
-LONG_WORD = 24
-"""The letters of a part of a name, between dots and slashes, that may go on in the next line behind a `_`."""
-
 SHORT = 28
 """The letters of code that is not torn apart."""
 
-_WITHIN_NAMES = r"(?<=[A-Za-z])([._/])(?=[A-Za-z])"
+_WITHIN_NAMES = r"(?<=[A-Za-z])\.(?=\w)|(?<=\w)[_/](?=\w)"
+"""The marks in names behind which they may go on in the next line; none of them are in numbers."""
 
 _HYPHENED = r"((?<!\S)--[a-z]+(?:-[a-z]+)*|\d[\d.]*e-\d+)"
 """Options and numbers with a hyphen, behind which a line would end."""
@@ -72,7 +70,7 @@ def html(page: Document) -> str:
         undefined=jinja.StrictUndefined,
         finalize=lambda value: _spaced(value) if type(value) is str else value,
     )
-    made.filters.update(breakable=_breakable, prose=_prose, sentence=_sentence, words=_command)
+    made.filters.update(prose=_prose, sentence=_sentence, words=_command)
     style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     policy = _POLICY.format(script=_digest(script))
     template = made.get_template("page.html")
@@ -88,12 +86,6 @@ def _digest(script: str) -> str:
 def _spaced(text: str) -> str:
     """A text with one kind of space before every sign of percent, at which no line ends."""
     return re.sub(_PERCENT, "\u00a0%", text)
-
-
-def _breakable(text: str) -> str:
-    """A label that may go on in the next line behind the marks that names consist of; a `_` only where there is no other."""
-    parts = re.split(r"(?<=[./,:])(?=[^./,:])", text)
-    return "<wbr>".join(re.sub(r"_(?=.)", "_<wbr>", one) if len(one) > LONG_WORD else one for one in map(escape, parts))
 
 
 def _sentence(text: str) -> str:
@@ -112,7 +104,7 @@ def _prose(text: str) -> str:
 
 
 def _words(text: str) -> str:
-    named = re.sub(_WITHIN_NAMES, r"\1<wbr>", escape(_spaced(text)))
+    named = re.sub(_WITHIN_NAMES, r"\g<0><wbr>", escape(_spaced(text)))
     return re.sub(_HYPHENED, r'<span class="whole">\1</span>', named)
 
 

@@ -74,7 +74,7 @@ def _table(block: Rows, width: int) -> Table:
     )
     for column in columns:
         is_number = column in block.numbers
-        is_whole = is_number or (column == 0 and bool(block.spans))
+        is_whole = is_number or (column == 0 and any(row[0].startswith(" ") for row in block.rows))
         made.add_column(
             block.headings[column], justify="right" if is_number else "left", no_wrap=is_whole,
             overflow="fold", min_width=None if is_whole else min(LEAST if column else LEAST_NAMES, _widest(block, column)),
