@@ -81,6 +81,13 @@ def needed_opset(op_type: str, attributes: frozenset[str], inputs: int = 0) -> i
     return min((int(schema.since_version) for schema in fitting or versions), default=1)
 
 
+@functools.cache
+def is_input(op_type: str, parameter: str, position: int, opset: int) -> bool:
+    """Whether an operator of ai.onnx takes this parameter as the input at `position`, and no attribute, at `opset`."""
+    schema = schema_at(op_type, opset)
+    return schema is not None and parameter not in schema.attributes and position < schema.max_input
+
+
 def _versions(op_type: str) -> Iterator[Any]:
     """All definitions of an operator of ai.onnx, the newest first."""
     schema = schema_at(op_type, onnx.defs.onnx_opset_version())

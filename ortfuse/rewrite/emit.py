@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from ortfuse.errors import RuleError
 from ortfuse.ir.remark import Refusal, refuse
-from ortfuse.ir.schemas import needed_opset
+from ortfuse.ir.schemas import is_input, needed_opset
+from ortfuse.ir.traits import PARAMETER_INPUTS
 from ortfuse.rewrite.emit_data_movement import part, rearranged
 from ortfuse.rewrite.pattern.language import (
     Alt,
@@ -166,10 +167,22 @@ class Emitter:
                 inputs.pop()
             attributes = dict(self.match[pattern.all_attributes.name]) if pattern.all_attributes is not None else {}
             attributes |= {name: self._attribute(value) for name, value in pattern.attributes.items()}
+            if not pattern.domain:
+                self._turn_into_inputs(pattern.op_type, inputs, attributes)
             self._built[id(pattern)] = self.node(
                 pattern.op_type, inputs, attributes, pattern.domain, pattern.output_count
             )
         return self._built[id(pattern)]
+
+    def _turn_into_inputs(self, op_type: str, inputs: list[ir.Value | None], attributes: dict[str, Any]) -> None:
+        """Make inputs of the integer parameters that the scope's opset has no attributes for, as the axes of a reduction."""
+        for name, position in PARAMETER_INPUTS.get(op_type, {}).items():
+            if name not in attributes or not is_input(op_type, name, position, self.opset):
+                continue
+            value = attributes.pop(name)
+            if value is not None:
+                inputs.extend([None] * (position + 1 - len(inputs)))
+                inputs[position] = self.constant(np.asarray(value, np.int64))
 
     def _attribute(self, value: Any) -> Any:
         if isinstance(value, Attr):

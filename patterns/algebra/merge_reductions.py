@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
-from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, redundant, var
+from ortfuse.rewrite.pattern import Match, Pattern, attr, op, redundant, var
 
 from .._rule_test_inputs import COST
-from .._shared_guards import floating, ints
-from ..canonicalize.fold_unsqueeze_into_keepdims import axes, given_axes
+from .._shared_guards import floating
+from ..canonicalize.fold_unsqueeze_into_keepdims import axes
 
 PASS = "fuse.merge_reductions"
 
@@ -51,10 +51,7 @@ def _of_itself(name: str) -> Rule:
         name="reduction.{0}_of_{0}".format(name.removeprefix("Reduce").lower()),
         formula=f"{name}({name}(x))",
         pattern=build(inner, axes=attr("outer", _known, "given"), keepdims=kept),
-        replace=(
-            build(x, computed("axes", lambda match: ints(_axes(match))), keepdims=kept),
-            build(x, axes=_axes, keepdims=kept),
-        ),
+        replace=build(x, axes=_axes, keepdims=kept),
         guards=(rank_is_known, are_neighbours, floating("x")),
         exactness=Exactness.ROUNDING,
         source=f"ONNX operator {name}",
@@ -74,10 +71,7 @@ def _of_negative(name: str, other: str) -> Rule:
         name=f"reduction.neg_of_{name.removeprefix('Reduce').lower()}_of_neg",
         formula=f"-{name}(-x)",
         pattern=op.Neg(reduced),
-        replace=(
-            build(x, given_axes(), keepdims=attr("keepdims")),
-            build(x, axes=attr("axes"), keepdims=attr("keepdims")),
-        ),
+        replace=build(x, axes=attr("axes"), keepdims=attr("keepdims")),
         guards=(floating("x"),),
         # Of two zeros, either may be picked.
         exactness=Exactness.ROUNDING,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, opt, scalar, var
 
-from .._shared_guards import array_like, floating, ints
+from .._shared_guards import array_like, floating
 
 x = var("x")
 axes = attr("axes", lambda found, facts: isinstance(found, tuple) and len(found) > 0, "given")
@@ -34,11 +33,6 @@ def restores_the_axes(match: Match) -> Refusal | None:
     return match.unless_shape([1 if axis in match["axes"] else dim for axis, dim in enumerate(shape)], "root")
 
 
-def given_axes() -> Any:
-    """The axes as an input, as in newer opsets."""
-    return computed("axes", lambda match: ints(match["axes"]))
-
-
 def _keepdims(name: str) -> Rule:
     build = getattr(op, name)
     reduced = build(x, axes=axes, keepdims=0)
@@ -46,7 +40,7 @@ def _keepdims(name: str) -> Rule:
         name=f"reduction.fold_unsqueeze_into_{name.removeprefix('Reduce').lower()}",
         formula=f"reshape({name}(x, keepdims=0))",
         pattern=op.Reshape(reduced, var("shape"), allowzero=attr("allowzero")) | op.Unsqueeze(reduced, axes=axes),
-        replace=(build(x, given_axes(), keepdims=1), build(x, axes=attr("axes"), keepdims=1)),
+        replace=build(x, axes=attr("axes"), keepdims=1),
         guards=(restores_the_axes,),
         exactness=Exactness.EXACT,
         source=f"ONNX operator {name}",
@@ -69,19 +63,17 @@ def _scaled(name: str) -> Rule:
     reduced = build(x, axes=axes, keepdims=0)
     scaled = (op.Mul(reduced, factor) | op.Div(reduced, factor)).named("scaled")
 
-    def made(*inputs: Pattern, **more: Any) -> Callable[[Match], Pattern]:
-        def of(match: Match) -> Pattern:
-            whole = build(x, *inputs, keepdims=1, **more)
-            number = computed("factor", lambda match: array_like(match, match["factor"]))
-            return op.Div(whole, number) if match.choice("scaled") else op.Mul(whole, number)
-
-        return of
+    def made(match: Match) -> Pattern:
+        whole = build(x, axes=attr("axes"), keepdims=1)
+        number = computed("factor", lambda match: array_like(match, match["factor"]))
+        result: Pattern = op.Div(whole, number) if match.choice("scaled") else op.Mul(whole, number)
+        return result
 
     return Rule(
         name=f"reduction.fold_unsqueeze_into_scaled_{name.removeprefix('Reduce').lower()}",
         formula=f"reshape(factor {name}(x, keepdims=0))",
         pattern=op.Reshape(scaled, var("shape"), allowzero=attr("allowzero")) | op.Unsqueeze(scaled, axes=axes),
-        replace=(made(given_axes()), made(axes=attr("axes"))),
+        replace=made,
         makes=(name, "Mul", "Div"),
         guards=(floating("x"), restores_the_axes),
         exactness=Exactness.EXACT,
@@ -133,10 +125,7 @@ def _without(name: str, between: str = "") -> Rule:
         name=f"reduction.fold_squeeze_into_{between.lower()}{'_of_' if between else ''}{name.removeprefix('Reduce').lower()}",
         formula=f"squeeze({between}{'(' if between else ''}{name}(x)){')' if between else ''}",
         pattern=op.Squeeze(wrap(build(x, axes=axes, keepdims=1)), axes=axes),
-        replace=(
-            wrap(build(x, given_axes(), keepdims=0)),
-            wrap(build(x, axes=attr("axes"), keepdims=0)),
-        ),
+        replace=wrap(build(x, axes=attr("axes"), keepdims=0)),
         exactness=Exactness.EXACT,
         source=f"ONNX operators {name} and Squeeze",
         proof=RuleTest(shapes={"x": "2 3 4"}, attributes={"axes": [(1,), (1, 2)]}),
@@ -165,16 +154,12 @@ def reduces_added(match: Match) -> Refusal | None:
 
 def _of_added(name: str, keepdims: int) -> Rule:
     build = getattr(op, name)
-    rest, places = (
-        computed("rest", lambda match: ints(_rest(match))),
-        computed("places", lambda match: ints(match["added"])),
-    )
-    made = (build(x, rest, keepdims=keepdims), build(x, axes=_rest, keepdims=keepdims))
+    reduced = build(x, axes=_rest, keepdims=keepdims)
     return Rule(
         name=f"reduction.drop_unsqueeze_before_{name.removeprefix('Reduce').lower()}{'_keepdims' if keepdims else ''}",
         formula=f"{name}(unsqueeze(x))",
         pattern=build(op.Unsqueeze(x, axes=attr("added")), axes=axes, keepdims=keepdims),
-        replace=tuple(op.Unsqueeze(one, places) for one in made) if keepdims else made,
+        replace=op.Unsqueeze(reduced, axes=attr("added")) if keepdims else reduced,
         guards=(reduces_added,),
         # The runtime adds along one axis in another order than along two.
         exactness=Exactness.EXACT if name in ("ReduceMax", "ReduceMin") else Exactness.ROUNDING,
@@ -212,10 +197,7 @@ def _mean(name: str, made: Callable[[Pattern], Pattern], numbers: dict[str, list
         name=f"reduction.{name}_of_sum_to_mean",
         formula=f"{made(op.ReduceSum(x))}",
         pattern=made(summed),
-        replace=(
-            op.ReduceMean(x, given_axes(), keepdims=attr("keepdims")),
-            op.ReduceMean(x, axes=attr("axes"), keepdims=attr("keepdims")),
-        ),
+        replace=op.ReduceMean(x, axes=attr("axes"), keepdims=attr("keepdims")),
         guards=(floating("x"), is_divided_by_their_number),
         exactness=Exactness.ROUNDING,
         source="ONNX operator ReduceMean",

@@ -8,16 +8,14 @@ versions of the runtime differ in the index of NaN.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
-from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, redundant, var
+from ortfuse.rewrite.pattern import Match, Pattern, attr, op, redundant, var
 
 from .._rule_test_inputs import COST
-from .._shared_guards import floating, ints
+from .._shared_guards import floating
 
 PASS = "target_decompositions"
 
@@ -31,21 +29,13 @@ def others_follow(match: Match) -> Refusal | None:
     return match.unless_value("axis", rank is not None and match["axis"] not in (-1, rank - 1), "before the last one")
 
 
-def _divided(as_input: bool) -> Any:
-    """x divided by its lengths, with the axes of the sum as an input or as an attribute."""
-
-    def made(match: Match) -> Pattern:
-        axes: Pattern = computed("axes", lambda match: ints([match["axis"]]))
-        powers = op.Abs(x) if match["p"] == 1 else op.Mul(x, x)
-        total = (
-            op.ReduceSum(powers, axes, keepdims=1)
-            if as_input
-            else op.ReduceSum(powers, axes=(match["axis"],), keepdims=1)
-        )
-        length = total if match["p"] == 1 else op.Sqrt(total)
-        return op.Div(x, op.Where(op.Equal(length, 0.0), 1.0, length))
-
-    return made
+def _divided(match: Match) -> Pattern:
+    """x divided by its lengths."""
+    powers = op.Abs(x) if match["p"] == 1 else op.Mul(x, x)
+    total = op.ReduceSum(powers, axes=(match["axis"],), keepdims=1)
+    length = total if match["p"] == 1 else op.Sqrt(total)
+    result: Pattern = op.Div(x, op.Where(op.Equal(length, 0.0), 1.0, length))
+    return result
 
 
 RULES = [
@@ -53,7 +43,7 @@ RULES = [
         name="lpnorm.decompose_lpnorm",
         formula="LpNormalization(x)",
         pattern=op.LpNormalization(x, axis=attr("axis"), p=attr("p")),
-        replace=(_divided(True), _divided(False)),
+        replace=_divided,
         makes=("Abs", "Mul", "ReduceSum", "Sqrt", "Equal", "Where", "Div"),
         guards=(others_follow, floating("x")),
         exactness=Exactness.ROUNDING,

@@ -22,7 +22,7 @@ from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const
 
 from .._rule_test_inputs import COST, SHAPES
 from .._shared_guards import floating, ints, is_not_quantised, snake_case
-from ..canonicalize.fold_unsqueeze_into_keepdims import axes, given_axes, reduces_all
+from ..canonicalize.fold_unsqueeze_into_keepdims import axes, reduces_all
 
 PASS = "target_decompositions"
 
@@ -115,10 +115,7 @@ def _reduced(name: str, formula: str, operator: str, replace: Any, *guards: Guar
         name=f"reduction.{name}",
         formula=formula,
         pattern=getattr(op, operator)(x, axes=axes, keepdims=attr("keepdims")),
-        replace=(
-            replace(lambda operand: op.ReduceSum(operand, given_axes(), keepdims=attr("keepdims"))),
-            replace(lambda operand: op.ReduceSum(operand, axes=attr("axes"), keepdims=attr("keepdims"))),
-        ),
+        replace=replace(lambda operand: op.ReduceSum(operand, axes=attr("axes"), keepdims=attr("keepdims"))),
         exactness=Exactness.ROUNDING,
         guards=guards,
         source=f"ONNX operator {operator}",
@@ -167,33 +164,23 @@ def _is_bounded(match: Match) -> bool:
     return values is not None and -np.inf < values.low <= values.high < np.inf
 
 
-def _spelled_log_sum_exp(max_axes: Any, sum_axes: Any) -> Callable[[Match], Pattern]:
-    """Spelled out, with the axes of the maximum and of the sum as inputs or as attributes."""
-    (max_inputs, max_attributes), (sum_inputs, sum_attributes) = max_axes, sum_axes
-
-    def made(match: Match) -> Pattern:
-        largest: Pattern = op.ReduceMax(x, *max_inputs, keepdims=1, **max_attributes)
-        if not _is_bounded(match):
-            limits = np.finfo(match.dtype("x").numpy())  # type: ignore[union-attr]
-            largest = op.Max(op.Min(largest, float(limits.max)), float(limits.min))
-        total = op.ReduceSum(op.Exp(op.Sub(x, largest)), *sum_inputs, keepdims=1, **sum_attributes)
-        result = op.Add(op.Log(total), largest)
-        return result if match["keepdims"] else op.Squeeze(result, *sum_inputs, **sum_attributes)
-
-    return made
+def _spelled_log_sum_exp(match: Match) -> Pattern:
+    axes = match["axes"]
+    largest: Pattern = op.ReduceMax(x, axes=axes, keepdims=1)
+    if not _is_bounded(match):
+        limits = np.finfo(match.dtype("x").numpy())  # type: ignore[union-attr]
+        largest = op.Max(op.Min(largest, float(limits.max)), float(limits.min))
+    total = op.ReduceSum(op.Exp(op.Sub(x, largest)), axes=axes, keepdims=1)
+    result: Pattern = op.Add(op.Log(total), largest)
+    return result if match["keepdims"] else op.Squeeze(result, axes=axes)
 
 
 def _log_sum_exp() -> Rule:
-    as_input: Any = ((given_axes(),), {})
-    as_attribute: Any = ((), {"axes": attr("axes")})
     return Rule(
         name="reduction.decompose_log_sum_exp",
         formula="ReduceLogSumExp(x)",
         pattern=op.ReduceLogSumExp(x, axes=axes, keepdims=attr("keepdims")),
-        replace=tuple(
-            _spelled_log_sum_exp(*forms)
-            for forms in ((as_input, as_input), (as_attribute, as_input), (as_attribute, as_attribute))
-        ),
+        replace=_spelled_log_sum_exp,
         makes=("ReduceMax", "Max", "Min", "Sub", "Exp", "ReduceSum", "Log", "Add", "Squeeze"),
         guards=(floating("x"),),
         exactness=Exactness.ROUNDING,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.pattern import Match, computed, op, redundant, var
+from ortfuse.rewrite.pattern import Match, op, redundant, var
 
 from .._rule_test_inputs import COST
-from .._shared_guards import ints, is_not_quantised
+from .._shared_guards import is_not_quantised
 
 PASS = "fuse.global_average_pool"
 
@@ -30,10 +30,7 @@ RULES = [
         name="layernorm.global_average_pool_to_reduce_mean",
         is_refinement=True,
         pattern=op.GlobalAveragePool(x),
-        replace=(
-            op.ReduceMean(x, computed("axes", lambda match: ints([2])), keepdims=1),
-            op.ReduceMean(x, axes=(2,), keepdims=1),
-        ),
+        replace=op.ReduceMean(x, axes=(2,), keepdims=1),
         guards=(has_three_axes, is_not_quantised),
         exactness=Exactness.ROUNDING,
         source="ONNX operators GlobalAveragePool and ReduceMean",

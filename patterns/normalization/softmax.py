@@ -23,7 +23,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, scalar, var
 
 from .._shared_guards import array_like
-from ..canonicalize.fold_unsqueeze_into_keepdims import axes, given_axes
+from ..canonicalize.fold_unsqueeze_into_keepdims import axes
 
 SOURCE = "ONNX operator LogSoftmax"
 
@@ -107,10 +107,7 @@ def _log_sum_exp(name: str, added: Pattern, keepdims: int) -> Rule:
     return Rule(
         name=f"logsumexp.{name}",
         pattern=op.Log(op.ReduceSum(op.Exp(x - _shift), axes=axes, keepdims=keepdims)) + added,
-        replace=(
-            op.ReduceLogSumExp(x, given_axes(), keepdims=keepdims),
-            op.ReduceLogSumExp(x, axes=attr("axes"), keepdims=keepdims),
-        ),
+        replace=op.ReduceLogSumExp(x, axes=attr("axes"), keepdims=keepdims),
         guards=(limit_is_infinite,),
         exactness=Exactness.ROUNDING,
         source="ONNX operator ReduceLogSumExp",

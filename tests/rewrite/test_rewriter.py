@@ -119,6 +119,29 @@ def test_the_first_legal_replacement_is_used() -> None:
     assert run(model("s = Sigmoid(x) out = Mul(x, s)"), two, target=Everything("QuickGelu")) == ["Other"]
 
 
+@pytest.mark.parametrize(("opset", "inputs", "unsqueeze_inputs"), [(12, 1, 1), (17, 1, 2), (18, 2, 2)])
+def test_integer_parameters_have_the_form_of_the_opset(opset: int, inputs: int, unsqueeze_inputs: int) -> None:
+    axes = attr("axes")
+    reducing = rule(
+        "a.axes",
+        op.ReduceSumSquare(x, axes=axes, keepdims=1),
+        op.Unsqueeze(op.ReduceMax(x, axes=axes, keepdims=0), axes=(1,)),
+    )
+    operand = "ax" if opset >= 18 else ""
+    given = "" if operand else "axes = [-1], "
+    m = ir.from_onnx_text(
+        f'<ir_version: 8, opset_import: ["" : {opset}]> g (float[2, 3] x) => (float[2, 1] out) <int64[1] ax = {{-1}}> '
+        f"{{ s = ReduceSumSquare <{given}keepdims = 1> (x{', ax' if operand else ''}) out = Neg(s) }}"
+    )
+    run(m, reducing)
+    largest, restored = (next(node for node in m.graph if node.op_type == name) for name in ("ReduceMax", "Unsqueeze"))
+    assert [len(largest.inputs), len(restored.inputs)] == [inputs, unsqueeze_inputs]
+    assert ("axes" in largest.attributes) == (inputs == 1)
+    assert ("axes" in restored.attributes) == (unsqueeze_inputs == 1)
+    if inputs == 2:
+        assert ir.convenience.get_const_tensor(largest.inputs[1]).numpy().tolist() == [1]
+
+
 def test_a_replacement_of_another_shape_or_type_is_refused() -> None:
     log = Log(explain=True)
     reshaping = rule("a.shape", op.Relu(x), op.Transpose(x, perm=(1, 0)))
