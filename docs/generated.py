@@ -154,11 +154,11 @@ def _rule(rule: Rule) -> Iterator[str]:
         said = (inspect.getdoc(guard) or "").partition("\n")[0]
         if said:
             yield f"- only where: {said[0].lower()}{said[1:]}"
-    shapes = rule.proof.shapes if isinstance(rule.proof.shapes, (list, tuple)) else [rule.proof.shapes]
+    shapes = rule.test.shapes if isinstance(rule.test.shapes, (list, tuple)) else [rule.test.shapes]
     proved = "; ".join(", ".join(f"{key}: [{value}]" for key, value in one.items()) for one in shapes if one)
     if proved:
-        yield f"- proved at {_plain(proved)}, in {', '.join(rule.proof.dtypes)}"
-    for condition, why in rule.proof.assumes.items():
+        yield f"- proved at {_plain(proved)}, in {', '.join(rule.test.dtypes)}"
+    for condition, why in rule.test.assumes.items():
         yield f"- assumes: {_plain(why)} ({_plain(condition)})"
     for table in shipped_tables(default_spec()):
         numbers = sorted(one.speedup for one in table.speedups.get(rule.name, ()))

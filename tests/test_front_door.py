@@ -29,7 +29,7 @@ from ortfuse.rewrite import Exactness, RuleTest, Rule
 x = var("x")
 RULES = [
     Rule(name="wrong.tanh", pattern=op.Tanh(x), replace=op.Sigmoid(x), exactness=Exactness.ROUNDING, source="none",
-         proof=RuleTest(shapes={"x": "b 3"})),
+         test=RuleTest(shapes={"x": "b 3"})),
 ]
 """
 

@@ -47,7 +47,7 @@ from ortfuse.rewrite import Exactness, RuleTest, Rule
 
 x = var("x")
 RULES = [Rule(name="own.abs", pattern=op.Abs(op.Abs(x)), replace=op.Abs(x), exactness=Exactness.EXACT, source="none",
-              proof=RuleTest(shapes={"x": "b 3"}))]
+              test=RuleTest(shapes={"x": "b 3"}))]
 """
 WRONG = RULE.replace("own.abs", "own.erf").replace("op.Abs(op.Abs(x))", "op.Erf(x)").replace("op.Abs(x)", "op.Sign(x)")
 

@@ -163,8 +163,8 @@ def _model(nodes: list[onnx.NodeProto], kind: onnx.TypeProto, *functions: onnx.F
 def from_rules(only: str = "") -> Iterator[Candidate]:
     """Both sides of each rule that names typical sizes."""
     for rule in [rule for rule in load_catalogue([]).rules() if only in rule.name]:
-        for number, typical in enumerate(rule.proof.typical):
-            instance = Builder(rule, number, ir.DataType.FLOAT, rule.proof.opset or 23, typical=True).instance()
+        for number, typical in enumerate(rule.test.typical):
+            instance = Builder(rule, number, ir.DataType.FLOAT, rule.test.opset or 23, typical=True).instance()
             rewritten = rewrite(rule, instance.model, Target())
             if not rewritten.hits or rewritten.error:
                 continue

@@ -19,6 +19,7 @@ from ortfuse.interop.function_rules import rule_from
 from ortfuse.interop.patterns_from_models import Formula, corresponding, refuse_unknown, stem
 from ortfuse.io.model_conversion import AnyModel
 from ortfuse.ir.remark import Refusal
+from ortfuse.naming.former_arguments import former_arguments, former_fields
 from ortfuse.options import AllOptions, Options, PipelineOptions
 from ortfuse.pipeline.catalogue import GIVEN
 from ortfuse.rewrite import RULE_KEY, Exactness, Rule, RuleTest, missing_shapes
@@ -34,6 +35,7 @@ _ALONG_ONE_AXIS = 13
 """The opset from which on Softmax and its kin are computed along one axis; before, over all axes from that one on."""
 
 
+@former_arguments(proof="test")
 def rule_from_models(
     find: AnyModel,
     replace: AnyModel,
@@ -42,7 +44,7 @@ def rule_from_models(
     name: str | None = None,
     exactness: Exactness = Exactness.ROUNDING,
     source: str | None = None,
-    proof: RuleTest | None = None,
+    test: RuleTest | None = None,
     **fields: Any,
 ) -> Rule:
     """A rule from two models: wherever the nodes of the first are found, they are replaced by those of the second.
@@ -59,7 +61,7 @@ def rule_from_models(
         name: The name of the rule, by default `substitute.` and the name of the first file.
         exactness: How far the results of the two may differ.
         source: The source of the formula, by default the names of the two.
-        proof: What the models do not say of instances; element types, and examples of what is free, are taken from them.
+        test: What the models do not say of instances; element types, and examples of what is free, are taken from them.
         **fields: Further fields of `Rule`.
 
     Raises:
@@ -80,7 +82,7 @@ def rule_from_models(
         name=name or f"substitute.{stem(sought.name)}",
         exactness=exactness,
         source=source or f"given as models: {sought.name}, {made.name}",
-        proof=_completed(proof or RuleTest(), sought),
+        test=_completed(test or RuleTest(), sought),
         guards=(*_types(sought), *_meanings(sought), *fields.pop("guards", ())),
         **fields,
     )
@@ -93,17 +95,17 @@ def rule_from_models(
     return dataclasses.replace(rule, guards=(*rule.guards, _once(rule.name))) if contains_itself else rule
 
 
-def _completed(proof: RuleTest, sought: Formula) -> RuleTest:
+def _completed(test: RuleTest, sought: Formula) -> RuleTest:
     """The rule test, with the element types of the model and the sizes of its constants."""
     dtypes = sought.dtypes()
     floats = [dtype for dtype in dtypes.values() if dtype.is_floating_point()]
     main = next(iter((*floats, *dtypes.values())), ir.DataType.FLOAT)
     others = {name: _word(dtype) for name, dtype in dtypes.items() if dtype != main}
     return dataclasses.replace(
-        proof,
-        dtypes=proof.dtypes if proof.dtypes != RuleTest().dtypes else (_word(main),),
-        inputs={**others, **_indices(sought), **proof.inputs},
-        shapes=[{**sought.sizes(), **given} for given in proof.shape_sets()],
+        test,
+        dtypes=test.dtypes if test.dtypes != RuleTest().dtypes else (_word(main),),
+        inputs={**others, **_indices(sought), **test.inputs},
+        shapes=[{**sought.sizes(), **given} for given in test.shape_sets()],
     )
 
 
@@ -196,19 +198,20 @@ UnprovedError = RuleTestError
 """The former name of `RuleTestError`."""
 
 
+@former_fields(proof="rule_test")
 @dataclass(frozen=True)
 class Substitution(Record):
     """The result of a substitution.
 
     Attributes:
         rule: The rule that the two models make.
-        proof: The report of its rule test; `None` if there was none.
+        rule_test: The report of its rule test; `None` if there was none.
         result: The optimisation that applied it: the model, its checks and measurements.
         explanation: Where it was applied, and what stopped it elsewhere.
     """
 
     rule: Rule = field(metadata=entry(omit=True))
-    proof: RuleTestReport | None = field(metadata=entry("rule_test"))
+    rule_test: RuleTestReport | None
     result: Result = field(metadata=entry(inline=True))
     explanation: Explanation
 

@@ -1,4 +1,4 @@
-"""Keyword arguments that were renamed: the names of the past still work, with a warning."""
+"""Keyword arguments and fields that were renamed: the names of the past still work, with a warning."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ortfuse.naming.former import warn_of_former
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", bound=type[Any])
 
 
 def former_arguments(**today: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -29,3 +30,20 @@ def former_arguments(**today: str) -> Callable[[Callable[P, R]], Callable[P, R]]
         return called
 
     return decorated
+
+
+def former_fields(**today: str) -> Callable[[C], C]:
+    """Let a class take and show fields by former names too, given as `former="name of today"`."""
+
+    def decorated(kind: C) -> C:
+        kind.__init__ = former_arguments(**today)(kind.__init__)
+        for former, name in today.items():
+            setattr(kind, former, property(functools.partial(_field, former, name)))
+        return kind
+
+    return decorated
+
+
+def _field(former: str, name: str, owner: object) -> Any:
+    warn_of_former(former, name, stacklevel=3)
+    return getattr(owner, name)

@@ -72,7 +72,7 @@ class Rules:
 
     def observes(self, scheme: str) -> bool:
         """Whether a scheme has ranges, or sizes, of values that were observed: its rule test needs some."""
-        return bool(self._rules[scheme].proof.ranges)
+        return bool(self._rules[scheme].test.ranges)
 
     def is_fitted(self, scheme: str) -> bool:
         """Whether a scheme is better on inputs that values were observed on, although it has no ranges."""

@@ -208,7 +208,7 @@ def _applied(
     context, within = Context(copy, Facts(copy), target or installed()), _Within(copy.graph)
     _rewriter(context, None, log, within, lambda rule, root: _is_part_of_one(root, choice)).run(_rules_of(SPELLING))
     schemes = (rules[name] for name in dict.fromkeys(choice.values()))
-    made_by = {name: method_of(scheme) for name, scheme in choice.items() if "root" in rules[scheme].proof.ranges}
+    made_by = {name: method_of(scheme) for name, scheme in choice.items() if "root" in rules[scheme].test.ranges}
     chosen = _rewriter(
         context, calibration, log, within, lambda rule, root: choice.get(root.name or "") == rule.name, made_by
     )

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from ortfuse.errors import RuleError
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.traits import PLAIN
+from ortfuse.naming.former_arguments import former_fields
 from ortfuse.rewrite.pattern.language import Attr, Built, Chain, Op, Opt, Part, Pattern, Scalar, Var, bare
 from ortfuse.rewrite.pattern.match import Guard, Match, Matcher
 from ortfuse.rewrite.pattern.min_nodes import least_nodes
@@ -145,6 +146,7 @@ Proof = RuleTest
 """The former name of `RuleTest`."""
 
 
+@former_fields(proof="test")
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """`pattern` becomes `replace` wherever it matches, the guards hold and the target has kernels for the result.
@@ -176,7 +178,7 @@ class Rule:
     replace: Replacement | Sequence[Replacement]
     exactness: Exactness
     source: str
-    proof: RuleTest
+    test: RuleTest
     guards: tuple[Guard, ...] = ()
     intermediates: Mapping[str, Pattern | Sequence[Pattern]] = field(default_factory=dict)
     allow_extra_operands: bool = False
@@ -333,19 +335,19 @@ def names_used(pattern: Pattern) -> frozenset[str]:
 
 
 def demand_rule_test(rule: Rule) -> None:
-    """Refuse a rule without a proof. A subclass may skip the checks of `Rule`, so code that accepts rules calls this again.
+    """Refuse a rule without a rule test. A subclass may skip the checks of `Rule`, so code that accepts rules calls this again.
 
     Raises:
         RuleError: There is no rule test, or it is empty.
     """
-    proof = getattr(rule, "proof", None)
-    if isinstance(proof, RuleTest) and proof.shapes:
+    test = getattr(rule, "test", None)
+    if isinstance(test, RuleTest) and test.shapes:
         return  # the usual case first: this is asked of every rule at each run of a pass
     name = getattr(rule, "name", None)
-    if not isinstance(proof, RuleTest):
-        raise RuleError(f"rule {name} has no rule test: give proof=RuleTest(shapes=...) so that it can be tested")
-    if not proof.shape_sets():
-        raise RuleError(f"rule {name} has an empty proof: give shapes for the values of its pattern")
+    if not isinstance(test, RuleTest):
+        raise RuleError(f"rule {name} has no rule test: give test=RuleTest(shapes=...) so that it can be tested")
+    if not test.shape_sets():
+        raise RuleError(f"rule {name} has an empty rule test: give shapes for the values of its pattern")
 
 
 def missing_shapes(rule: Rule) -> list[str]:
@@ -353,5 +355,5 @@ def missing_shapes(rule: Rule) -> list[str]:
     parts = list(rule.pattern.walk())
     optional = {part.inner.name for part in parts if isinstance(part, Opt) and isinstance(part.inner, Var)}
     plain = {part.name for part in parts if isinstance(part, Var) and part.axes is None}
-    wanted = plain - optional - {*rule.proof.inputs}
-    return sorted({name for shapes in rule.proof.shape_sets() for name in wanted - {*shapes}})
+    wanted = plain - optional - {*rule.test.inputs}
+    return sorted({name for shapes in rule.test.shape_sets() for name in wanted - {*shapes}})

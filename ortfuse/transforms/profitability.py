@@ -179,7 +179,7 @@ class Choices:
 
     def measures(self, rule: Rule) -> bool:
         """Whether sites of a rule are measured: there is a meter, and the rule test declares typical sizes."""
-        return self.meter is not None and bool(rule.proof.typical) and not self._free_of_cost(rule)
+        return self.meter is not None and bool(rule.test.typical) and not self._free_of_cost(rule)
 
     def speedup(self, edit: Edit) -> float | None:
         """How much faster the new nodes are."""

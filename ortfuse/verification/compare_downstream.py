@@ -23,8 +23,8 @@ def behind(edit: Edit) -> Iterator[Edit | None]:
     `None` if the rule test has no such operator, or if the value goes elsewhere too. The nodes that are added to the new side
     are in no graph, and are disconnected at the end.
     """
-    proof = getattr(edit.rule, "proof", None)
-    operator = getattr(proof, "followed_by", None)
+    test = getattr(edit.rule, "test", None)
+    operator = getattr(test, "followed_by", None)
     followers = _followers(edit, operator) if isinstance(operator, str) and operator != "Identity" else None
     if not followers or operator is None:
         yield None

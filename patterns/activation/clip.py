@@ -125,7 +125,7 @@ RULES = [
         # A zero may change its sign.
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=SHAPES,
             dtypes=("float32", "float64"),
             typical=TYPICAL,
@@ -139,7 +139,7 @@ RULES = [
         guards=(is_floating, keeps_shape, bounds_are_in_order, is_relu),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=_chain_rule_test(0.0, math.inf),
+        test=_chain_rule_test(0.0, math.inf),
     ),
     Rule(
         name="clip.clip_of_clip",
@@ -149,6 +149,6 @@ RULES = [
         guards=(is_floating, keeps_shape, bounds_are_in_order),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=_chain_rule_test(-0.5, 1.0),
+        test=_chain_rule_test(-0.5, 1.0),
     ),
 ]

@@ -110,7 +110,7 @@ def _gelu_tanh(name: str, formula: str, pattern: Pattern) -> Rule:
         exactness=Exactness.ROUNDING,
         source=PAPER,
         allow_extra_operands=True,
-        proof=RuleTest(shapes=SHAPES, typical=TYPICAL),
+        test=RuleTest(shapes=SHAPES, typical=TYPICAL),
     )
 
 
@@ -126,7 +126,7 @@ def _half(name: str, *spellings: Callable[[Pattern], Pattern]) -> Rule:
         replace=tuple(_between_casts(other, spelling) for spelling in spellings),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=RuleTest(shapes=SHAPES, dtypes=("float16",)),
+        test=RuleTest(shapes=SHAPES, dtypes=("float16",)),
     )
 
 
@@ -138,7 +138,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source="arXiv:1710.05941",
         allow_extra_operands=True,
-        proof=RuleTest(shapes=SHAPES, scalars={"alpha": [1.0, 1.702]}, typical=TYPICAL),
+        test=RuleTest(shapes=SHAPES, scalars={"alpha": [1.0, 1.702]}, typical=TYPICAL),
     ),
     Rule(
         # Where exp overflows to infinity, sigmoid is 0, and x / infinity is 0 as well.
@@ -149,7 +149,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source="arXiv:1710.05941",
         allow_extra_operands=True,
-        proof=RuleTest(shapes=SHAPES, scalars={"negated": [-1.0, -1.702]}, typical=TYPICAL),
+        test=RuleTest(shapes=SHAPES, scalars={"negated": [-1.0, -1.702]}, typical=TYPICAL),
     ),
     Rule(
         name="swish.x_times_one_plus_tanh",
@@ -159,7 +159,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source="arXiv:1710.05941",
         allow_extra_operands=True,
-        proof=RuleTest(shapes=SHAPES, scalars={"half": [0.5, 0.851]}, typical=TYPICAL),
+        test=RuleTest(shapes=SHAPES, scalars={"half": [0.5, 0.851]}, typical=TYPICAL),
     ),
     Rule(
         name="swish.half_x_times_one_plus_tanh",
@@ -169,7 +169,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source="arXiv:1710.05941",
         allow_extra_operands=True,
-        proof=RuleTest(shapes=SHAPES, typical=TYPICAL),
+        test=RuleTest(shapes=SHAPES, typical=TYPICAL),
     ),
     Rule(
         # As its definition, the runtime executes four operators.
@@ -179,7 +179,7 @@ RULES = [
         replace=ms.QuickGelu(x, alpha=attr("alpha")),
         exactness=Exactness.ROUNDING,
         source="ONNX operator Swish",
-        proof=RuleTest(shapes=SHAPES, attributes={"alpha": [1.0, 1.702]}, opset=24),
+        test=RuleTest(shapes=SHAPES, attributes={"alpha": [1.0, 1.702]}, opset=24),
     ),
     Rule(
         # The standard has it from opset 24 on; where there is no kernel, the runtime executes its definition.
@@ -191,7 +191,7 @@ RULES = [
         replace=op.Swish(x, alpha=attr("alpha")),
         exactness=Exactness.ROUNDING,
         source="ONNX operator Swish",
-        proof=RuleTest(shapes=SHAPES[:2], attributes={"alpha": [1.0, 1.702]}),
+        test=RuleTest(shapes=SHAPES[:2], attributes={"alpha": [1.0, 1.702]}),
     ),
     Rule(
         name="gelu.from_erf_form",
@@ -201,7 +201,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source=PAPER,
         allow_extra_operands=True,
-        proof=RuleTest(shapes=SHAPES, typical=TYPICAL),
+        test=RuleTest(shapes=SHAPES, typical=TYPICAL),
     ),
     _gelu_tanh("gelu.from_tanh_form", "x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", tanh_gelu),
     _gelu_tanh("gelu.from_sigmoid_form", "x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3))", sigmoid_gelu),
@@ -212,7 +212,7 @@ RULES = [
         replace=ms.BiasGelu(x, var("bias")),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=RuleTest(shapes=WITH_BIAS, typical=TYPICAL, redundant=REDUNDANT),
+        test=RuleTest(shapes=WITH_BIAS, typical=TYPICAL, redundant=REDUNDANT),
     ),
     Rule(
         # As other rules here write it for want of a kernel.
@@ -227,7 +227,7 @@ RULES = [
         guards=(is_half,),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=RuleTest(shapes=WITH_BIAS, dtypes=("float16",), redundant=REDUNDANT),
+        test=RuleTest(shapes=WITH_BIAS, dtypes=("float16",), redundant=REDUNDANT),
     ),
     Rule(
         name="gelu.add_bias_to_fast_gelu",
@@ -236,7 +236,7 @@ RULES = [
         replace=ms.FastGelu(x, var("bias")),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=RuleTest(shapes=WITH_BIAS, typical=TYPICAL, redundant=REDUNDANT),
+        test=RuleTest(shapes=WITH_BIAS, typical=TYPICAL, redundant=REDUNDANT),
     ),
     _half("erf", _erf, ms.Gelu),
     _half("tanh", _tanh, ms.FastGelu),

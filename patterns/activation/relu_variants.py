@@ -156,7 +156,7 @@ def is_scaled(match: Match) -> Refusal | None:
     return _scales(match, "gamma") or _is_positive(match, "alpha")
 
 
-def _rule(name: str, pattern: Pattern, replace: Pattern, source: str, proof: dict[str, Any], *guards: Any) -> Rule:
+def _rule(name: str, pattern: Pattern, replace: Pattern, source: str, test: dict[str, Any], *guards: Any) -> Rule:
     return Rule(
         name=name,
         formula=_FORMULAS[name],
@@ -165,7 +165,7 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, source: str, proof: dic
         guards=guards,
         exactness=Exactness.ROUNDING,
         source=source,
-        proof=RuleTest(**{"shapes": SHAPES, "typical": TYPICAL, **proof}),
+        test=RuleTest(**{"shapes": SHAPES, "typical": TYPICAL, **test}),
     )
 
 

@@ -184,7 +184,7 @@ def _quotient(name: str, pattern: Pattern, kind: str, factor: Callable[[Match], 
             exactness=exactness,
             source=SOURCE,
             allow_extra_operands=True,
-            proof=RuleTest(
+            test=RuleTest(
                 shapes=SHAPES[:2],
                 scalars={"steepness": [2.0], "negated": [-2.0]} if opposite else {"steepness": [1.0, 2.0]},
                 inputs=inputs,
@@ -202,7 +202,7 @@ RULES = [
         guards=(nothing_looks_close,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(shapes=SHAPES, scalars={"steepness": [-1.0, -2.0, 1.0]}, typical=TYPICAL),
+        test=RuleTest(shapes=SHAPES, scalars={"steepness": [-1.0, -2.0, 1.0]}, typical=TYPICAL),
     ),
     Rule(
         name="tanh.from_scaled_sigmoid",
@@ -212,7 +212,7 @@ RULES = [
         guards=(is_tanh,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=SHAPES,
             scalars={"steepness": [2.0, 1.0, -2.0], "gain": [-2.0, 2.0], "lost": [2.0], "offset": [1.0, -1.0]},
             typical=TYPICAL,

@@ -53,7 +53,7 @@ RULES = [
         replace=op.Softplus(x),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(shapes=SHAPES, typical=TYPICAL),
+        test=RuleTest(shapes=SHAPES, typical=TYPICAL),
     ),
     Rule(
         name="softplus.where_above_threshold",
@@ -63,7 +63,7 @@ RULES = [
         guards=(threshold_is_high, redundant(ADDS_NO_AXES)(same_shape("x", "root"))),
         exactness=Exactness.ROUNDING,
         source="torch.nn.Softplus",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=SHAPES,
             scalars={"beta": [0.5], "inverse": [2.0], "threshold": [20.0]},
             typical=TYPICAL,
@@ -75,7 +75,7 @@ RULES = [
         replace=op.Softplus(x),
         exactness=Exactness.APPROXIMATE,
         source=SOURCE,
-        proof=RuleTest(shapes=SHAPES, typical=TYPICAL),
+        test=RuleTest(shapes=SHAPES, typical=TYPICAL),
     ),
     Rule(
         name="softplus.inside_tanh_of_mish",
@@ -84,7 +84,7 @@ RULES = [
         replace=op.Tanh(op.Softplus(x)),
         exactness=Exactness.ROUNDING,
         source="arXiv:1908.08681",
-        proof=RuleTest(shapes=SHAPES, typical=TYPICAL),
+        test=RuleTest(shapes=SHAPES, typical=TYPICAL),
     ),
     Rule(
         name="softsign.x_over_one_plus_abs",
@@ -93,6 +93,6 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source="ONNX operator Softsign",
         allow_extra_operands=True,
-        proof=RuleTest(shapes=SHAPES, typical=TYPICAL),
+        test=RuleTest(shapes=SHAPES, typical=TYPICAL),
     ),
 ]

@@ -44,7 +44,7 @@ BRANCHES = RuleTest(
 
 
 def simplification(
-    name: str, pattern: Pattern, replace: Any, exactness: Exactness, proof: RuleTest, *guards: Guard, **more: Any
+    name: str, pattern: Pattern, replace: Any, exactness: Exactness, test: RuleTest, *guards: Guard, **more: Any
 ) -> Rule:
     """A rule of algebra, whose source is the specification of the operators."""
     return Rule(
@@ -54,7 +54,7 @@ def simplification(
         guards=guards,
         exactness=exactness,
         source=SOURCE,
-        proof=proof,
+        test=test,
         **more,
     )
 
@@ -94,12 +94,12 @@ def _signs() -> Iterator[Rule]:
     )
     added = const("added")
     negated = computed("negated", lambda match: array_like(match, -match.const("added")))
-    proof = RuleTest(shapes={"x": "b 3", "added": "3"})
+    test = RuleTest(shapes={"x": "b 3", "added": "3"})
     yield simplification(
-        "algebra.neg_of_add_constant", op.Neg(op.Add(x, added)), op.Sub(negated, x), ROUNDING, proof, is_number
+        "algebra.neg_of_add_constant", op.Neg(op.Add(x, added)), op.Sub(negated, x), ROUNDING, test, is_number
     )
     yield simplification(
-        "algebra.sub_constant_from_neg", op.Sub(op.Neg(x), added), op.Sub(negated, x), EXACT, proof, is_number
+        "algebra.sub_constant_from_neg", op.Sub(op.Neg(x), added), op.Sub(negated, x), EXACT, test, is_number
     )
 
 
@@ -242,7 +242,7 @@ def _positive(build: Any) -> ir.Value:
 
 
 def _bounded() -> Iterator[Rule]:
-    proof = RuleTest(
+    test = RuleTest(
         shapes={"x": "b 3"},
         inputs={"x": _positive},
         scalars={"low": [0.0, 0.125], "high": [0.75, 1.0]},
@@ -259,7 +259,7 @@ def _bounded() -> Iterator[Rule]:
         ("max_within_range", op.Max(x, scalar("low"))),
         ("min_within_range", op.Min(x, scalar("high"))),
     ):
-        yield simplification(f"algebra.{name}", pattern, x, ROUNDING, proof, lies_there, keeps_shape)
+        yield simplification(f"algebra.{name}", pattern, x, ROUNDING, test, lies_there, keeps_shape)
 
 
 # Extremes and branches
@@ -269,13 +269,13 @@ def _repeated() -> Iterator[Rule]:
     for name in ("Max", "Min", "And", "Or"):
         build = getattr(op, name)
         # Of zeros, the larger and the smaller may be of either sign.
-        exactness, proof = (ROUNDING, NUMBERS) if name in ("Max", "Min") else (EXACT, TRUTHS)
+        exactness, test = (ROUNDING, NUMBERS) if name in ("Max", "Min") else (EXACT, TRUTHS)
         yield simplification(
             "algebra.{0}_of_{0}".format(name.lower()),
             build(x, build(x, y).kept().named("once")),
             once,
             exactness,
-            proof,
+            test,
         )
     for name, other in (("And", "Or"), ("Or", "And")):
         build, inner = getattr(op, name), getattr(op, other)
@@ -301,11 +301,11 @@ def _chosen() -> Iterator[Rule]:
     bound = scalar("bound")
     below = op.Less(x, bound) | op.LessOrEqual(x, bound) | op.Greater(bound, x) | op.GreaterOrEqual(bound, x)
     above = op.Greater(x, bound) | op.GreaterOrEqual(x, bound) | op.Less(bound, x) | op.LessOrEqual(bound, x)
-    proof = RuleTest(shapes={"x": "b 3"}, scalars={"bound": [0.25]})
+    test = RuleTest(shapes={"x": "b 3"}, scalars={"bound": [0.25]})
     for name, outside, build in (("less_to_max", below, op.Max), ("greater_to_min", above, op.Min)):
         pattern = op.Where(outside, bound, x)
         yield simplification(
-            f"algebra.where_{name}", pattern, build(x, bound), ROUNDING, proof, is_number, is_a_number, keeps_shape
+            f"algebra.where_{name}", pattern, build(x, bound), ROUNDING, test, is_number, is_a_number, keeps_shape
         )
     yield simplification(
         "algebra.max_of_x_and_neg_to_abs", op.Max(x, op.Neg(x)), op.Abs(x), ROUNDING, RuleTest(shapes={"x": "b 3"})

@@ -55,7 +55,7 @@ def _of_itself(name: str) -> Rule:
         guards=(rank_is_known, are_neighbours, floating("x")),
         exactness=Exactness.ROUNDING,
         source=f"ONNX operator {name}",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3 4"},
             attributes={"inner": [(2,), (1,)], "outer": [(1,)], "keepdims": [0, 1]},
             counterexamples={"all axes, not given": Variation(attributes={"outer": None})},
@@ -76,7 +76,7 @@ def _of_negative(name: str, other: str) -> Rule:
         # Of two zeros, either may be picked.
         exactness=Exactness.ROUNDING,
         source=f"ONNX operators {name} and {other}",
-        proof=RuleTest(shapes={"x": "2 3 4"}, attributes={"axes": [(1,)], "keepdims": [0, 1]}),
+        test=RuleTest(shapes={"x": "2 3 4"}, attributes={"axes": [(1,)], "keepdims": [0, 1]}),
     )
 
 

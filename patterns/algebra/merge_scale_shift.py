@@ -48,7 +48,7 @@ FEW = 1 << 12
 """The most elements of a constant that is copied although it is used elsewhere."""
 
 BORDERS = "only numbers on the border between two integers show it"
-EXTREMES = "only the largest numbers of float16 overflow, and proofs try no such inputs"
+EXTREMES = "only the largest numbers of float16 overflow, and rule tests try no such inputs"
 
 NEAR = 16
 """How many values behind a chain are looked at."""
@@ -201,7 +201,7 @@ def _scale_shift_rule(
         guards=(chain.are_moderate, redundant(COST)(chain.stay_small), redundant(BORDERS)(decides_nothing), *guards),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "b 3 4", "a": "3 1", "b": "1", "c": ""},
                 {"x": "b 4", "a": "1", "b": "1 4", "c": "4"},

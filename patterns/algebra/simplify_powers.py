@@ -95,7 +95,7 @@ def _between(low: float, high: float) -> Any:
     return made
 
 
-def _power_rule(name: str, pattern: Pattern, replace: Any, proof: RuleTest, *guards: Guard, **more: Any) -> Rule:
+def _power_rule(name: str, pattern: Pattern, replace: Any, test: RuleTest, *guards: Guard, **more: Any) -> Rule:
     return Rule(
         name=f"power.{name}",
         pattern=pattern,
@@ -103,7 +103,7 @@ def _power_rule(name: str, pattern: Pattern, replace: Any, proof: RuleTest, *gua
         guards=guards,
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=proof,
+        test=test,
         **more,
     )
 

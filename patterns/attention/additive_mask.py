@@ -202,12 +202,12 @@ def _is_no_number(value: Any, facts: Any) -> bool:
 
 
 def _rule(
-    name: str, formula: str, sides: tuple[Pattern, Pattern], *guards: Guard, source: str = PAPER, **proof: Any
+    name: str, formula: str, sides: tuple[Pattern, Pattern], *guards: Guard, source: str = PAPER, **test: Any
 ) -> Rule:
-    """A rule for values that lead to a Softmax; the proof is on scores [b, 2, s, t]."""
+    """A rule for values that lead to a Softmax; the rule test is on scores [b, 2, s, t]."""
     shapes = {"query": "b 2 s 4", "transposed_key": "b 2 4 t", "first_mask": "1 2 s t", "second_mask": "b 1 1 t",
               "mask": "b 1 s t"}  # fmt: skip
-    given = proof.pop("shapes", {})
+    given = test.pop("shapes", {})
     declared = tuple({**shapes, **each} for each in (given if isinstance(given, tuple) else (given,)))
     return Rule(
         name=f"attention.{name}",
@@ -218,7 +218,7 @@ def _rule(
         guards=(operands_are_computed, *guards, leads_to_softmax),
         exactness=Exactness.ROUNDING,
         source=source,
-        proof=RuleTest(
+        test=RuleTest(
             followed_by="Softmax",
             shapes=tuple({name: shape for name, shape in each.items() if shape is not None} for each in declared),
             scalars={
@@ -227,9 +227,9 @@ def _rule(
                 "outer": [0.5, 2.0],
                 "filler": [LOWEST, -math.inf],
                 "cap": [1.5, 20.0],
-                **proof.pop("scalars", {}),
+                **test.pop("scalars", {}),
             },
-            **proof,
+            **test,
         ),
     )
 

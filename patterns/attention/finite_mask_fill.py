@@ -163,7 +163,7 @@ def _unit(name: str, axis: int) -> Any:
     return make
 
 
-def _rule(name: str, formula: str, pattern: Pattern, *, hide: bool = False, **proof: Any) -> Rule:
+def _rule(name: str, formula: str, pattern: Pattern, *, hide: bool = False, **test: Any) -> Rule:
     guards = [operands_are_computed, is_wide, filler_hides_kept_scores, goes_to_softmax]
     return Rule(
         name=f"attention.{name}",
@@ -171,16 +171,16 @@ def _rule(name: str, formula: str, pattern: Pattern, *, hide: bool = False, **pr
         is_refinement=True,
         pattern=pattern,
         replace=_summed(hide),
-        guards=(*guards[:1], chooses_by_truths, *guards[1:]) if "one" in proof.get("scalars", {}) else tuple(guards),
+        guards=(*guards[:1], chooses_by_truths, *guards[1:]) if "one" in test.get("scalars", {}) else tuple(guards),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=RuleTest(
+        test=RuleTest(
             followed_by="Softmax",
             inputs={"query": _unit("query", -1), "transposed_key": _unit("transposed_key", -2), "keep": "bool",
                     "mask": _small_bias},
             **{
-                **proof,
-                "scalars": {"score_scale": [1.0, 0.5], "filler": [-1000.0, -1e9], "cap": [20.0], **proof.get("scalars", {})},
+                **test,
+                "scalars": {"score_scale": [1.0, 0.5], "filler": [-1000.0, -1e9], "cap": [20.0], **test.get("scalars", {})},
             },
         ),
     )  # fmt: skip

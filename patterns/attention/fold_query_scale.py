@@ -65,7 +65,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"query": "b 2 s 4", "key": "b 2 t 4", "value": "b 2 t 4", "mask": "b 1 s t"},
                 {

@@ -141,7 +141,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:2305.13245",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"g": 2, "r": 3, "s": 1, "d": 4, "v": 4, "mask": "b 1 1 n"},
                 {"g": 2, "r": 3, "s": 1, "d": 4, "v": 4, "n": 1, "p": 3, "mask": "1 4"},

@@ -98,7 +98,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:2305.13245",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"g": 2, "r": 3, "d": 4, "v": 4, "u": "t", "mask": "s t"},
                 {"g": 2, "r": 3, "d": 4, "v": 4, "u": "t", "mask": "b 1 1 s t"},

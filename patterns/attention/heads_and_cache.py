@@ -62,13 +62,13 @@ def attention(*inputs: Pattern, **more: Any) -> Op:
 
 
 def _rule(name: str, formula: str, source: str, pattern: Pattern, replace: Pattern, made: Op, others: tuple[str, ...],
-          proof: RuleTest, guards: Any = ()) -> Rule:  # fmt: skip
+          test: RuleTest, guards: Any = ()) -> Rule:  # fmt: skip
     """A rule; `others` are the results of the operator, from the second on, that other nodes may use."""
     names = ("present_key", "present_value", "weights")
     return Rule(
         name=f"attention.{name}", formula=formula, is_refinement=True, pattern=pattern, replace=replace,
         intermediates={other: made[1 + names.index(other)] for other in others}, guards=guards, may_raise_opset=True,
-        exactness=Exactness.ROUNDING, source=source, proof=dataclasses.replace(proof, opset=23),
+        exactness=Exactness.ROUNDING, source=source, test=dataclasses.replace(test, opset=23),
     )  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def _before_moving(kind: str, norm: str) -> Rule:
         replace=op.Transpose(_normalised(kind, query_apart), perm=(0, 2, 1, 3)),
         exactness=Exactness.EXACT,
         source=f"ONNX operator {kind}",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"h": 2, "d": 4},
             attributes={"axis": [-1, 3], "epsilon": [1e-5], "stash": [1]},
             opset=23,
@@ -411,7 +411,7 @@ RULES = [
         replace=op.Transpose(op.Concat(first_heads, second_heads, axis=1), perm=(0, 2, 1, 3)),
         exactness=Exactness.EXACT,
         source="ONNX operators Concat and Transpose",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"h": 2, "d": 4},
             attributes={"axis": [2, -2]},
             opset=17,

@@ -72,7 +72,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={
                 "c": 3, "h": 2, "d": 4, "v": 4, "u": "t", "x": 2, "y": "s", "z": "t", "shared_mask": "2 s t",
             },

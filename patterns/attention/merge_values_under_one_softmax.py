@@ -27,7 +27,7 @@ def is_softmax(value: ir.Value, facts: Facts) -> bool:
 
 
 def softmax_of_scores(build: Any) -> ir.Value:
-    """For proofs: the Softmax of an input, over its last axis."""
+    """For rule tests: the Softmax of an input, over its last axis."""
     scores = build.input("scores", build.dims("weights"))
     weights: ir.Value = build.node("Softmax", [scores], {"axis": -1}).outputs[0]
     return weights
@@ -56,7 +56,7 @@ RULES = [
         replace=moved(weights @ op.Concat(first, second, axis=-1)),
         exactness=Exactness.ROUNDING,
         source="arXiv:2410.05258",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"h": 2, "g": 2, "v": 4, "w": 3},
             inputs={"weights": softmax_of_scores},
             redundant={"check of weights": COST},

@@ -103,7 +103,7 @@ PROOF = RuleTest(
         "dimension s": "a mask that broadcasts the scores gives another shape, which the rewriter refuses",
     },
 )
-"""The proof in either layout."""
+"""The rule test in either layout."""
 
 RULES = [
     Rule(
@@ -114,7 +114,7 @@ RULES = [
         guards=(heads_are_known,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=replace(
+        test=replace(
             PROOF,
             counterexamples={
                 "any number of heads": Variation(
@@ -137,6 +137,6 @@ RULES = [
         guards=(heads_are_known,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=PROOF,
+        test=PROOF,
     ),
 ]

@@ -107,7 +107,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"h": 2, "g": 2, "d": 4, "v": 4, "u": "t", "mask": "b 1 s t", "one": ""},
             scalars={
                 **{name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale")},

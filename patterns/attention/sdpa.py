@@ -209,7 +209,7 @@ def _rule(name: str, spelled: str, *, nan_guard: bool) -> Rule:
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"h": 2, "g": 2, "d": 4, "v": 4, "u": "t"},
             scalars={
                 **{name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")},

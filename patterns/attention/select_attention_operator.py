@@ -34,7 +34,7 @@ RULES = [
         replace=ms.MultiHeadAttention(query, key, value, num_heads=heads, scale=scale),
         exactness=Exactness.ROUNDING,
         source="arXiv:2205.14135",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"query": "b s 24", "key": "b t 24", "value": "b t 24"},
             attributes={"heads": [12], "scale": [0.125, 0.5]},
             opset=23,

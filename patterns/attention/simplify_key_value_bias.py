@@ -104,7 +104,7 @@ def _keys(name: str, attention: Attention, **more: Any) -> Rule:
         guards=(bias_is_moderate,),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=_rule_test({"bias": "8"}, **more),
+        test=_rule_test({"bias": "8"}, **more),
     )
 
 
@@ -118,7 +118,7 @@ def _values(name: str, attention: Attention, guards: tuple[Any, ...], **more: An
         guards=(*guards, weight_is_read, product_is_held),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=_rule_test({"bias": "8", "weight": "8 5"}, **more),
+        test=_rule_test({"bias": "8", "weight": "8 5"}, **more),
     )
 
 

@@ -73,7 +73,7 @@ RULES = [
         guards=(has_all_queries_and_keys,),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"query": "b s 8", "key": "b t 8", "value": "b t 8", "mask": "1 1 s t"},
                 {"query": "b 2 s 4", "key": "b 2 5 4", "value": "b 2 5 4", "past_key": "b 2 3 4",
@@ -98,7 +98,7 @@ RULES = [
         guards=(has_all_queries_and_keys,),
         exactness=Exactness.ROUNDING,
         source="ONNX Runtime contrib operator MultiHeadAttention",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"query": "b s 8", "key": "b t 8", "value": "b t 8", "mask": "1 1 s t"},
             attributes={"num_heads": [2], "scale": [0.5], "unidirectional": [0]},
             inputs={"shape": _wide},

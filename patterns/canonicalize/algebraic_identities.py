@@ -111,7 +111,7 @@ def _identity_rule(
     name: str,
     pattern: Pattern,
     replace: Any,
-    proof: RuleTest,
+    test: RuleTest,
     *guards: Guard,
     exactness: Exactness = Exactness.EXACT,
     **more: Any,
@@ -123,7 +123,7 @@ def _identity_rule(
         guards=guards,
         exactness=exactness,
         source=SOURCE,
-        proof=proof,
+        test=test,
         **more,
     )
 

@@ -236,7 +236,7 @@ def _padded(operand: Pattern, prefix: str) -> Op:
 
 
 def exact_rule(
-    name: str, formula: str, pattern: Pattern, replace: Any, proof: RuleTest, *guards: Guard, makes: Sequence[str] = ()
+    name: str, formula: str, pattern: Pattern, replace: Any, test: RuleTest, *guards: Guard, makes: Sequence[str] = ()
 ) -> Rule:
     """A rule of this family that keeps the bits."""
     return Rule(
@@ -248,7 +248,7 @@ def exact_rule(
         guards=guards,
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=proof,
+        test=test,
     )
 
 

@@ -100,7 +100,7 @@ def _compared(name: str) -> Rule:
         guards=(are_compared_with_each_other,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"length": "", "start": "", "step": ""},
             inputs={"length": _number_of_rows},
             constants={"start": 0.0, "step": 1.0},
@@ -130,7 +130,7 @@ RULES = [
         guards=(chooses_integers,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"condition": "b 3", "first": "b 3", "second": "1"},
             dtypes=("int32",),
             inputs={"condition": "bool"},

@@ -44,7 +44,7 @@ def _keepdims(name: str) -> Rule:
         guards=(restores_the_axes,),
         exactness=Exactness.EXACT,
         source=f"ONNX operator {name}",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "2 3 4", "shape": "3"},
             constants={"shape": np.array([2, 1, 4])},
             attributes={"axes": [(1,)], "allowzero": [0]},
@@ -78,7 +78,7 @@ def _scaled(name: str) -> Rule:
         guards=(floating("x"), restores_the_axes),
         exactness=Exactness.EXACT,
         source=f"ONNX operator {name}",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "2 3 4", "shape": "3"},
             constants={"shape": np.array([2, 1, 4])},
             attributes={"axes": [(1,)], "allowzero": [0]},
@@ -109,7 +109,7 @@ def _dropped(name: str) -> Rule:
         guards=(reduces_all, drops_all),
         exactness=Exactness.EXACT,
         source=f"ONNX operator {name}",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "2 3", "squeezed": "2"},
             constants={"squeezed": np.array([0, 1])},
             attributes={"axes": [None, (0, 1)]},
@@ -128,7 +128,7 @@ def _without(name: str, between: str = "") -> Rule:
         replace=wrap(build(x, axes=attr("axes"), keepdims=0)),
         exactness=Exactness.EXACT,
         source=f"ONNX operators {name} and Squeeze",
-        proof=RuleTest(shapes={"x": "2 3 4"}, attributes={"axes": [(1,), (1, 2)]}),
+        test=RuleTest(shapes={"x": "2 3 4"}, attributes={"axes": [(1,), (1, 2)]}),
     )
 
 
@@ -164,7 +164,7 @@ def _of_added(name: str, keepdims: int) -> Rule:
         # The runtime adds along one axis in another order than along two.
         exactness=Exactness.EXACT if name in ("ReduceMax", "ReduceMin") else Exactness.ROUNDING,
         source=f"ONNX operators {name} and Unsqueeze",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "2 3 4"},
             attributes={"added": [(3,), (-1,), (1,)], "axes": [(1, 3), (1, 2, 3)]},
             counterexamples={"nothing but the added axis": Variation(attributes={"added": (1,), "axes": (1,)})},
@@ -201,7 +201,7 @@ def _mean(name: str, made: Callable[[Pattern], Pattern], numbers: dict[str, list
         guards=(floating("x"), is_divided_by_their_number),
         exactness=Exactness.ROUNDING,
         source="ONNX operator ReduceMean",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3 4"},
             attributes={"axes": [(1, 2), (-2, -1)], "keepdims": [0, 1]},
             scalars=numbers,

@@ -283,7 +283,7 @@ def have_one_number(match: Match) -> Refusal | None:
     return match.unless_value("places", match.const("places").shape[-1:] == (1,), "one number for each place")
 
 
-def _along_first_axis(name: str, formula: str, places: Pattern, numbers: Pattern, *guards: Guard, **proof: Any) -> Rule:
+def _along_first_axis(name: str, formula: str, places: Pattern, numbers: Pattern, *guards: Guard, **test: Any) -> Rule:
     return Rule(
         name=f"gather_nd.{name}",
         formula=formula,
@@ -292,7 +292,7 @@ def _along_first_axis(name: str, formula: str, places: Pattern, numbers: Pattern
         guards=guards,
         exactness=Exactness.EXACT,
         source="ONNX operators Gather and GatherND",
-        proof=RuleTest(**proof),
+        test=RuleTest(**test),
     )
 
 
@@ -343,7 +343,7 @@ RULES = [
         guards=(counts_all, steps_by_width, is_in_order),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b n", "line": "1", "shape": "4"},
             constants={"line": [-1], "shape": [0, 1, 1, -1]},
             attributes=_AXES,
@@ -360,7 +360,7 @@ RULES = [
         guards=(counts_all, parts_are_an_index, is_in_order),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b n"},
             attributes=_AXES_OF_INDICES,
             inputs={**COUNTED, **_repeated(_size(0), _size(1))},
@@ -376,7 +376,7 @@ RULES = [
         guards=(counts_all_rows, steps_by_width, is_rows_by_columns),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 9", "line": "1", "shape": "4"},
             constants={"line": [-1], "shape": [0, 1, 1, -1]},
             attributes=_AXES,
@@ -394,7 +394,7 @@ RULES = [
         guards=(counts_all_rows, parts_are_an_index, is_rows_by_columns),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 9"},
             attributes=_AXES_OF_INDICES,
             inputs={**COUNTED, **_repeated(_size(0), _some)},
@@ -412,7 +412,7 @@ RULES = [
         guards=(counts_some_rows, parts_are_an_index, is_rows_by_columns),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "9 9"},
             attributes=_AXES_OF_INDICES,
             inputs={**COUNTED, **_repeated(_some_rows, _some)},

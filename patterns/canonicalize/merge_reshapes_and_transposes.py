@@ -220,7 +220,7 @@ RULES = [
         guards=(target_is_arithmetic,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b s 6", "shape": "4"},
             attributes={"allowzero": [0]},
             inputs={"shape": computed_shape("x", 2, (-1, 3))},
@@ -234,7 +234,7 @@ RULES = [
         guards=(has_constant_target,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=tuple(
                 {"x": x_shape, "inner_shape": "2", "shape": "3", "inner_axes": "1"} for x_shape in ("b 2 3", "2 1 6")
             ),
@@ -248,7 +248,7 @@ RULES = [
         replace=op.Transpose(x, perm=composed),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 2 3"}, attributes={"inner": [(1, 0, 2), (2, 0, 1)], "outer": [(0, 2, 1), (2, 0, 1)]}
         ),
     ),
@@ -263,7 +263,7 @@ RULES = [
         guards=(has_needless_axes, is_only_reshaped),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "b 5 1 4 3", "shape": "4"}, {"x": "b 4 5 3 1", "shape": "4"}),
             constants={"shape": [-1, 4, 5, 3]},
             attributes=({"perm": [(2, 0, 3, 1, 4)], "allowzero": [0]}, {"perm": [(0, 2, 3, 1, 4)], "allowzero": [0]}),
@@ -280,7 +280,7 @@ RULES = [
         guards=(merges_and_splits_batch,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 2 3 4", "inner_shape": "3", "shape": "4"},
             constants={"inner_shape": [-1, 3, 4], "shape": [-1, 2, 4, 3]},
             attributes={"a": [0], "b": [0]},
@@ -295,7 +295,7 @@ RULES = [
         guards=(lambda match: match.refuse("rank", "x") if match.rank("x") is None else None,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3"},
             attributes={"inner": [(0,), (1, 2)], "outer": [(1,), (0, 3)]},
             opset=13,
@@ -311,7 +311,7 @@ RULES = [
         guards=(drops_what_was_inserted,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3"},
             attributes=({"inner": [(0,)], "outer": [(0,)]}, {"inner": [(1, 2)], "outer": [(1, 2)]}),
             opset=13,
@@ -325,7 +325,7 @@ RULES = [
         guards=(lambda match: match.unless_same_shape("root", "x"),),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "1 b 1 3"}, {"x": "1 b 1 3"}),
             attributes=({"inner": [(0,)], "outer": [(0,)]}, {"inner": [(0, 2)], "outer": [(0, 2)]}),
             opset=13,
@@ -338,7 +338,7 @@ RULES = [
         guards=(lambda match: match.refuse("dtype", "y") if match.dtype("y") is None else None,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3", "y": "2"},
             attributes={"how": [{}]},
             inputs={"y": "int64"},
@@ -352,7 +352,7 @@ RULES = [
         guards=(same_shape_as_root,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(shapes={"x": "b 3", "true": "3"}, inputs={"x": "bool"}, constants={"true": [True, True, True]}),
+        test=RuleTest(shapes={"x": "b 3", "true": "3"}, inputs={"x": "bool"}, constants={"true": [True, True, True]}),
     ),
     Rule(
         name="where.true_condition",
@@ -362,7 +362,7 @@ RULES = [
         # The runtime's Where takes the sign of a zero from one of its branches only.
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3", "y": "3", "true": "3"},
             constants={"true": [True, True, True]},
             counterexamples=signed_zeros(x=(2, 3)),
@@ -377,7 +377,7 @@ RULES = [
         # The runtime's Where takes the sign of a zero from one of its branches only.
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "", "y": "", "true": "b 3"}, {"x": "3", "y": "b 1", "true": "b 3"}),
             inputs={"true": _expanded("true", truth=True)},
             counterexamples={"counted": Variation(inputs={"true": _counted_truth})},
@@ -390,7 +390,7 @@ RULES = [
         guards=(same_shape_as_root,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(shapes={"x": "b 3", "y": "3", "false": "3"}, constants={"false": [False, False, False]}),
+        test=RuleTest(shapes={"x": "b 3", "y": "3", "false": "3"}, constants={"false": [False, False, False]}),
     ),
     Rule(
         name="where.false_condition_to_expand",
@@ -400,7 +400,7 @@ RULES = [
         guards=(condition_has_shape_of_root,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "", "y": "", "false": "b 3"}, {"x": "3", "y": "b 1", "false": "b 3"}),
             inputs={"false": _expanded("false", truth=False)},
         ),

@@ -43,7 +43,7 @@ def _is_not_kept_apart(value: ir.Value, facts: Any) -> bool:
     return producer is None or producer.op_type not in kinds
 
 
-def _identity(name: str, pattern: Pattern, proof: RuleTest, *guards: Guard) -> Rule:
+def _identity(name: str, pattern: Pattern, test: RuleTest, *guards: Guard) -> Rule:
     return Rule(
         name=f"noop.{name}",
         pattern=pattern,
@@ -51,7 +51,7 @@ def _identity(name: str, pattern: Pattern, proof: RuleTest, *guards: Guard) -> R
         guards=guards,
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=proof,
+        test=test,
     )
 
 
@@ -279,7 +279,7 @@ RULES = [
         guards=(something_is_empty,),
         exactness=Exactness.EXACT,
         source="ONNX operator Concat",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"whole": "b 3"},
             inputs={"parts": _with_nothing},
             attributes={"axis": [1, -1]},
@@ -317,7 +317,7 @@ RULES = [
         # 0 + -0 is +0
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 2 3 4"},
             attributes={
                 "kernel": [(1, 1)],
@@ -342,7 +342,7 @@ RULES = [
         # -0 + 0 is +0
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(shapes={"x": "b 3", "zero": "3"}, constants={"zero": [0.0, 0.0, 0.0]}),
+        test=RuleTest(shapes={"x": "b 3", "zero": "3"}, constants={"zero": [0.0, 0.0, 0.0]}),
     ),
     Rule(
         # As exporters write positions of one token, from the length of the past on
@@ -352,7 +352,7 @@ RULES = [
         guards=(adds_axes_in_front, is_of_integers),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "", "zero": "1"}, {"x": "b", "zero": "1 1"}, {"x": "b 3", "zero": "1 1 3"}),
             inputs={"x": "int64", "zero": _zeros},
             opset=17,

@@ -51,7 +51,7 @@ def _without_expand(name: str) -> Rule:
         guards=(same_shape("x", "root"),),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(shapes=_EXPANDED, inputs={"shape": _expanded_shape, **of_truths}),
+        test=RuleTest(shapes=_EXPANDED, inputs={"shape": _expanded_shape, **of_truths}),
     )
 
 
@@ -99,7 +99,7 @@ def _of_one_number(name: str, *, first: bool) -> Rule:
         guards=(condition_or_branch_has_shape,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"condition": "b 3 4", "x": "1", "filled": "3 4"},
                 {"condition": "3 1", "x": "b 3 4", "filled": "4"},
@@ -120,7 +120,7 @@ def _extreme_of_one_number(name: str) -> Rule:
         guards=(same_shape("x", "root"),),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "b 3 4", "filled": "3 4"}, {"x": "b 3 4", "filled": "4"}), inputs={"filled": _zeros}
         ),
     )
@@ -182,7 +182,7 @@ def _of_truths(name: str, formula: str, of: Any) -> Rule:
         guards=(chooses,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"y": "b 3 1", "shape": "3", "factor": ""},
             inputs={"y": "bool", "shape": _expanded_shape},
             attributes={"to": [int(ir.DataType.FLOAT)]},
@@ -215,7 +215,7 @@ RULES = [
         guards=(splits_columns,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=tuple(
                 {"x": "b 3 4", "weight": "4 6", "bias": bias, "shape": "4"} for bias in ("2 3", "3", "2 1", "1")
             ),
@@ -238,7 +238,7 @@ RULES = [
         # The runtime's Where takes the sign of a zero from one of its branches only.
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({**_EXPANDED, "other": "1"}, {**_EXPANDED, "x": "1", "other": "b 3 4"}),
             inputs={"y": "bool", "shape": _expanded_shape},
         ),
@@ -255,7 +255,7 @@ RULES = [
         guards=(is_one_truth,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"true": "", "x": "b 1 4", "shape": "3"},
             inputs={"x": "bool"},
             constants={"true": np.array(True), "shape": [1, 3, 4]},
@@ -269,7 +269,7 @@ RULES = [
         guards=(same_shape("x", "root"),),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(shapes={**_EXPANDED, "z": "4"}, inputs={"shape": _expanded_shape}),
+        test=RuleTest(shapes={**_EXPANDED, "z": "4"}, inputs={"shape": _expanded_shape}),
     ),
     Rule(
         name="broadcast.mul_by_ones",
@@ -279,7 +279,7 @@ RULES = [
         guards=(same_shape("x", "root"),),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3 4", "ones": "3 1"},
             constants={"ones": np.ones((3, 1))},
             redundant={"demand that *": NUMBERS},

@@ -61,7 +61,7 @@ def _cast_rule(name: str, pattern: Pattern, replace: Pattern, *guards: Callable[
         # Of two zeros, either may be picked.
         exactness=Exactness.ROUNDING if name in (*_BINARY, "Relu") else Exactness.EXACT,
         source="ONNX operator Cast",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3", "y": "3"},
             attributes={"between": [ir.DataType.DOUBLE.value], "to": [ir.DataType.FLOAT.value]},
             counterexamples={"digits lost": lost},
@@ -83,7 +83,7 @@ def _of_sizes(name: str, of: Callable[[Pattern], Pattern]) -> Rule:
         replace=op.Cast(of(sizes), to=attr("to")),
         exactness=Exactness.EXACT,
         source="ONNX operator Cast",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3 4", **dict.fromkeys(parts, "1"), "places": "2"},
             constants={"starts": [1], "ends": [3], "axes": [0], "steps": [1], "places": [2, 0]},
             attributes={

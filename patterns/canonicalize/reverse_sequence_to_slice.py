@@ -46,7 +46,7 @@ def _reverse_rule(name: str, pattern: Pattern, replace: Pattern, numbers: tuple[
         guards=guards,
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "2 3 b"},
             attributes={"time": [1], "batch": [0]},
             inputs={"lengths": _lengths(*numbers)},

@@ -280,7 +280,7 @@ def _scatter_rule(
     pattern: Pattern,
     replace: Any = _concat_around_window,
     guards: tuple[Guard, ...] = (are_neighbours, pays),
-    **proof: Any,
+    **test: Any,
 ) -> Rule:
     return Rule(
         name=f"scatter.{name}",
@@ -293,7 +293,7 @@ def _scatter_rule(
         guards=guards,
         exactness=Exactness.EXACT,
         source="ONNX operators ScatterND and ScatterElements; PyTorch's slice_scatter and select_scatter",
-        proof=RuleTest(opset=18, **proof),
+        test=RuleTest(opset=18, **test),
     )
 
 

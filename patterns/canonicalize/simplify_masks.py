@@ -179,7 +179,7 @@ def condition_is_smaller(match: Match) -> Refusal | None:
     return match.refuse("needless", "condition", found="it has the shape of the result") if same else None
 
 
-def _mask_rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *guards: Any, **proof: Any) -> Rule:
+def _mask_rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *guards: Any, **test: Any) -> Rule:
     return Rule(
         name=f"mask.{name}",
         formula=formula,
@@ -188,7 +188,7 @@ def _mask_rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *gua
         guards=guards,
         exactness=Exactness.EXACT,
         source="Multidirectional broadcasting in ONNX",
-        proof=RuleTest(**proof),
+        test=RuleTest(**test),
     )
 
 
@@ -211,7 +211,7 @@ RULES = [
         guards=(is_larger_by_counts,),
         exactness=Exactness.EXACT,
         source="ONNX operators And and Expand",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "1 1 1 4", "truth": "1 1 s 1"}, {"x": "1 1 5 s", "truth": "b 1 1 s"}),
             inputs={"x": "bool", "truth": _told},
             opset=18,

@@ -87,7 +87,7 @@ def _targets(**targets: list[int]) -> dict[str, Any]:
     return {f"{name}_target": numbers for name, numbers in targets.items()}
 
 
-def _sink_rule(name: str, pattern: Pattern, replace: Pattern, proof: RuleTest, *guards: Guard) -> Rule:
+def _sink_rule(name: str, pattern: Pattern, replace: Pattern, test: RuleTest, *guards: Guard) -> Rule:
     return Rule(
         name=f"sink_batch_reshape.{name}",
         pattern=pattern,
@@ -95,7 +95,7 @@ def _sink_rule(name: str, pattern: Pattern, replace: Pattern, proof: RuleTest, *
         guards=guards,
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=proof,
+        test=test,
     )
 
 
@@ -219,7 +219,7 @@ def _split_sums(name: str) -> list[Rule]:
     split = op.Reshape(other, op.Concat(leading, _between(op.Shape(other), 1, 3), axis=0), allowzero=attr("allowzero"))
     lifted = op.Unsqueeze(other, _int64_vector(0))
     pattern = op.Reshape(made(_merged("x"), other), var("target"), allowzero=attr("allowzero"))
-    proof: dict[str, Any] = {
+    test: dict[str, Any] = {
         "constants": {**_targets(x=[-1, 3, 4]), "target": [-1, 2, 3, 4]},
         "attributes": {"x_zero": [0], "allowzero": [0]},
         "opset": 17,
@@ -236,7 +236,7 @@ def _split_sums(name: str) -> list[Rule]:
             pattern,
             made(x, split),
             RuleTest(
-                shapes=({**shapes, "other": "6 3 4"}, {**shapes, "other": "6 1 4"}), **proof, counterexamples=copied
+                shapes=({**shapes, "other": "6 3 4"}, {**shapes, "other": "6 1 4"}), **test, counterexamples=copied
             ),
             redundant(SHAPES)(merges_leading_axes("x")),
             splits_again,
@@ -246,7 +246,7 @@ def _split_sums(name: str) -> list[Rule]:
             f"cancel_through_{name.lower()}_broadcast",
             pattern,
             made(x, lifted),
-            RuleTest(shapes=({**shapes, "other": "1 3 4"}, {**shapes, "other": "1 1 4"}), **proof),
+            RuleTest(shapes=({**shapes, "other": "1 3 4"}, {**shapes, "other": "1 1 4"}), **test),
             redundant(SHAPES)(merges_leading_axes("x")),
             other_is_broadcast,
         ),
@@ -352,7 +352,7 @@ RULES = [
         guards=(splits_last_axis,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"long": "s 2 12", "long_target": "3"},
             constants={"long_target": [-1, 6, 4]},
             attributes={"long_zero": [0], "perm": [(1, 0, 2), (1, 2, 0)]},

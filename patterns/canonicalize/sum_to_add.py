@@ -121,7 +121,7 @@ RULES = [
         guards=(is_of_two_or_of_branches, was_there_before),
         exactness=Exactness.EXACT,
         source="ONNX operator Sum",
-        proof=RuleTest(shapes={"x": "n 3 4 5"}, inputs={"parts": _sum_operands}),
+        test=RuleTest(shapes={"x": "n 3 4 5"}, inputs={"parts": _sum_operands}),
     ),
     Rule(
         name="sum.reduce_sum_of_stack_to_add",
@@ -134,7 +134,7 @@ RULES = [
         guards=(are_stacked, are_floats),
         exactness=Exactness.ROUNDING,
         source="ONNX operators Concat and ReduceSum",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "n 3 4"},
             inputs={"parts": _lifted},
             attributes={"axis": [1], "axes": [(1,), (-3,)]},

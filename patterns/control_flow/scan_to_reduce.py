@@ -35,7 +35,7 @@ def _scan_rule(name: str, pattern: Pattern, replace: Pattern, source: str) -> Ru
         guards=(floating("elements"), state_is_as_large),
         exactness=Exactness.ROUNDING,
         source=source,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"first": "b n", "elements": "t b n", "state": "b n", "element": "b n"},
             never_empty={"t": "the runtime refuses a Scan of nothing"},
         ),

@@ -154,7 +154,7 @@ def _flat(kind: str, *weights: Pattern) -> Any:
     return made
 
 
-def _layer_rule(kind: str, *weights: Pattern, **proof: Any) -> Rule:
+def _layer_rule(kind: str, *weights: Pattern, **test: Any) -> Rule:
     layer = getattr(op, kind)(turned | image | y, *weights, attributes=all_attributes("window")).named("layer")
     return Rule(
         name=f"conv.{snake_case(kind)}_2d_to_1d",
@@ -170,7 +170,7 @@ def _layer_rule(kind: str, *weights: Pattern, **proof: Any) -> Rule:
         ),
         exactness=Exactness.ROUNDING,
         source=f"ONNX operator {kind}",
-        proof=_rule_test(**proof),
+        test=_rule_test(**test),
     )
 
 

@@ -62,7 +62,7 @@ def _over_two_axes(build: Any) -> Any:
 
 
 def convolution_rule(
-    name: str, formula: str, pattern: Pattern, replace: Any, proof: RuleTest, *guards: Guard, **more: Any
+    name: str, formula: str, pattern: Pattern, replace: Any, test: RuleTest, *guards: Guard, **more: Any
 ) -> Rule:
     """A rule of convolutions with another operator around them."""
     return Rule(
@@ -73,7 +73,7 @@ def convolution_rule(
         guards=guards,
         exactness=Exactness.ROUNDING,
         source="ONNX operators Conv and Resize",
-        proof=proof,
+        test=test,
         **more,
     )
 

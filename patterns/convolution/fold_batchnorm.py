@@ -49,7 +49,7 @@ def result_is_held(match: Match) -> Refusal | None:
 new_weight = computed("weight", lambda match: layers.scaled(match, _map(match).factor, of_inputs=False)) | layers.weight
 
 
-def _epilogue(name: str, source: str, pattern: Pattern, layer: Op, proof: RuleTest) -> Rule:
+def _epilogue(name: str, source: str, pattern: Pattern, layer: Op, test: RuleTest) -> Rule:
     made = getattr(op, layer.op_type)
     of_batch_norm = (layers.only_the_result,) if source == BATCH_NORM else ()
     return Rule(
@@ -62,7 +62,7 @@ def _epilogue(name: str, source: str, pattern: Pattern, layer: Op, proof: RuleTe
         guards=(maps_channels, *of_batch_norm, result_is_held, layers.growth_is_bounded),
         exactness=Exactness.ROUNDING,
         source=source,
-        proof=proof,
+        test=test,
     )
 
 

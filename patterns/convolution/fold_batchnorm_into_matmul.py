@@ -190,7 +190,7 @@ def _batchnorm_rule(name: str, pattern: Pattern, replace: Pattern, rank: int | N
         ),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=shapes,
             attributes=[{**NORMALISATION, **attributes, **one} for one in each]
             if len(each) > 1

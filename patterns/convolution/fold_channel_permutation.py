@@ -100,7 +100,7 @@ def _reads(places: Places) -> Guard:
     return reads_every_channel
 
 
-def _before(name: str, mapped: Pattern, places: Places, proof: RuleTest) -> Rule:
+def _before(name: str, mapped: Pattern, places: Places, test: RuleTest) -> Rule:
     def weights(match: Match) -> Any:
         found = places(match)
         assert found is not None
@@ -113,7 +113,7 @@ def _before(name: str, mapped: Pattern, places: Places, proof: RuleTest) -> Rule
         guards=(_reads(places), layers.growth_is_bounded),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=proof,
+        test=test,
     )
 
 
@@ -176,7 +176,7 @@ RULES = [
         guards=(takes_filters, layers.growth_is_bounded),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "n 4 6 6", **_WEIGHTS},
             attributes={
                 "starts": [(1,), (-3,)],

@@ -117,7 +117,7 @@ new_weight = computed("weight", lambda match: layers.scaled(match, _map(match).f
 new_bias = computed("bias", _bias)
 
 
-def _prologue(name: str, source: str, pattern: Op, proof: RuleTest, *guards: Guard, formula: str = "") -> Rule:
+def _prologue(name: str, source: str, pattern: Op, test: RuleTest, *guards: Guard, formula: str = "") -> Rule:
     makers = {"Conv": op.Conv, "ConvTranspose": op.ConvTranspose, "FusedConv": ms.FusedConv}
     residual = [opt(var("residual"))] if pattern.op_type == "FusedConv" else []
     return Rule(
@@ -134,7 +134,7 @@ def _prologue(name: str, source: str, pattern: Op, proof: RuleTest, *guards: Gua
         ),
         exactness=Exactness.ROUNDING,
         source=source,
-        proof=proof,
+        test=test,
     )
 
 
@@ -200,7 +200,7 @@ def _divided_offset() -> Rule:
         guards=(takes_the_factor, layers.growth_is_bounded),
         exactness=Exactness.ROUNDING,
         source=LINEAR,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 images("n 3 6 6", "4 3 3 3", operands="3 1 1"),
                 images("n 4 6 6", "4 2 3 3", operands="1"),
@@ -231,19 +231,19 @@ Sets = tuple[tuple[dict[str, str], dict[str, Any]], ...]
 def _normalised(name: str, layer: Callable[[Pattern], Op], sets: Sets) -> Rule:
     # The map stays for the other convolutions that read it until they have taken it too.
     mapped = layers.batch_norm(layers.x).kept().named("mapped")
-    proof = RuleTest(
+    test = RuleTest(
         shapes=[shapes for shapes, _ in sets],
         attributes=attributes(*(one for _, one in sets), **NORMALISATION),
         constants=POSITIVE,
         redundant={"check of attribute training": layers.CANNOT_TRAIN},
         typical=(TYPICAL,),
     )
-    return _prologue(name, BATCH_NORM, layer(mapped), proof, layers.only_the_result, offset_stays_inside)
+    return _prologue(name, BATCH_NORM, layer(mapped), test, layers.only_the_result, offset_stays_inside)
 
 
 def _mapped(name: str, layer: Callable[[Pattern], Op], maps: Iterable[Op], sets: Sets) -> Rule:
     mapped = layers.one_of(one.kept() for one in maps).named("mapped")
-    proof = RuleTest(
+    test = RuleTest(
         shapes=[shapes for shapes, _ in sets],
         attributes=attributes(*(one for _, one in sets)),
         typical=(TYPICAL,),
@@ -251,7 +251,7 @@ def _mapped(name: str, layer: Callable[[Pattern], Op], maps: Iterable[Op], sets:
     shifts = () if maps is _FACTORS else (offset_stays_inside, offset_is_moderate)
     likewise = layers.LIKEWISE if shifts else "likewise x / s and -x"
     formula = f"{layer(mapped).op_type}(x * s, weight, bias); {likewise}"
-    return _prologue(name, LINEAR, layer(mapped), proof, *shifts, formula=formula)
+    return _prologue(name, LINEAR, layer(mapped), test, *shifts, formula=formula)
 
 
 _FACTORS = layers.factors(layers.x)

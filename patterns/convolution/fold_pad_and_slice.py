@@ -200,7 +200,7 @@ def _maximum() -> RuleTest:
     )
 
 
-def _pad_rule(name: str, pattern: Op, replace: Op, proof: RuleTest, *guards: Guard) -> Rule:
+def _pad_rule(name: str, pattern: Op, replace: Op, test: RuleTest, *guards: Guard) -> Rule:
     return Rule(
         name=f"conv.{name}",
         pattern=pattern,
@@ -208,7 +208,7 @@ def _pad_rule(name: str, pattern: Op, replace: Op, proof: RuleTest, *guards: Gua
         guards=(pads_known_axes, *guards),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=proof,
+        test=test,
     )
 
 
@@ -326,7 +326,7 @@ RULES = [
         guards=(trims_padding,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4"},
                 {"x": "n 3 7", "weight": "4 3 3", "bias": "4"},
@@ -358,7 +358,7 @@ RULES = [
         guards=(trims_a_known_number,),
         exactness=Exactness.ROUNDING,
         source="ONNX operator ConvTranspose",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "n 3 5 6", "weight": "3 4 3 3", "bias": "4"},
                 {"x": "n 3 7", "weight": "3 4 3", "bias": "4"},

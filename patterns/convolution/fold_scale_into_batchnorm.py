@@ -103,7 +103,7 @@ def _batchnorm_rule(name: str, formula: str, pattern: Pattern, replace: Pattern,
         guards=(layers.only_the_result, maps_channels, statistics_are_held, *guards),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "n 3 4 5", **dict.fromkeys(STATISTICS, "3"), **dict.fromkeys(layers.OPERANDS, "3 1 1")},
                 {"x": "n 4 s", **dict.fromkeys(STATISTICS, "4"), **dict.fromkeys(layers.OPERANDS, "1")},

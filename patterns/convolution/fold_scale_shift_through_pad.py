@@ -93,7 +93,7 @@ RULES = [
         ),
         exactness=Exactness.ROUNDING,
         source=LINEAR,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={**images("n 3 6 6", "4 3 3 3", operands="3 1 1"), "filling": ""},
             attributes={
                 "conv": [BARE],

@@ -56,7 +56,7 @@ def _rearrange_rule(name: str, before: str, after: str, replace: Any, typical: s
         guards=(blocks_are_square,),
         exactness=Exactness.EXACT,
         source="ONNX operators DepthToSpace and SpaceToDepth",
-        proof=RuleTest(shapes={"c": 3, "r": 2, "s": 2, "h": 4, "w": 5}, typical=({"x": typical, **TYPICAL},)),
+        test=RuleTest(shapes={"c": 3, "r": 2, "s": 2, "h": 4, "w": 5}, typical=({"x": typical, **TYPICAL},)),
         **more,
     )
 

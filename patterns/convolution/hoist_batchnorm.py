@@ -183,7 +183,7 @@ def is_over_spatial_axes(match: Match) -> Refusal | None:
     return None if wanted else match.refuse("value", "axes", "known, and behind that of the channels")
 
 
-def _averaged(name: str, pattern: Pattern, replace: Any, proof: RuleTest, *guards: Guard) -> Rule:
+def _averaged(name: str, pattern: Pattern, replace: Any, test: RuleTest, *guards: Guard) -> Rule:
     return Rule(
         name=f"conv.hoist_batchnorm_above_{name}",
         formula=layers.formula_of(layers.batch_norm(pattern)),
@@ -192,7 +192,7 @@ def _averaged(name: str, pattern: Pattern, replace: Any, proof: RuleTest, *guard
         guards=(layers.only_the_result, *guards, is_a_finite_map, of_convolutions("a")),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=proof,
+        test=test,
     )
 
 
@@ -261,7 +261,7 @@ RULES = [
         guards=(layers.only_the_result, joins_channels, of_convolutions(*PARTS)),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=_rule_test("abcd", axis=[1, -3]),
+        test=_rule_test("abcd", axis=[1, -3]),
     ),
     Rule(
         name="conv.hoist_batchnorm_above_slice",
@@ -273,7 +273,7 @@ RULES = [
         guards=(layers.only_the_result, keeps_channels, of_convolutions("a")),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=_rule_test("a"),
+        test=_rule_test("a"),
     ),
     Rule(
         name="conv.hoist_batchnorm_above_flattened_transpose",
@@ -283,7 +283,7 @@ RULES = [
         guards=(layers.only_the_result, has_channels_as_columns, of_convolutions("a")),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=dataclasses.replace(
+        test=dataclasses.replace(
             _rule_test("a", perm=[(0, 2, 3, 1)], allowzero=[0]), shapes={"target": "2"}, constants={"target": [-1, 2]}
         ),
     ),

@@ -128,7 +128,7 @@ RULES = [
         guards=(are_one, product_is_held, saves_work),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "n 2 6 6", "weight1": "6 2 3 3", "bias1": "6", "weight2": "3 6 1 1", "bias2": "3"},
                 {"x": "n 2 6 6", "weight1": "6 2 1 1", "weight2": "2 6 3 3", "bias2": "2"},

@@ -191,7 +191,7 @@ def _conv1x1_rule(name: str, build: Any, form: Callable[[Pattern, Any], Op], pla
         guards=(guard, is_a_map_of_channels, bias_has_columns, target_is_kept, result_is_held, is_less_work),
         exactness=Exactness.ROUNDING,
         source="arXiv:2105.15203",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(shapes, {**shapes, "weight": "4 4 1 1", "offset": "4", "bias": "1"}),
             constants={"target": np.array(sizes)},
             attributes={"perm": [perm], "allowzero": [0, 1], "conv": [{}]},

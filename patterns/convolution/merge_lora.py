@@ -110,7 +110,7 @@ def _lora_rule(name: str, sign: int) -> Rule:
         allow_extra_operands=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:2106.09685",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "n 3 6 6", "weight1": "2 3 3 3", "weight2": "5 2 1 1", "weight3": "5 3 3 3", **_BIASES},
                 {"x": "n 3 6 6", "weight1": "2 3 3 3", "weight2": "5 2 1 1", "weight3": "5 3 3 3", **_BIASES},

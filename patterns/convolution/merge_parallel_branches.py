@@ -161,7 +161,7 @@ def copies_little(match: Match) -> Refusal | None:
     return unless_copied(match, "weight1")
 
 
-def _with_identity(name: str, formula: str, branch: Pattern, proof: RuleTest, *guards: Guard) -> Rule:
+def _with_identity(name: str, formula: str, branch: Pattern, test: RuleTest, *guards: Guard) -> Rule:
     return Rule(
         name=f"conv.{name}",
         formula=formula,
@@ -176,7 +176,7 @@ def _with_identity(name: str, formula: str, branch: Pattern, proof: RuleTest, *g
         allow_extra_operands=True,
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=proof,
+        test=test,
     )
 
 
@@ -210,7 +210,7 @@ def _parallel(name: str, sign: int) -> Rule:
         allow_extra_operands=True,
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "n 3 6 6", "weight1": "4 3 3 3", "bias1": "4", "weight2": "4 3 1 1", "bias2": "4"},
                 {"x": "n 4 6 6", "weight1": "4 2 3 3", "bias1": "4", "weight2": "4 2 3 3", "bias2": "4"},

@@ -120,7 +120,7 @@ def _pool(kind: str) -> Op:
     return made
 
 
-def _pool_rule(name: str, pattern: Pattern, replace: Any, proof: RuleTest, *guards: Guard, **more: Any) -> Rule:
+def _pool_rule(name: str, pattern: Pattern, replace: Any, test: RuleTest, *guards: Guard, **more: Any) -> Rule:
     return Rule(
         name=f"pool.{name}",
         pattern=pattern,
@@ -128,7 +128,7 @@ def _pool_rule(name: str, pattern: Pattern, replace: Any, proof: RuleTest, *guar
         guards=guards,
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=proof,
+        test=test,
         **more,
     )
 
@@ -258,7 +258,7 @@ def _over_two_axes(kind: str) -> Any:
     return made
 
 
-def _two_axes(kind: str, more: dict[str, Any], *guards: Guard, **proof: Any) -> Rule:
+def _two_axes(kind: str, more: dict[str, Any], *guards: Guard, **test: Any) -> Rule:
     far = {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1), **more}
     return _pool_rule(
         f"{snake_case(kind)}_1d_to_2d",
@@ -268,7 +268,7 @@ def _two_axes(kind: str, more: dict[str, Any], *guards: Guard, **proof: Any) -> 
             shapes={"x": "n 3 9"},
             attributes={"window": [{"kernel_shape": (3,)}, far, {"kernel_shape": (2,), "auto_pad": "SAME_UPPER"}]},
             typical=({"x": "1 3 1000"}, {"x": "1 256 200"}, {"x": "1 512 1500"}),
-            **proof,
+            **test,
         ),
         over_one_axis,
         *guards,

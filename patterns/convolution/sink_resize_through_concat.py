@@ -171,7 +171,7 @@ def _sink_rule(name: str, build: Any, replace: Any, **more: Any) -> Rule:
         guards=(is_a_map_of_channels, has_enlarged_parts),
         exactness=Exactness.ROUNDING,
         source="arXiv:2105.15203",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"weight": "3 6 1 1", "bias": "3", "batch": "n"},
             inputs={"parts": _concat_operands},
             attributes={"axis": [1, -3], "conv": [{}]},

@@ -63,7 +63,7 @@ def _activation_rule(name: str, pattern: Pattern, replace: Pattern, source: str,
         guards=guards,
         exactness=Exactness.ROUNDING,
         source=source,
-        proof=RuleTest(shapes=SHAPES, typical=TYPICAL),
+        test=RuleTest(shapes=SHAPES, typical=TYPICAL),
     )
 
 
@@ -102,7 +102,7 @@ RULES = [
         guards=(is_halved, is_steep, is_not_quantised),
         exactness=Exactness.ROUNDING,
         source="ONNX operators Sigmoid and Tanh",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=SHAPES,
             scalars={"gain": [0.5], "steepness": [0.5, 1.0, -0.5], "offset": [0.5]},
             typical=TYPICAL,
@@ -136,7 +136,7 @@ RULES = [
         guards=(is_single, slope_is_finite, is_not_quantised),
         exactness=Exactness.ROUNDING,
         source="ONNX operator PRelu",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "b 3 4", "slope": "3 1"}, {"x": "b 5", "slope": "5"}),
             typical=(
                 {"x": "1 64 112 112", "slope": "64 1 1"},
@@ -156,7 +156,7 @@ RULES = [
         guards=(is_one_or_zero, redundant(ADDS_NO_AXES)(same_shape("condition", "root"))),
         exactness=Exactness.EXACT,
         source="ONNX operators Where and Cast",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"condition": "b 3 4"},
             inputs={"condition": "bool"},
             scalars={"chosen": [1.0], "other": [0.0]},

@@ -119,7 +119,7 @@ def _reduced(name: str, formula: str, operator: str, replace: Any, *guards: Guar
         exactness=Exactness.ROUNDING,
         guards=guards,
         source=f"ONNX operator {operator}",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "b 4"}, {"x": "b 3 4"}),
             inputs={"x": _positive},
             attributes=({"axes": [(1,)], "keepdims": [0, 1]}, {"axes": [(1, 2)], "keepdims": [0, 1]}),
@@ -139,7 +139,7 @@ def _of_all(name: str, formula: str, reduced: Pattern, operator: str) -> Rule:
         exactness=Exactness.ROUNDING,
         guards=(floating("x"), redundant(SHAPES)(reduces_all)),
         source=f"ONNX operator {operator}",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "b 3 4"}, {"x": "b"}),
             attributes=(
                 {"axes": [None, (0, 1, 2), (-1, 0, 1)], "keepdims": [0, 1]},
@@ -185,7 +185,7 @@ def _log_sum_exp() -> Rule:
         guards=(floating("x"),),
         exactness=Exactness.ROUNDING,
         source="ONNX operator ReduceLogSumExp",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3 4"},
             attributes={"axes": [(1,), (1, 2)], "keepdims": [0, 1]},
             typical=({"x": "1 128 768"}, {"x": "64 1000"}, {"x": "1 16"}),
@@ -242,7 +242,7 @@ def _normalised(kind: str) -> Rule:
         guards=(has_axes_behind, is_not_quantised),
         exactness=Exactness.EXACT,
         source=f"ONNX operator {kind}",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "n 3 4 5"}, {"x": "2 n 4 s"}),
             attributes={"axis": [1, -3]},
             typical=({"x": "1 64 56 56"}, {"x": "1 21 128 128"}, {"x": "8 256 14 14"}, {"x": "1 1000 7 7"}),
@@ -264,7 +264,7 @@ RULES = [
         # The root of -0 is -0.
         exactness=Exactness.ROUNDING,
         source="ONNX operators Pow and Sqrt",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3"},
             inputs={"x": _positive},
             counterexamples={
@@ -285,7 +285,7 @@ RULES = [
         guards=(are_neighbours, is_no_list, is_no_text),
         exactness=Exactness.EXACT,
         source="ONNX operators Gather and Slice",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 5", "indices": "3"},
             constants={"indices": np.array([1, 2, 3])},
             attributes={"axis": [1, -1]},
@@ -310,7 +310,7 @@ RULES = [
         guards=(are_in_steps, is_no_list, is_no_text),
         exactness=Exactness.EXACT,
         source="ONNX operators Gather and Slice",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 5", "indices": "3"},
             constants={"indices": np.array([4, 2, 0])},
             attributes={"axis": [1, -1]},

@@ -65,7 +65,7 @@ def _leading_axes(name: str, operators: tuple[str, ...], dtype: str) -> Rule:
         guards=(adds_leading_axes,),
         exactness=Exactness.EXACT,
         source=BROADCASTING,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "s", "y": "b 3 s"},
             attributes={"axes": [(0, 1)]},
             inputs={"x": dtype, "y": dtype},
@@ -108,7 +108,7 @@ def _halves() -> Iterator[Rule]:
             guards=(agree_elsewhere,),
             exactness=Exactness.ROUNDING,
             source=f"ONNX operator {name}",
-            proof=RuleTest(shapes={"h": 4, "part": "b s 4", "y": "b s 3"}),
+            test=RuleTest(shapes={"h": 4, "part": "b s 4", "y": "b s 3"}),
         )
 
 
@@ -139,7 +139,7 @@ def _sizes() -> Rule:
         guards=(takes_sizes_in_a_row,),
         exactness=Exactness.EXACT,
         source="ONNX operator Shape",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b s 3"},
             opset=18,
             attributes={
@@ -178,7 +178,7 @@ def _activated() -> Iterator[Rule]:
             guards=(in_float32, has_columns),
             exactness=Exactness.ROUNDING,
             source="ONNX operators MatMul and Gemm",
-            proof=RuleTest(shapes={"k": 4, "n": 3}, attributes={name: [0.2] for name in attributes}),
+            test=RuleTest(shapes={"k": 4, "n": 3}, attributes={name: [0.2] for name in attributes}),
         )
 
 
@@ -193,7 +193,7 @@ RULES = [
         guards=(are_numbers,),
         exactness=Exactness.EXACT,
         source="ONNX operators Max and Where",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"condition": "b 3"},
             inputs={"condition": "bool"},
             scalars={"chosen": [0.0], "other": [-5.0], "bound": [-1.0]},

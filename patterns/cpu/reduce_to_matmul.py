@@ -145,7 +145,7 @@ def _reduction_rule(name: str, operator: str, *, divided: bool) -> Rule:
         exactness=Exactness.ROUNDING,
         compared_by=_as_matrices,
         source=f"ONNX operator {operator}",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "b 3 4"}, {"x": "b 3 4 2"}, {"x": "b 2 3 4"}, {"x": "2 3 s"}, {"x": "3 s"}),
             attributes=(
                 far,

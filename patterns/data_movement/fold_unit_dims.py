@@ -122,7 +122,7 @@ def _taken_out(count: int) -> Rule:
         guards=(takes_out_one_axis(count),),
         exactness=Exactness.EXACT,
         source="ONNX operators Expand and Squeeze",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": " ".join(["1", "1", "3", "4"][:count]), **{f"size{n}": "1" for n in range(count)}},
             inputs={f"size{n}": partial(_size_vector, number) for n, number in enumerate((2, 1, 3, 4)[:count])},
             attributes={"axes": [(1,)]},
@@ -140,7 +140,7 @@ RULES = [
         guards=(keeps_longer_axes, has_reshape_target, is_executed),
         exactness=Exactness.EXACT,
         source="ONNX operators Transpose and Reshape",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "b 1 3 4"}, {"x": "b 3 1"}, {"x": "1 b 1 3"}),
             attributes=({"perm": [(0, 2, 1, 3), (1, 0, 2, 3)]}, {"perm": [(0, 2, 1)]}, {"perm": [(2, 1, 3, 0)]}),
         ),
@@ -157,7 +157,7 @@ RULES = [
         guards=(keeps_longer_axes, drops_ones),
         exactness=Exactness.EXACT,
         source="ONNX operators Transpose, Reshape and Squeeze",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "b 1 3 4", "shape": "3"}, {"x": "b 1 3 1", "shape": "3"}),
             constants={"shape": [0, 0, -1]},
             attributes=({"perm": [(0, 2, 1, 3)], "allowzero": [0]}, {"perm": [(0, 2, 3, 1)], "allowzero": [0]}),

@@ -192,7 +192,7 @@ RULES = [
         guards=(starts_at_the_first_row, ends_at_a_size, axes_are_leading, there_are_several_rows, same_shape("x", "root")),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"table": "30 4", "start": "", "end": "", "one": "", "x": "b t 4"},
             attributes={"axis": [0], "axes": [(0,)]},
             inputs={"start": _scalar(0), "end": _size_of("like", 1), "one": _scalar(1)},
@@ -217,7 +217,7 @@ RULES = [
         guards=(counts_all_rows, cuts_the_last_axis),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"table": "6 4", "positions": "1 6", "start": "1", "end": "1"},
                 {"table": "6 4", "positions": "6", "start": "1", "end": "1"},
@@ -243,7 +243,7 @@ RULES = [
         guards=(are_sizes, counts_for_this),
         exactness=Exactness.EXACT,
         source="ONNX operator Range",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"zero": "", "one": "", "length": "", "past": ""},
             attributes={"axes": [(1,), (0, 2)]},
             inputs={"zero": _scalar(0), "one": _scalar(1), "length": _size_of("like", 0), "past": _size_of("cache", 1)},

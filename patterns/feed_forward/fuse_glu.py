@@ -99,7 +99,7 @@ def _rule(name: str, kind: str, biased: bool) -> Rule:
         on_request=True,
         exactness=Exactness.ROUNDING,
         source=GATES,
-        proof=RuleTest(shapes={"gate": "b 3", "x": "b 3", "bias": "3"}, opset=20),
+        test=RuleTest(shapes={"gate": "b 3", "x": "b 3", "bias": "3"}, opset=20),
     )
 
 

@@ -62,7 +62,7 @@ def _rule(kind: str) -> Rule:
         allow_extra_operands=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:1706.03762",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b s 4", "first": "4 6", "bias": "6", "second": "6 3", "shift": "3"},
             redundant={"dimension *": "the products ask for the same"},
             opset=20,
@@ -95,7 +95,7 @@ def _of_gemm(kind: str) -> Rule:
         on_request=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:1706.03762",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "b 4", "first": "6 4", "bias": "6", "second": "3 6", "shift": "3"},
                 {"x": "b 4", "first": "4 6", "bias": "6", "second": "6 3", "shift": "3"},

@@ -116,7 +116,7 @@ def _spelled_rule(name: str, replace: Any, pattern: Op, **more: Any) -> Rule:
         name=f"loss.decompose_{name}", formula=f"{OPERATORS[name]}(x, labels)", pattern=pattern, replace=replace,
         makes=(*_MAKES, *log_probs.makes), spells_out=True, guards=(ranks_are_known,), exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=_rule_test(ignored=[None, 2, -100], reduction=["mean", "sum", "none"]), **more,
+        test=_rule_test(ignored=[None, 2, -100], reduction=["mean", "sum", "none"]), **more,
     )  # fmt: skip
 
 

@@ -120,7 +120,7 @@ def _constant(node: onnx.NodeProto, match: Match) -> Pattern:
     return computed(node.output[0], lambda match: np.asarray(number, kind))
 
 
-def _spelled(name: str, functions: Sequence[Function], proof: RuleTest) -> Rule:
+def _spelled(name: str, functions: Sequence[Function], test: RuleTest) -> Rule:
     """Calls of any of these functions become what they hold."""
 
     def replacement(match: Match) -> Pattern:
@@ -131,18 +131,18 @@ def _spelled(name: str, functions: Sequence[Function], proof: RuleTest) -> Rule:
     return Rule(
         name=f"focal.decompose_{name}_focal_loss", formula=f"{functions[0].name}({', '.join(functions[0].input)})",
         pattern=calls.named("call"), replace=replacement, makes=[one for one in makes if one != "Constant"],
-        spells_out=True, exactness=Exactness.ROUNDING, source=SOURCE, proof=proof,
+        spells_out=True, exactness=Exactness.ROUNDING, source=SOURCE, test=test,
     )  # fmt: skip
 
 
-def _named(name: str, pattern: Pattern, functions: Sequence[Function], replace: Callable[[Match], Pattern], proof: RuleTest,
+def _named(name: str, pattern: Pattern, functions: Sequence[Function], replace: Callable[[Match], Pattern], test: RuleTest,
            *guards: Guard) -> Rule:  # fmt: skip
     """A spelling becomes a call of one of these functions."""
     makes = dict.fromkeys(f"{function.domain}.{function.name}" for function in functions)
     return Rule(
         name=f"focal.to_{name}", pattern=scalar("factor") * pattern, replace=replace, makes=[*makes, "Mul"],
         guards=(computes_in_float32, factor_is_moderate, *guards), by_definition=True, allow_extra_operands=True,
-        exactness=Exactness.ROUNDING, source=SOURCE, proof=proof,
+        exactness=Exactness.ROUNDING, source=SOURCE, test=test,
     )  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def _rule(name: str, pattern: Pattern, replace: Any, *guards: Guard, weighted: b
     return Rule(
         name=f"loss.{name}", pattern=pattern, replace=replace, guards=guards, by_definition=True,
         exactness=Exactness.ROUNDING, source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=shapes, scalars=scalars or {}, inputs={"labels": "int64"}, constants={"number": 2, "class": 0},
             attributes=tuple(
                 {"axes": axes, "ignored": ignored, "reduction": ["mean", "sum", "none"]}

@@ -115,7 +115,7 @@ def _reshape_gemm(name: str, transposed: int, factor: Pattern) -> Rule:
         guards=(only_last_axis_is_multiplied, adds_its_bias),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=_flat_shapes(lambda size: f"{size} 4" if transposed else f"4 {size}"),
             constants={"flat_shape": [-1, 4]},
             inputs={"shape": _restoring},
@@ -136,7 +136,7 @@ def _reshape_matmul() -> Rule:
         guards=(only_last_axis_is_multiplied,),
         exactness=Exactness.ROUNDING,
         source="ONNX operator MatMul",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=_flat_shapes(lambda size: f"4 {size}"),
             constants={"flat_shape": [-1, 4]},
             inputs={"shape": _restoring},
@@ -167,7 +167,7 @@ def _transposed(name: str) -> Rule:
         replace=op.Gemm(operands["A"], operands["B"], opt(var("c")), **{**flags, other: flipped(other)}, **factors),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=_SHAPES[name],
             attributes=tuple(
                 {"transA": [a], "transB": [b], "alpha": [1.0, 0.5], "beta": [1.0, 2.0]} for a, b in _FLAGS
@@ -205,7 +205,7 @@ def _fused() -> Rule:
         guards=(activation_is_known,),
         exactness=Exactness.ROUNDING,
         source="ONNX Runtime operator com.microsoft.FusedGemm",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"a": "m 4", "b": "5 4", "c": "5"}, {"a": "m 4", "b": "5 4", "c": "5"}),
             attributes=(
                 {**flags, "activation": list(ACTIVATIONS[:3]), "slope": [None]},

@@ -352,7 +352,7 @@ def _rule(name: str, formula: str, pattern: Op, replace: Any, guards: tuple[Guar
     return Rule(
         name=f"einsum.{name}", formula=formula, pattern=pattern, replace=replace, makes=makes, guards=(*counted, *guards),
         exactness=exactness, source="ONNX operator Einsum",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=tuple(dict(zip(NAMES, shapes, strict=False)) for shapes, _ in cases),
             never_empty={"*": "the runtime dies of an empty batch"},
             assumes={} if pattern not in several.values() else {

@@ -372,7 +372,7 @@ def _weight_rule(
         guards=(are_layers(*layers), *guards, is_held(made)),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=shapes,
             attributes=[_attributes(layers, row) for row in shapes],
             scalars=scalars or {},

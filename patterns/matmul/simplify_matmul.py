@@ -72,7 +72,7 @@ def _transposed(name: str, product: Pattern, replace: Pattern) -> Rule:
         replace=replace,
         exactness=Exactness.ROUNDING,
         source="the transposed product is that of the transposed factors",
-        proof=RuleTest(shapes={"a": "4 3", "b": "5 3"} if name.endswith("right") else {"a": "3 4", "b": "3 5"}),
+        test=RuleTest(shapes={"a": "4 3", "b": "5 3"} if name.endswith("right") else {"a": "3 4", "b": "3 5"}),
     )
 
 
@@ -146,7 +146,7 @@ def _shared() -> Iterator[Rule]:
                 ({"c": "b 5 3", "z": "b 3 4", "w": "b 3 4"} if left else {"c": "b 3 5", "z": "b 4 3", "w": "b 4 3"},),
                 terms_are_alike,
                 _sum_is_no_larger(left),
-                proof=FINITE,
+                test=FINITE,
             )
 
 
@@ -161,8 +161,8 @@ def _matmul_rule(
         guards=guards,
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
-            shapes=tuple(shapes), redundant={"dimension *": "the product itself asks for it"}, **more.pop("proof", {})
+        test=RuleTest(
+            shapes=tuple(shapes), redundant={"dimension *": "the product itself asks for it"}, **more.pop("test", {})
         ),
         **more,
     )
@@ -183,7 +183,7 @@ RULES = [
         op.MatMul(a, op.MatMul(b, c)),
         ({"a": "16 2", "b": "2 16", "c": "16 2"}, {"a": "b 16 2", "b": "b 2 16", "c": "b 16 2"}),
         _is_less_work(True),
-        proof=FINITE,
+        test=FINITE,
     ),
     _matmul_rule(
         "reassociate_left",
@@ -192,7 +192,7 @@ RULES = [
         op.MatMul(op.MatMul(a, b), c),
         ({"a": "2 16", "b": "16 2", "c": "2 16"}, {"a": "b 2 16", "b": "b 16 2", "c": "b 2 16"}),
         _is_less_work(False),
-        proof=FINITE,
+        test=FINITE,
     ),
     Rule(
         name="matmul.drop_expand_of_operand",
@@ -204,7 +204,7 @@ RULES = [
         # The runtime multiplies many matrices with one as one product.
         exactness=Exactness.ROUNDING,
         source="ONNX operator MatMul",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=tuple(
                 {"shape": "4", "repeats": "4", **shapes}
                 for shapes in ({"c": "b 2 3 4", "y": "b 1 4 3"}, {"c": "b 2 4 4", "y": "b 1 4 4"})

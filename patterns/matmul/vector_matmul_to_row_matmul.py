@@ -83,7 +83,7 @@ RULES = [
         guards=(in_float32, has_rows, sums_something),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "m 3", "v": "3"}, {"x": "b m 3", "v": "3"}),
             typical=({"x": "1 128 768", "v": "768"}, {"x": "8 16 768", "v": "768"}, {"x": "32 7 32", "v": "32"}),
             redundant={"dimension *": "the product itself asks for it"},
@@ -98,7 +98,7 @@ RULES = [
         guards=(in_float32, has_rows, is_no_batch, sums_something),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "4 3", "weight": "3 1"}, {"x": "b m 3", "weight": "3 1"}),
             typical=(
                 {"x": "1 128 768", "weight": "768 1"},

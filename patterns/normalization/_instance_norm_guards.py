@@ -81,7 +81,7 @@ def _wanting(image: ir.Value, sizes: Sequence[DimLike], facts: Facts) -> list[Di
 
 
 def convolved(channels: int) -> Any:
-    """For proofs: an image with the channels at this axis, computed by a convolution if the number of its pixels is open."""
+    """For rule tests: an image with the channels at this axis, computed by a convolution if the number of its pixels is open."""
 
     def made(build: Any) -> ir.Value:
         dims = list(build.dims("x"))

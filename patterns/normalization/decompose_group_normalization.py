@@ -135,7 +135,7 @@ _EPSILON: dict[str, list[Any]] = {"epsilon": [1e-5, 0.125], "stash_type": [1]}
 _SIZES = ({"x": "n 6 4 s", "weight": "6", "shift": "6"}, {"x": "n 4 s", "weight": "4", "shift": "4"})
 
 
-def _rule(name: str, replace: Pattern, guards: tuple[Guard, ...], **proof: Any) -> Rule:
+def _rule(name: str, replace: Pattern, guards: tuple[Guard, ...], **test: Any) -> Rule:
     return Rule(
         name=f"groupnorm.{name}",
         formula="GroupNormalization(x, scale, bias)",
@@ -151,7 +151,7 @@ def _rule(name: str, replace: Pattern, guards: tuple[Guard, ...], **proof: Any) 
         guards=(divides_the_channels, *guards),
         exactness=Exactness.ROUNDING,
         source="arXiv:1803.08494",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=_SIZES,
             attributes=({"groups": [2, 3], **_EPSILON}, {"groups": [4, 1], **_EPSILON}),
             opset=21,
@@ -164,7 +164,7 @@ def _rule(name: str, replace: Pattern, guards: tuple[Guard, ...], **proof: Any) 
                 {"x": f"1 {size}", "weight": size.split()[0], "shift": size.split()[0]}
                 for size in ("64 56 56", "320 32 32", "1280 8 8")
             ),
-            **proof,
+            **test,
         ),
     )
 

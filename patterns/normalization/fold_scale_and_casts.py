@@ -115,7 +115,7 @@ def _between_casts(kind: str, biased: bool) -> Rule:
         guards=(vectors_fit if biased else redundant(BROADCAST)(vectors_fit), constants_fit),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"half": "b s 8", **dict.fromkeys(("weight", "weight_half", "bias", "bias_half"), "8")},
             attributes=_ATTRIBUTES,
             inputs={"weight": _vector("weight"), "bias": _vector("bias")},
@@ -141,7 +141,7 @@ def _scaled(kind: str, biased: bool) -> Rule:
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         is_refinement=biased,  # the operator is there already
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b s 8", **dict.fromkeys(("unit", "nothing", "scale", "shift"), "8")},
             attributes=_ATTRIBUTES,
             constants={"unit": np.ones(8), "nothing": np.zeros(8)},

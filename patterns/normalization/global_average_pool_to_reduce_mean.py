@@ -34,6 +34,6 @@ RULES = [
         guards=(has_three_axes, is_not_quantised),
         exactness=Exactness.ROUNDING,
         source="ONNX operators GlobalAveragePool and ReduceMean",
-        proof=RuleTest(shapes={"x": "n 3 s"}),
+        test=RuleTest(shapes={"x": "n 3 s"}),
     )
 ]

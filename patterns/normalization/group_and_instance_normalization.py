@@ -233,7 +233,7 @@ RULES = [
         guards=(factor_is_bounded, redundant(COST)(is_larger_than_its_mean)),
         exactness=Exactness.ROUNDING,
         source="tf.nn.batch_normalization of tf.nn.moments",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3 4", "spread": "b 1 1", "gain": "4", "term": "4"},
             inputs={"spread": _spread},
             constants={"gain": "normal"},
@@ -250,7 +250,7 @@ RULES = [
         guards=(normalises_groups, scales_channels, has_pixels("x"), keeps_digits(_sizes_of("split"))),
         exactness=Exactness.ROUNDING,
         source="arXiv:1803.08494",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "n 3 4 8", "scale": "1 1 1 2 4", "bias": "2 4"},
                 {"x": "n 6 5", "scale": "1 2 3 1", "bias": "2 3 1"},
@@ -281,7 +281,7 @@ RULES = [
         guards=(normalises_images, scales_channels, has_pixels("x"), keeps_digits(_sizes_of("x"))),
         exactness=Exactness.ROUNDING,
         source="arXiv:1607.08022",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "n 3 s 4", "scale": "4", "bias": "1 1 1 4"},
                 {"x": "n 5 2", "scale": "2", "bias": "2"},

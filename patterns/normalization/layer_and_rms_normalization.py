@@ -200,7 +200,7 @@ RULES = [
         guards=(normalises_last_axes,),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=_PROOF,
+        test=_PROOF,
     ),
     Rule(
         name="layernorm.from_scale_and_offset_form",
@@ -216,7 +216,7 @@ RULES = [
         guards=(normalises_last_axes, scale_is_finite),
         exactness=Exactness.ROUNDING,
         source="tf.nn.batch_normalization of tf.nn.moments",
-        proof=replace(
+        test=replace(
             _PROOF,
             shapes=_SHAPES[1:],
             attributes=_PROOF.attributes[1:],  # type: ignore[index]
@@ -235,7 +235,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:1910.07467",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=tuple({name: shape for name, shape in row.items() if name != "bias"} for row in _SHAPES),
             attributes=_PROOF.attributes,
             scalars=_PROOF.scalars,
@@ -261,7 +261,7 @@ RULES = [
         guards=(normalises_last_axes,),
         exactness=Exactness.APPROXIMATE,
         source=PAPER,
-        proof=_PROOF,
+        test=_PROOF,
     ),
     Rule(
         name="rmsnorm.from_l2_normalization",
@@ -273,7 +273,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source="arXiv:1910.07467",
         allow_extra_operands=True,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "b s 8"}, {"x": "b 6"}),
             attributes=({"axes": [(-1,), (2,)]}, {"axes": [(-1,), (1,)]}),
             scalars={"epsilon": [2.0**-17, 0.125], "gain": [1.0, 3.0]},
@@ -300,7 +300,7 @@ RULES = [
         ),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "b s 8", "skip": "b s 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
                 {"x": "b 8", "skip": "b 8", "gamma": "8", "beta": "8", "sum_bias": "8"},

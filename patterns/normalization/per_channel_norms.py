@@ -160,7 +160,7 @@ def _batch_norm(name: str, formula: str, pattern: Pattern, *guards: Guard) -> Ru
         guards=(by_channel(*names), is_not_taken_in, *guards),
         exactness=Exactness.ROUNDING,
         source=BATCH_NORM,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "n 3 4 5", **dict.fromkeys(names, "3 1 1")},
                 {"x": "n 2 s", **dict.fromkeys(names, "1 2 1")},
@@ -203,7 +203,7 @@ RULES = [
         guards=(normalises_each_channel, by_channel("scale", "bias"), has_pixels("x"), keeps_digits(_pixels)),
         exactness=Exactness.ROUNDING,
         source="arXiv:1607.08022",
-        proof=RuleTest(
+        test=RuleTest(
             inputs={"x": convolved(1)},
             shapes=(
                 {"x": "n 3 4 s", "scale": "3 1 1", "bias": "3 1 1"},
@@ -234,7 +234,7 @@ RULES = [
         guards=(normalises_channels, by_channel("scale", "bias")),
         exactness=Exactness.ROUNDING,
         source="arXiv:2201.03545",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "n 3 h s", "scale": "3 1 1", "bias": "3 1 1"},
                 {"x": "n 4 s 2 3", "scale": "1 4 1 1 1", "bias": "4 1 1 1"},

@@ -111,7 +111,7 @@ def _log_sum_exp(name: str, added: Pattern, keepdims: int) -> Rule:
         guards=(limit_is_infinite,),
         exactness=Exactness.ROUNDING,
         source="ONNX operator ReduceLogSumExp",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "2 3 4"},
             attributes={"axes": [(1,)]},
             scalars={"limit": [math.inf]},
@@ -140,7 +140,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source="ONNX operator Softmax",
         allow_extra_operands=True,
-        proof=_PROOF,
+        test=_PROOF,
     ),
     Rule(
         name="softmax.drop_max_subtraction",
@@ -154,7 +154,7 @@ RULES = [
         guards=(axes_are_last, nothing_overflows),
         exactness=Exactness.ROUNDING,
         source="softmax is invariant to a shift of the whole row",
-        proof=replace(
+        test=replace(
             _PROOF,
             attributes=({"axes": [(-1,), (2,)], "axis": [-1, 2]}, {"axes": [(1,)], "axis": [-1, 1]}),
             scalars={"factor": [1.0, 2.0], "inner": [1.0, 0.5]},
@@ -167,7 +167,7 @@ RULES = [
         guards=(axis_is_last,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=_PROOF_OF_ONE_AXIS,
+        test=_PROOF_OF_ONE_AXIS,
     ),
     Rule(
         name="log_softmax.from_decomposed_form",
@@ -177,7 +177,7 @@ RULES = [
         guards=(last_axis_alone,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=_PROOF,
+        test=_PROOF,
     ),
     Rule(
         name="log_softmax.log_of_softmax",
@@ -186,7 +186,7 @@ RULES = [
         guards=(axis_is_last,),
         exactness=Exactness.APPROXIMATE,
         source=SOURCE,
-        proof=_PROOF_OF_ONE_AXIS,
+        test=_PROOF_OF_ONE_AXIS,
     ),
     Rule(
         name="log_softmax.x_minus_logsumexp",
@@ -195,6 +195,6 @@ RULES = [
         guards=(last_axis_alone,),
         exactness=Exactness.APPROXIMATE,
         source=SOURCE,
-        proof=_PROOF,
+        test=_PROOF,
     ),
 ]

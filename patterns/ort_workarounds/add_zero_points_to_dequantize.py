@@ -45,7 +45,7 @@ RULES = [
         guards=(is_signed, is_computed),
         exactness=Exactness.EXACT,
         source="ONNX Runtime's QDQPropagationTransformer and QDQS8ToU8Transformer",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "4 6", "step": ""}, inputs={"x": "int8"}, attributes={"axis": [1], "block_size": [0]}
         ),
     ),

@@ -92,7 +92,7 @@ RULES = [
         guards=(crashes_in_product,),
         exactness=Exactness.EXACT,
         source="ONNX Runtime issue 28392",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "3 b 4"}, {"x": "4 3 b"}, {"x": "3 b 2 4"}),
             attributes=({"perm": [(1, 0, 2)]}, {"perm": [(1, 2, 0)]}, {"perm": [(1, 2, 0, 3)]}),
             dtypes=("float16",),
@@ -109,7 +109,7 @@ RULES = [
         because=Quirk.LOSES_TRANSPOSITION_BEFORE_VECTOR,
         exactness=Exactness.ROUNDING,
         source="ONNX Runtime's MatmulTransposeFusion",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "n m", "v": "n"}, {"x": "b n m", "v": "n"}),
             attributes=({"perm": [(1, 0)]}, {"perm": [(0, 2, 1)]}),
         ),

@@ -57,7 +57,7 @@ def _multiplied(build: Any, root: ir.Value) -> ir.Value:
     return made
 
 
-def _factor_apart(name: str, formula: str, operand: Pattern, replace: Any, *guards: Guard, **proof: Any) -> Rule:
+def _factor_apart(name: str, formula: str, operand: Pattern, replace: Any, *guards: Guard, **test: Any) -> Rule:
     return Rule(
         name=f"ort.{name}",
         formula=formula,
@@ -69,12 +69,12 @@ def _factor_apart(name: str, formula: str, operand: Pattern, replace: Any, *guar
         guards=(is_rounded, *guards),
         exactness=Exactness.EXACT,
         source="ONNX Runtime graph transformer MatMulScaleFusion",
-        proof=RuleTest(
+        test=RuleTest(
             constants={"factor": 0.3},
             dtypes=("float64",),
             opset=17,
             redundant={"demand that factor is constant": "the runtime leaves others alone"},
-            **proof,
+            **test,
         ),
     )
 

@@ -42,7 +42,7 @@ def _of_bytes(value: ir.Value, facts: Facts) -> bool:
 
 
 def _made_of_bytes(name: str) -> Any:
-    """Makes an input of a proof: dequantised numbers."""
+    """Makes an input of a rule test: dequantised numbers."""
 
     def make(build: Any) -> ir.Value:
         whole = build.input(f"{name}8", build.dims(name), ir.DataType.UINT8)
@@ -89,7 +89,7 @@ def has_one_scale(match: Match) -> Refusal | None:
 
 
 def _reshaped(operator: str, **more: Any) -> Rule:
-    """Integers are reshaped; `more` says what the sizes or axes of the proof are."""
+    """Integers are reshaped; `more` says what the sizes or axes of the rule test are."""
     make = getattr(op, operator)
     return Rule(
         name=f"quantized.{operator.lower()}_of_dequantized_weight",
@@ -99,7 +99,7 @@ def _reshaped(operator: str, **more: Any) -> Rule:
         guards=(has_one_scale,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(attributes={"axis": [1]}, **more),
+        test=RuleTest(attributes={"axis": [1]}, **more),
     )
 
 
@@ -150,7 +150,7 @@ def is_multiplied_by_one(match: Match) -> Refusal | None:
     return match.unless_value("beta", match["beta"] in (None, 1), "1")
 
 
-def _rule(name: str, formula: str, pattern: Any, replace: Any, shapes: Any, guards: Any = (), **proof: Any) -> Rule:
+def _rule(name: str, formula: str, pattern: Any, replace: Any, shapes: Any, guards: Any = (), **test: Any) -> Rule:
     return Rule(
         name=f"quantized.{name}",
         formula=formula,
@@ -160,11 +160,11 @@ def _rule(name: str, formula: str, pattern: Any, replace: Any, shapes: Any, guar
         guards=(bias_is_in_float32, is_not_quantised_at_once, sums_do_not_saturate, *guards),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=shapes,
             inputs={"x": _made_of_bytes("x"), "w": _made_of_bytes("w")},
             redundant={"check of x": NEEDLESS, "check of w": NEEDLESS},
-            **proof,
+            **test,
         ),
     )
 
@@ -181,7 +181,7 @@ RULES = [
         guards=(has_one_scale_or_an_axis,),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"weight": "4 3", "step": "3", "zero": "3"},
             constants={
                 "weight": np.arange(-6, 6, dtype=np.int8).reshape(4, 3),

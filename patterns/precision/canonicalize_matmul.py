@@ -53,9 +53,7 @@ def _weight(match: Match) -> Pattern:
     return weight if plain else computed("W'", _turned)
 
 
-def _rule(
-    name: str, pattern: Pattern, source: str, proof: RuleTest, *guards: Callable[[Match], Refusal | None]
-) -> Rule:
+def _rule(name: str, pattern: Pattern, source: str, test: RuleTest, *guards: Callable[[Match], Refusal | None]) -> Rule:
     def product(match: Match) -> Pattern:
         made = op.MatMul(x, _weight(match))
         return made if match.get("c") is None else made + c
@@ -67,7 +65,7 @@ def _rule(
         guards=(is_weight("weight"), *guards),
         exactness=Exactness.ROUNDING,
         source=source,
-        proof=proof,
+        test=test,
     )
 
 
@@ -136,6 +134,6 @@ RULES = [
         guards=(is_weight("weight"), is_one_matrix),
         exactness=Exactness.ROUNDING,
         source="ONNX operator MatMul: axes of size 1 are broadcast",
-        proof=RuleTest(shapes=({"x": "b m 4", "weight": "1 4 5"}, {"x": "m 4", "weight": "1 1 4 5"})),
+        test=RuleTest(shapes=({"x": "b m 4", "weight": "1 4 5"}, {"x": "m 4", "weight": "1 1 4 5"})),
     ),
 ]

@@ -105,7 +105,7 @@ def _rule(name: str, *, units: bool, last: bool) -> Rule:
         ),
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(_shapes(1), _shapes(2)),
             attributes=(
                 {"how": [{"hidden_size": 5}, {"hidden_size": 5, "direction": "reverse", "clip": 9.0}]},

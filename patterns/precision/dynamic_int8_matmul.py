@@ -34,7 +34,7 @@ def _rule(name: str, *, columns: bool, signed: bool, smooth: bool = False) -> Ru
         exactness=Exactness.LOSSY,
         is_fitted=True,
         source=SMOOTH_SOURCE if smooth else SOURCE,
-        proof=RuleTest(shapes=SHAPES, ranges={"x": (-5.0, 4.5)} if smooth else {}),
+        test=RuleTest(shapes=SHAPES, ranges={"x": (-5.0, 4.5)} if smooth else {}),
     )
 
 

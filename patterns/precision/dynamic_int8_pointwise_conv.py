@@ -93,7 +93,7 @@ def _finished(made: Pattern, *makes: str) -> Pattern:
     return built(rest, makes=(*makes, "Transpose", "Add", "Relu", "Clip"))
 
 
-def _rule(name: str, pattern: Pattern, guards: tuple[Guard, ...], proof: RuleTest) -> Rule:
+def _rule(name: str, pattern: Pattern, guards: tuple[Guard, ...], test: RuleTest) -> Rule:
     return Rule(
         name=f"dynamic_int8_conv.{name}",
         formula=f"act(conv(x, W) + b{' + y' if name == 'pointwise_sum' else ''})",
@@ -112,7 +112,7 @@ def _rule(name: str, pattern: Pattern, guards: tuple[Guard, ...], proof: RuleTes
         ),
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=proof,
+        test=test,
     )
 
 

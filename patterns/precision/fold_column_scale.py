@@ -45,7 +45,7 @@ def _skipping(scale: Pattern, offset: Pattern) -> Op:
 SCALED = _skipping(_times("gain"), _times("shift"))
 
 
-def _rule(name: str, before: Pattern, after: Pattern, proof: RuleTest, total: Pattern | None = None) -> Rule:
+def _rule(name: str, before: Pattern, after: Pattern, test: RuleTest, total: Pattern | None = None) -> Rule:
     return Rule(
         name=f"column_scale.fold_into_{name}",
         pattern=op.Mul(before, factor),
@@ -54,7 +54,7 @@ def _rule(name: str, before: Pattern, after: Pattern, proof: RuleTest, total: Pa
         guards=(stays_normal,),
         exactness=Exactness.ROUNDING,
         source="ONNX operator LayerNormalization: the scale is the last factor",
-        proof=proof,
+        test=test,
     )
 
 

@@ -143,7 +143,7 @@ RULES = [
         guards=(kinds_agree, image_scale_fits, mean_of_positions),
         exactness=Exactness.ROUNDING,
         source="ONNX Runtime operator com.microsoft.QLinearGlobalAveragePool",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"a": "b 3 4 5"},
             attributes={"axes": [(2, 3)]},
             inputs={"a": "uint8"},
@@ -160,7 +160,7 @@ RULES = [
         guards=(kinds_agree, scales_are_normal, relu_is_rounding),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"a": "b s 6", **SHAPES},
             inputs={"a": "uint8"},
             constants=CONSTANTS,
@@ -180,7 +180,7 @@ RULES = [
         guards=(kinds_agree, scales_are_normal, relu_is_rounding, is_a_matrix, bias_is_fine),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"a": "m 6", **SHAPES}, inputs={"a": "uint8"}, constants=CONSTANTS, step=1.0, followed_by=_as_floats
         ),
     ),

@@ -38,14 +38,14 @@ def is_normal(match: Match) -> Refusal | None:
     )
 
 
-def _rounded_first(name: str, reshaped: Callable[[Pattern], Pattern], proof: RuleTest) -> Rule:
+def _rounded_first(name: str, reshaped: Callable[[Pattern], Pattern], test: RuleTest) -> Rule:
     return Rule(
         name=f"qdq.hoist_quantize_above_{name}",
         pattern=op.QuantizeLinear(reshaped(var("x")), scale, zero),
         replace=reshaped(op.QuantizeLinear(var("x"), scale, zero)),
         exactness=Exactness.EXACT,
         source="ONNX operator QuantizeLinear: each element by itself",
-        proof=replace(proof, constants={**proof.constants, "scale": np.float32(0.03), "zero": np.uint8(7)}),
+        test=replace(test, constants={**test.constants, "scale": np.float32(0.03), "zero": np.uint8(7)}),
     )
 
 
@@ -71,7 +71,7 @@ RULES = [
         guards=(is_normal,),
         exactness=Exactness.EXACT,
         source="ONNX operators QuantizeLinear and DequantizeLinear",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"v": "b 3"}, inputs={"v": "uint8"}, constants={"scale": np.float32(0.3), "zero": np.uint8(7)}
         ),
     ),

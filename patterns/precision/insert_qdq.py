@@ -83,7 +83,7 @@ def _product(method: str) -> Rule:
         exactness=Exactness.LOSSY,
         is_fitted=True,
         source=SOURCE,
-        proof=RuleTest(shapes=SHAPES, ranges={"x": (-5.0, 4.5)}),
+        test=RuleTest(shapes=SHAPES, ranges={"x": (-5.0, 4.5)}),
     )
 
 
@@ -103,7 +103,7 @@ def _convolution(name: str, near: Pattern, *guards: Callable[[Match], Refusal | 
         guards=(in_float32, is_weight("weight"), has_channels, *guards),
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "b 4 6 6", "weight": "5 4 3 3", "bias": "5"}, {"x": "b 4 9", "weight": "6 2 3"}),
             attributes=({"how": [{"pads": (1, 1, 1, 1)}, {"strides": (2, 2)}]}, {"how": [{"group": 2}]}),
             ranges={"x": (-5.0, 4.5)},
@@ -123,7 +123,7 @@ RULES = [
         exactness=Exactness.LOSSY,
         is_fitted=True,
         source=SOURCE,
-        proof=RuleTest(shapes=SHAPES),
+        test=RuleTest(shapes=SHAPES),
     ),
     _convolution(f"weight_int8_{QDQ}_conv.channel", image),
 ]

@@ -169,7 +169,7 @@ def _rule(name: str, *, masked: bool) -> Rule:
         ),
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(steps, several),
             attributes={
                 "scale": [None, 0.5],

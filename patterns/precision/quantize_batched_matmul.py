@@ -49,7 +49,7 @@ def _dynamic(name: str, whole: WholeStack) -> Rule:
         guards=GUARDS_OF_INTEGER_STACKS,
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=RuleTest(shapes=SHAPES),
+        test=RuleTest(shapes=SHAPES),
     )
 
 
@@ -66,7 +66,7 @@ def _static(method: str) -> Rule:
         exactness=Exactness.LOSSY,
         is_fitted=True,
         source=SOURCE,
-        proof=RuleTest(shapes=SHAPES, ranges={"x": (-5.0, 4.5)}),
+        test=RuleTest(shapes=SHAPES, ranges={"x": (-5.0, 4.5)}),
     )
 
 
@@ -80,7 +80,7 @@ def _weight_only(bits: int, block: int, level: int) -> Rule:
         guards=(*GUARDS_OF_STACKS, has_one_axis, fills_a_block(block, lambda match: shape(match)[-2])),
         exactness=Exactness.LOSSY,
         source="ONNX Runtime operator com.microsoft.MatMulNBits",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": f"3 m {2 * block}", "weight": f"3 {2 * block} 5"},
                 {"x": f"m {block + 5}", "weight": f"2 {block + 5} 17"},

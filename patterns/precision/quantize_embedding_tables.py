@@ -75,7 +75,7 @@ def _rule(bits: int, block: int) -> Rule:
         guards=(is_weight("weight"), rank_is_known, fills_a_block(block, lambda match: size(match)[1])),
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=tuple({"x": "b s", "v": 7, "k": size} for size in (2 * block, block + 5)), inputs={"x": "int64"}
         ),
     )

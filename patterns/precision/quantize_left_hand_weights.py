@@ -47,7 +47,7 @@ def _dynamic() -> Rule:
         guards=GUARDS_OF_INTEGER_LEFT,
         exactness=Exactness.LOSSY,
         source="ONNX operators MatMulInteger and DynamicQuantizeLinear",
-        proof=RuleTest(shapes=SHAPES),
+        test=RuleTest(shapes=SHAPES),
     )
 
 
@@ -64,7 +64,7 @@ def _static(method: str) -> Rule:
         exactness=Exactness.LOSSY,
         is_fitted=True,
         source="ONNX operators MatMulInteger and QuantizeLinear",
-        proof=RuleTest(shapes=SHAPES, ranges={"x": (-5.0, 4.5)}),
+        test=RuleTest(shapes=SHAPES, ranges={"x": (-5.0, 4.5)}),
     )
 
 
@@ -78,7 +78,7 @@ def _weight_only(bits: int, block: int) -> Rule:
         guards=(*GUARDS_OF_LEFT, has_one_axis, fills_a_block(block, lambda match: shape(match)[-1])),
         exactness=Exactness.LOSSY,
         source="ONNX Runtime operator com.microsoft.MatMulNBits",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": f"b {2 * block} n", "weight": f"5 {2 * block}"},
                 {"x": f"{block + 5} n", "weight": f"1 17 {block + 5}"},

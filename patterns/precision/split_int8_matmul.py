@@ -65,7 +65,7 @@ def _rule(name: str, replace: Pattern, definition: Pattern) -> Rule:
         guards=GUARDS_OF_INTEGERS,
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=RuleTest(shapes=SHAPES),
+        test=RuleTest(shapes=SHAPES),
     )
 
 

@@ -204,7 +204,7 @@ def _plain(method: str) -> Rule:
         guards=(*GUARDS, is_rounded_so(method), was_observed(method, "x", "root")),
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"x": "b 4 6 6", "weight": "5 4 3 3", "bias": "5"}, {"x": "b 4 9", "weight": "6 2 3", "bias": "6"}),
             attributes=(
                 {"how": [{"pads": (1, 1, 1, 1)}, {"strides": (2, 2)}], "activation": ["Relu"]},
@@ -237,7 +237,7 @@ def _residual(method: str) -> Rule:
         guards=(*GUARDS, sum_is_plain, is_rounded_so(method), was_observed(method, "x", "y", "root", "root/product")),
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 4 6 6", "weight": "5 4 3 3", "bias": "5", "y": "b 5 6 6"},
             attributes={"how": [{"pads": (1, 1, 1, 1)}], "activation": ["Relu"]},
             ranges={"x": (-5.0, 4.5), "y": (-5.0, 5.0), "root": (-20.0, 22.0), "root/product": (-20.0, 20.0)},

@@ -63,7 +63,7 @@ def _made(
         exactness=Exactness.LOSSY,
         is_fitted=True,
         source=source,
-        proof=RuleTest(shapes=SHAPES, ranges={"x": (-5.0, 4.5)}),
+        test=RuleTest(shapes=SHAPES, ranges={"x": (-5.0, 4.5)}),
     )
 
 
@@ -87,7 +87,7 @@ def _through() -> Rule:
         exactness=Exactness.LOSSY,
         is_fitted=True,
         source="ONNX operators QuantizeLinear and QLinearMatMul",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=SHAPES,
             ranges={"x": (-5.0, 4.5), "root": (-20.0, 22.0)},
             step=42.0 / 255,

@@ -97,7 +97,7 @@ def _rule(bits: int, block: int, level: int, *, zeros: bool = False) -> Rule:
         exactness=Exactness.LOSSY,
         source=SOURCE,
         is_fitted=True,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=({"k": 2 * block, "n": 5}, {"k": block + 5, "n": 17}), never_empty=NEVER_EMPTY if level == 4 else {}
         ),
     )

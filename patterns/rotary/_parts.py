@@ -22,7 +22,7 @@ LEADING = {HEADS_FIRST: "b n s", LENGTH_FIRST: "b s n"}
 """The axes of x except for the last."""
 
 SIZES = {"n": 2, "d": 8, "h": 4, "two": 2}
-"""Sizes for proofs."""
+"""Sizes for rule tests."""
 
 NEVER_EMPTY = {"*": "the kernel refuses empty tensors"}
 WHOLE_ANYWAY = {"dimension d": "d is twice h, and h a part of it"}

@@ -123,7 +123,7 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
             may_raise_opset=True,
             exactness=Exactness.ROUNDING,
             source=PAPER,
-            proof=RuleTest(
+            test=RuleTest(
                 shapes=SIZES,
                 inputs={
                     "cos": angles("x", "Cos", heads, interleaved), "sin": angles("x", "Sin", heads, interleaved),
@@ -160,7 +160,7 @@ def _partial(
         may_raise_opset=True,
         exactness=Exactness.EXACT,
         source=PAPER,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"n": 2, "d": 8, "p": 4, "cos": "b s 2", "sin": "b s 2"},
             attributes={"interleaved": [0, 1], **attributes},
             opset=23,
@@ -227,7 +227,7 @@ def _partial_of_window(
         may_raise_opset=True,
         exactness=Exactness.EXACT,
         source=PAPER,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"n": 2, "p": 4, "r": 4, "d": 8, "cos": "b s 2", "sin": "b s 2"},
             inputs={"part": _window_of("part", 2, 6), "others": _window_of("others", 6, 10)},
             attributes={"interleaved": [0, 1], **more},
@@ -287,7 +287,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.EXACT,
         source=PAPER,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"n": 2, "d": 8, "cos": "b s 4", "sin": "b s 4"},
             attributes={"interleaved": [0, 1], "rotary_embedding_dim": [0]},
             opset=23,
@@ -302,7 +302,7 @@ RULES = [
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 2 s 8", "cos": "b s 4", "sin": "b s 4"},
             scalars={"factor": [0.5, 2.0]},
             attributes={"interleaved": [0, 1], "rotary_embedding_dim": [0], "num_heads": [0]},

@@ -56,12 +56,12 @@ def _stacked(heads: int, real: Pattern, imaginary: Pattern) -> Pattern:
 
 
 def _rule(
-    name: str, formula: str, pattern: Pattern, replace: Pattern, guard: Guard, shapes: dict[str, Any], **proof: Any
+    name: str, formula: str, pattern: Pattern, replace: Pattern, guard: Guard, shapes: dict[str, Any], **test: Any
 ) -> Rule:
     return Rule(
         name=f"rotary.{name}", formula=formula, pattern=pattern, replace=replace, guards=(guard,), may_raise_opset=True,
         exactness=Exactness.ROUNDING, source=PAPER,
-        proof=RuleTest(shapes={**SIZES, **shapes}, never_empty=NEVER_EMPTY, opset=17, **proof),
+        test=RuleTest(shapes={**SIZES, **shapes}, never_empty=NEVER_EMPTY, opset=17, **test),
     )  # fmt: skip
 
 

@@ -163,7 +163,7 @@ def _counted(build: Any) -> ir.Value:
     return made
 
 
-def _moved(name: str, behind: Pattern, before: Pattern, *guards: Any, **proof: Any) -> Rule:
+def _moved(name: str, behind: Pattern, before: Pattern, *guards: Any, **test: Any) -> Rule:
     return Rule(
         name=f"rotary.{name}",
         formula=f"squeeze({name.removeprefix('squeeze_of_')}(angles), 0)",
@@ -173,12 +173,12 @@ def _moved(name: str, behind: Pattern, before: Pattern, *guards: Any, **proof: A
         guards=(*guards, had_no_batch),
         exactness=Exactness.EXACT,
         source="ONNX operator Squeeze",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"angles": "1 s 3", "factors": "3"},
-            attributes={"axes": [(0,)], **proof.pop("attributes", {})},
+            attributes={"axes": [(0,)], **test.pop("attributes", {})},
             inputs={"angles": _counted},
             opset=18,
-            **proof,
+            **test,
         ),
     )
 
@@ -222,7 +222,7 @@ RULES = [
         guards=(is_one_table, angles_are_of_halves),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "b s 16", "cos": "1 s 4", "sin": "1 s 4"},
                 {"x": "b 2 s 8", "cos": "1 s 2", "sin": "s 2"},
@@ -251,7 +251,7 @@ RULES = [
         guards=(adds_the_first,),
         exactness=Exactness.EXACT,
         source="ONNX operators Squeeze and Unsqueeze",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"positions": "s"},
             attributes={"axes": [(0,)], "added": [(0, 2)]},
             opset=18,

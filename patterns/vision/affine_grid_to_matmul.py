@@ -39,6 +39,6 @@ RULES = [
         guards=(floating("theta"),),
         exactness=Exactness.ROUNDING,
         source="arXiv:1506.02025",
-        proof=RuleTest(shapes=({"m": 6, "k": 3, "p": 2, "n": 2}, {"m": 6, "k": 3, "p": 2})),
+        test=RuleTest(shapes=({"m": 6, "k": 3, "p": 2, "n": 2}, {"m": 6, "k": 3, "p": 2})),
     )
 ]

@@ -90,7 +90,7 @@ below = _between(corners[2], corners[3], "across").named("below")
 
 
 def _made(mode: str) -> dict[str, Any]:
-    """The constants of an instance, of the size that the proof gives the shares."""
+    """The constants of an instance, of the size that the rule test gives the shares."""
 
     def number(axis: int) -> Any:
         def find(build: Any) -> tuple[Array, Array, Array]:
@@ -130,7 +130,7 @@ RULES = [
         guards=(floating("x"), are_places_of_resize),
         exactness=Exactness.ROUNDING,
         source="ONNX operator Resize",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=_to(5, 7, c=2, h=3, w=4),
             inputs=_made("half_pixel"),
             opset=17,

@@ -152,7 +152,7 @@ def _rules(name: str, formula: str, pattern: Callable[[bool], Pattern], padding:
             guards=(_points_to_pixels(aligned), stays),
             exactness=Exactness.ROUNDING,
             source="ONNX operator GridSample",
-            proof=RuleTest(
+            test=RuleTest(
                 shapes={"b": 2, "c": 2, "h": 3, "w": 4, "r": 2, "s": 5, "p": 5, "q": 6, "n": 10}
                 | dict.fromkeys(numbers, ""),
                 constants=numbers,

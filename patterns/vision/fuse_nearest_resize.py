@@ -130,7 +130,7 @@ _LAST = (2, 3, 0, 1)
 
 
 def _taken(way: tuple[str, str], name: str, axis: int) -> Any:
-    """The indices along an axis for the size that the proof gives them."""
+    """The indices along an axis for the size that the rule test gives them."""
 
     def make(build: Any) -> ir.Value:
         size = build.dims("x")[axis]
@@ -152,7 +152,7 @@ def _repeated(name: str, before: str, after: str, scales: Any) -> Rule:
         guards=(blocks_are_known,),
         exactness=Exactness.EXACT,
         source="ONNX operator Resize",
-        proof=RuleTest(shapes={"c": 3, "r": 2, "s": 3, "h": 4, "w": 5}),
+        test=RuleTest(shapes={"c": 3, "r": 2, "s": 3, "h": 4, "w": 5}),
     )
 
 
@@ -223,7 +223,7 @@ RULES = [
         guards=(is_a_grid,),
         exactness=Exactness.EXACT,
         source="ONNX operators Gather and GatherND",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3 2 4", "places": "3 2 2"},
             constants={"places": _PLACES},
             counterexamples={
@@ -242,7 +242,7 @@ RULES = [
         guards=(are_nearest_pixels,),
         exactness=Exactness.EXACT,
         source="ONNX operator Resize",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3 2 3", "rows": "4", "columns": "9"},
             inputs=_rows_and_columns(NEAREST[0]),
             counterexamples={
@@ -271,7 +271,7 @@ RULES = [
         guards=(both_copy_pixels,),
         exactness=Exactness.EXACT,
         source="ONNX operator Resize",
-        proof=RuleTest(
+        test=RuleTest(
             shapes=(
                 {"x": "b 3 2 3", "first_roi": "0", "first_scales": "4", "second_roi": "0", "second_scales": "4"},
                 {

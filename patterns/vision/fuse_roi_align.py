@@ -195,9 +195,9 @@ scales, sizes = const("scales"), const("sizes")
 resized = op.Resize(part, opt(var("roi")), opt(scales), opt(sizes), attributes=all_attributes("how")).named("resized")
 
 
-def _rule(name: str, pattern: Pattern, replace: Any, makes: str, guards: Any, **proof: Any) -> Rule:
+def _rule(name: str, pattern: Pattern, replace: Any, makes: str, guards: Any, **test: Any) -> Rule:
     cuts: dict[str, list[Any]] = {"starts": [(1, 2)], "ends": [(7, 10)], "axes": [(2, 3)], "steps": [None, (1, 1)]}
-    attributes = proof.pop("attributes")
+    attributes = test.pop("attributes")
     changes = {"steps": (1, 2), "ends": (2, 11), "starts": (6, 2)}
     return Rule(
         name=f"roi.{name}",
@@ -208,14 +208,14 @@ def _rule(name: str, pattern: Pattern, replace: Any, makes: str, guards: Any, **
         on_request=True,
         exactness=Exactness.ROUNDING,
         source="ONNX operators RoiAlign and MaxRoiPool",
-        proof=RuleTest(
+        test=RuleTest(
             attributes={**cuts, **attributes},
             opset=17,
             counterexamples={
                 f"with {one} {value}": Variation(attributes={one: value}) for one, value in changes.items()
             }
-            | proof.pop("counterexamples"),
-            **proof,
+            | test.pop("counterexamples"),
+            **test,
         ),
     )
 
@@ -292,7 +292,7 @@ def _joined(count: int) -> Rule:
         guards=(are_pooled_alike,),
         exactness=Exactness.EXACT,
         source="ONNX operator RoiAlign",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"image": "2 3 8 9"}
             | {f"regions{number}": f"{number + 2} 4" for number in range(count)}
             | {f"numbers{number}": f"{number + 2}" for number in range(count)},

@@ -134,7 +134,7 @@ def _rules(name: str, formula: str, corners: Pattern, centres: Pattern, parts: S
         return Rule(
             name=f"boxes.{name}{suffix}", formula=formula, pattern=_kept(boxes), replace=_kept(made, center_point_box=1),
             guards=(sizes_are_at_least_0, guard), exactness=Exactness.ROUNDING, source="ONNX operator NonMaxSuppression",
-            proof=RuleTest(
+            test=RuleTest(
                 shapes=number | dict.fromkeys(parts, f"{images} n {last}"),
                 scalars={FACTORS[size]: [0.5, 0.25] for size in sizes}, attributes={"axis": [axis, -1], "new": [(-1,), (axis,)]},
                 constants={"most": 3, "overlap": 0.3, "least": -0.5}, inputs={size: _at_least_0(size) for size in sizes},

@@ -36,8 +36,8 @@ x = var("x")
 
 
 def rule(name, pattern, replace, exactness=Exactness.ROUNDING):
-    proof = RuleTest(shapes={"x": "b 3"})
-    return Rule(name=name, pattern=pattern, replace=replace, exactness=exactness, source="test", proof=proof)
+    test = RuleTest(shapes={"x": "b 3"})
+    return Rule(name=name, pattern=pattern, replace=replace, exactness=exactness, source="test", test=test)
 
 
 RULES = [

@@ -24,7 +24,7 @@ from ortfuse.rewrite import Exactness, RuleTest, Rule
 x, PASS = var("x"), "fuse.mine"
 def rule(name, pattern, made):
     return Rule(name=name, pattern=pattern, replace=made, exactness=Exactness.ROUNDING, source="test",
-                proof=RuleTest(shapes={"x": "b 8"}))
+                test=RuleTest(shapes={"x": "b 8"}))
 RULES = [rule("mine.quick", op.Exp(x), op.Tan(x)), rule("mine.slow", op.Abs(x), op.Asinh(x))]
 """
 COSTS = {"Asinh": 100.0, "Tan": 0.5}

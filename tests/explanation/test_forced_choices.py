@@ -82,7 +82,7 @@ def test_a_forced_choice_on_an_approximation_says_what_would_allow_it(tmp_path: 
 from ortfuse.rewrite import Exactness, RuleTest, Rule
 x = var("x")
 RULES = [Rule(name="near.tanh", pattern=op.Erf(x), replace=op.Tanh(x), exactness=Exactness.APPROXIMATE, source="test",
-              proof=RuleTest(shapes={"x": "b 8"}))]
+              test=RuleTest(shapes={"x": "b 8"}))]
 """)
     options = {"patterns": rules, "passes": "user"}
     assert "--approximate allows it" in pinned("y = Erf(x)", "near", "Tanh", **options)[1].absent

@@ -113,7 +113,7 @@ def test_a_rule_of_the_users_own_that_was_applied_nowhere_is_told() -> None:
 
     def mine(name: str, pattern: Any) -> Rule:
         return Rule(name=name, pattern=pattern, replace=op.Relu(x), exactness=Exactness.ROUNDING, source="test",
-                    proof=RuleTest(shapes={"x": "b 8"}))  # fmt: skip
+                    test=RuleTest(shapes={"x": "b 8"}))  # fmt: skip
 
     rules = [mine("mine.near", op.Abs(op.Exp(x))), mine("other.nowhere", op.Tan(op.Sin(x)))]
     report = ortfuse.optimize(line("e = Neg(x) y = Abs(e)", "float[b,8] x"), patterns=rules).report

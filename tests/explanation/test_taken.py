@@ -21,7 +21,7 @@ MODEL = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 18]>
 
 def rule(name: str, pattern: Any, made: Any) -> Rule:
     return Rule(name=name, pattern=pattern, replace=made, exactness=Exactness.ROUNDING, source="test",
-                proof=RuleTest(shapes={"x": "b 8"}))  # fmt: skip
+                test=RuleTest(shapes={"x": "b 8"}))  # fmt: skip
 
 
 def test_sites_that_cost_decided_against_are_told_although_their_nodes_are_others_now() -> None:

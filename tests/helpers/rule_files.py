@@ -8,7 +8,7 @@ from ortfuse.rewrite import Exactness, RuleTest, Rule
 x = var("x")
 def rule(name, pattern, replace):
     return Rule(name=name, pattern=pattern, replace=replace, exactness=Exactness.EXACT, source="test",
-                proof=RuleTest(shapes={"x": "2"}))
+                test=RuleTest(shapes={"x": "2"}))
 """
 
 

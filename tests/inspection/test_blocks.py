@@ -185,7 +185,7 @@ def test_detectors_stand_in_rules_of_the_users_own() -> None:
     assert [match.root.name for match in found] == ["y"]
     x, y = var("x", "n 8"), var("y", "n 8")
     rule = Rule(name="mine.residual", pattern=op.Add(x, y), replace=op.Sum(y, x), guards=detector.guards,
-                exactness=Exactness.EXACT, source="test", proof=RuleTest())  # fmt: skip
+                exactness=Exactness.EXACT, source="test", test=RuleTest())  # fmt: skip
     result = ortfuse.optimize(model, patterns=rule, passes="user")
     assert [node.op_type for node in result.model.graph] == ["Exp", "Add", "MatMul", "Sum"]
 

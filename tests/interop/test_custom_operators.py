@@ -1,4 +1,4 @@
-"""Operators of custom domains: produced by rules, known to target, facts, proofs and sessions, and written into models."""
+"""Operators of custom domains: produced by rules, known to target, facts, rule tests and sessions, and written into models."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def schema(name: str, domain: str = "test.mine", version: int = 1, outputs: int 
 
 def relu_sum() -> Rule:
     return Rule(name="mine.relu_sum", pattern=op.Relu(x + y), replace=mine.ReluSum(x, y), exactness=Exactness.EXACT,
-                source="test", proof=RuleTest(shapes={"x": "b 8", "y": "8"}))  # fmt: skip
+                source="test", test=RuleTest(shapes={"x": "b 8", "y": "8"}))  # fmt: skip
 
 
 def optimised(rule: Rule, text: str = MODEL) -> ir.Model:
@@ -85,14 +85,14 @@ def test_a_rule_that_makes_one_is_proved_and_a_wrong_one_is_not():
     report = prove(relu_sum())
     assert report.proved, report.failures
     wrong = Rule(name="mine.wrong", pattern=op.Abs(x + y), replace=mine.ReluSum(x, y), exactness=Exactness.EXACT,
-                 source="test", proof=RuleTest(shapes={"x": "b 8", "y": "8"}))  # fmt: skip
+                 source="test", test=RuleTest(shapes={"x": "b 8", "y": "8"}))  # fmt: skip
     assert not prove(wrong).proved
 
 
 def test_a_rule_may_look_for_custom_operators():
     register_operators(bodies=[BODY])
     back = Rule(name="mine.back", pattern=mine.ReluSum(x, y), replace=op.Relu(x + y), exactness=Exactness.EXACT,
-                source="test", proof=RuleTest(shapes={"x": "b 8", "y": "8"}))  # fmt: skip
+                source="test", test=RuleTest(shapes={"x": "b 8", "y": "8"}))  # fmt: skip
     report = prove(back)
     assert report.proved, report.failures
 
@@ -165,7 +165,7 @@ def test_kernels_of_a_library_are_run():
     register_operators([declared], library=extensions.get_library_path(),
                        infer={"NegPos": lambda op: (Fact(op.dtype(), op.shape()),) * 2})  # fmt: skip
     rule = Rule(name="mine.positive", pattern=op.Relu(x), replace=contrib.NegPos(x, outputs=2)[1],
-                exactness=Exactness.ROUNDING, source="test", proof=RuleTest(shapes={"x": "b 8"}))  # fmt: skip
+                exactness=Exactness.ROUNDING, source="test", test=RuleTest(shapes={"x": "b 8"}))  # fmt: skip
     report = prove(rule)
     assert report.instances > 0
     assert not [failure for failure in report.failures if not failure.startswith("near miss")], report.failures

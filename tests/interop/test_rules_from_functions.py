@@ -69,8 +69,8 @@ def fired(rule: Rule, text: str) -> str:
 
 
 def made(pattern, replacement, *, name="test.rule", exactness=Exactness.ROUNDING, shapes="b s 8", **fields) -> Rule:
-    proof = fields.pop("proof", RuleTest(shapes={"x": shapes}))
-    return rule_from(pattern, replacement, name=name, exactness=exactness, source="test", proof=proof, **fields)
+    test = fields.pop("test", RuleTest(shapes={"x": shapes}))
+    return rule_from(pattern, replacement, name=name, exactness=exactness, source="test", test=test, **fields)
 
 
 def test_a_rule_from_onnxscript_functions_is_proved():
@@ -96,7 +96,7 @@ def test_a_lifted_pattern_matches_whatever_the_order_and_the_coefficients():
 
 def test_an_attribute_that_a_function_computes_with_is_captured_as_a_number():
     rule = made(swish, quick_gelu)
-    assert rule.proof.scalars == {"alpha": [1.702]}
+    assert rule.test.scalars == {"alpha": [1.702]}
     model = """<ir_version: 8, opset_import: ["": 20]> g (float[2, 8] x) => (float[2, 8] y)
         <float alpha = {3.0}> { a = Mul(alpha, x)  s = Sigmoid(a)  y = Mul(x, s) }"""
     assert fired(rule, model) == "QuickGelu"
@@ -104,8 +104,8 @@ def test_an_attribute_that_a_function_computes_with_is_captured_as_a_number():
 
 
 def test_functions_that_a_function_calls_and_axes_as_inputs_are_lifted():
-    rule = made(root_mean_square, rms_norm, proof=RuleTest(shapes={"x": "b s 8", "scale": "8"}))
-    assert rule.proof.scalars == {"epsilon": [1e-5]}
+    rule = made(root_mean_square, rms_norm, test=RuleTest(shapes={"x": "b s 8", "scale": "8"}))
+    assert rule.test.scalars == {"epsilon": [1e-5]}
     report = prove(rule, near_misses=False)
     assert report.instances > 10
     assert not report.failures
@@ -121,7 +121,7 @@ def test_an_attribute_is_captured_where_a_node_has_it():
         return op.Softmax(x, axis=axis)
 
     rule = made(
-        twice, once, exactness=Exactness.EXACT, proof=RuleTest(shapes={"x": "b 3 8"}, attributes={"axis": [0, 2]})
+        twice, once, exactness=Exactness.EXACT, test=RuleTest(shapes={"x": "b 3 8"}, attributes={"axis": [0, 2]})
     )
     report = prove(rule)
     assert report.proved, report.failures
@@ -135,7 +135,7 @@ def test_plain_functions_as_those_of_a_rewriter_are_lifted():
         return op.Softmax(op.Add(bias, x), axis=axis)
 
     rule = made(pattern, replacement, exactness=Exactness.EXACT,
-                proof=RuleTest(shapes={"x": "b 8", "bias": "8"}, attributes={"axis": [-1]}))  # fmt: skip
+                test=RuleTest(shapes={"x": "b 8", "bias": "8"}, attributes={"axis": [-1]}))  # fmt: skip
     assert str(rule.pattern) == "Softmax(x + bias, axis=axis)"
 
 
@@ -172,7 +172,7 @@ def test_numbers_and_powers_of_plain_functions_are_exact():
     def pattern(op, x):
         return x * 0.5 * (1 + op.Erf(x / math.sqrt(2)))
 
-    rule = made(pattern, lambda op, x: op.Gelu(x), proof=RuleTest(shapes={"x": "b 8"}, dtypes=("float32", "float64")))
+    rule = made(pattern, lambda op, x: op.Gelu(x), test=RuleTest(shapes={"x": "b 8"}, dtypes=("float32", "float64")))
     report = prove(rule)
     assert not [failure for failure in report.failures if "float64" not in failure], report.failures
 
@@ -199,7 +199,7 @@ def test_several_outputs_become_root_and_intermediates():
         total = op.Add(skip, x)
         return op.Clip(total, 0.0), total
 
-    rule = made(pattern, replacement, proof=RuleTest(shapes={"x": "b 8", "skip": "b 8"}))
+    rule = made(pattern, replacement, test=RuleTest(shapes={"x": "b 8", "skip": "b 8"}))
     model = """<ir_version: 8, opset_import: ["": 20]> g (float[2, 8] x, float[2, 8] s)
         => (float[2, 8] y, float[2, 8] z) { t = Add(x, s)  y = Relu(t)  z = Neg(t) }"""
     assert fired(rule, model) == "Add Clip Neg"
@@ -337,7 +337,7 @@ def twice(x):
 def once(x):
     return op.Relu(x)
 
-RULES = [rule_from(twice, once, name="mine.relu", exactness=Exactness.EXACT, source="test", proof=RuleTest(shapes={"x": "b 8"}))]
+RULES = [rule_from(twice, once, name="mine.relu", exactness=Exactness.EXACT, source="test", test=RuleTest(shapes={"x": "b 8"}))]
 """)
     with pytest.raises(SystemExit) as ended:
         main(["test-rules", str(tmp_path / "swish.py")])

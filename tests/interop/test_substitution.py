@@ -29,7 +29,7 @@ def test_a_pair_is_proved_and_applied_where_it_fits_and_nothing_else_is_touched(
     given = model(f"{TWO} {{ a = Identity(x)  s = Sigmoid(a)  y = Mul(a, s)  t = Sigmoid(h)  k = Mul(h, t) }}")
     done = ortfuse.substitute(given, model(SWISH), model(QUICK), verify="whole")
     assert operators(done.result) == ["Identity", "QuickGelu", "Sigmoid", "Mul"]
-    assert done.ok and done.count == 1 and done.proof is not None and done.proof.proved
+    assert done.ok and done.count == 1 and done.rule_test is not None and done.rule_test.proved
     (miss,) = done.explanation.missed
     assert (miss.site, miss.refusal.code) == ("k", "dtype")
 
@@ -86,7 +86,7 @@ RMS = """g (float[n, 8] x, float[8] scale) => (float[n, 8] y)
 
 def test_a_free_number_of_one_model_is_an_attribute_of_the_other() -> None:
     rule = ortfuse.rule_from_models(model(NORM), model(RMS), free=["eps", "y.epsilon=eps"])
-    assert rule.proof.scalars == {"eps": [pytest.approx(1e-5)]}
+    assert rule.test.scalars == {"eps": [pytest.approx(1e-5)]}
     other = NORM.replace("1e-5", "1e-3").replace("[n,", "[N,")
     done = ortfuse.substitute(model(other), model(NORM), model(RMS), free=["eps", "y.epsilon=eps"],
                               untested=True, verify="whole")  # fmt: skip
@@ -317,7 +317,7 @@ def test_a_split_is_found_in_whatever_spelling(sought: str, there: str) -> None:
                   "y = Mul(a, s)  k = Cos(y) }", opset)  # fmt: skip
     text, version = SPLITS[sought]
     done = ortfuse.substitute(given, model(GATED.format(text), version), model(SLICED, 17), verify="whole")
-    assert done.ok and done.proof is not None and done.proof.proved
+    assert done.ok and done.rule_test is not None and done.rule_test.proved
     assert operators(done.result) == ["Sin", "Slice", "Slice", "Sigmoid", "Mul", "Cos"]
 
 
@@ -346,4 +346,4 @@ def test_sizes_computed_on_the_way_are_integers_in_instances_too() -> None:
     done = ortfuse.substitute(
         model(text.format(batch="N")), model(text.format(batch="n")), model(text.format(batch="n"))
     )
-    assert done.proof is not None and done.proof.proved and done.count == 1
+    assert done.rule_test is not None and done.rule_test.proved and done.count == 1

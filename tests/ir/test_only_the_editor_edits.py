@@ -88,7 +88,7 @@ def _is_of_a_graph(owner: ast.expr) -> bool:
 def test_a_module_changes_no_graph(name: str) -> None:
     tree = ast.parse((ROOT / name).read_text())
     if name.startswith("patterns/"):
-        # A function of a whole model makes a counterexample of a proof; rules see values.
+        # A function of a whole model makes a counterexample of a rule test; rules see values.
         for function in [part for part in ast.walk(tree) if _takes_a_model(part)]:
             function.body = []  # type: ignore[attr-defined]
     assert list(edits(tree)) == []

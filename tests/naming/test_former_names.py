@@ -123,7 +123,7 @@ def test_rules_to_explain(former: None) -> None:
 
 def test_rules_to_measure(former: None) -> None:
     rules = list(load_catalogue().rules())
-    family = next(rule.family for rule in rules if rule.proof.typical)
+    family = next(rule.family for rule in rules if rule.test.typical)
     module.former_names()["families"]["measured"] = family  # type: ignore[index]
     with pytest.warns(RenamedWarning):
         found = candidates(rules, ["measured"], CostTable({}))

@@ -98,7 +98,7 @@ def rule(replace: Pattern, pattern: Pattern = SUM) -> Rule:
         replace=replace,
         exactness=Exactness.ROUNDING,
         source="CumSum",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"state": "b n", "element": "b n"}, never_empty={"t": "the runtime refuses a Scan of nothing"}
         ),
     )

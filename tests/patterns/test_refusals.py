@@ -74,13 +74,13 @@ def instances(rule: Rule) -> Iterator[Match]:
     seen: set[tuple[str, ...]] = set()
     tried = 0
     matcher = Matcher(rule.pattern, (), tuple(rule.intermediates))
-    for number in range(len(rule.proof.shape_sets())):
+    for number in range(len(rule.test.shape_sets())):
         coverage = Coverage()
 
         def attempt(chooser: Chooser, number: int = number, coverage: Coverage = coverage) -> bool:
             nonlocal tried
             tried += 1
-            dtype = element_type(rule.proof.dtypes[0])
+            dtype = element_type(rule.test.dtypes[0])
             model = Builder(rule, number, dtype, opsets_for(rule)[-1], chooser).instance().model
             coverage.learn(chooser)
             facts = Facts(model)

@@ -192,9 +192,9 @@ def test_an_installed_package_offers_rules_by_its_entry_point(tmp_path: Path, mo
 
 
 UNPROVED = (
-    (rules("mine.one").replace(',\n                proof=RuleTest(shapes={"x": "2"})', ""), "proof"),
+    (rules("mine.one").replace(',\n                test=RuleTest(shapes={"x": "2"})', ""), "test"),
     (rules("mine.one").replace('RuleTest(shapes={"x": "2"})', "None"), "rule mine.one has no rule test"),
-    (rules("mine.one").replace('{"x": "2"}', "()"), "rule mine.one has an empty proof"),
+    (rules("mine.one").replace('{"x": "2"}', "()"), "rule mine.one has an empty rule test"),
     (rules("mine.one").replace('{"x": "2"}', '{"y": "2"}'), "the rule test of rule mine.one gives no shape for x"),
     (
         rules("mine.one").replace("def rule", "class Own(Rule):\n    def __post_init__(self): pass\ndef rule")
@@ -233,11 +233,11 @@ def test_rules_without_a_proof_cannot_be_handed_over_as_objects_either() -> None
             pass
 
     known = next(iter(load_catalogue().rules()))
-    fields = {field.name: getattr(known, field.name) for field in dataclasses.fields(known)} | {"proof": None}
+    fields = {field.name: getattr(known, field.name) for field in dataclasses.fields(known)} | {"test": None}
     unproved: Any = Own(**fields)
     model = ir.from_onnx_text('<ir_version: 9, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Neg(x) }')
     for hand_over in (
-        lambda: dataclasses.replace(known, proof=None),
+        lambda: dataclasses.replace(known, test=None),
         lambda: RulePass("fuse.mine", (unproved,)),
         lambda: Rewriter(Editor(model, Facts(model)), Target()).run([unproved]),
     ):

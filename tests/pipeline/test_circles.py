@@ -29,7 +29,7 @@ THERE, BACK = (
         replace=other,
         exactness=Exactness.EXACT,
         source="test",
-        proof=RuleTest(shapes={"x": "2"}),
+        test=RuleTest(shapes={"x": "2"}),
     )
     for name, one, other in (
         ("test.there", op.Neg(x), op.Mul(x, -1.0)),

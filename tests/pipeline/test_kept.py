@@ -23,7 +23,7 @@ SKIP = "com.microsoft.SkipLayerNormalization"
 def rule(name: str, sought: Any, made: Any, **fields: Any) -> Rule:
     shapes = {"x": "b s 8", "skip": "b s 8", "gamma": "8"}
     return Rule(name=name, pattern=sought, replace=made, exactness=Exactness.ROUNDING, source="test",
-                proof=RuleTest(shapes=shapes), **fields)  # fmt: skip
+                test=RuleTest(shapes=shapes), **fields)  # fmt: skip
 
 
 FUSED = rule(

@@ -141,7 +141,7 @@ def test_the_way_a_scheme_tells_ranges_is_in_its_name() -> None:
     )
     assert found["static_int8_conv.percentile_9999"] == "percentile_9999"
     assert found["dynamic_int8.channel"] == found["static_int8.smooth"] == ""
-    assert all(method for scheme, method in found.items() if "root" in quantization_rules()[scheme].proof.ranges)
+    assert all(method for scheme, method in found.items() if "root" in quantization_rules()[scheme].test.ranges)
 
 
 def test_a_channel_without_weights_keeps_its_bias() -> None:

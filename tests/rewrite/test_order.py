@@ -53,7 +53,7 @@ def test_optional_parts_are_taken_in_whatever_order_sites_are_visited(seed: int 
         replace=op.Sum(x, y | x),
         exactness=Exactness.EXACT,
         source="test",
-        proof=RuleTest(shapes={"x": "b 3"}),
+        test=RuleTest(shapes={"x": "b 3"}),
     )
     m = model("e = Exp(x) out = Mul(e, y)")
     Rewriter(Editor(m, Facts(m)), Everything(), debugging=Debugging(seed=seed)).run([rule])

@@ -49,7 +49,7 @@ class Everything:
 
 def rule(name: str, pattern: Any, replace: Any, **keywords: Any) -> Rule:
     return Rule(
-        name=name, pattern=pattern, replace=replace, exactness=Exactness.EXACT, source="test", proof=PROOF, **keywords
+        name=name, pattern=pattern, replace=replace, exactness=Exactness.EXACT, source="test", test=PROOF, **keywords
     )
 
 
@@ -195,10 +195,10 @@ def test_subgraphs_are_rewritten_and_outer_nodes_stay_out_of_their_matches() -> 
 def test_a_rule_must_declare_what_it_is() -> None:
     with pytest.raises(RuleError, match="family"):
         rule("noname", op.Relu(x), x)
-    with pytest.raises(RuleError, match="proof"):
-        Rule(name="a.b", pattern=op.Relu(x), replace=x, exactness=Exactness.EXACT, source="s", proof=None)  # type: ignore[arg-type]
+    with pytest.raises(RuleError, match="test"):
+        Rule(name="a.b", pattern=op.Relu(x), replace=x, exactness=Exactness.EXACT, source="s", test=None)  # type: ignore[arg-type]
     with pytest.raises(RuleError, match="source"):
-        Rule(name="a.b", pattern=op.Relu(x), replace=x, exactness=Exactness.EXACT, source="", proof=PROOF)
+        Rule(name="a.b", pattern=op.Relu(x), replace=x, exactness=Exactness.EXACT, source="", test=PROOF)
 
 
 def test_attributes_are_written_as_captured() -> None:

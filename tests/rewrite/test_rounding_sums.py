@@ -82,7 +82,7 @@ def test_a_rule_of_the_user_may_take_it() -> None:
     x = var("x")
     rule = Rule(
         name="mine.round", pattern=op.Sub(op.Add(x, scalar("number")), scalar("number")), replace=op.Round(x),
-        exactness=Exactness.ROUNDING, source="test", proof=RuleTest(shapes={"x": "2 3"}),
+        exactness=Exactness.ROUNDING, source="test", test=RuleTest(shapes={"x": "2 3"}),
     )  # fmt: skip
     result = ortfuse.optimize(made("q = Neg(x) a = Add(q, c) y = Sub(a, c)"), patterns=rule, check_user=False)
     assert "Round" in {node.op_type for node in result.model.graph.node}

@@ -34,7 +34,7 @@ def joined(count: int, make: Any = var, **keywords: Any) -> Rule:
     names = [f"h{number}" for number in range(count)]
     parts = op.Split(x @ op.Concat(*weights, axis=1), sizes(*names), axis=-1, outputs=count)
     given = {"pattern": siblings(*(x @ weight for weight in weights)), "replace": siblings(*parts), **keywords}
-    return Rule(name="test.joined", exactness=Exactness.ROUNDING, source="test", proof=PROOF, **given)
+    return Rule(name="test.joined", exactness=Exactness.ROUNDING, source="test", test=PROOF, **given)
 
 
 def model(body: str, outputs: str = "q k", weights: str = "wq wk wv") -> ir.Model:
@@ -113,13 +113,13 @@ def test_siblings_in_a_branch_are_joined_there() -> None:
 def test_a_root_may_become_a_value_that_there_was() -> None:
     rule = Rule(
         name="test.signs", pattern=siblings(op.Relu(op.Abs(x)), op.Neg(op.Abs(x))),
-        replace=siblings(op.Abs(x), -1.0 * op.Abs(op.Neg(x))), exactness=Exactness.EXACT, source="test", proof=PROOF,
+        replace=siblings(op.Abs(x), -1.0 * op.Abs(op.Neg(x))), exactness=Exactness.EXACT, source="test", test=PROOF,
     )  # fmt: skip
     m = model("a = Abs(x) b = Abs(x) q = Relu(a) k = Neg(b)")
     assert sorted(run(m, rule)) == ["Abs", "Abs", "Mul", "Neg"]
     both = Rule(
         name="test.same", pattern=siblings(op.Relu(op.Abs(x)), op.Abs(op.Neg(x))),
-        replace=siblings(a := op.Abs(x), a), exactness=Exactness.EXACT, source="test", proof=PROOF,
+        replace=siblings(a := op.Abs(x), a), exactness=Exactness.EXACT, source="test", test=PROOF,
     )  # fmt: skip
     m = model("a = Abs(x) q = Relu(a) b = Neg(x) k = Abs(b)")
     assert sorted(run(m, both)) == ["Abs", "Identity"]
@@ -170,19 +170,19 @@ def test_results_that_are_not_as_many_as_the_roots_are_refused() -> None:
 def test_siblings_are_found_that_other_rules_make_later(seed: int | None) -> None:
     cos = Rule(
         name="test.other", pattern=op.Cos(x @ var("w", "d h")), replace=x @ op.Neg(var("w")), exactness=Exactness.ROUNDING,
-        source="test", proof=PROOF, guards=(),
+        source="test", test=PROOF, guards=(),
     )  # fmt: skip
     late = Rule(
         name="test.late", pattern=op.Gemm(x, var("w", "d h")), replace=x @ var("w"), exactness=Exactness.ROUNDING,
-        source="test", proof=PROOF,
+        source="test", test=PROOF,
     )  # fmt: skip
     assert run(model("q = MatMul(x, wq) k = Gemm(x, wk)"), joined(2), late, cos, seed=seed).count("Split") == 1
     same = Rule(
         name="test.same", pattern=op.Relu(op.Abs(x)), replace=op.Abs(x).named("z"), exactness=Exactness.EXACT,
-        source="test", proof=PROOF,
+        source="test", test=PROOF,
     )  # fmt: skip
     gone = Rule(
-        name="test.gone", pattern=op.Neg(op.Neg(x)), replace=x, exactness=Exactness.EXACT, source="test", proof=PROOF
+        name="test.gone", pattern=op.Neg(op.Neg(x)), replace=x, exactness=Exactness.EXACT, source="test", test=PROOF
     )
     m = model("n = Neg(x) p = Neg(n) q = MatMul(x, wq) k = MatMul(p, wk)")
     assert run(m, joined(2), gone, same, seed=seed).count("Split") == 1

@@ -146,14 +146,14 @@ def test_costs_of_another_machine_or_a_damaged_file_do_not_count(file: Path) -> 
 x = var("x")
 
 
-def _rule(**proof: object) -> Rule:
+def _rule(**test: object) -> Rule:
     return Rule(
         name="calibrated.swish",
         pattern=x * op.Sigmoid(x),
         replace=ms.QuickGelu(x, alpha=1.0),
         exactness=Exactness.ROUNDING,
         source="a test",
-        proof=RuleTest(shapes={"x": "b 8"}, **proof),  # type: ignore[arg-type]
+        test=RuleTest(shapes={"x": "b 8"}, **test),  # type: ignore[arg-type]
     )
 
 

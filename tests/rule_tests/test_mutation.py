@@ -1,4 +1,4 @@
-"""That proofs notice a rule which lacks one of its conditions; `benchmarks.trust.rule_tests` tries every condition."""
+"""That rule tests notice a rule which lacks one of its conditions; `benchmarks.trust.rule_tests` tries every condition."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def guarded(**redundant: str) -> Rule:
     return Rule(
         name="test.rule", pattern=op.Add(op.Softmax(var("x"), axis=attr("axis", lambda axis, facts: axis == 1)), zero),
         replace=op.Softmax(var("x"), axis=1), guards=(keeps_shape,), exactness=Exactness.ROUNDING, source="test",
-        proof=RuleTest(
+        test=RuleTest(
             shapes={"x": "b 3", "zero": "3"}, attributes={"axis": [1]}, constants={"zero": [0.0] * 3}, redundant=redundant
         ),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""That a proof finds a wrong rule: each of these is a mistake somebody could make."""
+"""That a rule test finds a wrong rule: each of these is a mistake somebody could make."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ x, y = variables("x y")
 
 
 def rule(pattern: Any, replace: Any, **keywords: Any) -> Rule:
-    proof = keywords.pop("proof", RuleTest(shapes={"x": "b 3", "y": "b 3"}))
+    test = keywords.pop("test", RuleTest(shapes={"x": "b 3", "y": "b 3"}))
     exactness = keywords.pop("exactness", Exactness.ROUNDING)
     return Rule(
-        name="test.rule", pattern=pattern, replace=replace, exactness=exactness, source="test", proof=proof, **keywords
+        name="test.rule", pattern=pattern, replace=replace, exactness=exactness, source="test", test=test, **keywords
     )
 
 
@@ -51,8 +51,8 @@ def test_wrong_mathematics_is_found() -> None:
 @pytest.mark.parametrize("step, offset, right", [(1.0, 0.5, True), (0.0, 0.5, False), (1.0, 1.5, False)])
 def test_a_result_may_be_a_step_beside_at_a_tie_where_the_rule_says_so(step: float, offset: float, right: bool) -> None:
     tie = Variation(fixed={"x": np.array([[0.5, 1.2, 2.2]], np.float32)}, sizes={"b": 1})
-    proof = RuleTest(shapes={"x": "b 3"}, step=step, counterexamples={"tie": tie})
-    assert prove(rule(op.Round(op.Abs(x)), op.Floor(op.Abs(x) + offset), proof=proof)).proved == right
+    test = RuleTest(shapes={"x": "b 3"}, step=step, counterexamples={"tie": tie})
+    assert prove(rule(op.Round(op.Abs(x)), op.Floor(op.Abs(x) + offset), test=test)).proved == right
 
 
 def test_an_exact_rule_must_give_the_same_bits() -> None:
@@ -61,8 +61,8 @@ def test_an_exact_rule_must_give_the_same_bits() -> None:
 
 
 def test_a_rule_that_forgets_an_attribute_is_found_by_a_near_miss() -> None:
-    proof = RuleTest(shapes={"x": "3 3"}, attributes={"axis": [1]})
-    forgetful = rule(op.Log(op.Softmax(x, axis=attr("axis"))), op.LogSoftmax(x, axis=1), proof=proof)
+    test = RuleTest(shapes={"x": "3 3"}, attributes={"axis": [1]})
+    forgetful = rule(op.Log(op.Softmax(x, axis=attr("axis"))), op.LogSoftmax(x, axis=1), test=test)
     assert any("near miss (Softmax with axis" in failure for failure in prove(forgetful).failures)
 
 
@@ -72,25 +72,25 @@ def test_a_rule_that_forgets_broadcasting_is_found_by_a_near_miss() -> None:
 
 
 def test_a_rule_that_forgets_a_factor_is_found_where_the_proof_has_none() -> None:
-    proof = RuleTest(shapes={"x": "b 3"}, scalars={"factor": [1.0]}, followed_by="Neg")
-    careless = rule(scalar("factor") * op.Relu(x), op.Max(x, 0.0), proof=proof)  # not a Relu: that would match again
+    test = RuleTest(shapes={"x": "b 3"}, scalars={"factor": [1.0]}, followed_by="Neg")
+    careless = rule(scalar("factor") * op.Relu(x), op.Max(x, 0.0), test=test)  # not a Relu: that would match again
     assert any("doubled" in failure for failure in prove(careless).failures)
 
 
 def test_a_rule_that_forgets_where_slices_begin_is_found() -> None:
     parts = [op.Slice(x, starts=attr(f"start_{part}"), ends=attr(f"end_{part}"), axes=(1,)) for part in "ab"]
     ends = {"start_a": [(0,)], "end_a": [(2,)], "start_b": [(2,)], "end_b": [(4,)]}
-    careless = rule(op.Concat(*parts, axis=1), op.Neg(op.Neg(x)), proof=RuleTest(shapes={"x": "b 4"}, attributes=ends))
+    careless = rule(op.Concat(*parts, axis=1), op.Neg(op.Neg(x)), test=RuleTest(shapes={"x": "b 4"}, attributes=ends))
     failures = prove(careless).failures
     assert any("Slice from 1 on" in failure for failure in failures)
     assert any("Slice 2 from 0 on" in failure for failure in failures)
 
 
 def test_a_rule_that_forgets_what_two_parameters_have_in_common_is_found() -> None:
-    proof = RuleTest(shapes={"x": "3 3"}, attributes={"axes": [(1,)]})
+    test = RuleTest(shapes={"x": "3 3"}, attributes={"axes": [(1,)]})
     axes, last = attr("axes"), computed("last", lambda match: np.array([1]))
     spread = op.ReduceMax(x, axes=axes, keepdims=0) - op.ReduceMin(x, axes=axes, keepdims=0)
-    careless = rule(op.Relu(spread), op.ReduceMax(x, last, keepdims=0) - op.ReduceMin(x, last, keepdims=0), proof=proof)
+    careless = rule(op.Relu(spread), op.ReduceMax(x, last, keepdims=0) - op.ReduceMin(x, last, keepdims=0), test=test)
     assert any("all 2 [1] are [0]" in failure for failure in prove(careless).failures)
 
 
@@ -100,7 +100,7 @@ def test_a_guard_that_refuses_the_rules_own_pattern_is_found() -> None:
 
 
 def test_a_pattern_without_an_instance_is_not_proved() -> None:
-    impossible = rule(op.MatMul(x, y), op.Gemm(x, y), proof=RuleTest(shapes={"x": "2 2", "y": "3 3"}))
+    impossible = rule(op.MatMul(x, y), op.Gemm(x, y), test=RuleTest(shapes={"x": "2 2", "y": "3 3"}))
     assert any("no instance fires" in failure for failure in prove(impossible).failures)
 
 
@@ -108,13 +108,13 @@ def test_a_pattern_without_an_instance_is_not_proved() -> None:
 def test_constants_that_an_attribute_cannot_hold_are_refused_in_float64(dtype: str) -> None:
     rules = {r.name: r for entries in load_catalogue([]).passes().values() for r in entries}
     decomposed = rules["layernorm.from_decomposed_form"]
-    proof = RuleTest(
+    test = RuleTest(
         shapes={"x": "b 8", "scale": "8", "bias": "8"},
         attributes={"axes": [(-1,)]},
         scalars={"epsilon": [0.1]},
         dtypes=(dtype,),
     )
-    changed = Rule(**{**{name: getattr(decomposed, name) for name in decomposed.__dataclass_fields__}, "proof": proof})
+    changed = Rule(**{**{name: getattr(decomposed, name) for name in decomposed.__dataclass_fields__}, "test": test})
     failures = prove(changed, pairs=0).failures
     assert bool(failures) == (dtype == "float64")
     assert all("float32" in failure for failure in failures)
@@ -154,11 +154,11 @@ def test_zeros_of_either_sign_are_other_bits() -> None:
 
 def test_an_option_that_no_instance_can_have_is_a_failure_unless_declared() -> None:
     clip = op.Clip(x, opt(var("low")))
-    proof = RuleTest(shapes={"x": "b 3"})
-    failures = prove(rule(op.Relu(clip), op.Max(clip, 0.0), proof=proof)).failures
-    declared = dataclasses.replace(proof, uncovered={"low: present": "not tried"})
+    test = RuleTest(shapes={"x": "b 3"})
+    failures = prove(rule(op.Relu(clip), op.Max(clip, 0.0), test=test)).failures
+    declared = dataclasses.replace(test, uncovered={"low: present": "not tried"})
     assert failures == ["no instance covers low: present"]
-    assert "low: present" not in " ".join(prove(rule(op.Relu(clip), op.Max(clip, 0.0), proof=declared)).failures)
+    assert "low: present" not in " ".join(prove(rule(op.Relu(clip), op.Max(clip, 0.0), test=declared)).failures)
 
 
 def test_each_option_has_an_instance() -> None:
@@ -171,18 +171,18 @@ def test_each_option_has_an_instance() -> None:
 def test_declared_counterexamples_are_tried_and_must_run() -> None:
     careless = op.Mul(op.Relu(x), scalar("factor")), op.Relu(op.Mul(x, scalar("factor")))
     variation = {"a negative factor": Variation(scalars={"factor": -2.0})}
-    proof = RuleTest(shapes={"x": "b 3"}, scalars={"factor": [0.5]}, counterexamples=variation)
-    failures = prove(rule(*careless, proof=proof)).failures
+    test = RuleTest(shapes={"x": "b 3"}, scalars={"factor": [0.5]}, counterexamples=variation)
+    failures = prove(rule(*careless, test=test)).failures
     assert any("counterexample 'a negative factor'" in failure for failure in failures)
-    broken = dataclasses.replace(proof, counterexamples={"nonsense": Variation(shapes={"x": "b"}, opset=5)})
+    broken = dataclasses.replace(test, counterexamples={"nonsense": Variation(shapes={"x": "b"}, opset=5)})
     right = op.Relu(op.Relu(x)), op.Relu(x)
-    assert not prove(rule(*right, proof=broken)).proved
+    assert not prove(rule(*right, test=broken)).proved
 
 
 def test_a_misspelt_option_of_a_counterexample_is_an_error() -> None:
-    proof = RuleTest(shapes={"x": "b 3"}, counterexamples={"typo": Variation(options={"masq": "absent"})})
+    test = RuleTest(shapes={"x": "b 3"}, counterexamples={"typo": Variation(options={"masq": "absent"})})
     with pytest.raises(RuleError, match="masq"):
-        prove(rule(op.Relu(x), op.Max(x, 0.0), proof=proof))
+        prove(rule(op.Relu(x), op.Max(x, 0.0), test=test))
 
 
 def test_what_a_rule_raises_is_a_failure_with_a_counterexample() -> None:
@@ -199,14 +199,14 @@ def test_a_guard_that_takes_unknown_for_equal_is_found() -> None:
         first, second = match.shape("x"), match.shape("y")
         return None if first is None or second is None else match.unless_same_shape("x", "y")
 
-    proof = RuleTest(shapes={"x": "b 3", "y": "b 3"})
-    hopeful = rule(op.Mul(op.Relu(x), op.Sub(y, y)), op.Sub(x, x), guards=(same_sizes,), proof=proof)
+    test = RuleTest(shapes={"x": "b 3", "y": "b 3"})
+    hopeful = rule(op.Mul(op.Relu(x), op.Sub(y, y)), op.Sub(x, x), guards=(same_sizes,), test=test)
     assert any("unknown rank" in failure for failure in prove(hopeful).failures)
 
 
 def test_sizes_that_a_rule_takes_to_be_positive_are_declared() -> None:
     shape = op.Reshape(x, computed("shape", lambda match: np.array([0, -1])))
-    divided = rule(op.Neg(op.Neg(x)), shape, proof=RuleTest(shapes={"x": "b 3"}), exactness=Exactness.EXACT)
+    divided = rule(op.Neg(op.Neg(x)), shape, test=RuleTest(shapes={"x": "b 3"}), exactness=Exactness.EXACT)
     assert any("b = 0" in failure for failure in prove(divided).failures)
 
 
@@ -218,7 +218,7 @@ def test_an_operator_or_attribute_that_no_opset_has_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "proof",
+    "test",
     [
         RuleTest(shapes={"x": "b d", "w": "d"}),
         RuleTest(shapes={"x": "b d", "w": "d"}, constants={"w": "positive"}),
@@ -226,19 +226,19 @@ def test_an_operator_or_attribute_that_no_opset_has_is_named() -> None:
         RuleTest(shapes={"x": "b d", "w": "d", "d": 4}),
     ],
 )
-def test_sizes_of_constants_are_numbers_wherever_they_stand(proof: RuleTest) -> None:
+def test_sizes_of_constants_are_numbers_wherever_they_stand(test: RuleTest) -> None:
     w = const("w")
-    report = prove(rule(op.Neg(x) * w, op.Neg(x * w), proof=proof), pairs=0, near_misses=False)
+    report = prove(rule(op.Neg(x) * w, op.Neg(x * w), test=test), pairs=0, near_misses=False)
     assert report.proved, report.failures
 
 
 def test_sizes_of_constants_that_the_pattern_names_are_numbers() -> None:
     w, given = const("w", "d"), var("x", "b d")
-    report = prove(rule(op.Neg(given) * w, op.Neg(given * w), proof=RuleTest()), pairs=0, near_misses=False)
+    report = prove(rule(op.Neg(given) * w, op.Neg(given * w), test=RuleTest()), pairs=0, near_misses=False)
     assert report.proved, report.failures
 
 
 def test_numbers_of_a_constant_that_do_not_fit_its_shape_are_told() -> None:
-    proof = RuleTest(shapes={"x": "b d", "w": "d", "d": 4}, constants={"w": [1.0, 2.0, 3.0]})
+    test = RuleTest(shapes={"x": "b d", "w": "d", "d": 4}, constants={"w": [1.0, 2.0, 3.0]})
     with pytest.raises(RuleError, match=r"gives 3 numbers for the constant w, of shape \[4\]"):
-        prove(rule(op.Neg(x) * const("w"), op.Neg(x * const("w")), proof=proof), pairs=0)
+        prove(rule(op.Neg(x) * const("w"), op.Neg(x * const("w")), test=test), pairs=0)

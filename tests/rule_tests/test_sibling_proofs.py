@@ -27,7 +27,7 @@ def joined(*order: int) -> Rule:
     return Rule(
         name="test.joined", pattern=siblings(x @ QUERY, x @ KEY), replace=siblings(*(parts[index] for index in order)),
         exactness=Exactness.ROUNDING, source="test",
-        proof=RuleTest(shapes={"d": 4, "h": 3, "k": 3}, opset=18),
+        test=RuleTest(shapes={"d": 4, "h": 3, "k": 3}, opset=18),
     )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_each_result_is_compared(wrong: int) -> None:
     right[wrong] = op.Max(x, 1.0)
     rule = Rule(
         name="test.max", pattern=siblings(op.Relu(x), op.Relu(op.Neg(x))), replace=siblings(*right),
-        exactness=Exactness.EXACT, source="test", proof=RuleTest(opset=18),
+        exactness=Exactness.EXACT, source="test", test=RuleTest(opset=18),
     )  # fmt: skip
     failures = prove(rule, pairs=0, near_misses=False).failures
     assert any(f"output {wrong} is not the same bits" in failure for failure in failures)
@@ -68,7 +68,7 @@ def test_an_instance_has_a_result_for_each_root_and_near_misses_between_them() -
 def test_a_result_that_is_an_input_is_proved_behind_a_node() -> None:
     rule = Rule(
         name="test.twice", pattern=siblings(op.Neg(op.Neg(x)), op.Relu(op.Neg(x))), replace=siblings(x, op.Relu(-1.0 * x)),
-        exactness=Exactness.ROUNDING, source="test", proof=RuleTest(opset=18),
+        exactness=Exactness.ROUNDING, source="test", test=RuleTest(opset=18),
     )  # fmt: skip
     report = prove(rule)
     assert report.proved, report.failures

@@ -14,9 +14,9 @@ from ortfuse.verification.rule_tests.mutation import counterexample, mutants
 
 
 def rule(pattern: Any, replace: Any, **keywords: Any) -> Rule:
-    proof = keywords.pop("proof", RuleTest())
+    test = keywords.pop("test", RuleTest())
     return Rule(
-        name="test.rule", pattern=pattern, replace=replace, exactness=Exactness.ROUNDING, source="test", proof=proof,
+        name="test.rule", pattern=pattern, replace=replace, exactness=Exactness.ROUNDING, source="test", test=test,
         **keywords,
     )  # fmt: skip
 
@@ -41,13 +41,13 @@ def test_every_shape_that_the_pattern_allows_is_tried() -> None:
 def test_repetitions_and_parts_are_built_and_matched() -> None:
     repeated = rearrange("b h s d -> b (h g) s d", var("x", "b h s d"))
     report = prove(
-        rule(op.Relu(repeated), op.Max(repeated_by_hand(), 0.0), proof=RuleTest(shapes={"s": 5, "d": 4})), pairs=2
+        rule(op.Relu(repeated), op.Max(repeated_by_hand(), 0.0), test=RuleTest(shapes={"s": 5, "d": 4})), pairs=2
     )
     assert report.proved, report.failures
     whole = var("x", "b d")
     halves = op.Concat(op.Neg(whole[..., "r":]), whole[..., :"r"], axis=-1)
     made = op.Concat(op.Neg(whole[..., "r":]), whole[..., :"r"], axis=-1)
-    report = prove(rule(op.Relu(halves), op.Max(made, 0.0), proof=RuleTest(shapes={"d": 6, "r": 2})), pairs=2)
+    report = prove(rule(op.Relu(halves), op.Max(made, 0.0), test=RuleTest(shapes={"d": 6, "r": 2})), pairs=2)
     assert report.proved, report.failures
 
 

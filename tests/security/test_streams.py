@@ -23,7 +23,7 @@ from ortfuse.rewrite.pattern import op, var
 from ortfuse.rewrite import Exactness, RuleTest, Rule
 x = var("x")
 RULES = [Rule(name="mine.neg", pattern=op.Neg(op.Neg(x)), replace=x, exactness=Exactness.EXACT, source="test",
-              proof=RuleTest(shapes={"x": "2"}))]
+              test=RuleTest(shapes={"x": "2"}))]
 """
 
 COMMANDS = {

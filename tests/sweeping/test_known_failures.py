@@ -28,7 +28,7 @@ from ortfuse.rewrite import Exactness, RuleTest, Rule
 
 x = var("x")
 RULES = [Rule(name="own.erf", pattern=op.Erf(x), replace=op.Sign(x), exactness=Exactness.EXACT, source="none",
-              proof=RuleTest(shapes={"x": "b 3"}))]
+              test=RuleTest(shapes={"x": "b 3"}))]
 """
 
 TABLE = """

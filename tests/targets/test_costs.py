@@ -85,7 +85,7 @@ def test_the_shipped_tables_name_values_that_rules_capture() -> None:
     for costs in shipped_tables(default_spec()):
         assert costs.speedups
         for name, rows in costs.speedups.items():
-            captured = {shape_name for typical in rules[name].proof.typical for shape_name in typical}
+            captured = {shape_name for typical in rules[name].test.typical for shape_name in typical}
             assert all(set(row.shapes) <= captured for row in rows), name
 
 

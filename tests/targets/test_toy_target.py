@@ -63,7 +63,7 @@ RULES = [
         replace=op.Div(1.0, x),
         exactness=Exactness.ROUNDING,
         source="test",
-        proof=RuleTest(shapes={"x": "n 3"}),
+        test=RuleTest(shapes={"x": "n 3"}),
     )
 ]
 """

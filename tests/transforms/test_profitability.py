@@ -23,7 +23,7 @@ TYPICAL = ({"x": "1 128 768"},)
 def _rule(name: str, pattern: Pattern, *replace: Pattern, typical: Any = TYPICAL) -> Rule:
     return Rule(
         name=name, pattern=pattern, replace=replace, exactness=Exactness.ROUNDING, source="test",
-        proof=RuleTest(shapes={"x": "2"}, typical=typical),
+        test=RuleTest(shapes={"x": "2"}, typical=typical),
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def _rule(name: str, pattern: object, replace: object, exactness: Exactness = Ex
         replace=replace,
         exactness=exactness,
         source="test",
-        proof=RuleTest(shapes={"x": "2"}),
+        test=RuleTest(shapes={"x": "2"}),
     )  # type: ignore[arg-type]
 
 

@@ -26,8 +26,8 @@ x, y = variables("x y")
 
 
 def rule(name: str, pattern: Any, replace: Any) -> Rule:
-    proof = RuleTest(shapes={"x": "b 3"})
-    return Rule(name=name, pattern=pattern, replace=replace, exactness=Exactness.ROUNDING, source="test", proof=proof)
+    test = RuleTest(shapes={"x": "b 3"})
+    return Rule(name=name, pattern=pattern, replace=replace, exactness=Exactness.ROUNDING, source="test", test=test)
 
 
 SWISH = rule("swish.right", x * op.Sigmoid(x), ms.QuickGelu(x, alpha=1.0))
@@ -223,9 +223,9 @@ FILLED_CONSTANTS = "<int64[3] rows = {-1, 1, 3}, int64[2] back = {-1, 3}, float 
 def lower(name: str, scores: Any) -> Rule:
     """A rule that replaces the filler of hidden scores by one of another size."""
     filled = op.Where(var("hide"), const("low"), x)
-    proof = RuleTest(shapes={"x": "b 1 3", "hide": "b 1 3"}, followed_by="Softmax")
+    test = RuleTest(shapes={"x": "b 1 3", "hide": "b 1 3"}, followed_by="Softmax")
     lowest = op.Where(var("hide"), computed("lowest", lambda m: m.const("low") * 1e20), scores)
-    return Rule(name=name, pattern=filled, replace=lowest, exactness=Exactness.ROUNDING, source="test", proof=proof)
+    return Rule(name=name, pattern=filled, replace=lowest, exactness=Exactness.ROUNDING, source="test", test=test)
 
 
 def filled(body: str, outputs: str = "float[b,3] y") -> ir.Model:

@@ -29,7 +29,7 @@ x = var("x")
 PROOF = RuleTest(shapes={"x": "b s 8"})
 RIGHT = Rule(
     name="mine.swish", pattern=x * op.Sigmoid(x), replace=ms.QuickGelu(x, alpha=1.0), exactness=Exactness.ROUNDING,
-    source="test", proof=PROOF,
+    source="test", test=PROOF,
 )  # fmt: skip
 WRONG = replace(RIGHT, replace=ms.QuickGelu(x, alpha=1.702))
 FILE = """
@@ -39,7 +39,7 @@ from ortfuse.rewrite import Exactness, RuleTest, Rule
 x = var("x")
 RULES = [
     Rule(name="mine.swish", pattern=x * op.Sigmoid(x), replace=ms.QuickGelu(x, alpha=1.702), exactness=Exactness.ROUNDING,
-         source="test", proof=RuleTest(shapes={"x": "b s 8"})),
+         source="test", test=RuleTest(shapes={"x": "b s 8"})),
 ]
 """
 

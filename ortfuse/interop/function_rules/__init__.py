@@ -13,6 +13,7 @@ from ortfuse.interop.function_rules.accepted_function_forms import AnyFunction, 
 from ortfuse.interop.function_rules.function_to_pattern import lift_pattern, lift_replacement
 from ortfuse.interop.function_rules.function_to_pattern_base import Captures
 from ortfuse.interop.function_rules.split_spellings import same_parts
+from ortfuse.naming.former_arguments import former_arguments
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Pattern
 from ortfuse.rewrite.pattern.siblings import Siblings
@@ -41,6 +42,7 @@ def pattern_from(function: AnyFunction, *, callees: Callees | None = None) -> Pa
     return lifted.whole(lifted.outputs)
 
 
+@former_arguments(proof="test")
 def rule_from(
     pattern: AnyFunction | Body,
     replacement: AnyFunction | Body | Sequence[AnyFunction | Body],
@@ -48,7 +50,7 @@ def rule_from(
     name: str,
     exactness: Exactness,
     source: str,
-    proof: RuleTest | None = None,
+    test: RuleTest | None = None,
     guards: Sequence[Guard] = (),
     callees: Callees | None = None,
     **fields: Any,
@@ -66,7 +68,7 @@ def rule_from(
         name: The name of the rule, see `Rule`.
         exactness: How far the results of the two may differ, see `Rule`.
         source: The source of the formula, see `Rule`.
-        proof: How to build instances. What the pattern already states (shapes by annotations, defaults, constants) is not
+        test: How to build instances. What the pattern already states (shapes by annotations, defaults, constants) is not
             repeated.
         guards: Conditions beyond the pattern.
         callees: Functions that the two may call, which are inlined; those of onnxscript are known.
@@ -100,25 +102,25 @@ def rule_from(
         replace=[lifted.whole(patterns) for patterns in made],
         exactness=exactness,
         source=source,
-        proof=_completed(proof or RuleTest(), lifted.captures),
+        test=_completed(test or RuleTest(), lifted.captures),
         guards=(*guards, *same_parts(lifted.captures.parts)),
         intermediates=intermediates,
         **fields,
     )
 
 
-def _completed(proof: RuleTest, captured: Captures) -> RuleTest:
+def _completed(test: RuleTest, captured: Captures) -> RuleTest:
     """The rule test, completed with what the function states: its constants, and the defaults of captured attributes."""
-    sets = proof.attributes if isinstance(proof.attributes, Mapping) else list(proof.attributes)
+    sets = test.attributes if isinstance(test.attributes, Mapping) else list(test.attributes)
     defaults = {key: [value] for key, value in captured.attributes.items() if value is not None}
     for name, parts in captured.parts.items():
         defaults |= parts.values(name)
     numbers = {key: [float(value)] for key, value in captured.scalars.items() if value is not None}
     shapes = {key: " ".join(map(str, array.shape)) for key, array in captured.constants.items()}
     return dataclasses.replace(
-        proof,
-        shapes=[{**shapes, **given} for given in proof.shape_sets()],
+        test,
+        shapes=[{**shapes, **given} for given in test.shape_sets()],
         attributes={**defaults, **sets} if isinstance(sets, Mapping) else [{**defaults, **given} for given in sets],
-        scalars={**numbers, **proof.scalars},
-        constants={**captured.constants, **proof.constants},
+        scalars={**numbers, **test.scalars},
+        constants={**captured.constants, **test.constants},
     )

@@ -53,7 +53,7 @@ def substitution_document(name: str, done: Substitution) -> Document:
     result = optimization_document(name, done.result, offered=done.count > 0)
     blocks = [
         Notes("Pair", [f"{done.rule.name}: {done.rule.formula}"]),
-        *(() if done.proof is None else rule_test_document(done.proof).blocks),
+        *(() if done.rule_test is None else rule_test_document(done.rule_test).blocks),
         *result.blocks,
         Notes("", [] if done.count else ["substituted nowhere; nothing was written"], style="bold red"),
     ]

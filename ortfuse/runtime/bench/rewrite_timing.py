@@ -137,7 +137,7 @@ class SiteMeter:
 def _shapes(site: Edit, sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """The shapes of the values a rule captured at a site, as far as these sizes determine them; constants are left out."""
     found: dict[str, tuple[int, ...]] = {}
-    for name in site.rule.proof.typical[0] if site.rule.proof.typical else ():
+    for name in site.rule.test.typical[0] if site.rule.test.typical else ():
         value = site.match.get(name)
         shape = site.facts.shape(value) if isinstance(value, ir.Value) else None
         if shape is None:

@@ -22,7 +22,7 @@ class Candidate:
 
     Attributes:
         rule: The rule.
-        number: The index of the sizes in its proof.
+        number: The index of the sizes in its rule test.
         dtype: The element type.
     """
 
@@ -33,7 +33,7 @@ class Candidate:
     @property
     def sizes(self) -> str:
         """The sizes and the type, as tables of costs have them."""
-        return sizes_text(telling(self.rule.proof.typical[self.number]), self.dtype)
+        return sizes_text(telling(self.rule.test.typical[self.number]), self.dtype)
 
 
 def candidates(rules: Iterable[Rule], only: Collection[str], costs: CostTable) -> list[Candidate]:
@@ -47,7 +47,7 @@ def candidates(rules: Iterable[Rule], only: Collection[str], costs: CostTable) -
     Raises:
         RuleError: A name in `only` is none of a family or rule that is chosen by cost.
     """
-    measured = [rule for rule in rules if rule.proof.typical]
+    measured = [rule for rule in rules if rule.test.typical]
     known = {name for rule in measured for name in (rule.name, rule.family)}
     only = [name_today(name, ("rules", "families"), known) for name in only]
     for name in only:
@@ -68,7 +68,7 @@ def telling(typical: Mapping[str, str | int]) -> dict[str, tuple[int, ...]]:
 
 def _of(rule: Rule) -> Iterator[Candidate]:
     for dtype in DTYPES:
-        yield from (Candidate(rule, number, dtype) for number in range(len(rule.proof.typical)))
+        yield from (Candidate(rule, number, dtype) for number in range(len(rule.test.typical)))
 
 
 def _closeness(rule: Rule, costs: CostTable) -> float:

@@ -89,7 +89,7 @@ def speedup(candidate: Candidate, threads: int = 0) -> Measurement | None:
 def _built(candidate: Candidate) -> tuple[ir.Model, ir.Model, Inputs] | None:
     """Both sides and their inputs; `None` if the rule is silent."""
     rule = candidate.rule
-    dtype, opset = element_type(candidate.dtype), rule.proof.opset or OPSET
+    dtype, opset = element_type(candidate.dtype), rule.test.opset or OPSET
     instance = Builder(rule, candidate.number, dtype, opset, typical=True).instance()
     rewritten = rewrite(rule, instance.model, Target(costs=CostTable({})))
     if not rewritten.hits or rewritten.error is not None:

@@ -62,11 +62,11 @@ class Builder:
     def __init__(self, rule: Rule, shape_set: int, dtype: ir.DataType, opset: int, chooser: Chooser | None = None, *,
                  typical: bool = False) -> None:  # fmt: skip
         """`shape_set` is an index into the rule test's shape sets or, with `typical`, into its typical sizes."""
-        self.rule, self.proof, self.dtype, self.opset = rule, rule.proof, dtype, opset
-        self.shapes = self.proof.typical[shape_set] if typical else self.proof.shape_sets()[shape_set]
-        self.attributes = self.proof.attribute_set(0 if typical else shape_set)
-        if typical and self.proof.typical_attributes:
-            fitting = {name: [value] for name, value in self.proof.typical_attributes[shape_set].items()}
+        self.rule, self.test, self.dtype, self.opset = rule, rule.test, dtype, opset
+        self.shapes = self.test.typical[shape_set] if typical else self.test.shape_sets()[shape_set]
+        self.attributes = self.test.attribute_set(0 if typical else shape_set)
+        if typical and self.test.typical_attributes:
+            fitting = {name: [value] for name, value in self.test.typical_attributes[shape_set].items()}
             self.attributes = {**self.attributes, **fitting}
         self.chooser = chooser or Chooser()
         self.sizes = Sizes(rule, self.shapes)
@@ -109,7 +109,7 @@ class Builder:
         ):
             # A graph output keeps its name, so an input could not replace it.
             root = self.node("Identity", [root]).outputs[0]
-        after = self.proof.followed_by
+        after = self.test.followed_by
         if after is not None:
             root = after(self, root) if callable(after) else self.node(after, [root]).outputs[0]
         return root
@@ -204,7 +204,7 @@ class Builder:
     def _optional(self, pattern: Opt) -> ir.Value | None:
         inner = pattern.inner
         known = isinstance(inner, Var) and (inner.name in self.shapes or self.sizes.of(inner.name))
-        undeclared = isinstance(inner, Var) and not known and inner.name not in self.proof.inputs
+        undeclared = isinstance(inner, Var) and not known and inner.name not in self.test.inputs
         label = self._label(pattern)
         if self.chooser.pick(label, ("present", "absent"), 1 if undeclared else None):
             return None
@@ -219,7 +219,7 @@ class Builder:
         return self.constant(np.asarray([number] if with_axis else number, dtype=np.float64))
 
     def _scalar(self, name: str) -> float:
-        return float(self._choice(name, self.proof.scalars.get(name, (0.5, 2.0))))
+        return float(self._choice(name, self.test.scalars.get(name, (0.5, 2.0))))
 
     def _choice(self, name: str, options: Sequence[Any]) -> Any:
         return options[self.chooser.pick(name, [str(option) for option in options])]
@@ -228,12 +228,12 @@ class Builder:
         name = pattern.name
         if pattern.axes is not None:
             self._axes[name] = pattern.axes
-        maker = self.proof.inputs.get(name)
+        maker = self.test.inputs.get(name)
         if callable(maker):
             made: ir.Value = maker(self)
             return made
         dims = self.dims(name)
-        declared = self.proof.constants.get(name)
+        declared = self.test.constants.get(name)
         if declared is not None and not isinstance(declared, str):
             return self.constant(self._shaped(name, np.asarray(declared), dims))
         dtype = element_type(maker) if maker is not None else self.dtype
@@ -313,7 +313,7 @@ class Builder:
         """The graph of an attribute, whose formal inputs have the shapes and types that the rule test gives them."""
         around, self.graph = self.graph, ir.Graph([], [], nodes=[], name="body")
         for name in body.inputs:
-            kind = self.proof.inputs.get(name)
+            kind = self.test.inputs.get(name)
             dtype = element_type(kind) if isinstance(kind, str) else self.dtype
             formal = ir.Value(name=name, shape=ir.Shape(self.dims(name)), type=ir.TensorType(dtype))
             self.graph.inputs.append(formal)
@@ -330,7 +330,7 @@ class Builder:
 
     def _variadic(self, name: str) -> Sequence[ir.Value]:
         """All remaining inputs of an operator: as the rule test makes them, or of the shapes it gives (`"b 2 | b 3"`)."""
-        maker = self.proof.inputs.get(name)
+        maker = self.test.inputs.get(name)
         if callable(maker):
             made: Sequence[ir.Value] = maker(self)
             return made
@@ -417,8 +417,8 @@ class Builder:
 
 def opsets_for(rule: Rule) -> list[int]:
     """The opsets at which all operators of the pattern exist, newest first."""
-    if rule.proof.opset is not None:
-        return [rule.proof.opset]
+    if rule.test.opset is not None:
+        return [rule.test.opset]
     return [
         opset for opset in OPSETS if all(exists(part, opset) for part in rule.pattern.walk() if isinstance(part, Op))
     ]

@@ -85,8 +85,8 @@ def _of_constants(rule: Rule, declared: Any) -> dict[str, int | None]:
     """The named dimensions of values that are constants, with the sizes of those whose numbers the rule test gives."""
     found: dict[str, int | None] = {}
     for part in rule.pattern.walk():
-        if isinstance(part, Var) and (part.constant or part.name in rule.proof.constants):
-            given, names = rule.proof.constants.get(part.name), _named(part, declared)
+        if isinstance(part, Var) and (part.constant or part.name in rule.test.constants):
+            given, names = rule.test.constants.get(part.name), _named(part, declared)
             shape = () if given is None or isinstance(given, str) else np.shape(given)
             known = shape if len(shape) == len(names) else (None,) * len(names)
             sizes = {name: size for name, size in zip(names, known, strict=True) if name.isidentifier() and name != "_"}

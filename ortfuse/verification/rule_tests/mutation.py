@@ -185,12 +185,12 @@ def reason(mutant: Mutant) -> str | None:
     """Why the rule is right without the condition, as the condition or the rule test declares; `None` if neither does."""
     if mutant.redundant is not None:
         return mutant.redundant
-    declared = mutant.rule.proof.redundant.items()
+    declared = mutant.rule.test.redundant.items()
     return next((why for words, why in declared if fnmatch.fnmatchcase(mutant.condition, words)), None)
 
 
 class Trial:
-    """A witness of a rule's proof: tries mutants of the rule on every model that the rule itself is tried on.
+    """A witness of a rule test: tries mutants of the rule on every model that the rule itself is tried on.
 
     Attributes:
         found: The conditions whose removal was noticed, each with a description of the first counterexample.

@@ -105,12 +105,12 @@ def run_rule_test(
     together, spread evenly over their kinds and places. Results are not `judged` where only the witness decides.
     """
     report = RuleTestReport(rule.name)
-    proof = _Run(rule, target or installed(), report, witness, judged)
+    run = _Run(rule, target or installed(), report, witness, judged)
     try:
-        proof.try_counterexamples()
-        proof.try_instances(pairs)
+        run.try_counterexamples()
+        run.try_instances(pairs)
         if near_misses:
-            proof.try_near_misses(most_nodes)
+            run.try_near_misses(most_nodes)
     except _Enough:
         return report
     return report
@@ -122,8 +122,8 @@ class _Run:
         self.coverage = Coverage()
         self.groups = [
             (number, dtype, opset)
-            for number in range(len(rule.proof.shape_sets()))
-            for dtype in rule.proof.dtypes
+            for number in range(len(rule.test.shape_sets()))
+            for dtype in rule.test.dtypes
             for opset in opsets_for(rule)
         ]
         if not self.groups:
@@ -160,15 +160,15 @@ class _Run:
     def _group_options(self, group: tuple[int, str, int]) -> dict[str, int]:
         number, dtype, opset = group
         return {
-            "shapes": number, "element type": list(self.rule.proof.dtypes).index(dtype),
+            "shapes": number, "element type": list(self.rule.test.dtypes).index(dtype),
             "opset": opsets_for(self.rule).index(opset),
         }  # fmt: skip
 
     def _attempt(self, chooser: Chooser) -> bool:
         """Build what `chooser` says and try it; always true, to continue."""
-        proof, opsets = self.rule.proof, opsets_for(self.rule)
-        number = chooser.pick("shapes", [str(dict(shapes)) for shapes in proof.shape_sets()])
-        dtype = proof.dtypes[chooser.pick("element type", proof.dtypes)]
+        test, opsets = self.rule.test, opsets_for(self.rule)
+        number = chooser.pick("shapes", [str(dict(shapes)) for shapes in test.shape_sets()])
+        dtype = test.dtypes[chooser.pick("element type", test.dtypes)]
         opset = opsets[chooser.pick("opset", [str(one) for one in opsets])]
         instance = Builder(self.rule, number, element_type(dtype), opset, chooser).instance()
         self.coverage.learn(chooser)
@@ -204,9 +204,9 @@ class _Run:
         report.options, report.pairs = coverage.count()
         missing = {coverage.text(option) for option in coverage.uncovered()}
         report.options_covered, report.pairs_covered = report.options - len(missing), len(coverage.pairs)
-        for text in sorted(missing - set(self.rule.proof.uncovered)):
+        for text in sorted(missing - set(self.rule.test.uncovered)):
             self.report.fail(f"no instance covers {text}", None)
-        for text in sorted(set(self.rule.proof.uncovered) - missing):
+        for text in sorted(set(self.rule.test.uncovered) - missing):
             self.report.fail(
                 f"the rule test calls {text} uncovered, but an instance covers it or no such option exists", None
             )
@@ -229,18 +229,18 @@ class _Run:
         yield from self._other_types_and_opsets()
 
     def _other_types_and_opsets(self) -> Iterator[Possible]:
-        proof = self.rule.proof
+        test = self.rule.test
         opset = opsets_for(self.rule)[0]
-        for number in range(len(proof.shape_sets())):
+        for number in range(len(test.shape_sets())):
             for dtype in OTHER_DTYPES:
-                if dtype not in proof.dtypes:
+                if dtype not in test.dtypes:
                     instance = Builder(self.rule, number, element_type(dtype), opset).instance(f"in {dtype}")
                     yield Possible(instance, instance.text, _as_it_is)
                     if dtype in ("float16", "float64"):
                         yield from near_misses(instance, numbers_only=True)
             for other in OLDER_OPSETS:
                 if other not in opsets_for(self.rule) and self._exists_at(other):
-                    instance = Builder(self.rule, number, element_type(proof.dtypes[0]), other).instance()
+                    instance = Builder(self.rule, number, element_type(test.dtypes[0]), other).instance()
                     yield Possible(instance, f"at opset {other}", _as_it_is)
 
     def _exists_at(self, opset: int) -> bool:
@@ -261,7 +261,7 @@ class _Run:
             self.report.fail(f"near miss ({near.text}) {problem}", near.model)
 
     def try_counterexamples(self) -> None:
-        for name, variation in self.rule.proof.counterexamples.items():
+        for name, variation in self.rule.test.counterexamples.items():
             self.report.counterexamples_tried += 1
             self._try_near_miss(_varied(self.rule, name, variation), must_run=True)
 
@@ -271,22 +271,22 @@ def _as_it_is(instance: Instance) -> bool:
 
 
 def _varied(rule: Rule, name: str, variation: Variation) -> Instance:
-    proof = rule.proof
-    shapes: dict[str, Any] = {**proof.shape_sets()[variation.shape_set], **variation.shapes}
+    test = rule.test
+    shapes: dict[str, Any] = {**test.shape_sets()[variation.shape_set], **variation.shapes}
     attributes = {key: [value] for key, value in variation.attributes.items()}
     scalars = {key: [value] for key, value in variation.scalars.items()}
     changed = dataclasses.replace(
-        proof,
+        test,
         shapes={key: shape for key, shape in shapes.items() if shape is not None},
-        attributes={**proof.attribute_set(variation.shape_set), **attributes},
-        scalars={**proof.scalars, **scalars},
-        constants={**proof.constants, **variation.constants},
-        inputs={**proof.inputs, **variation.inputs},
+        attributes={**test.attribute_set(variation.shape_set), **attributes},
+        scalars={**test.scalars, **scalars},
+        constants={**test.constants, **variation.constants},
+        inputs={**test.inputs, **variation.inputs},
     )
     opset = variation.opset or opsets_for(rule)[0]
-    dtype = element_type(variation.dtype or proof.dtypes[0])
+    dtype = element_type(variation.dtype or test.dtypes[0])
     chooser = _ByWords(variation.options)
-    builder = Builder(dataclasses.replace(rule, proof=changed), 0, dtype, opset, chooser)
+    builder = Builder(dataclasses.replace(rule, test=changed), 0, dtype, opset, chooser)
     instance = builder.instance(f"counterexample {name!r}")
     if unknown := set(variation.options) - chooser.used:
         raise RuleError(f"rule {rule.name}, counterexample {name!r}: no option is called {sorted(unknown)}; "

@@ -110,7 +110,7 @@ def _rewrite(rule: Rule, model: ir.Model, target: Target, *, once: bool = False,
     try:
         hits = Rewriter(Editor(copy, Facts(copy)), target, log, chooser=chooser, ranges=_seen(rule, copy)).run([rule])
     except Exception as error:
-        # Guards and replacements are arbitrary code: whatever they raise is reported as a failure of the proof.
+        # Guards and replacements are arbitrary code: whatever they raise is reported as a failure of the rule test.
         text = str(error) if isinstance(error, OrtfuseError) else f"{type(error).__name__}: {error}"
         return Rewritten(model, 1, "", text)
     deepest = max(log.misses.values(), key=lambda miss: miss.matched, default=None)
@@ -123,7 +123,7 @@ def _rewrite(rule: Rule, model: ir.Model, target: Target, *, once: bool = False,
 def _seen(rule: Rule, model: ir.Model) -> Ranges:
     """The ranges that the rule test says the inputs and the root were seen to have."""
     root = model.graph.outputs[0].name
-    return lambda name, method: rule.proof.ranges.get(
+    return lambda name, method: rule.test.ranges.get(
         f"root{name[len(root or '') :]}" if name.startswith(root or "?") else name
     )
 

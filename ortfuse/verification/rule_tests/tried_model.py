@@ -55,7 +55,7 @@ class Tried:
         if (
             problem
             and self.is_near
-            and any(fnmatch.fnmatchcase(self.instance.text, words) for words in rule.proof.assumes)
+            and any(fnmatch.fnmatchcase(self.instance.text, words) for words in rule.test.assumes)
         ):
             return None
         return problem
@@ -97,14 +97,14 @@ class Tried:
         if meant is not None:
             if kind != "zero" and is_far_from(old, meant):
                 return "the definition is something else than what it stands for in lower precision"
-            return disagreement(meant, new, None, bit_equal=False, step=rule.proof.step, beyond=rule.proof.beyond)
+            return disagreement(meant, new, None, bit_equal=False, step=rule.test.step, beyond=rule.test.beyond)
         bit_equal = rule.exactness is Exactness.EXACT
         problem = disagreement(old, new, None, bit_equal)
         if problem is None or bit_equal:
             return problem
         exact = self._reference.run(inputs)
         known = None if exact is None else list(exact.values())
-        return disagreement(old, new, known, bit_equal, step=rule.proof.step)
+        return disagreement(old, new, known, bit_equal, step=rule.test.step)
 
     @functools.cached_property
     def _reference(self) -> Reference:
@@ -113,7 +113,7 @@ class Tried:
 
 def _assumed_not_empty(rule: Rule, sizes: Mapping[str, int]) -> bool:
     empty = [symbol for symbol, size in sizes.items() if size == 0]
-    return any(fnmatch.fnmatchcase(symbol, name) for symbol in empty for name in rule.proof.never_empty)
+    return any(fnmatch.fnmatchcase(symbol, name) for symbol in empty for name in rule.test.never_empty)
 
 
 def _conditions(instance: Instance) -> Iterator[tuple[dict[str, int], Kind]]:
