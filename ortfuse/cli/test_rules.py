@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from ortfuse.cli.arguments import Debug, Json, check_folder
-from ortfuse.cli.json_output import check_json, write_json
+from ortfuse.cli.answer import Answer
+from ortfuse.cli.arguments import check_folder
+from ortfuse.cli.given_options import with_options
 from ortfuse.cli.parsing import NO
-from ortfuse.cli.terminal import guarded, out, progress_line
+from ortfuse.cli.terminal import progress_line
 from ortfuse.options.parse_text import whole_number
 
 
+@with_options
 def test_rules(
     rules: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Files or folders with rules.", show_default=False)
@@ -30,8 +32,8 @@ def test_rules(
     counterexamples: Annotated[
         Path, typer.Option("--counterexamples", help="Folder for models on which a rule is wrong.")
     ] = Path("counterexamples"),
-    json_file: Json = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Test rules of your own from their declarations: ortfuse test-rules my_rules.py
 
@@ -40,32 +42,25 @@ def test_rules(
 
     The exit code is 1 if a rule fails. A small model that shows the failure is written.
     """
-    with guarded(debug):
-        from ortfuse.io.atomic_write import demand_no_link
-        from ortfuse.io.files import save
-        from ortfuse.pipeline import rules_in
-        from ortfuse.report.documents.rule_tests import rule_test_document
-        from ortfuse.report.terminal.document import show_document
-        from ortfuse.verification.rule_tests import run_rule_test
+    from ortfuse.io.atomic_write import demand_no_link
+    from ortfuse.io.files import save
+    from ortfuse.pipeline import rules_in
+    from ortfuse.report.documents.rule_tests import rule_tests_document
+    from ortfuse.verification.rule_tests import run_rule_test
 
-        check_json(json_file)
-        check_folder(counterexamples)
-        own = rules_in(rules)
-        if not own:
-            out.print("there is nothing to test: RULES is empty (passes have no rule test)", highlight=False)
-        reports = []
-        for rule in own:
-            with progress_line() as progress:
-                progress(f"testing {rule.name}")
-                report = run_rule_test(rule, pairs=spellings)
+    check_folder(counterexamples)
+    reports, written = [], {}
+    with progress_line(printed=True) as progress:
+        for rule in rules_in(rules):
+            progress(f"testing {rule.name}")
+            report = run_rule_test(rule, pairs=spellings)
             reports.append(report)
-            show_document(out, rule_test_document(report))
             if report.smallest is not None:
                 counterexamples.mkdir(parents=True, exist_ok=True)
                 path = counterexamples / f"{rule.name}.onnx"
                 demand_no_link(path, "remove it, or give another folder with --counterexamples")
                 save(report.smallest[1], path)
-                out.print(f"  written: {path}", markup=False, highlight=False)
-        write_json(json_file, "test-rules", {"rules": [report.to_dict() for report in reports]})
+                written[rule.name] = path
+    answer.give(rule_tests_document(reports, written), {"rules": [report.to_dict() for report in reports]})
     if not all(report.passed for report in reports):
         raise typer.Exit(NO)
