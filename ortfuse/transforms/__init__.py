@@ -23,6 +23,7 @@ from ortfuse.transforms.fusion.batch_nms import BatchNonMaxSuppression
 from ortfuse.transforms.fusion.half_attention_in_float32 import UpcastAttention
 from ortfuse.transforms.fusion.merge_attention_heads import MergeAttentionHeads
 from ortfuse.transforms.fusion.unrolled_sum_to_reduce import UnrolledSumToReduce
+from ortfuse.transforms.index_maps.simplify_index_maps import SimplifyIndexMaps
 from ortfuse.transforms.layout import Layout
 from ortfuse.transforms.layout.merge_sibling_transposes import MergeSiblingTransposes
 from ortfuse.transforms.layout.sink_transpose_below_split import SinkTransposeBelowSplit
@@ -59,6 +60,7 @@ __all__ = [
     "Pass",
     "RulePass",
     "SimplifyDataMovement",
+    "SimplifyIndexMaps",
     "SinkTransposeBelowSplit",
     "SlicesToSplit",
     "UnrollLoops",

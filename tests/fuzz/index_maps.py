@@ -56,7 +56,7 @@ def differences(chain: Chain, totals: Counter[str]) -> list[Wrong]:
     maps = {value: chain.facts.index_map(value) for value in values}
     found = []
     for sizes in SIZES:
-        feeds = {str(value.name): _elements(chain, value, sizes) for value in chain.graph.inputs}
+        feeds = {str(value.name): elements_of(chain, value, sizes) for value in chain.graph.inputs}
         try:
             results = session.run(None, feeds)
         except Exception:  # the runtime has many classes of errors
@@ -96,7 +96,8 @@ def _compared(
     return None if np.array_equal(got, expected) else f"{got.tolist()} instead of {expected.tolist()}"
 
 
-def _elements(chain: Chain, value: ir.Value, sizes: Mapping[str, int]) -> np.ndarray[Any, Any]:
+def elements_of(chain: Chain, value: ir.Value, sizes: Mapping[str, int]) -> np.ndarray[Any, Any]:
+    """Return the elements of an input, all of them different."""
     shape = [evaluate(size, sizes) for size in chain.shape(value)]
     count = int(np.prod(shape))
     return (np.arange(count) + 1 + 10000 * int(str(value.name)[1:])).astype(np.float32).reshape(shape)

@@ -129,6 +129,8 @@ def _extreme(sign: int) -> Callable[[Moving], Element]:
     """Return the map of Max (1) or Min (-1)."""
 
     def computed(op: Moving) -> Element:
+        if len(op.node.inputs) == 1:
+            return op.at(0, op.place)
         _demand_integers(op)
 
         def of(*operands: Element) -> Element:
@@ -148,7 +150,15 @@ element_map("Max")(_extreme(1))
 element_map("Min")(_extreme(-1))
 
 
-@element_map("Cast")
+@element_map("Mean")
+def mean(op: Moving) -> Element:
+    """The elements of one operand."""
+    if len(op.node.inputs) > 1:
+        raise UnknownError
+    return op.at(0, op.place)
+
+
+@element_map("Cast", "CastLike")
 def cast(op: Moving) -> Element:
     """The same integers, or whether they are not 0; the same elements if the type is the same."""
     before, after = op.dtype(0), op.result_dtype

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
-from ortfuse.analysis.index_maps.box import Box, axis
+from ortfuse.analysis.index_maps.box import Box, axis, has_axes
 from ortfuse.analysis.index_maps.formulas import simplified
 from ortfuse.analysis.index_maps.proving import is_never_negative
 from ortfuse.analysis.transfer.op import UnknownError
-from ortfuse.ir.dims import DimLike, substituted
+from ortfuse.ir.dims import Dim, DimLike, floor_div, substituted
 
 MOST_PIECES = 48
 """The most elements that a choice may be between."""
@@ -119,7 +120,7 @@ def simplest(element: Element, box: Box) -> Element:
         return Number(simplified(element.formula, box))
     if isinstance(element, Fill):
         return element
-    condition = simplified(element.condition, box)
+    condition = _plainest(simplified(element.condition, box))
     if is_never_negative(condition, box):
         return simplest(element.then, box)
     if is_never_negative(-condition - 1, box):
@@ -127,6 +128,25 @@ def simplest(element: Element, box: Box) -> Element:
     inside, outside = box.where(condition), box.where(-condition - 1)
     then, otherwise = simplest(element.then, inside), simplest(element.otherwise, outside)
     return _merged(Select(condition, then, otherwise), inside, outside)
+
+
+def _plainest(condition: DimLike) -> DimLike:
+    """A formula that is at least 0 at the same positions: without a quotient or a common factor, if it has just one of them.
+
+    x // s >= r is x >= s*r, and 4*i - 3 >= 0 is i >= 1.
+    """
+    if not isinstance(condition, Dim):
+        return condition
+    for monomial, sign in condition.terms:
+        if len(monomial) != 1 or monomial[0].kind != "floordiv" or abs(sign) != 1 or not has_axes(monomial[0].dim):
+            continue
+        rest, (numerator, divisor) = condition - sign * monomial[0].dim, monomial[0].args
+        if not has_axes(rest):
+            past = divisor * rest
+            return _plainest(numerator + past if sign > 0 else past + divisor - 1 - numerator)
+    factors = [abs(coefficient) for monomial, coefficient in condition.terms if monomial]
+    factor = gcd(*factors)
+    return condition if factor == 1 else floor_div(condition, factor)
 
 
 def _merged(found: Select, inside: Box, outside: Box) -> Element:

@@ -20,7 +20,7 @@ from ortfuse.ir.dims import Dim, DimLike, at_most, evaluate, exact_div, floor_di
 from ortfuse.transforms.canonicalize.strided_views import Factor, Shape, View
 from ortfuse.transforms.node_builder import Builder
 
-BEFORE_FIRST = int(np.iinfo(np.int64).min)
+BEFORE_FIRST, PAST_LAST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 Step: TypeAlias = tuple[str, Any]
 """An operator, and its target, bounds, axis and index, permutation, shape or repeats."""
@@ -60,22 +60,37 @@ class _Chain:
     """A chain that is being made, and the shape so far."""
 
     shape: Shape
+    symbolic: bool = False
     steps: list[Step] = field(default_factory=list)
+    shapes: list[Shape] = field(default_factory=list)
     possible: bool = True
 
     def add(self, op_type: str, how: Any, shape: Shape) -> None:
         """One more node."""
         self.steps.append((op_type, how))
+        self.shapes.append(self.shape)
         self.shape, self.possible = shape, self.possible and how is not None
 
     def reshape(self, shape: Shape) -> None:
         """A Reshape, if it is needed."""
         if shape != self.shape:
-            self.add("Reshape", reshape_target(self.shape, shape), shape)
+            self.add("Reshape", shape if self.symbolic else reshape_target(self.shape, shape), shape)
 
 
 def chains(view: View, source: Shape) -> Iterator[list[Step]]:
     """Chains of nodes that show the view of a tensor of this shape."""
+    return (chain.steps for chain in _chains(view, source, symbolic=False))
+
+
+def symbolic_chains(view: View, source: Shape) -> Iterator[tuple[list[Step], list[Shape]]]:
+    """The same with sizes and bounds that need not be numbers, and the shape before each node.
+
+    The target of a Reshape is its shape, without 0 or -1 in another meaning.
+    """
+    return ((chain.steps, chain.shapes) for chain in _chains(view, source, symbolic=True))
+
+
+def _chains(view: View, source: Shape, *, symbolic: bool) -> Iterator[_Chain]:
     for split in dict.fromkeys(_splits(view, source)):
         found = _placed(view, split)
         if found is None:
@@ -85,11 +100,10 @@ def chains(view: View, source: Shape) -> Iterator[list[Step]]:
         repeats = any(item[0] is None for item in order)
         for dropped in (False, True) if len(cut) == 1 and cut[0].count == 1 else (False,):
             for tiles in (False, True) if repeats else (False,):
-                chain = _chain(
-                    view.shape, source, axes, _tiled(order) if tiles else order, dropped=dropped, tiles=tiles
-                )
+                chain = _Chain(source, symbolic)
+                _extend(chain, view.shape, axes, _tiled(order) if tiles else order, dropped=dropped, tiles=tiles)
                 if chain.possible:
-                    yield chain.steps
+                    yield chain
 
 
 def build_chain(steps: Sequence[Step], value: ir.Value, build: Builder) -> ir.Value:
@@ -212,8 +226,9 @@ def _tiled(order: Sequence[Item]) -> list[Item]:
     return found
 
 
-def _chain(after: Shape, source: Shape, axes: list[_Axis], order: list[Item], *, dropped: bool, tiles: bool) -> _Chain:
-    """The nodes that split, cut, order, repeat and merge."""
+def _extend(chain: _Chain, after: Shape, axes: list[_Axis], order: list[Item], *, dropped: bool, tiles: bool) -> None:
+    """Add the nodes that split, cut, order, repeat and merge."""
+    source = chain.shape
     order = _as_in_result(order, after)
     numbers = [axis.number for axis, _ in order if axis is not None]
     in_order = numbers == sorted(numbers)
@@ -222,7 +237,6 @@ def _chain(after: Shape, source: Shape, axes: list[_Axis], order: list[Item], *,
     if tuple(axis.size for axis in axes) != source:
         left = _with_ones(left, [axis for axis, _ in order], in_order=in_order)
     split = left if gone is None else _inserted(left, gone)
-    chain = _Chain(source)
     chain.reshape(tuple(axis.size for axis in split))
     _cut(chain, split, gone)
     if not in_order:
@@ -230,7 +244,6 @@ def _chain(after: Shape, source: Shape, axes: list[_Axis], order: list[Item], *,
     if any(count != 1 for _, count in order):
         _repeat(chain, order, tiles=tiles)
     chain.reshape(after)
-    return chain
 
 
 def _size(axis: _Axis | None) -> DimLike:
@@ -281,14 +294,24 @@ def _cut(chain: _Chain, split: Sequence[_Axis], gone: _Axis | None) -> None:
     for place, axis in cut:
         end = axis.start + axis.step * axis.count
         backwards = axis.step < 0 and not at_most(0, end)
-        starts.append(axis.start if isinstance(axis.start, int) else -1)
-        ends.append(BEFORE_FIRST if backwards else end)
+        starts.append(_bound(axis.start, axis.size))
+        ends.append(BEFORE_FIRST if backwards else _bound(end, axis.size))
         axes.append(place)
         steps.append(axis.step)
-    known = all(isinstance(number, int) for number in ends)
+    known = all(isinstance(number, int) for number in (*starts, *ends))
     taken = ([*numbers] for numbers in (starts, ends, axes, steps if any(step != 1 for step in steps) else ()))
     bounds = [numbers for numbers in taken if numbers]
-    chain.add("Slice", bounds if known else None, tuple(axis.count for axis in split))
+    chain.add("Slice", bounds if known or chain.symbolic else None, tuple(axis.count for axis in split))
+
+
+def _bound(place: DimLike, size: DimLike) -> DimLike:
+    """A place on an axis as a bound of a Slice: a number, if it is counted from the end or is the end."""
+    if isinstance(place, int):
+        return place
+    if place == size:
+        return PAST_LAST
+    from_end = place - size
+    return from_end if isinstance(from_end, int) and from_end < 0 else place
 
 
 def _turn(chain: _Chain, left: Sequence[_Axis], wanted: Sequence[_Axis | None]) -> None:
@@ -314,4 +337,4 @@ def _repeat(chain: _Chain, order: Sequence[Item], *, tiles: bool) -> None:
         chain.reshape(before)
     counts = [count for _, count in order]
     known = all(isinstance(count, int) for count in counts)
-    chain.add("Tile" if tiles else "Expand", counts if known else None, after)
+    chain.add("Tile" if tiles else "Expand", counts if known or chain.symbolic else None, after)

@@ -1,0 +1,1 @@
+"""Data movement written anew from index maps: the cheapest chain of operators for a map."""

@@ -1,0 +1,133 @@
+"""Nodes of plans, and sizes for them that are computed at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.index_maps import Fill
+from ortfuse.ir.dims import Dim, DimLike
+from ortfuse.transforms.node_builder import Builder
+
+Operand: TypeAlias = "ir.Value | Make | tuple[int, ...] | int | Fill"
+
+_SHAPE_HAS_ENDS = 15
+"""The opset from which on Shape has `start` and `end`."""
+
+
+@dataclass(frozen=True)
+class Make:
+    """A node of a plan.
+
+    Attributes:
+        op_type: The operator.
+        operands: Values, other nodes, and constants: integers in a vector or single ones, and numbers to fill with.
+        attributes: The attributes.
+        is_size: Whether it computes sizes.
+    """
+
+    op_type: str
+    operands: tuple[Operand, ...]
+    attributes: tuple[tuple[str, Any], ...] = ()
+    is_size: bool = False
+
+    def nodes(self) -> list[Make]:
+        """All nodes of the plan, each once, after those that it reads."""
+        found: dict[Make, None] = {}
+        for operand in self.operands:
+            if isinstance(operand, Make):
+                found |= dict.fromkeys(operand.nodes())
+        return [*found, self]
+
+    def sources(self) -> set[ir.Value]:
+        """The values that the plan reads."""
+        return {operand for node in self.nodes() for operand in node.operands if isinstance(operand, ir.Value)}
+
+
+Plan: TypeAlias = "ir.Value | Make"
+
+
+class Supply:
+    """Values that hold sizes, for plans that need these.
+
+    Args:
+        values: Integer tensors that are computed already, and tensors whose shapes may be read.
+        facts: What is known about them.
+        opset: The opset of the graph.
+    """
+
+    def __init__(self, values: Iterable[ir.Value], facts: Facts, opset: int) -> None:
+        self.opset = opset
+        self._vectors: dict[tuple[DimLike, ...], ir.Value] = {}
+        self._numbers: dict[DimLike, ir.Value] = {}
+        self._axes: dict[DimLike, tuple[ir.Value, int]] = {}
+        for value in values:
+            known = facts.ints(value) if facts.dtype(value) is ir.DataType.INT64 else None
+            if known is not None and None not in known.elements:
+                elements = tuple([one for one in known.elements if one is not None])
+                if len(known.shape) == 1:
+                    self._vectors.setdefault(elements, value)
+                elif not known.shape:
+                    self._numbers.setdefault(elements[0], value)
+            for along, size in enumerate(facts.shape(value) or ()):
+                if isinstance(size, Dim):
+                    self._axes.setdefault(size, (value, along))
+
+    def vector(self, sizes: Sequence[DimLike]) -> Operand | None:
+        """Return an operand that holds these sizes; `None` if some cannot be computed from the values."""
+        if all(isinstance(size, int) for size in sizes):
+            return tuple([int(size) for size in sizes])  # type: ignore[arg-type]
+        known = self._vectors.get(tuple(sizes))
+        if known is not None:
+            return known
+        parts: list[Operand] = []
+        numbers: list[int] = []
+        for size in sizes:
+            if isinstance(size, int):
+                numbers.append(size)
+                continue
+            part = self._single(size)
+            if part is None:
+                return None
+            parts += [tuple(numbers), part] if numbers else [part]
+            numbers = []
+        parts += [tuple(numbers)] if numbers else []
+        return parts[0] if len(parts) == 1 else Make("Concat", tuple(parts), (("axis", 0),), is_size=True)
+
+    def _single(self, size: DimLike) -> Operand | None:
+        """A vector of one size."""
+        if (size,) in self._vectors:
+            return self._vectors[size,]
+        if size in self._numbers:
+            return Make("Reshape", (self._numbers[size], (1,)), is_size=True)
+        if size in self._axes:
+            value, along = self._axes[size]
+            if self.opset >= _SHAPE_HAS_ENDS:
+                return Make("Shape", (value,), (("start", along), ("end", along + 1)), is_size=True)
+            return Make("Gather", (Make("Shape", (value,), is_size=True), (along,)), (("axis", 0),), is_size=True)
+        return None
+
+
+def build_plan(plan: Plan, build: Builder) -> ir.Value:
+    """Build the nodes of a plan; returns its value."""
+    if isinstance(plan, ir.Value):
+        return plan
+    made: dict[Make, ir.Value] = {}
+
+    def operand_of(operand: Operand) -> ir.Value:
+        if isinstance(operand, ir.Value):
+            return operand
+        if isinstance(operand, Make):
+            return made[operand]
+        if isinstance(operand, Fill):
+            return build.constant(ir.Tensor(np.frombuffer(operand.content, operand.dtype.numpy())[0].copy()))
+        return build.ints(operand)
+
+    for node in plan.nodes():
+        made[node] = build.node(node.op_type, [operand_of(one) for one in node.operands], dict(node.attributes))[0]
+    return made[plan]

@@ -1,0 +1,158 @@
+"""Data movement written anew from index maps."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.targets import installed
+from ortfuse.transforms import DeadCodeElimination, SimplifyIndexMaps
+from ortfuse.transforms.context import Context
+from tests.fuzz.index_maps import SIZES, elements_of
+from tests.fuzz.movement_chains import chain_of
+
+CONSTANTS = (
+    "int64 zero={0}, int64 one={1}, int64[1] at_zero={0}, int64[1] at_one={1}, int64[1] all={9223372036854775807}"
+)
+
+
+def _simplified(model: ir.Model) -> ir.Model:
+    context = Context(model, Facts(model), installed())
+    DeadCodeElimination().run(context)
+    while SimplifyIndexMaps().run(context):
+        pass
+    DeadCodeElimination().run(context)
+    return model
+
+
+def _operators(text: str, constants: str = CONSTANTS) -> list[str]:
+    head, _, body = text.partition("{")
+    proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]>\n{head}<{constants}> {{{body}')
+    return [node.op_type for node in _simplified(ir.from_proto(proto)).graph]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # a mask that is read by a grid of rows and columns
+        (
+            """g (float[b,s] x) => (float[b,1,s] y) {
+            shape = Shape(x)
+            b_ = Gather(shape, zero)
+            s_ = Gather(shape, one)
+            rows = Range(zero, b_, one)
+            columns = Range(zero, s_, one)
+            sizes = Concat <axis=0>(shape)
+            r = Unsqueeze(rows, at_one)
+            rs = Expand(r, sizes)
+            cs = Expand(columns, sizes)
+            end = Neg(at_one)
+            r1 = Unsqueeze(rs, end)
+            c1 = Unsqueeze(cs, end)
+            index = Concat <axis=-1>(r1, c1)
+            z = GatherND(x, index)
+            y = Unsqueeze(z, at_one) }""",
+            ["Unsqueeze"],
+        ),
+        # parts put together again, with something between
+        (
+            """g (float[b,s] x) => (float[b,s] y) {
+            first = Slice(x, at_zero, at_one, at_one)
+            last = Slice(x, at_one, all, at_one)
+            both = Concat <axis=1>(first, last)
+            y = Neg(both) }""",
+            ["Neg"],
+        ),
+        # a slice of a concatenation
+        (
+            """g (float[b,1] x, float[b,s] z) => (float[b,s] y) {
+            both = Concat <axis=1>(x, z)
+            part = Slice(both, at_one, all, at_one)
+            y = Neg(part) }""",
+            ["Neg"],
+        ),
+        # backwards twice
+        (
+            """g (float[s] x) => (float[s] y) {
+            n = Shape(x)
+            k = Squeeze(n)
+            r = Range(zero, k, one)
+            up = Add(r, one)
+            down = Sub(k, up)
+            a = Gather(x, down)
+            c = Gather(a, down)
+            y = Neg(c) }""",
+            ["Neg"],
+        ),
+        # a condition that always holds, and one tensor for both branches
+        (
+            """g (float[s] x, float[s] z) => (float[s] y) {
+            n = Shape(x)
+            k = Squeeze(n)
+            r = Range(zero, k, one)
+            mask = GreaterOrEqual(r, zero)
+            a = Where(mask, x, z)
+            y = Neg(a) }""",
+            ["Neg"],
+        ),
+    ],
+)
+def test_what_indices_compute_is_not_computed(text: str, expected: list[str]) -> None:
+    assert _operators(text) == expected
+
+
+def test_a_stack_that_is_reshaped_is_a_concatenation() -> None:
+    text = """g (float[n,3,4] a, float[n,3,4] b) => (float[m,4] y) {
+        u = Unsqueeze(a, at_one)
+        v = Unsqueeze(b, at_one)
+        w = Concat <axis=1>(u, v)
+        y = Reshape(w, target) }"""
+    assert _operators(text, CONSTANTS + ", int64[2] target={-1,4}") == ["Concat", "Reshape"]
+
+
+def test_what_something_else_needs_stays() -> None:
+    text = """g (float[b,s] x) => (float[s,b] y, float[b,s] z) {
+        t = Transpose(x)
+        y = Neg(t)
+        z = Transpose(t) }"""
+    assert sorted(_operators(text)) == ["Identity", "Neg", "Transpose"]
+
+
+def test_random_chains_give_the_same_elements() -> None:
+    totals: Counter[str] = Counter()
+    for seed in range(500, 512):
+        chain = chain_of(seed)
+        made = [value for node in chain.graph for value in node.outputs if node.op_type != "Constant"]
+        moved = [value for value in made if chain.facts.dtype(value) is ir.DataType.FLOAT]
+        if not moved:
+            continue
+        moved[-1].type = ir.TensorType(ir.DataType.FLOAT)
+        chain.graph.outputs.append(moved[-1])
+        model = ir.from_proto(ir.to_proto(chain.model))
+        before = _session(model)
+        totals["before"] += len(model.graph)
+        after = _session(_simplified(model))
+        totals["after"] += len(model.graph)
+        for sizes in SIZES:
+            feeds = {value.name: elements_of(chain, value, sizes) for value in chain.graph.inputs}
+            try:
+                expected = before.run(None, feeds)[0]
+            except Exception:  # the runtime has many classes of errors
+                continue
+            got = after.run(None, {one.name: feeds[one.name] for one in after.get_inputs()})[0]
+            assert got.shape == expected.shape and got.tobytes() == np.asarray(expected).tobytes(), (seed, sizes)
+    assert totals["after"] < totals["before"] / 2
+
+
+def _session(model: ir.Model) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, ["CPUExecutionProvider"])
