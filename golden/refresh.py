@@ -1,4 +1,4 @@
-"""Compare the golden models with what is expected of them, and store what they are now.
+"""Compare the golden models with what is expected of them, and the index of the rules with the rules; store what they are now.
 
 python golden/refresh.py [NAME ...] [--write]
 """
@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from ortfuse.pipeline.write_rule_index import refresh as refresh_index
 
 sys.path.insert(0, str(Path(__file__).parent))
 import suite
@@ -34,6 +36,9 @@ def main(
         if lines and write:
             suite.store(name, found)
             console.print("  stored")
+    if refresh_index(Path(__file__).parents[1] / "patterns", write=write):
+        changed = True
+        console.print(f"patterns/rule_index.json {'written' if write else 'is not what the rules say'}")
     if not changed:
         console.print("all as expected")
     raise typer.Exit(1 if changed and not write else 0)

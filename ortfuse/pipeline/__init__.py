@@ -1,12 +1,13 @@
 """Pipelines: their text, pass lists, the registry of passes, the catalogue of rules, and the manager that runs them."""
 
-from ortfuse.pipeline.catalogue import Catalogue, RuleFile, load_catalogue, rules_in
+from ortfuse.pipeline.catalogue import load_catalogue, rules_in
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.model_features import Content
 from ortfuse.pipeline.passlists import PassList, built_in_lists, lists_with, read_list, suitable_list
 from ortfuse.pipeline.pipeline_text import Pipeline, parse
 from ortfuse.pipeline.registry import passes, register_pass
 from ortfuse.pipeline.report import Counts, PassReport, RunReport
+from ortfuse.pipeline.rule_files import Catalogue, RuleFile
 from ortfuse.pipeline.schedule import OnPass, PassEvent, Schedule
 
 __all__ = [

@@ -27,13 +27,14 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
 
 from ortfuse.errors import OrtfuseError, RuleError
+from ortfuse.pipeline.rule_files import Catalogue, RuleFile, Source
+from ortfuse.pipeline.rule_index import RuleIndex
 from ortfuse.rewrite import Rule, demand_rule_test, missing_shapes
 from ortfuse.targets import TargetSpec, default_spec
 
@@ -51,57 +52,6 @@ _numbers = itertools.count()
 
 DECOMPOSITIONS = "target_decompositions"
 """The pass of rules that decompose operators for a target, which runs last."""
-
-Source = Literal["built-in", "package", "user", "target"]
-
-
-@dataclass(frozen=True)
-class RuleFile:
-    """The rules of one file, with the pass they belong to, their location and their source.
-
-    `targets` are the short names of the targets that they are for; none if they are for all.
-    """
-
-    pass_name: str
-    rules: tuple[Rule, ...]
-    origin: str
-    source: Source
-    targets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Catalogue:
-    """All rule files that were found, in order: built-in ones, those of installed packages, the user's own."""
-
-    files: tuple[RuleFile, ...]
-
-    def passes(self) -> dict[str, tuple[Rule, ...]]:
-        """The rules of each pass, in the order of the files."""
-        found: dict[str, tuple[Rule, ...]] = {}
-        for file in self.files:
-            found[file.pass_name] = (*found.get(file.pass_name, ()), *file.rules)
-        return found
-
-    def passes_from(self, *sources: Source) -> tuple[str, ...]:
-        """The passes whose rules all come from these sources, each once."""
-        others = {file.pass_name for file in self.files if file.source not in sources}
-        return tuple(dict.fromkeys(file.pass_name for file in self.files if file.pass_name not in others))
-
-    def for_others(self, target: str) -> dict[str, tuple[str, ...]]:
-        """The rules that are not for a target, given by its short name, each with the targets that it is for."""
-        bound = (file for file in self.files if file.targets and target not in file.targets)
-        return {rule.name: file.targets for file in bound for rule in file.rules}
-
-    def rules(self) -> Iterator[Rule]:
-        """Every rule."""
-        for file in self.files:
-            yield from file.rules
-
-    def rules_from(self, *sources: Source) -> Iterator[Rule]:
-        """The rules that come from these sources."""
-        for file in self.files:
-            if file.source in sources:
-                yield from file.rules
 
 
 def load_catalogue(patterns: Iterable[str | Path | Rule] = (), target: TargetSpec | None = None) -> Catalogue:
@@ -151,7 +101,7 @@ def rules_in(paths: Iterable[Path]) -> tuple[Rule, ...]:
 def _check_names(files: Iterable[RuleFile]) -> None:
     origins: dict[str, str] = {}
     for file in files:
-        for rule in file.rules:
+        for rule in file.entries:
             if rule.name in origins:
                 raise RuleError(
                     f"{file.origin}: the rule name {rule.name!r} is taken by {origins[rule.name]}; rename one"
@@ -161,7 +111,9 @@ def _check_names(files: Iterable[RuleFile]) -> None:
 
 @functools.cache
 def _built_in() -> tuple[RuleFile, ...]:
-    return tuple(_rule_files(_built_in_package(), "built-in"))
+    package = _built_in_package()
+    index = RuleIndex.of(Path(next(iter(package.__path__))))
+    return tuple(file for _, file in _by_path(package, "built-in", index=index))
 
 
 def _of_target(spec: TargetSpec) -> list[RuleFile]:
@@ -291,11 +243,18 @@ def _rule_files(module: ModuleType, source: Source) -> Iterator[RuleFile]:
 
 
 def _by_path(
-    module: ModuleType, source: Source, default: str | None = None, targets: tuple[str, ...] = ()
+    module: ModuleType,
+    source: Source,
+    default: str | None = None,
+    targets: tuple[str, ...] = (),
+    *,
+    index: RuleIndex | None = None,
+    inside: str = "",
 ) -> list[tuple[str, RuleFile]]:
     """The rule files by their paths in a package (`attention/masks`).
 
-    `default` is the pass of the folder they are in, and `targets` are those that it is for.
+    `default` is the pass of the folder they are in, and `targets` are those that it is for. Files that the `index` of the whole
+    package has are not loaded; `inside` is the path of the folder in it.
     """
     if not hasattr(module, "__path__"):
         return [("", _rule_file(module, source, default, targets))]
@@ -303,14 +262,30 @@ def _by_path(
     files: list[tuple[str, RuleFile]] = []
     for found in sorted(pkgutil.iter_modules(module.__path__), key=lambda found: found.name):
         if not found.name.startswith("_"):
-            name = f"{module.__name__}.{found.name}"
+            name, own = f"{module.__name__}.{found.name}", f"{inside}{found.name}"
+            if index is not None and not found.ispkg:
+                known = _deferred_file(index, own, name, source, default, targets)
+                if known is not None:
+                    files.append((found.name, known))
+                    continue
             inner = _import(name, _path_of(name))
             folder = getattr(inner, "PASS", f"fuse.{found.name}") if found.ispkg else default
-            files += [
-                (f"{found.name}/{path}".rstrip("/"), file) for path, file in _by_path(inner, source, folder, targets)
-            ]
+            below = _by_path(inner, source, folder, targets, index=index, inside=f"{own}/")
+            files += [(f"{found.name}/{path}".rstrip("/"), file) for path, file in below]
     order = {path: number for number, path in enumerate(getattr(module, "ORDER", ()))}
     return sorted(files, key=lambda file: _place(file[0], order))
+
+
+def _deferred_file(
+    index: RuleIndex, path: str, name: str, source: Source, default: str | None, targets: tuple[str, ...]
+) -> RuleFile | None:
+    """A rule file that is loaded when one of its rules is tried; it was checked when the index was written."""
+    declared = index.declared(path, lambda: _import(name, _path_of(name)))
+    if declared is None:
+        return None
+    pass_name = declared.pass_name or default or f"fuse.{name.rpartition('.')[2]}"
+    own = targets if declared.targets is None else declared.targets
+    return RuleFile(pass_name, declared.rules, declared.file, source, own)
 
 
 def _place(path: str, order: Mapping[str, int]) -> int:

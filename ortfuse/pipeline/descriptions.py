@@ -13,8 +13,8 @@ from typing import Any, Literal
 from ortfuse.errors import PipelineError
 from ortfuse.naming import name_today
 from ortfuse.pipeline import registry
-from ortfuse.pipeline.catalogue import Catalogue
 from ortfuse.pipeline.passlists import Lists, PassList
+from ortfuse.pipeline.rule_files import Catalogue
 from ortfuse.pipeline.steps import CANONICALIZE, MAX_ROUNDS
 from ortfuse.rewrite import Rule
 from ortfuse.serialization import Record, entry

@@ -66,7 +66,11 @@ def following(rules: Sequence[Rule], name: str, wanted: str) -> list[Rule]:
 
 def forced_first(steps: tuple[Step, ...], forced: Mapping[str, str]) -> tuple[Step, ...]:
     """Put the rules that follow a forced choice before the others of their family, if the pipeline has both."""
-    rules = [rule for found in _rule_passes(steps) for rule in found.rules if rule.name not in found.without.split()]
+    if not forced:
+        return steps
+    rules = [
+        rule.loaded() for found in _rule_passes(steps) for rule in found.rules if rule.name not in found.without.split()
+    ]
     makers = {rule.name: rule for name, wanted in forced.items() for rule in following(rules, name, wanted)}
     first = tuple(rule for rule in makers.values() if not rule.is_refinement)
     rivals = {rule.name for name in forced for rule in forced_rules(rules, name)} - makers.keys()

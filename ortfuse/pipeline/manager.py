@@ -24,13 +24,14 @@ from ortfuse.ir import walk
 from ortfuse.ir.edit import Inspector
 from ortfuse.ir.preserved_nodes import release, telling
 from ortfuse.options import Options, PipelineLike
-from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
+from ortfuse.pipeline.catalogue import load_catalogue
 from ortfuse.pipeline.forced_rules_first import checked, forced_first, forced_rules, with_forced_passes
 from ortfuse.pipeline.model_features import Content
 from ortfuse.pipeline.opaque_functions import opaque_functions, take_out
 from ortfuse.pipeline.passlists import lists_with, read_list
 from ortfuse.pipeline.pipeline_text import Item, parse
 from ortfuse.pipeline.report import Counts, RunReport
+from ortfuse.pipeline.rule_files import Catalogue
 from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.steps import CANONICALIZE, Builder, Repeated, Single, Step, call_of
 from ortfuse.rewrite import Debugging, Log, Rule
@@ -68,13 +69,12 @@ class PassManager:
         self._items = _items(options.pipeline)
         self._target = resolve_target(options.target, max_opset=options.max_opset, threads=options.threads)
         self._catalogue = load_catalogue(options.rules, self._target.spec)
-        self._built_in = {rule.name: rule for rule in self._catalogue.rules_from("built-in")}
         # Errors in the pipeline are raised now, not after the first model has been loaded.
         self._lists = lists_with(options.list_files)
         self._check_use_of_patterns(
             Builder(self._catalogue, lists=self._lists, target=self._target.spec).build(self._items)
         )
-        self._forced = checked(options.force, self._catalogue.rules())
+        self._forced = checked(options.force, self._catalogue.rules()) if options.force else {}
         self._skip: Collection[str] = ()
         self._without_rules: Collection[str] = ()
         self._finalize = Finalize()
@@ -206,7 +206,7 @@ class PassManager:
 
     def _tell_of_defects(self, context: Context) -> None:
         """Note where the runtime would go wrong on the model as it was."""
-        defects = {rule.name: rule.because for rule in self._catalogue.rules() if rule.because in DEFECTS}
+        defects = {name: reason for name, reason in self._catalogue.reasons().items() if reason in DEFECTS}
         for name, hits in context.log.hits().items():
             if hits and (defect := defects.get(name)) is not None:
                 context.note(
@@ -223,7 +223,7 @@ class PassManager:
     def _is_users(self, transformer: Pass, rule: Any) -> bool:
         """Whether a change that a pass makes by a rule (`None`: by none) is one of the user's own, or of another package."""
         if isinstance(rule, Rule):
-            return rule is not self._built_in.get(rule.name)
+            return not self._catalogue.is_built_in(rule)
         return isinstance(transformer, ForeignPass) or not is_of_ortfuse(transformer)
 
     def _keeps(self, transformer: Pass, choices: Choices, rule: Any, made: Sequence[ir.Node]) -> Mapping[ir.Node, str]:
@@ -293,13 +293,13 @@ class PassManager:
 
     def _watched(self) -> frozenset[str]:
         """The rules that forced choices are about, and the user's own: where they are not applied, the report says why."""
-        rules, own = list(self._catalogue.rules()), self._catalogue.rules_from("user")
+        rules = list(self._catalogue.rules()) if self._forced else []
         forced = (rule for name in self._forced for rule in forced_rules(rules, name))
-        return frozenset(rule.name for rule in (*forced, *own))
+        return frozenset(rule.name for rule in (*forced, *self._catalogue.rules_from("user")))
 
     def _check_use_of_patterns(self, steps: Iterable[Step]) -> None:
         """Reject rule files that the user names but the pipeline does not run, which would be silently ignored."""
-        files = [file for file in self._catalogue.files if file.source == "user" and file.rules]
+        files = [file for file in self._catalogue.files if file.source == "user" and file.entries]
         run = set(_pass_names(steps))
         if files and not any(file.pass_name in run for file in files):
             names = ", ".join(dict.fromkeys(file.pass_name for file in files))

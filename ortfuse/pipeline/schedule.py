@@ -186,7 +186,7 @@ class Schedule:
         """Whether a pass, or one of the rules that undo each other, is not one of ours."""
         rules = transformer.rules if isinstance(transformer, RulePass) else ()
         ours = is_of_ortfuse(transformer)
-        return not ours or any(rule.name in who and self._context.editor.is_users(rule) for rule in rules)
+        return not ours or any(rule.name in who and self._context.editor.is_users(rule.loaded()) for rule in rules)
 
     def _give_up(self, step: Repeated, restless: Mapping[str, int], seen: Mapping[bytes, Counter[str]]) -> None:
         """Raise an error that names the rule that finds most, or else the last pass that does."""

@@ -22,10 +22,10 @@ from typing import Any, TypeAlias
 from ortfuse.errors import PipelineError
 from ortfuse.naming import Kind, name_today, names_today
 from ortfuse.pipeline import registry
-from ortfuse.pipeline.catalogue import Catalogue
 from ortfuse.pipeline.model_features import Content
 from ortfuse.pipeline.passlists import FALLBACK, Lists, PassList, built_in_lists, suitable_list
 from ortfuse.pipeline.pipeline_text import Call, FixpointCall, Item, Options
+from ortfuse.pipeline.rule_files import Catalogue
 from ortfuse.targets import TargetSpec, default_spec
 from ortfuse.transforms import (
     CommonSubexpressionElimination,
@@ -93,7 +93,7 @@ class Builder:
         self._catalogue, self._content = catalogue, content
         self._lists = built_in_lists() if lists is None else lists
         self.chosen = ""
-        self._rules = catalogue.passes()
+        self._rules = catalogue.entries()
         self._for_others = catalogue.for_others((target or default_spec()).name)
         self._fusions = [name for name in self._rules if name.startswith("fuse.")]
         self._users = catalogue.passes_from("package", "user")

@@ -1,6 +1,7 @@
 """Rules as data, and the one rewriter that applies them."""
 
 from ortfuse.ir.editor import NODES_KEY, RULE_KEY
+from ortfuse.rewrite.deferred_rule import DeferredRule, RuleEntry
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
 from ortfuse.rewrite.rewrite_log import Event, Log, NearMiss, RuleStatistics, Step
@@ -12,6 +13,7 @@ __all__ = [
     "RULE_KEY",
     "Chooser",
     "Debugging",
+    "DeferredRule",
     "Event",
     "Exactness",
     "FirstLegal",
@@ -20,6 +22,7 @@ __all__ = [
     "Proof",
     "Rewriter",
     "Rule",
+    "RuleEntry",
     "RuleStatistics",
     "RuleTest",
     "Step",

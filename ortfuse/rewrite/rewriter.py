@@ -17,6 +17,7 @@ from ortfuse.ir.remark import Refusal, refuse
 from ortfuse.ir.schemas import droppable_outputs, used_length
 from ortfuse.ir.traits import CONTROL_FLOW
 from ortfuse.ir.walk import nested_nodes, used_values
+from ortfuse.rewrite.deferred_rule import DeferredRule, RuleEntry
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.pattern.language import Pattern
 from ortfuse.rewrite.pattern.match import Match, Miss
@@ -53,8 +54,8 @@ class Rewriter:
     where: Callable[[Rule, ir.Value], bool] | None = None
     goes_on: Callable[[Rule, Exception], bool] | None = None
 
-    def run(self, rules: Iterable[Rule]) -> int:
-        """Apply `rules` until none applies; returns the number of rewrites.
+    def run(self, rules: Iterable[RuleEntry]) -> int:
+        """Apply `rules` until none applies; returns the number of rewrites. Rules are loaded when they are tried.
 
         Raises:
             RuleError: A rule has no rule test, or its code fails.
@@ -62,7 +63,8 @@ class Rewriter:
         """
         chosen = list(rules)
         for rule in chosen:
-            demand_rule_test(rule)
+            if not isinstance(rule, DeferredRule):
+                demand_rule_test(rule)
         assert isinstance(self.editor.facts, Facts)
         self._facts = self.editor.facts
         self._unsorted: set[ir.Graph] = set()
@@ -79,20 +81,21 @@ class Rewriter:
             self.editor.sort(graph)
         return count
 
-    def _succeeds(self, rule: Rule, node: ir.Node) -> bool:
+    def _succeeds(self, entry: RuleEntry, node: ir.Node) -> bool:
         """Apply a rule; one that fails leaves the graph as it was, and is not tried again if the others go on."""
+        if not self.log.explains(entry.name) and not entry.may_match(node):
+            return False
+        rule = entry.loaded()
         try:
             return self._attempt(rule, node)
         except Exception as error:
             if self.goes_on is None or not self.goes_on(rule, error):
                 raise
-            self._work.leave_out(rule)
+            self._work.leave_out(entry)
             return False
 
     def _attempt(self, rule: Rule, node: ir.Node) -> bool:
         """Apply a rule at an output of a node; returns whether it was applied."""
-        if not self.log.explains(rule.name) and not rule.matcher.may_match(node):
-            return False
         if self.where is not None and not any(self.where(rule, output) for output in node.outputs):
             return False
         started = time.perf_counter()

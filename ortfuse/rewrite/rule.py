@@ -288,6 +288,38 @@ class Rule:
         """The compiled pattern."""
         return Matcher(self.pattern, self.guards, tuple(self.intermediates))
 
+    @property
+    def heads(self) -> frozenset[str]:
+        """The operators that the root of the pattern can be."""
+        return self.matcher.heads
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The operators that every match has."""
+        return self.matcher.required
+
+    @property
+    def depths(self) -> Mapping[str, int]:
+        """The depths at which each operator of the pattern can stand."""
+        return self.matcher.depths
+
+    @cached_property
+    def reach(self) -> int:
+        """The most nodes from a value that several roots share to one of them; 0 if there is one root."""
+        return 0 if results_of(self.pattern) == 1 else 1 + max(self.depths.values(), default=0)
+
+    def may_match(self, node: ir.Node) -> bool:
+        """Whether the producers of the inputs of `node` are operators that the pattern allows there: an early reject."""
+        return self.matcher.may_match(node)
+
+    def loaded(self) -> Rule:
+        """This rule: what is known of a rule that is not loaded yet has the same properties (`DeferredRule`)."""
+        return self
+
+    def is_rule(self, rule: Rule) -> bool:
+        """Whether this is the very rule."""
+        return self is rule
+
     @cached_property
     def least(self) -> int:
         """The number of nodes in the smallest graph that the pattern can match."""
@@ -308,6 +340,13 @@ class Rule:
         if self.is_refinement or self.on_request or self.spells_out or not (self.telling - made and made - PLAIN):
             return sys.maxsize
         return max(SOME, math.ceil(HALF * self.least))
+
+    @cached_property
+    def marks(self) -> frozenset[str]:
+        """The operators that every match has and that tell what was meant: where one is left, the rule may have missed a site."""
+        if self.notable == sys.maxsize:
+            return frozenset()
+        return self.required & self.telling - {name.rpartition(".")[2] for name in self.targets}
 
 
 def results_of(pattern: Pattern) -> int:

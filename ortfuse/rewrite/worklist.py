@@ -11,8 +11,8 @@ from functools import cached_property
 import onnx_ir as ir
 
 from ortfuse.ir.walk import graphs
+from ortfuse.rewrite.deferred_rule import RuleEntry
 from ortfuse.rewrite.pattern.sibling_roots import MOST_TRIED
-from ortfuse.rewrite.rule import Rule, results_of
 
 _MOST_BESIDE = MOST_TRIED + 1
 """The most users of a value that may have a new one as a further root."""
@@ -30,20 +30,20 @@ class Worklist:
         seed: If given, nodes are taken in a random order that depends on the seed, instead of consumers first.
     """
 
-    def __init__(self, model: ir.Model, rules: Sequence[Rule], seed: int | None) -> None:
+    def __init__(self, model: ir.Model, rules: Sequence[RuleEntry], seed: int | None) -> None:
         self._random = None if seed is None else random.Random(seed)
         self._queue: deque[ir.Node] = deque()
-        self._reach = max((_reach(rule) for rule in rules), default=0)
+        self._reach = max((rule.reach for rule in rules), default=0)
         self._queued: set[ir.Node] = set()
         self._operators: Counter[str] = Counter()
-        self._rules: dict[str, list[Rule]] = defaultdict(list)
+        self._rules: dict[str, list[RuleEntry]] = defaultdict(list)
         every = [node for graph in graphs(model) for node in graph]
         self.size = len(every)
         self.count(every)
         if not any(self._may_apply(rule) for rule in rules):
             return  # as for most passes: there is nothing to look at, and nothing will be added
         for rule in rules:
-            for head in rule.matcher.heads:
+            for head in rule.heads:
                 self._rules[head].append(rule)
         # Consumers first, because the outermost of several possible matches is the largest.
         for node in reversed(every):
@@ -61,16 +61,16 @@ class Worklist:
             if node.graph is not None:
                 yield node
 
-    def leave_out(self, rule: Rule) -> None:
+    def leave_out(self, rule: RuleEntry) -> None:
         """Try a rule no more."""
-        for head in rule.matcher.heads:
+        for head in rule.heads:
             self._rules[head] = [other for other in self._rules[head] if other is not rule]
 
-    def rules(self, node: ir.Node) -> Iterator[Rule]:
+    def rules(self, node: ir.Node) -> Iterator[RuleEntry]:
         """The rules to try on a node, up to the first that must wait for a consumer of the node, which is then revisited."""
         above = [consumer for consumer in _consumers(node) if consumer in self._queued]
         for rule in self._rules[node.op_type]:
-            if above and any(consumer.op_type in rule.matcher.heads for consumer in above):
+            if above and any(consumer.op_type in rule.heads for consumer in above):
                 # A match with more of the rule's optional parts may have its root there; later rules wait as well.
                 self._queued.add(node)
                 self._queue.extendleft([node, *above])
@@ -78,12 +78,12 @@ class Worklist:
             if self._may_apply(rule):
                 yield rule
 
-    def _may_apply(self, rule: Rule) -> bool:
+    def _may_apply(self, rule: RuleEntry) -> bool:
         """Whether the model has had all operators of the rule: an early reject.
 
         Counted ones may have been removed meanwhile; never counting down keeps this cheap.
         """
-        return all(op_type in self._operators for op_type in rule.matcher.required)
+        return all(op_type in self._operators for op_type in rule.required)
 
     def count(self, nodes: Sequence[ir.Node]) -> None:
         """Count the operators of new nodes."""
@@ -152,14 +152,9 @@ class Worklist:
         """How far below the root of some pattern each operator may be."""
         found: dict[str, int] = {}
         for rule in itertools.chain.from_iterable(self._rules.values()):
-            for op_type, depth in rule.matcher.depths.items():
+            for op_type, depth in rule.depths.items():
                 found[op_type] = max(found.get(op_type, 0), depth)
         return found
-
-
-def _reach(rule: Rule) -> int:
-    """The most nodes from a value that several roots of a rule share to one of them; 0 if there is one root."""
-    return 0 if results_of(rule.pattern) == 1 else 1 + max(rule.matcher.depths.values(), default=0)
 
 
 def _consumers(node: ir.Node) -> list[ir.Node]:

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from ortfuse.errors import OrtfuseError, RuleError
-from ortfuse.rewrite import Exactness, Rewriter, Rule, demand_rule_test
+from ortfuse.rewrite import DeferredRule, Exactness, Rewriter, Rule, RuleEntry, demand_rule_test
 from ortfuse.transforms.context import Context
 
 
@@ -16,19 +16,20 @@ class RulePass:
 
     Attributes:
         name: The name of the pass in pipelines.
-        rules: Its rules, in the order in which they are tried on a node.
+        rules: Its rules, in the order in which they are tried on a node; those that are deferred are loaded when they are tried.
         without: Names of rules to leave out, separated by spaces: `fuse.activation{without="gelu.from_tanh_form"}`.
         always: Names of rules to apply even where they were measured to be slower than what they replace.
     """
 
     name: str
-    rules: tuple[Rule, ...]
+    rules: tuple[RuleEntry, ...]
     without: str = ""
     always: str = ""
 
     def __post_init__(self) -> None:
         for rule in self.rules:
-            demand_rule_test(rule)
+            if not isinstance(rule, DeferredRule):
+                demand_rule_test(rule)
 
     def run(self, context: Context) -> int:
         """Apply the rules whose exactness is allowed; returns the number of rewrites."""
@@ -59,7 +60,7 @@ class RulePass:
         elif self.rules:
             context.note(f"{self.name} did nothing: all of its rules are left out by name")
 
-    def selected(self, approximate: bool) -> list[Rule]:
+    def selected(self, approximate: bool) -> list[RuleEntry]:
         """The rules that may run: approximations only if allowed, none that is lossy, none that is left out by name."""
         kinds = {Exactness.EXACT, Exactness.ROUNDING} | ({Exactness.APPROXIMATE} if approximate else set())
         left_out = self.without.split()

@@ -16,7 +16,8 @@ _BEGUN = re.compile(r"""["']([A-Za-z_]\w*(?:\.\w+)+)\.\{""")
 _PROGRAM = re.compile(r"""["'](\w+)\.py["']""")
 _DOTTED = re.compile(r"[\w.]+")
 _NAME = re.compile(r"\w+")
-_SKIPPED = "__pycache__"
+_SKIPPED = frozenset({"__pycache__", "rule_index.json"})
+"""Folders and files that follow from others."""
 
 
 class Sources:
@@ -38,7 +39,7 @@ class Sources:
         self._data: dict[Path, list[Path]] = {}
         for package, folder in self._roots.items():
             for path in sorted(folder.rglob("*")):
-                if path.is_file() and _SKIPPED not in path.parts:
+                if path.is_file() and _SKIPPED.isdisjoint(path.parts):
                     self._add(package, folder, path)
         self._names = {path: name for name, path in self.files.items()}
 

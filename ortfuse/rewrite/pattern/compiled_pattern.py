@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +34,7 @@ class CompiledPattern:
         required: The operators that every match has.
         names: The names that the pattern captures.
         depths: The depths at which each operator can stand.
+        below: For each operator at the root, the alternatives of what must produce its inputs.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class CompiledPattern:
                 counts[id(child)] = counts.get(id(child), 0) + 1
         self.shared = frozenset(key for key, count in counts.items() if count > 1)
         self.required = required_ops(pattern)
-        self._below = operators_below(pattern)
+        self.below = operators_below(pattern)
         self.names = capture_names(pattern)
         self.depths = op_depths(pattern)
 
@@ -69,7 +70,12 @@ class CompiledPattern:
 
     def may_match(self, node: ir.Node) -> bool:
         """Whether the producers of the inputs of `node` are operators that the pattern allows there: an early reject."""
-        return any(_may_be_below(node, below) for below in self._below.get(node.op_type, ()))
+        return may_be_root(node, self.below)
+
+
+def may_be_root(node: ir.Node, below: Mapping[str, Sequence[Below]]) -> bool:
+    """Whether the inputs of a node come from operators that one of the alternatives for its own operator allows there."""
+    return any(_may_be_below(node, one) for one in below.get(node.op_type, ()))
 
 
 def _may_be_below(node: ir.Node, below: Below) -> bool:

@@ -323,8 +323,7 @@ def nearest(
         for family, miss in kept
         if (family, miss.site) not in settled or miss.step == "replacement"
     ]
-    rules = {**preparing, **chosen}
-    return [described(miss, rules[miss.rule].least) for miss in told]
+    return [described(miss, (chosen if miss.rule in chosen else preparing)[miss.rule].least) for miss in told]
 
 
 def _unprepared(family: str, miss: NearMiss, prepared: Mapping[tuple[str, str], NearMiss]) -> NearMiss:

@@ -25,7 +25,7 @@ from ortfuse.ir import walk
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, JOINS, LAYER, MOVES, PRODUCT, REDUCES, SUM, has
 from ortfuse.pipeline import Catalogue, RunReport
 from ortfuse.pipeline.report import Remark
-from ortfuse.rewrite import NearMiss, Rule, Step
+from ortfuse.rewrite import NearMiss, Rule, RuleEntry, Step
 from ortfuse.rewrite.pattern import Match, Miss
 from ortfuse.rewrite.pattern.min_nodes import least_operators, uncovered
 from ortfuse.rewrite.rule import SOME
@@ -67,25 +67,49 @@ def remarks(model: ir.Model, report: RunReport, catalogue: Catalogue) -> list[Re
         catalogue: The rules that it could apply.
     """
     run = {leaf.name.partition("{")[0] for entry in report.passes for leaf in entry.leaves()}
-    fusions = {
+    entries = {
         rule.name: rule
-        for name, rules in catalogue.passes().items()
+        for name, rules in catalogue.entries().items()
         if name in run and name != CANONICAL_FORM
         for rule in rules
     }
+    fusions = _Loaded(entries)
     own = {rule.name for rule in catalogue.rules_from("user") if rule.name in fusions}
     met = [miss for miss in (*report.log.misses.values(), *report.log.near.values()) if miss.rule in fusions]
     settled = {node for miss in met if miss.refusal.code in TOLD_ELSEWHERE for node in (miss.root, *miss.nodes)}
     misses = [miss for miss in met if settled.isdisjoint((miss.root, *miss.nodes))]
     at_hand = _AtHand(model)
     tell = [miss for miss in misses if miss.rule in own or _is_candidate(miss, fusions[miss.rule], at_hand)]
-    preparing = {name: rule for name, rule in fusions.items() if rule.is_refinement}
+    preparing = _Loaded({name: rule for name, rule in entries.items() if rule.is_refinement})
     found = nearest(tell, Nearness(fusions, own, fusions.keys()), fusions, preparing)
     found += _left_over(model, misses, fusions, {miss.site for miss in found}, at_hand)
     by_family: dict[str, list[Missed]] = {}
     for miss in sorted(found, key=lambda miss: miss.rule not in own):
         by_family.setdefault(miss.family, []).append(miss)
     return [*map(_remark, by_family.values()), *_without_a_site(report, own, by_family)]
+
+
+class _Loaded(Mapping[str, Rule]):
+    """Rules by name, each loaded when it is asked for."""
+
+    def __init__(self, entries: Mapping[str, RuleEntry]) -> None:
+        self._entries = entries
+
+    def entries(self) -> Iterable[RuleEntry]:
+        """The rules, or what stands for them."""
+        return self._entries.values()
+
+    def __getitem__(self, name: str) -> Rule:
+        return self._entries[name].loaded()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 class _AtHand:
@@ -130,13 +154,13 @@ def _without_a_site(report: RunReport, own: Collection[str], told: Collection[st
 
 
 def _left_over(
-    model: ir.Model, misses: Iterable[NearMiss], rules: Mapping[str, Rule], told: Collection[str], at_hand: _AtHand
+    model: ir.Model, misses: Iterable[NearMiss], rules: _Loaded, told: Collection[str], at_hand: _AtHand
 ) -> list[Missed]:
     """The nearest miss at each remaining node that stands among others as the telling one of a rule does."""
-    marks: dict[str, list[Rule]] = {}
-    for rule in rules.values():
-        for mark in () if rule.notable == sys.maxsize else rule.matcher.required & rule.telling - _made_by(rule):
-            marks.setdefault(mark, []).append(rule)
+    marks: dict[str, list[RuleEntry]] = {}
+    for entry in rules.entries():
+        for mark in entry.marks:
+            marks.setdefault(mark, []).append(entry)
     known = {(miss.rule, miss.site): miss for miss in misses if miss.stands}
     found: list[Missed] = []
     taken: set[ir.Node] = set()
@@ -166,15 +190,11 @@ def _how_near(rule: Rule, miss: NearMiss, operators: Collection[str]) -> tuple[b
     return miss.step != "pattern", miss.matched, -len(rule.matcher.required - set(operators)), -len(rule.guards)
 
 
-def _made_by(rule: Rule) -> set[str]:
-    """The operators that a rule makes, without their domains."""
-    return {name.rpartition(".")[2] for name in rule.targets}
-
-
-def _sites_of(node: ir.Node, rules: Iterable[Rule]) -> Iterator[tuple[ir.Value, list[Rule]]]:
+def _sites_of(node: ir.Node, rules: Iterable[RuleEntry]) -> Iterator[tuple[ir.Value, list[Rule]]]:
     """The values that rules might have fused with a node, the closest first, each with these rules."""
     for root in _following(node):
-        fitting = [rule for rule in rules if root.op_type in rule.matcher.heads and _looks_like(rule, root, node)]
+        likely = (entry.loaded() for entry in rules if root.op_type in entry.heads)
+        fitting = [rule for rule in likely if _looks_like(rule, root, node)]
         if fitting:
             yield root.outputs[0], fitting
 

@@ -1,0 +1,85 @@
+"""A catalogue of rules: the files that were found, each with its rules, or with what stands for them until it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from ortfuse.rewrite import Rule, RuleEntry
+from ortfuse.targets import KnownBug
+
+Source = Literal["built-in", "package", "user", "target"]
+
+
+@dataclass(frozen=True)
+class RuleFile:
+    """The rules of one file, with the pass they belong to, their location and their source.
+
+    `entries` are rules, or stand for rules until the file is loaded. `targets` are the short names of the targets that they are
+    for; none if they are for all.
+    """
+
+    pass_name: str
+    entries: tuple[RuleEntry, ...]
+    origin: str
+    source: Source
+    targets: tuple[str, ...] = ()
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules, for which the file is loaded."""
+        return tuple(entry.loaded() for entry in self.entries)
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All rule files that were found, in order: built-in ones, those of installed packages, the user's own."""
+
+    files: tuple[RuleFile, ...]
+
+    def passes(self) -> dict[str, tuple[Rule, ...]]:
+        """The rules of each pass, in the order of the files; all are loaded."""
+        return {name: tuple(entry.loaded() for entry in entries) for name, entries in self.entries().items()}
+
+    def entries(self) -> dict[str, tuple[RuleEntry, ...]]:
+        """The rules of each pass, in the order of the files; none is loaded for this."""
+        found: dict[str, tuple[RuleEntry, ...]] = {}
+        for file in self.files:
+            found[file.pass_name] = (*found.get(file.pass_name, ()), *file.entries)
+        return found
+
+    @cached_property
+    def _built_in(self) -> Mapping[str, RuleEntry]:
+        return {entry.name: entry for file in self.files if file.source == "built-in" for entry in file.entries}
+
+    def is_built_in(self, rule: Rule) -> bool:
+        """Whether a rule is one of those that come with ortfuse, and not one of the user's."""
+        entry = self._built_in.get(rule.name)
+        return entry is not None and entry.is_rule(rule)
+
+    def reasons(self) -> dict[str, KnownBug]:
+        """The known bugs that are the only reason for rules, by the names of these."""
+        return {entry.name: entry.because for file in self.files for entry in file.entries if entry.because is not None}
+
+    def passes_from(self, *sources: Source) -> tuple[str, ...]:
+        """The passes whose rules all come from these sources, each once."""
+        others = {file.pass_name for file in self.files if file.source not in sources}
+        return tuple(dict.fromkeys(file.pass_name for file in self.files if file.pass_name not in others))
+
+    def for_others(self, target: str) -> dict[str, tuple[str, ...]]:
+        """The rules that are not for a target, given by its short name, each with the targets that it is for."""
+        bound = (file for file in self.files if file.targets and target not in file.targets)
+        return {entry.name: file.targets for file in bound for entry in file.entries}
+
+    def rules(self) -> Iterator[Rule]:
+        """Every rule; all are loaded."""
+        for file in self.files:
+            yield from file.rules
+
+    def rules_from(self, *sources: Source) -> Iterator[Rule]:
+        """The rules that come from these sources, which are loaded."""
+        for file in self.files:
+            if file.source in sources:
+                yield from file.rules
