@@ -21,6 +21,7 @@ from typing import Any
 from ortfuse.errors import RuleError
 from ortfuse.rewrite import DeferredRule, Rule
 from ortfuse.rewrite.deferred_rule import deferred
+from ortfuse.rewrite.rule import checked_before
 
 FILE = "rule_index.json"
 """The name of an index, in the folder of its catalogue."""
@@ -107,7 +108,8 @@ class _Rules:
 
     @functools.cached_property
     def _by_name(self) -> Mapping[str, Rule]:
-        return {rule.name: rule for rule in self._load().RULES}
+        with checked_before():
+            return {rule.name: rule for rule in self._load().RULES}
 
     def named(self, name: str) -> Rule:
         """A rule by its name.

@@ -20,8 +20,13 @@ def refresh(folder: Path, *, write: bool = True) -> bool:
     Args:
         folder: The folder of the catalogue, `patterns/` of a checkout.
         write: Whether to write it, or only to compare.
+
+    Raises:
+        RuleError: A rule is wrong.
     """
     files = [file for file in load_catalogue().files if file.source == "built-in"]
+    for rule in (rule for file in files for rule in file.rules):
+        rule.check()
     found, file = text_of(index_of(folder, BUILT_IN_PACKAGE, files)), folder / FILE
     if file.is_file() and file.read_text(encoding="utf-8") == found:
         return False

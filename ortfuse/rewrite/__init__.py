@@ -6,7 +6,8 @@ from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
 from ortfuse.rewrite.rewrite_log import Event, Log, NearMiss, RuleStatistics, Step
 from ortfuse.rewrite.rewriter import Rewriter
-from ortfuse.rewrite.rule import Exactness, Proof, Rule, RuleTest, Variation, demand_rule_test, missing_shapes
+from ortfuse.rewrite.rule import Exactness, Proof, Rule, demand_rule_test, missing_shapes
+from ortfuse.rewrite.rule_test import RuleTest, Variation
 
 __all__ = [
     "NODES_KEY",

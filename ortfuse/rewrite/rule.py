@@ -7,10 +7,11 @@ import enum
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import onnx_ir as ir
 
@@ -24,6 +25,7 @@ from ortfuse.rewrite.pattern.min_nodes import least_nodes
 from ortfuse.rewrite.pattern.pattern_statistics import names_in_bodies
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
 from ortfuse.rewrite.pattern.siblings import Siblings
+from ortfuse.rewrite.rule_test import RuleTest
 from ortfuse.targets.known_bugs import KnownBug
 
 SOME = 3
@@ -48,98 +50,22 @@ class Exactness(enum.Enum):
     """In lower precision; applied only where it is chosen under a bound on the error that is then measured to hold."""
 
 
-Shapes = Mapping[str, str | int]
-"""Maps names of values to shapes, and names of dimensions to sizes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variation:
-    """A model similar to an instance of a rule's pattern, on which the rule must either not fire or be right.
-
-    `shapes` (`None`: absent), `attributes`, `scalars`, `constants` and `inputs` override what the rule test declares; attributes
-    and scalars have one value each. `options` selects options of the pattern by the names that rule tests print
-    (`{"mask": "absent"}`: the name may contain `*`, and the first words of the option suffice). `sizes` binds symbols,
-    `fixed` gives inputs as numbers, and the inputs in `unknown` have neither a declared rank nor type. `change` edits the
-    finished model.
-    """
-
-    shapes: Mapping[str, str | int | None] = field(default_factory=dict)
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    scalars: Mapping[str, float] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    unknown: Sequence[str] = ()
-    dtype: str | None = None
-    opset: int | None = None
-    shape_set: int = 0
-    change: Callable[[ir.Model], None] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuleTest:
-    """The declaration from which tests build instances of a rule without further code.
-
-    Shapes that the pattern itself states are not repeated. `shapes` maps every other captured value to its shape as
-    space-separated dimensions (`"b s 64"`; symbols are bound to several sizes, `""` is a scalar), and dimensions of the
-    pattern to sizes if they are to be numbers, or to the name of one that they equal. Several shape sets may be given as a
-    sequence of mappings; an optional value without a shape is absent. `attributes` lists the values to try for each
-    captured attribute, either as one mapping for all shape sets or as one for each; `scalars` does the same for captured
-    numbers. `constants` says how to make a captured constant: `"normal"` (default), `"positive"`, or the numbers
-    themselves; `inputs` says how to make other values: an element type, or a function of the builder. `ranges` are those
-    that inputs and the `root` were seen to have, for rules that ask for them. Of results that are multiples of a `step`, a
-    few may be the next one, where a kernel rounds a little earlier, and what a definition cannot spell may change results by the
-    share `beyond` of their size. `dtypes` are the element types of all other values, and
-    `typical` gives realistic sizes at which the rule's benefit is measured, and `typical_attributes` the attributes at each
-    of them where those of the first shape set do not fit. `opset` pins a single ai.onnx version to try.
-
-    `counterexamples` names variations on which the rule must either not fire or be right, beyond the near misses that every
-    rule test tries. Whatever a rule test leaves out is declared with a reason: `uncovered` lists options of the pattern that no
-    instance can have (as the failure prints them), `never_empty` symbols that the rule takes to be greater than 0, and
-    `assumes` the near misses (by their description, `*` for any) that break an assumption of the rule. `redundant` names
-    conditions of the pattern without which the rule would still be right, as mutation tests print them; guards declare that
-    themselves (`ortfuse.rewrite.pattern.redundant`). `followed_by` is a unary operator applied to the root, or a function of the
-    builder and the root, for rules whose guards look at the consumers of the root.
-    """
-
-    shapes: Shapes | Sequence[Shapes] = field(default_factory=dict)
-    attributes: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]] = field(default_factory=dict)
-    scalars: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    step: float = 0.0
-    beyond: float = 0.0
-    dtypes: Sequence[str] = ("float32",)
-    opset: int | None = None
-    typical: Sequence[Shapes] = ()
-    typical_attributes: Sequence[Mapping[str, Any]] = ()
-    counterexamples: Mapping[str, Variation] = field(default_factory=dict)
-    uncovered: Mapping[str, str] = field(default_factory=dict)
-    never_empty: Mapping[str, str] = field(default_factory=dict)
-    assumes: Mapping[str, str] = field(default_factory=dict)
-    redundant: Mapping[str, str] = field(default_factory=dict)
-    followed_by: str | Callable[[Any, ir.Value], ir.Value] | None = None
-
-    def __post_init__(self) -> None:
-        named = [condition for condition in self.redundant if condition.startswith("guard ")]
-        if named:
-            raise RuleError(
-                f"a rule test calls a guard redundant ({named[0]!r}), which that says itself: redundant(why)(guard)"
-            )
-
-    def shape_sets(self) -> Sequence[Shapes]:
-        """The shape sets, as a sequence even if only one was given."""
-        return [self.shapes] if isinstance(self.shapes, Mapping) else list(self.shapes)
-
-    def attribute_set(self, number: int) -> Mapping[str, Sequence[Any]]:
-        """The attribute values to try with shape set `number`."""
-        return self.attributes if isinstance(self.attributes, Mapping) else self.attributes[number]
-
-
 Replacement = Pattern | Callable[[Match], Pattern]
+
+_checked_before: ContextVar[bool] = ContextVar("_checked_before", default=False)
+
+
+@contextmanager
+def checked_before() -> Iterator[None]:
+    """Make rules without checking what they declare, which was done when an index of them was written.
+
+    Checking a rule compiles its pattern, also of the many in a file that are not tried.
+    """
+    token = _checked_before.set(True)
+    try:
+        yield
+    finally:
+        _checked_before.reset(token)
 
 
 Proof = RuleTest
@@ -195,6 +121,18 @@ class Rule:
     makes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        if not self.formula:
+            object.__setattr__(self, "formula", bare(self.pattern))
+        if not _checked_before.get():
+            self.check()
+
+    def check(self) -> None:
+        """Check what the rule declares.
+
+        Raises:
+            RuleError: It is wrong.
+            PatternError: The pattern cannot be the root of a rule.
+        """
         if not _NAME.match(self.name):
             raise RuleError(
                 f"rule name {self.name!r} must be `family.variant` in lower case, such as 'gelu.from_erf_form'"
@@ -214,8 +152,6 @@ class Rule:
         for label, emitted in self.intermediates.items():
             if not isinstance(emitted, Pattern) and len(emitted) != len(self.replacements):
                 raise RuleError(f"rule {self.name} must say for each replacement what computes {label}")
-        if not self.formula:
-            object.__setattr__(self, "formula", bare(self.pattern))
         self._demand_names(self.matcher)  # making the matcher fails if the pattern cannot be the root of a rule
 
     def _demand_results(self) -> None:

@@ -13,12 +13,13 @@ import pytest
 from rule_files import HEAD
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.errors import RuleError
 from ortfuse.ir.editor import Editor
 from ortfuse.pipeline import catalogue, load_catalogue
 from ortfuse.pipeline.rule_files import RuleFile
 from ortfuse.pipeline.rule_index import FILE, RuleIndex
 from ortfuse.pipeline.write_rule_index import index_of, text_of
-from ortfuse.rewrite import DeferredRule, Rewriter, Rule
+from ortfuse.rewrite import DeferredRule, Rewriter, Rule, missing_shapes
 from ortfuse.rewrite.deferred_rule import deferred, stored_properties
 from ortfuse.targets import Target
 
@@ -70,6 +71,13 @@ def is_deferred(file: RuleFile) -> bool:
 def test_the_index_has_what_the_rules_say(built_in: tuple[RuleFile, ...]) -> None:
     made = text_of(index_of(ROOT / "patterns", "ortfuse.patterns", built_in))
     assert (ROOT / "patterns" / FILE).read_text(encoding="utf-8") == made, "run python docs/rule_index.py"
+
+
+def test_built_in_rules_declare_nothing_wrong(built_in: tuple[RuleFile, ...]) -> None:
+    """Rules that the index has are not checked when they are loaded."""
+    for rule in (rule for file in built_in for rule in file.rules):
+        rule.check()
+        assert missing_shapes(rule) == []
 
 
 def test_all_built_in_files_are_loaded_when_they_are_needed(built_in: tuple[RuleFile, ...]) -> None:
@@ -126,6 +134,13 @@ def test_files_are_loaded_when_one_of_their_rules_is_tried(folder: Path) -> None
     assert Rewriter(Editor(model, Facts(model)), Target()).run(entries) == 1
     assert [node.op_type for node in model.graph] == ["Relu"]
     assert loaded(folder) == {"signs", "signs.neg", "_shared"}
+
+
+def test_a_wrong_rule_is_refused_where_no_index_has_it(folder: Path) -> None:
+    text = (folder / "inverse.py").read_text().replace("[twice(", "[rule('no_family', op.Not(x), x), twice(")
+    (folder / "inverse.py").write_text(text.replace("op, twice", "op, rule, twice, x"))
+    with pytest.raises(RuleError, match="rule name 'no_family'"):
+        read(folder)
 
 
 def test_a_rule_is_told_apart_from_another_of_its_name(folder: Path) -> None:

@@ -30,11 +30,6 @@ class CompiledPattern:
         guards: The conditions beyond the pattern; each takes the match.
         emitted: The labels of intermediate values that the rule recomputes, so that they may be used elsewhere.
         heads: The operators that its root can be.
-        shared: The ids of the parts that occur more than once; they must match the same value.
-        required: The operators that every match has.
-        names: The names that the pattern captures.
-        depths: The depths at which each operator can stand.
-        below: For each operator at the root, the alternatives of what must produce its inputs.
     """
 
     def __init__(
@@ -53,15 +48,35 @@ class CompiledPattern:
         if isinstance(pattern, Siblings) and (problem := pattern.problem()) is not None:
             raise PatternError(problem)
         self.heads = pattern.heads
+
+    @cached_property
+    def shared(self) -> frozenset[int]:
+        """The ids of the parts that occur more than once; they must match the same value."""
         counts: dict[int, int] = {}
-        for parent in pattern.walk():
+        for parent in self.pattern.walk():
             for child in parent.children():
                 counts[id(child)] = counts.get(id(child), 0) + 1
-        self.shared = frozenset(key for key, count in counts.items() if count > 1)
-        self.required = required_ops(pattern)
-        self.below = operators_below(pattern)
-        self.names = capture_names(pattern)
-        self.depths = op_depths(pattern)
+        return frozenset(key for key, count in counts.items() if count > 1)
+
+    @cached_property
+    def required(self) -> frozenset[str]:
+        """The operators that every match has."""
+        return required_ops(self.pattern)
+
+    @cached_property
+    def below(self) -> Mapping[str, tuple[Below, ...]]:
+        """For each operator at the root, the alternatives of what must produce its inputs."""
+        return operators_below(self.pattern)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names that the pattern captures."""
+        return capture_names(self.pattern)
+
+    @cached_property
+    def depths(self) -> Mapping[str, int]:
+        """The depths at which each operator can stand."""
+        return op_depths(self.pattern)
 
     @cached_property
     def attributes(self) -> Mapping[str, tuple[tuple[str, str], ...]]:
