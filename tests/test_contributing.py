@@ -61,7 +61,7 @@ def test_hooks_before_a_commit_use_tools_of_the_extra_dev() -> None:
     (repository,) = read(".pre-commit-config.yaml")["repos"]
     assert repository["repo"] == "local"
     entries = {hook["entry"].split(" --")[0] for hook in repository["hooks"]}
-    assert entries == {"ruff check", "ruff format", "lint-imports"}
+    assert entries == {"ruff check", "ruff format", "lint-imports", "python docs/rule_index.py"}
     installed = " ".join(PROJECT["optional-dependencies"]["dev"])
     assert all(tool in installed for tool in ("ruff", "import-linter", "pre-commit"))
 
