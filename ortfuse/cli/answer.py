@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,7 +17,7 @@ from ortfuse.cli.report_option import check_report, write_report
 from ortfuse.cli.terminal import err, guarded, out
 
 if TYPE_CHECKING:
-    from ortfuse.report.document import Document
+    from ortfuse.report.document import Block, Document
 
 
 class Answer(Bundle):
@@ -69,12 +69,21 @@ class Answer(Bundle):
         if self._report is not None and shown is not None:
             write_report(self._report, shown)
 
-    def refuse(self, model: Path, why: Exception, document: Document, prefix: str = "") -> NoReturn:
-        """Say why there is no result, after a prefix, and in the files too, and exit with code 1."""
+    def refuse(self, model: Path, why: Exception, blocks: Sequence[Block] = (), prefix: str = "") -> NoReturn:
+        """Say why there is no result, after a prefix, and in the files too, and exit with code 1.
+
+        Args:
+            model: The model.
+            why: The constraint that nothing keeps.
+            blocks: What was tried, for a page.
+            prefix: The words before the reason on the terminal.
+        """
         print_refusal(f"{prefix}{why}")
         write_json(self._json, self._command, refused(model, why))
         if self._report is not None:
-            write_report(self._report, document)
+            from ortfuse.report.documents.unmet import unmet_document
+
+            write_report(self._report, unmet_document(str(model), str(why), blocks))
         raise typer.Exit(NO) from None
 
 

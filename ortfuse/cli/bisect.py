@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Config, Debug, Json, Model, Models
+from ortfuse.cli.answer import Answer
+from ortfuse.cli.arguments import Config, Model, Models
 from ortfuse.cli.given_options import Given, settings_of, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, write_json
 from ortfuse.cli.parsing import NO
-from ortfuse.cli.terminal import guarded, out, progress_line
+from ortfuse.cli.terminal import progress_line
 
 
 @with_options
@@ -24,8 +24,8 @@ def bisect(
     ] = False,
     config: Config = None,
     models: Models = None,
-    json_file: Json = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Find the rewrite that changes an output: ortfuse bisect bert.onnx --patterns my_rules.py
 
@@ -34,13 +34,11 @@ def bisect(
 
     The exit code is 1 if an output moves.
     """
-    with guarded(debug):
-        check_json(json_file)
-        options = options_of(given, config, settings_of(models, model))
-        with progress_line() as progress:
-            found = (ortfuse.bisect_runtime if runtime else ortfuse.bisect)(model, options, progress=progress)
-        for line in found.lines():
-            out.print(line, markup=False, highlight=False)
-        write_json(json_file, "bisect", {"model": str(model), **found.to_dict()})
+    from ortfuse.report.documents.bisection import bisection_document
+
+    options = options_of(given, config, settings_of(models, model))
+    with progress_line() as progress:
+        found = (ortfuse.bisect_runtime if runtime else ortfuse.bisect)(model, options, progress=progress)
+    answer.give(bisection_document(model.name, found), {"model": str(model), **found.to_dict()})
     if found.moved:
         raise typer.Exit(NO)

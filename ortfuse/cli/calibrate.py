@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Debug, Json
+from ortfuse.cli.answer import Answer
 from ortfuse.cli.given_options import Given, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, write_json
-from ortfuse.cli.terminal import guarded, out, progress_bar
+from ortfuse.cli.terminal import progress_bar
 from ortfuse.errors import OptionError
 from ortfuse.options.parse_text import seconds
 
@@ -52,8 +51,8 @@ def calibrate(
             show_default=False,
         ),
     ] = None,
-    json_file: Json = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Measure rule costs or session settings on this machine: ortfuse calibrate --budget 120
 
@@ -62,35 +61,29 @@ def calibrate(
 
     With --session, the settings that pay off are written beside the model, and recommended for models of the same structure.
     """
-    with guarded(debug):
-        from ortfuse.report.terminal.rule_costs import show_calibration, show_settings
+    from ortfuse.report.documents.calibration import calibration_document, settings_document
 
-        check_json(json_file)
-        if session is None:
-            _refuse(
-                "is for a model; give it with `--session`, or leave this out",
-                sizes=given.get("sizes"),
-                rounds=given.get("rounds"),
-            )
-        else:
-            rules = {"budget": budget, "only": only, "patterns": given.get("patterns"), "again": again}
-            _refuse("is for rules, and `--session` measures a model; leave out one of the two", **rules)
-        if session is not None:
-            measured = options_of(given, bench=True)
-            with progress_bar("measuring") as step:
-                settings = ortfuse.calibrate_session(
-                    session, sizes=measured.sizes, rounds=measured.rounds, threads=measured.threads, step=step
-                )
-            show_settings(out, settings)
-            write_json(json_file, "calibrate", settings.to_dict())
-            return
+    if session is None:
+        _refuse(
+            "is for a model; give it with `--session`, or leave this out",
+            sizes=given.get("sizes"),
+            rounds=given.get("rounds"),
+        )
         with progress_bar("measuring") as step:
             found = ortfuse.calibrate(
                 budget=budget, only=only or (), threads=given.get("threads", 0), patterns=given.get("patterns", ()),
                 again=again, step=step,
             )  # fmt: skip
-        show_calibration(out, found)
-        write_json(json_file, "calibrate", found.to_dict())
+        answer.give(calibration_document(found), found.to_dict())
+        return
+    rules = {"budget": budget, "only": only, "patterns": given.get("patterns"), "again": again}
+    _refuse("is for rules, and `--session` measures a model; leave out one of the two", **rules)
+    measured = options_of(given, bench=True)
+    with progress_bar("measuring") as step:
+        settings = ortfuse.calibrate_session(
+            session, sizes=measured.sizes, rounds=measured.rounds, threads=measured.threads, step=step
+        )
+    answer.give(settings_document(settings), settings.to_dict())
 
 
 def _refuse(why: str, **given: object) -> None:

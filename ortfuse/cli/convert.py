@@ -7,12 +7,11 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Debug, Exclude, Json, Model, Models, Only
+from ortfuse.cli.answer import Answer
+from ortfuse.cli.arguments import Exclude, Model, Models, Only
 from ortfuse.cli.given_options import Given, settings_of, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, refused, write_json
-from ortfuse.cli.parsing import NO
-from ortfuse.cli.terminal import err, guarded, out, progress_line
+from ortfuse.cli.terminal import progress_line
 from ortfuse.errors import BoundError
 from ortfuse.options.parse_text import positive_number
 
@@ -62,8 +61,8 @@ def convert(
             show_default=False,
         ),
     ] = None,
-    json_file: Json = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Convert a model to half precision: ortfuse convert bert.onnx -o bert.fp16.onnx --to float16 --keep-io
 
@@ -72,24 +71,19 @@ def convert(
 
     With --to int8-caches, the key and value caches of a decoder become 8-bit integers: a quarter of the memory.
     """
-    with guarded(debug):
-        check_json(json_file)
-        settings = settings_of(models, model)
-        if settings is not None and max_error is None:
-            max_error = settings.max_error
-        asked = options_of(given, None, settings, **({} if target is None else {"target": target}))
-        try:
-            with progress_line() as progress:
-                done = ortfuse.convert(
-                    model, to, keep_io=keep_io, only=only or (), exclude=exclude or (), inputs=asked.inputs,
-                    preprocess=asked.preprocess, max_error=max_error, target=asked.target, seed=asked.seed, output=asked.output,
-                    progress=progress,
-                )  # fmt: skip
-        except BoundError as error:
-            err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
-            write_json(json_file, "convert", refused(model, error))
-            raise typer.Exit(NO) from None
-        from ortfuse.report.terminal.conversion import show_conversion
+    from ortfuse.report.documents.conversion import conversion_document
 
-        show_conversion(out, done)
-        write_json(json_file, "convert", {"model": str(model), **done.to_dict()})
+    settings = settings_of(models, model)
+    if settings is not None and max_error is None:
+        max_error = settings.max_error
+    asked = options_of(given, None, settings, **({} if target is None else {"target": target}))
+    try:
+        with progress_line() as progress:
+            done = ortfuse.convert(
+                model, to, keep_io=keep_io, only=only or (), exclude=exclude or (), inputs=asked.inputs,
+                preprocess=asked.preprocess, max_error=max_error, target=asked.target, seed=asked.seed, output=asked.output,
+                progress=progress,
+            )  # fmt: skip
+    except BoundError as error:
+        answer.refuse(model, error)
+    answer.give(conversion_document(model.name, done), {"model": str(model), **done.to_dict()})

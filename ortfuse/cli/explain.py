@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Config, Debug, Json, Model, Models
+from ortfuse.cli.answer import Answer
+from ortfuse.cli.arguments import Config, Model, Models
 from ortfuse.cli.given_options import Given, settings_of, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, write_json
-from ortfuse.cli.terminal import guarded, out, progress_line
+from ortfuse.cli.terminal import progress_line
 
 
 @with_options
@@ -29,21 +29,17 @@ def explain(
     ] = None,
     config: Config = None,
     models: Models = None,
-    json_file: Json = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Explain each match site, fused or missed: ortfuse explain bert.onnx --rule attention
 
     For a fused site, report the rule. For a near miss, report how far the pattern matched, the node or fact that stopped it, and
     the change that would make it match.
     """
-    with guarded(debug):
-        check_json(json_file)
-        options = options_of(given, config, settings_of(models, model))
-        with progress_line() as progress:
-            found = ortfuse.explain(model, rule or (), options, progress=progress)
-        from ortfuse.report.terminal.console import show_explanation, show_notes
+    from ortfuse.report.documents.explanation import explanation_document
 
-        show_explanation(out, found)
-        show_notes(out, found.notes)
-        write_json(json_file, "explain", {"model": str(model), **found.to_dict()})
+    options = options_of(given, config, settings_of(models, model))
+    with progress_line() as progress:
+        found = ortfuse.explain(model, rule or (), options, progress=progress)
+    answer.give(explanation_document(model.name, found), {"model": str(model), **found.to_dict()})

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Debug, Json, Model
+from ortfuse.cli.answer import Answer
+from ortfuse.cli.arguments import Model
 from ortfuse.cli.given_options import Given, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, write_json
-from ortfuse.cli.terminal import guarded, out, progress_line
+from ortfuse.cli.terminal import progress_line
 
 
 @with_options
@@ -22,8 +22,8 @@ def inspect(
         bool,
         typer.Option("--measure/--no-measure", help="Measure the peak throughput of this machine once (the default)."),
     ] = True,
-    json_file: Json = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Describe a model: ortfuse inspect bert.onnx --size sequence=128
 
@@ -31,15 +31,12 @@ def inspect(
     Report costs: operations, bytes, and whether compute or memory is the bottleneck on this machine. Blocks and costs are those
     of the canonical form.
     """
-    with guarded(debug):
-        check_json(json_file)
-        options = options_of(given, measure=True)
-        with progress_line() as progress:
-            found = ortfuse.inspect(
-                model, sizes=options.sizes, measure=measure, threads=options.threads, target=options.target,
-                custom_ops=options.custom_ops, progress=progress,
-            )  # fmt: skip
-        from ortfuse.report.terminal.inspection import show_inspection
+    from ortfuse.report.documents.inspection import inspection_document
 
-        show_inspection(out, found)
-        write_json(json_file, "inspect", {"model": str(model), **found.to_dict()})
+    options = options_of(given, measure=True)
+    with progress_line() as progress:
+        found = ortfuse.inspect(
+            model, sizes=options.sizes, measure=measure, threads=options.threads, target=options.target,
+            custom_ops=options.custom_ops, progress=progress,
+        )  # fmt: skip
+    answer.give(inspection_document(model.name, found), {"model": str(model), **found.to_dict()})

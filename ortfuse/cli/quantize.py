@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -183,7 +183,7 @@ def quantize(
                 curve=curve is not None, budget=budget, store="" if store is None else store, progress=progress,
             )  # fmt: skip
     except BoundError as error:
-        _refuse(answer, model, error)
+        answer.refuse(model, error, prefix=NOTHING)
 
     def page() -> Document:
         profiles = None if found.outcome.reason else profiled(model, found.written or found.model, options)
@@ -195,13 +195,6 @@ def quantize(
     if found.outcome.reason:
         print_refusal(f"{NOTHING}{found.outcome.reason}")
         raise typer.Exit(NO)
-
-
-def _refuse(answer: Answer, model: Path, error: BoundError | NoSiteError) -> NoReturn:
-    """Say why nothing is in lower precision: no scheme is legal, or none keeps the bound."""
-    from ortfuse.report.documents.tuning import unmet_document
-
-    answer.refuse(model, error, unmet_document(str(model), str(error), ()), NOTHING)
 
 
 def _refuse_a_search(**given: object) -> None:
@@ -233,5 +226,5 @@ def _lower(
         with progress_line() as progress:
             found = ortfuse.lower(model, schemes, options, only=only, exclude=exclude, form=form, progress=progress)  # type: ignore[arg-type]
     except NoSiteError as error:
-        _refuse(answer, model, error)
+        answer.refuse(model, error, prefix=NOTHING)
     answer.give(lowering_document(str(model), found), {"model": str(model), **found.to_dict()})

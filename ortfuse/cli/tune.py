@@ -127,7 +127,7 @@ def tune(
 
     The exit code is 1 if no trial keeps the limits; then nothing is written.
     """
-    from ortfuse.report.documents.tuning import tuning_document, unmet_document
+    from ortfuse.report.documents.tuning import failed_trials, tuning_document
     from ortfuse.tuning import Constraints
 
     settings = settings_of(models, model)
@@ -148,5 +148,5 @@ def tune(
                 began=context.find_root().obj,
             )
     except ConstraintError as error:
-        answer.refuse(model, error, unmet_document(str(model), str(error), error.tried))
+        answer.refuse(model, error, failed_trials(error.tried))
     answer.give(tuning_document(str(model), found), {"model": str(model), **found.to_dict()})

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Debug, Json, Models
+from ortfuse.cli.answer import Answer
+from ortfuse.cli.arguments import Models
 from ortfuse.cli.given_options import Given, settings_of, with_options
 from ortfuse.cli.given_options import options as options_of
-from ortfuse.cli.json_output import check_json, write_json
 from ortfuse.cli.parsing import NO, UNUSABLE
-from ortfuse.cli.terminal import guarded, out, print_unexpected, progress_line
+from ortfuse.cli.terminal import print_unexpected, progress_line
 from ortfuse.options.parse_text import positive_number
 
 
@@ -58,25 +58,22 @@ def verify(
             show_default=False,
         ),
     ] = None,
-    json_file: Json = None,
-    debug: Debug = False,
+    *,
+    answer: Answer,
 ) -> None:
     """Compare two models on generated inputs of several sizes: ortfuse verify a.onnx b.onnx
 
     The exit code is 0 if they are equal within tolerance, or B keeps the bound that it states or that is given. It is 1 if not,
     and 2 if they could not be compared.
     """
-    with guarded(debug):
-        check_json(json_file)
-        settings = settings_of(models, original)
-        options = options_of(given, None, settings, verify="whole")
-        with progress_line() as progress:
-            progress("comparing")
-            verdict = ortfuse.verify(original, optimised, options, max_error=max_error, metric=metric, labels=labels)
-        from ortfuse.report.terminal.console import show_verdict
+    from ortfuse.report.documents.verdict import verification_document
 
-        show_verdict(out, verdict)
-        print_unexpected(settings, verdict.ok)
-        write_json(json_file, "verify", verdict.to_dict())
+    settings = settings_of(models, original)
+    options = options_of(given, None, settings, verify="whole")
+    with progress_line() as progress:
+        progress("comparing")
+        verdict = ortfuse.verify(original, optimised, options, max_error=max_error, metric=metric, labels=labels)
+    answer.give(verification_document(str(original), str(optimised), verdict), verdict.to_dict())
+    print_unexpected(settings, verdict.ok)
     if not verdict.ok:
         raise typer.Exit(UNUSABLE if verdict.state == "not compared" else NO)

@@ -26,7 +26,8 @@ from ortfuse.report.documents.latencies import is_faster, short_names, speedup_c
 from ortfuse.report.documents.optimization import Drawn, optimization_document
 from ortfuse.report.documents.profile import profile_document
 from ortfuse.report.documents.quantization import quantization_document
-from ortfuse.report.documents.tuning import tuning_document, unmet_document
+from ortfuse.report.documents.tuning import failed_trials, tuning_document
+from ortfuse.report.documents.unmet import unmet_document
 from ortfuse.report.html.write_page import html, write_page
 from ortfuse.report.model_pictures import operators
 from ortfuse.report.terminal.document import show_document
@@ -199,17 +200,17 @@ def test_that_nothing_is_faster_is_told_and_no_loss() -> None:
 
 def test_where_nothing_keeps_the_limits_the_page_says_what_was_tried() -> None:
     tried = [Trial(0, {"model": "auto"}, 1.5, 8, 9, 5, 120), Trial(1, {"model": "all"}, 1.25, 9, 10, 5, 130)]
-    said = " ".join(read(html(unmet_document("m.onnx", "max-latency of 1 ms is missed by 700%: 8 ms", tried))).text)
+    said = " ".join(
+        read(html(unmet_document("m.onnx", "max-latency of 1 ms is missed by 700%: 8 ms", failed_trials(tried)))).text
+    )
     assert "No model was written: max-latency of 1 ms is missed by 700\u00a0%: 8 ms." in said
     assert "1.25" in said
-    assert "Every trial" not in html(unmet_document("m.onnx", "the bound is missed", ()))
+    assert "Every trial" not in html(unmet_document("m.onnx", "the bound is missed"))
 
 
 def test_a_trial_that_was_not_measured_has_no_numbers() -> None:
     tried = [Trial(0, {"model": "auto"}, 1.5, 8, 9, 5, 120), Trial(1, {"model": "all"}, failure="it was refused")]
-    rows = next(
-        block for block in unmet_document("m.onnx", "a limit is missed", tried).blocks if isinstance(block, Rows)
-    )
+    rows = next(block for block in failed_trials(tried) if isinstance(block, Rows))
     assert list(rows.rows[1]) == ["2", "all", "", "", "", "", "", "it was refused"]
 
 

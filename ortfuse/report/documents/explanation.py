@@ -1,10 +1,10 @@
-"""The blocks of an explanation: the fused sites, and the nearest misses with their reasons."""
+"""The document of `ortfuse explain`, and its blocks: the fused sites, and the nearest misses with their reasons."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ortfuse.report.document import Block, Item, Items, Notes, Rows
+from ortfuse.report.document import Block, Document, Item, Items, Notes, Rows
 from ortfuse.verification.explanation import Explanation, Fused, Missed
 
 MOST_MISSES = 40
@@ -12,6 +12,18 @@ MOST_MISSES = 40
 
 LONGEST_REASON = 240
 """The letters of a reason on the terminal, which may name a long pattern."""
+
+
+def explanation_document(name: str, found: Explanation) -> Document:
+    """Show the match sites of rules in a model, fused and missed.
+
+    Args:
+        name: The name of the model.
+        found: The explanation.
+    """
+    blocks = [*explanation_blocks(found), Notes("Remarks", found.notes, "note: ", "yellow")]
+    fused, missed = (f"{len(sites)} site{'s' * (len(sites) != 1)}" for sites in (found.fused, found.missed))
+    return Document(f"{name}, explained", f"Rules fused {fused}, and nearly matched at {missed}.", blocks)
 
 
 def explanation_blocks(found: Explanation) -> list[Block]:

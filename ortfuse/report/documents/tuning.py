@@ -63,15 +63,9 @@ def tuning_document(name: str, tuned: Tuned) -> Document:
     return Document(f"{Path(name).name}, tuned", summary, blocks)
 
 
-def unmet_document(name: str, why: str, tried: Sequence[Point]) -> Document:
-    """The trials of a search without a point that keeps all constraints."""
-    usual = dict(tried[0].choice) if tried else {}
-    blocks: list[Block] = [_trials(tried, usual)] if tried else []
-    return Document(
-        f"{Path(name).name}: nothing keeps what was asked",
-        f"No model was written: {why}.",
-        blocks,
-    )
+def failed_trials(tried: Sequence[Point]) -> list[Block]:
+    """Show the trials of a search without a point that keeps all constraints."""
+    return [_trials(tried, dict(tried[0].choice))] if tried else []
 
 
 def _trials(points: Sequence[Point], usual: object) -> Rows:

@@ -1,11 +1,37 @@
-"""The blocks of checks: the verdict on a whole model, and the checks of single changes."""
+"""The document of `ortfuse verify`, and its blocks: the verdict on a whole model, and the checks of single changes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from ortfuse.report.document import Block, Notes
+from ortfuse.report.document import Block, Document, Notes, Rows
 from ortfuse.verification import SiteCheck, Verdict
+
+MOST_ROWS = 20
+"""The comparisons that a page shows without folding them."""
+
+
+def verification_document(first: str, second: str, verdict: Verdict) -> Document:
+    """Show whether two models compute the same, with every comparison on the page.
+
+    Args:
+        first: The name of the original.
+        second: The name of the model that is compared with it.
+        verdict: The verdict.
+    """
+    rows = [
+        (
+            trial.label, "on" if trial.optimise else "off", one.output, f"{one.relative:.3g}", f"{one.absolute:.3g}",
+            "yes" if one.ok else "no", trial.refusal or one.reason,
+        )
+        for trial in verdict.trials
+        for one in trial.differences
+    ]  # fmt: skip
+    headings = ("inputs", "runtime's optimisations", "output", "error / scale", "error", "passes", "reason")
+    every = Rows("Comparisons", headings, rows, numbers=frozenset({3, 4}), folded=len(rows) > MOST_ROWS, on="page")
+    names = f"{Path(first).name} and {Path(second).name}"
+    return Document(names, f"The outputs are {verdict.state}.", [*verdict_blocks(verdict), every])
 
 
 def verdict_blocks(verdict: Verdict) -> list[Block]:
