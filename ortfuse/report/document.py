@@ -93,6 +93,7 @@ class Rows:
         rows: The cells of each row.
         about: A remark on the table, for a page.
         numbers: The positions of columns of numbers.
+        whole: The positions of columns of words that are not broken on the terminal, such as names to search for.
         folded: Whether a page folds it.
         on: The renderings that it is part of.
         page_only: The positions of columns that the terminal leaves out.
@@ -110,6 +111,7 @@ class Rows:
     numbers: frozenset[int] = frozenset()
     folded: bool = False
     on: Medium = "both"
+    whole: frozenset[int] = frozenset()
     page_only: frozenset[int] = frozenset()
     spare: Sequence[str] = ()
     styles: Sequence[str] = ()

@@ -79,7 +79,8 @@ def _rules(rules: Sequence[RuleInfo]) -> Rows:
     cells = [
         (one.name, one.pass_name, one.exactness, ", ".join(one.makes) or "its input", one.formula) for one in rules
     ]
-    return Rows("Rules", ("rule", "pass", "exactness", "makes", "formula"), cells)
+    headings = ("rule", "pass", "exactness", "makes", "formula")
+    return Rows("Rules", headings, cells, whole=frozenset({0, 2}), spare=("makes", "exactness", "pass"))
 
 
 def list_rows(lists: Collection[PassList]) -> Rows:

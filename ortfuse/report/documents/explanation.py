@@ -46,7 +46,7 @@ def explanation_blocks(found: Explanation) -> list[Block]:
 
 def _fused(sites: Iterable[Fused]) -> Rows:
     rows = [(one.rule, one.site, ", ".join(one.operators), _originals(one.nodes)) for one in sites]
-    return Rows("Fused", ("rule", "site", "made", "replaces"), rows, folded=True)
+    return Rows("Fused", ("rule", "site", "made", "replaces"), rows, folded=True, whole=frozenset({0}))
 
 
 def _item(misses: Sequence[Missed]) -> Item:

@@ -42,7 +42,8 @@ def pass_rows(report: RunReport) -> Rows:
         rows.append(_Row("all", 0, total, (str(changes), f"{report.before.nodes} -> {report.after.nodes}", "")))
     chart = Chart([Bar(row.time, start=row.start) for row in rows])
     headings = ("pass", "ms", "changes", "nodes", "rules")
-    return Rows("Passes", headings, [row.shown() for row in rows], _ABOUT, frozenset({1, 2, 3}), chart=chart)
+    numbers, names = frozenset({1, 2, 3}), frozenset({0})
+    return Rows("Passes", headings, [row.shown() for row in rows], _ABOUT, numbers, chart=chart, whole=names)
 
 
 def _pass(entry: PassReport, start: int, indent: str, notable: float) -> Iterator[_Row]:

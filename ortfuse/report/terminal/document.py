@@ -20,7 +20,7 @@ NAMES = 24
 """The letters of the first column that stand in one line, if it has so many and there are columns to leave out instead."""
 
 LEAST_NAMES = 8
-"""The letters of the first column that stand in one line at least."""
+"""The letters that stand in one line at least of the first column, and of the others of a table that does not fit."""
 
 GAP = 3
 """The letters that separate two columns."""
@@ -72,12 +72,12 @@ def _table(block: Rows, width: int) -> Table:
     made = Table(
         title=Text(block.title), title_justify="left", caption="; ".join(captions) or None, caption_justify="left"
     )
+    least = LEAST if _width(block, columns) <= width else LEAST_NAMES
     for column in columns:
-        is_number = column in block.numbers
-        is_whole = is_number or (column == 0 and any(row[0].startswith(" ") for row in block.rows))
+        is_whole = column in block.numbers | block.whole
         made.add_column(
-            block.headings[column], justify="right" if is_number else "left", no_wrap=is_whole,
-            overflow="fold", min_width=None if is_whole else min(LEAST if column else LEAST_NAMES, _widest(block, column)),
+            block.headings[column], justify="right" if column in block.numbers else "left", no_wrap=is_whole,
+            overflow="fold", min_width=None if is_whole else min(least if column else LEAST_NAMES, _widest(block, column)),
         )  # fmt: skip
     for number, row in enumerate(rows):
         made.add_row(*(Names(row[column]) for column in columns), style=block.styles[number] if block.styles else None)
@@ -87,7 +87,7 @@ def _table(block: Rows, width: int) -> Table:
 def _width(block: Rows, columns: list[int]) -> int:
     widths = [_widest(block, column) for column in columns]
     shown = (
-        wide if column in block.numbers else min(wide, LEAST if column else NAMES)
+        wide if column in block.numbers | block.whole else min(wide, LEAST if column else NAMES)
         for column, wide in zip(columns, widths, strict=True)
     )
     return sum(shown) + GAP * len(columns) + 1
