@@ -6,8 +6,9 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
+from ortfuse.ir.traits import FILLS, JOINS, MOVES, has
 
-_REPEATS = ("Expand", "Tile", "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_REPEATS = MOVES - JOINS - FILLS | {"Cast"}
 """Operators whose results have no other elements than their first operands."""
 
 _TYPES = (ir.DataType.INT32, ir.DataType.INT64)
@@ -23,5 +24,5 @@ def holds_size(value: ir.Value | None, size: DimLike, facts: Facts) -> bool:
         if isinstance(size, int) and facts.fill(value) == size:
             return True
         node = value.producer()
-        value = node.inputs[0] if node is not None and not node.domain and node.op_type in _REPEATS else None
+        value = node.inputs[0] if node is not None and has(node, _REPEATS) else None
     return False

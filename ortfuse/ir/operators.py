@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
@@ -137,4 +137,19 @@ def describe(*operators: str, traits: str = "", **facets: object) -> None:
 
 SIZE_OPERANDS: Facet[Collection[int]] = Facet(
     "size_operands", "the operands whose elements tell sizes or numbers of iterations"
+)
+
+ChannelAxes: TypeAlias = tuple[int, int, int]
+
+CHANNEL_AXES: Facet[ChannelAxes] = Facet(
+    "channel_axes", "an axis of the first operand, another operand, and its axis of the same size"
+)
+
+FLOAT32_UNLESS: Facet[str] = Facet(
+    "float32_unless", "the attribute without which the operator computes or outputs float32"
+)
+
+RECURRENT_ACTIVATIONS: Facet[tuple[str, ...]] = Facet(
+    "recurrent_activation",
+    "the attributes that are alpha and beta where RNN, GRU and LSTM apply the operator to their gates",
 )

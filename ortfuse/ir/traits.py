@@ -19,71 +19,84 @@ KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", MICROSOFT})
 """Domains whose operators are known here. Nothing is assumed about operators of other domains."""
 
 _TABLE = """
-Identity                                                       : moves reshapes inplace
-Reshape Flatten Squeeze Unsqueeze                              : moves reshapes
-Transpose Expand Tile Slice DepthToSpace SpaceToDepth          : moves
-Split GatherElements                                           : moves along
-Gather GatherND ReverseSequence Compress                       : moves
-Concat                                                         : moves joins along
-Pad CenterCropPad                                              : moves fills
-Trilu                                                          : moves fills matrices
-ScatterElements                                                : along
-ScatterND TensorScatter Unique                                 : -
+Identity                                                       : moves reshapes inplace smooth
+Reshape Flatten Squeeze Unsqueeze                              : moves reshapes smooth
+Transpose Expand Tile Slice DepthToSpace SpaceToDepth GatherND : moves smooth
+ReverseSequence Compress                                       : moves smooth
+Split GatherElements                                           : moves along smooth
+Gather                                                         : moves smooth weighs
+Concat                                                         : moves joins along smooth
+Pad CenterCropPad                                              : moves fills smooth
+Trilu                                                          : moves fills matrices smooth
+ScatterElements                                                : along smooth
+ScatterND TensorScatter                                        : smooth
+Unique                                                         : -
 
-Add                                                            : broadcasts commutes sum wraps
-Sub                                                            : broadcasts sum wraps
-Mul                                                            : broadcasts commutes product wraps
+Add                                                            : broadcasts commutes sum wraps smooth
+Sub                                                            : broadcasts sum wraps smooth
+Mul                                                            : broadcasts commutes product wraps smooth
 Div                                                            : broadcasts product
-Neg                                                            : elementwise sum product wraps exact
+Neg                                                            : elementwise sum product wraps exact smooth
 Reciprocal                                                     : elementwise product
-Max Min                                                        : broadcasts commutes picks exact
-Sum Mean                                                       : broadcasts
-Where                                                          : broadcasts exact
-Pow Mod PRelu BitShift                                         : broadcasts
+Max Min                                                        : broadcasts commutes picks exact smooth
+Sum Mean PRelu                                                 : broadcasts smooth
+Where                                                          : broadcasts exact smooth
+Pow Mod BitShift                                               : broadcasts
 Equal                                                          : broadcasts compares commutes
 Greater GreaterOrEqual Less LessOrEqual                        : broadcasts compares
 And Or Xor                                                     : broadcasts logical commutes
 BitwiseAnd BitwiseOr BitwiseXor                                : broadcasts commutes
 
 Not                                                            : elementwise logical
-Abs Relu Sign                                                  : elementwise exact ranged
-Ceil Floor Round                                               : elementwise exact
-Clip CastLike                                                  : elementwise exact
-Exp HardSigmoid Sigmoid Softplus Sqrt Tanh                     : elementwise ranged
-Cos Erf Sin Softsign                                           : elementwise ranged
-Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Cast Celu  : elementwise
-Cosh Elu Gelu HardSwish IsInf IsNaN LeakyRelu Log Mish Selu    : elementwise
-Shrink Sinh Swish Tan ThresholdedRelu                          : elementwise
+Abs                                                            : elementwise exact ranged smooth
+Relu                                                           : elementwise exact ranged smooth activates
+Sign                                                           : elementwise exact ranged
+Ceil Floor                                                     : elementwise exact
+Round CastLike                                                 : elementwise exact smooth
+Clip                                                           : elementwise exact smooth activates
+HardSigmoid Sigmoid Tanh                                       : elementwise ranged smooth activates
+Exp Softplus Sqrt Cos Erf Sin Softsign                         : elementwise ranged smooth
+Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Cosh Log   : elementwise
+Shrink Sinh Tan                                                : elementwise
+HardSwish LeakyRelu                                            : elementwise smooth activates
+Cast Celu Elu Gelu IsInf IsNaN Mish Selu Swish                 : elementwise smooth
+ThresholdedRelu                                                : elementwise smooth
 
-LogSoftmax Softmax                                             : layer ranged along
+LogSoftmax Softmax                                             : layer ranged along smooth
 Hardmax LpNormalization                                        : layer along
-BatchNormalization GroupNormalization InstanceNormalization    : layer
-LRN MeanVarianceNormalization                                  : layer
-RMSNormalization                                               : layer trailing
-LayerNormalization SimplifiedLayerNormalization                : layer trailing stashes
-SkipLayerNormalization SkipSimplifiedLayerNormalization @ms    : layer
-EmbedLayerNormalization @ms                                    : layer
+BatchNormalization GroupNormalization InstanceNormalization    : layer smooth
+LRN                                                            : layer smooth
+MeanVarianceNormalization                                      : layer
+RMSNormalization                                               : layer trailing smooth
+LayerNormalization SimplifiedLayerNormalization                : layer trailing stashes smooth
+SkipLayerNormalization SkipSimplifiedLayerNormalization @ms    : layer smooth
+EmbedLayerNormalization @ms                                    : layer smooth
 
-ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax       : reduces
-ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare      : reduces
-ArgMax ArgMin CumSum TopK                                      : along
+ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum     : reduces smooth
+ReduceSumSquare                                                : reduces smooth
+ReduceLogSum ReduceLogSumExp ReduceProd                        : reduces
+ArgMax ArgMin TopK                                             : along
+CumSum                                                         : along smooth
 CumProd                                                        : -
 
-MatMul Gemm Einsum                                             : contracts
-Attention Conv ConvTranspose DeformConv LinearAttention        : layer
-CausalConvWithState                                            : layer
-Attention FusedConv GroupQueryAttention MultiHeadAttention @ms : layer
+MatMul Gemm Einsum                                             : contracts smooth weighs
+Attention Conv ConvTranspose                                   : layer smooth weighs
+DeformConv                                                     : layer weighs
+LinearAttention CausalConvWithState                            : layer smooth
+Attention FusedConv @ms                                        : layer smooth weighs
+GroupQueryAttention MultiHeadAttention @ms                     : layer smooth
 
-BiasGelu FastGelu Gelu QuickGelu @ms                           : elementwise
+BiasGelu FastGelu Gelu QuickGelu @ms                           : elementwise smooth
 
 ConvInteger DynamicQuantizeLinear MatMulInteger QLinearConv    : quantises
-QLinearMatMul QuantizeLinear                                   : quantises
-DequantizeLinear                                               : dequantises
+QLinearMatMul                                                  : quantises
+QuantizeLinear                                                 : quantises smooth
+DequantizeLinear                                               : dequantises smooth
 DynamicQuantizeMatMul MatMulIntegerToFloat QAttention @ms      : quantises
 QuantizeLinear @ms                                             : quantises
 DequantizeLinear @ms                                           : dequantises
 
-Shape Size                                                     : sizes
+Shape Size                                                     : sizes smooth
 Constant ConstantOfShape Range                                 : exact
 BlackmanWindow EyeLike HammingWindow HannWindow OneHot         : -
 MelWeightMatrix                                                : -
@@ -92,21 +105,24 @@ Bernoulli Multinomial RandomNormal RandomNormalLike            : random seeded
 RandomUniform RandomUniformLike                                : random seeded
 BeamSearch GreedySearch Sampling WhisperBeamSearch @ms         : random
 BiasDropout BitmaskBiasDropout BitmaskDropout @ms              : random
-Dropout                                                        : inplace seeded
+Dropout                                                        : inplace seeded smooth
 
-If Loop Scan                                                   : control exact
+If Loop Scan                                                   : control exact smooth
 SequenceMap                                                    : control
 
-GRU LSTM RNN                                                   : contracts
-AffineGrid AveragePool Col2Im Det DFT GlobalAveragePool        : -
-GlobalLpPool GlobalMaxPool GridSample ImageDecoder LpPool      : -
-MaxPool MaxRoiPool MaxUnpool NegativeLogLikelihoodLoss         : -
-NonMaxSuppression NonZero Resize RoiAlign RotaryEmbedding      : -
-STFT SoftmaxCrossEntropyLoss SwiGLU TfIdfVectorizer            : -
+GRU LSTM RNN                                                   : contracts smooth weighs
+AffineGrid Det DFT GlobalLpPool ImageDecoder LpPool MaxRoiPool : -
+MaxUnpool NegativeLogLikelihoodLoss NonMaxSuppression NonZero  : -
+RoiAlign STFT SoftmaxCrossEntropyLoss SwiGLU TfIdfVectorizer   : -
 ConcatFromSequence Optional OptionalGetElement                 : -
 OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty  : -
 SequenceErase SequenceInsert SequenceLength SplitToSequence    : -
 RegexFullMatch StringConcat StringNormalizer StringSplit       : -
+AveragePool Col2Im GlobalAveragePool GlobalMaxPool GridSample  : smooth
+MaxPool Resize RotaryEmbedding                                 : smooth
+FusedGemm FusedMatMul @ms                                      : smooth weighs
+BiasSplitGelu RotaryEmbedding LinearAttention @ms              : smooth
+CausalConvWithState MatMulNBits @ms                            : smooth
 """
 
 
@@ -205,6 +221,9 @@ RANGED = _OPERATORS["ranged"]
 REDUCES = _OPERATORS["reduces"]
 """Reduces along `axes` to one number."""
 
+ACTIVATES = _OPERATORS["activates"]
+"""Activation functions that FusedConv computes together with its convolution."""
+
 LAYER = _OPERATORS["layer"]
 """Computes activations, as opposed to masks, positions or angles."""
 
@@ -225,6 +244,12 @@ STASHES = _OPERATORS["stashes"]
 
 MATRICES = _OPERATORS["matrices"]
 """Works on each matrix of the last two axes of the first input alone; the result has its shape."""
+
+WEIGHS = _OPERATORS["weighs"]
+"""Takes weights or a table, which are constants of trained models."""
+
+SMOOTH = _OPERATORS["smooth"]
+"""A change of the operands changes the results by no more than a moderate multiple of it."""
 
 QUANTISES = _OPERATORS["quantises"]
 """Quantises to integers, or operates on quantised numbers."""

@@ -9,12 +9,12 @@ out is defined widely: everything that the rules of the pass could match shows i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortfuse.ir.traits import MICROSOFT
+from ortfuse.ir.traits import ELEMENTWISE, FILLS, JOINS, MICROSOFT, MOVES
 from ortfuse.ir.walk import describe, nodes
 
 
@@ -57,21 +57,7 @@ class Content:
 
 Sign = Callable[[ir.Node], bool]
 
-_MOVES = (
-    "Cast",
-    "Unsqueeze",
-    "Squeeze",
-    "Reshape",
-    "Expand",
-    "Gather",
-    "Slice",
-    "Split",
-    "Tile",
-    "Transpose",
-    "Identity",
-    "SplitToSequence",
-    "SequenceAt",
-)
+_MOVES = MOVES - JOINS - FILLS | {"Cast", "SplitToSequence", "SequenceAt"}
 _COMBINES = ("Mul", "Add", "Sub")
 _FAR = 6
 """How many operators that move elements are looked through."""
@@ -141,7 +127,7 @@ def _cuts_patches(node: ir.Node) -> bool:
     return len(kernel) > 1 and kernel == strides and max(kernel) > 1
 
 
-def _reaches(node: ir.Node, operators: tuple[str, ...], through: tuple[str, ...] = ()) -> bool:
+def _reaches(node: ir.Node, operators: Collection[str], through: Collection[str] = ()) -> bool:
     """Whether a result gets to one of some operators, through what moves it, or anything else named."""
     waiting = [(output, 0) for output in node.outputs]
     while waiting:
@@ -174,7 +160,7 @@ def _is_difference_of_products(node: ir.Node) -> bool:
 
 
 def _made_by(
-    value: ir.Value | None, operators: tuple[str, ...], through: tuple[str, ...] = (), past: tuple[str, ...] = ()
+    value: ir.Value | None, operators: Collection[str], through: Collection[str] = (), past: Collection[str] = ()
 ) -> bool:
     """Whether a value is the result of one of some operators, whatever moved it since, or anything else named.
 
@@ -193,18 +179,8 @@ def _made_by(
 
 
 _ENLARGES = ("Resize", "Upsample", "ConvTranspose")
-_MAPS = (
-    *_COMBINES,
-    "Conv",
-    "BatchNormalization",
-    "InstanceNormalization",
-    "Relu",
-    "LeakyRelu",
-    "Clip",
-    "Sigmoid",
-    "Pad",
-)
-_DECODES = (*_COMBINES, "Concat", "Flatten", "Sigmoid", "Softmax", "Exp", "Pow", "Div", "Clip")
+_MAPS = ELEMENTWISE | {*_COMBINES, "Conv", "BatchNormalization", "InstanceNormalization", "Pad"}
+_DECODES = ELEMENTWISE | {*_COMBINES, "Concat", "Softmax", "Pow", "Div"}
 
 
 def _joins_enlarged(node: ir.Node) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ortfuse.ir.traits import CONTRACTS
 from ortfuse.profiling.kernels import Kernel, reached
 
 NEAR = 0.5
@@ -17,7 +18,7 @@ BRIEF = 1e-4
 
 _BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
-_PRODUCTS = ("MatMul", "Gemm", "Conv", "Attention", "Einsum", "LSTM", "GRU", "RNN")
+_PRODUCTS = CONTRACTS | {"Conv", "Attention"}
 """Parts of the names of operators that read weights, or keys and values, for each sample."""
 
 

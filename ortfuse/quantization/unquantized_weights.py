@@ -9,14 +9,9 @@ import onnx_ir as ir
 
 from ortfuse.ir import walk
 from ortfuse.ir.modules import describe_in_module
+from ortfuse.ir.traits import WEIGHS, has
 from ortfuse.quantization.scheme_families import names_of
 from ortfuse.rewrite import Log, NearMiss
-
-WEIGHTED = frozenset(
-    {"Attention", "Conv", "ConvTranspose", "DeformConv", "Einsum", "FusedConv", "FusedGemm", "FusedMatMul", "GRU", "Gather",
-     "Gemm", "LSTM", "MatMul", "RNN"}
-)  # fmt: skip
-"""Operators that take constant weights."""
 
 TOLD = 3
 """How many weights are told of where there is no site."""
@@ -95,7 +90,7 @@ def _order(miss: NearMiss) -> tuple[bool, bool, int]:
 
 def _weight(node: ir.Node) -> ir.Value | None:
     """The largest constant of floating-point numbers of at least two axes that an operator takes."""
-    if node.op_type not in WEIGHTED:
+    if not has(node, WEIGHS):
         return None
     return max(_constants(node), key=lambda value: math.prod(value.const_value.shape.numpy()), default=None)  # type: ignore[union-attr]
 

@@ -19,14 +19,13 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.ir.traits import ACTIVATES
 from ortfuse.ir.walk import Scope
 
 _SUMS = frozenset({"Add", "Sum", "Mul"})
 _WINDOWED = frozenset({"Conv", "FusedConv", "MaxPool", "AveragePool"})
 _IMAGES = _WINDOWED | {"Resize", "Upsample", "Concat", "BatchNormalization", "GlobalAveragePool"}
-_SAME_SHAPE = frozenset(
-    {"Relu", "Sigmoid", "Tanh", "QuickGelu", "HardSigmoid", "LeakyRelu", "Clip", "BatchNormalization"}
-)
+_SAME_SHAPE = ACTIVATES - {"HardSwish"} | {"QuickGelu", "BatchNormalization"}
 _JOINED = _SUMS | {"Concat"}
 _FOLLOWED = _SAME_SHAPE | _JOINED | _WINDOWED
 _AXES = (0, 2, 3)

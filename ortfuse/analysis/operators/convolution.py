@@ -258,3 +258,7 @@ cost("ReorderInput", "ReorderOutput")(nothing)
 describe("Col2Im", size_operands=(1, 2))
 describe("Resize", size_operands=(1, 2, 3))
 describe("Upsample", size_operands=(1,))
+
+describe("Conv", channel_axes=(1, 1, 1))
+describe("ConvTranspose", channel_axes=(1, 1, 0))
+describe("Upsample", traits="smooth")

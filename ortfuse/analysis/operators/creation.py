@@ -214,3 +214,5 @@ describe("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow", siz
 describe("DFT", "OneHot", size_operands=(1,))
 describe("MelWeightMatrix", "Range", size_operands=(0, 1, 2))
 describe("STFT", size_operands=(1, 3))
+
+describe("BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix", float32_unless="output_datatype")

@@ -13,6 +13,7 @@ from ortfuse.analysis.ranges.vector_norms import Bound, magnitude_of, norm_of, n
 from ortfuse.analysis.transfer.elementwise_shapes import same_shape
 from ortfuse.analysis.transfer.fact import NOTHING, Fact, Shape
 from ortfuse.analysis.transfer.op import Op, normalize_axis, transfer
+from ortfuse.ir.operators import describe
 from ortfuse.ir.traits import MICROSOFT
 
 
@@ -116,3 +117,10 @@ cost("MeanVarianceNormalization", "LRN", f"{MICROSOFT}.SkipSimplifiedLayerNormal
 cost("InstanceNormalization")(per_result(7))
 cost("GroupNormalization", "LayerNormalization")(per_result(8))
 cost(f"{MICROSOFT}.SkipLayerNormalization")(per_result(9))
+
+describe("BatchNormalization", "InstanceNormalization", channel_axes=(1, 1, 0))
+describe("LayerNormalization", "RMSNormalization", channel_axes=(-1, 1, -1))
+
+# The two above compute at least in their input's precision, whatever their `stash_type`, and ONNX's reference supports no type
+# other than float32.
+describe("GroupNormalization", float32_unless="stash_type")

@@ -6,6 +6,7 @@ from ortfuse.analysis.costs import NodeSizes, cost, macs
 from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.op import Op, transfer
 from ortfuse.ir.dims import DimLike
+from ortfuse.ir.operators import describe
 from ortfuse.ir.traits import MICROSOFT
 
 
@@ -40,3 +41,8 @@ def _recurrent_macs(at: NodeSizes) -> DimLike:
 
 
 cost("LSTM", "GRU", "RNN", f"{MICROSOFT}.DynamicQuantizeLSTM")(macs(_recurrent_macs))
+
+describe("GRU", "LSTM", "RNN", channel_axes=(2, 1, 2))
+describe("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh", recurrent_activation=())
+describe("Elu", "LeakyRelu", recurrent_activation=("alpha",))
+describe("HardSigmoid", recurrent_activation=("alpha", "beta"))

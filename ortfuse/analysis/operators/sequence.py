@@ -9,6 +9,7 @@ from ortfuse.analysis.operators.concat_split_pad import concatenated
 from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axis, transfer
 from ortfuse.ir.dims import DimLike
+from ortfuse.ir.operators import describe
 
 
 @transfer("SequenceEmpty")
@@ -122,3 +123,5 @@ cost(
     *("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceLength"),
     *("SplitToSequence", "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement"),
 )(nothing)
+
+describe("SequenceEmpty", float32_unless="dtype")

@@ -29,7 +29,7 @@ from ortfuse.analysis.ranges.range import (
 from ortfuse.analysis.transfer.fact import INTEGERS, Fact
 from ortfuse.analysis.transfer.op import Op, UnknownError
 from ortfuse.ir.operators import Facet
-from ortfuse.ir.traits import BROADCASTS
+from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, PRODUCT, RANGED, REDUCES, RESHAPES, SUM
 
 NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)
 """The errors of a function that needs something unknown, or whose node violates its operator's specification."""
@@ -353,10 +353,7 @@ def _is_varied(value: ir.Value, values: Values) -> bool:
 _MOST_LOOKED_AT = 24
 """After so many values that others are computed from, their ranges are asked for."""
 
-_KEEPS_VARIETY = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Pow", "Neg", "Sqrt", "Erf", "ReduceMean", "Cast", "Identity"}
-    | {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand"}
-)
+_KEEPS_VARIETY = SUM | PRODUCT | RESHAPES | REDUCES | ELEMENTWISE & RANGED | {"Transpose", "Expand", "Cast", "Pow"}
 
 
 def is_last(op: Asking) -> bool:

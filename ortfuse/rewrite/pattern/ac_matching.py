@@ -9,13 +9,14 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.remark import Refusal, Subject, refuse, words
+from ortfuse.ir.traits import PRODUCT, SUM
 from ortfuse.rewrite.pattern import flattened_chain as chains
 from ortfuse.rewrite.pattern.backtracking_machine import FAIL, Goals, Machine, bind_absent
 from ortfuse.rewrite.pattern.formula_constants import EPSILON, close
 from ortfuse.rewrite.pattern.language import Chain, Opt, Pattern, Product, Var, bare
 from ortfuse.rewrite.pattern.unify import labelled
 
-_PARTED = frozenset({"Add", "Sub", "Sum", "Mul", "Div", "Neg", "Reciprocal"})
+_PARTED = SUM | PRODUCT | {"Sum"}
 """Operators that make sums and products of their operands."""
 
 

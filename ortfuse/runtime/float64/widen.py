@@ -13,26 +13,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.analysis import operators as _operators  # noqa: F401  (fills the registry)
 from ortfuse.ir import walk
 from ortfuse.ir.inlinable_functions import without_functions
+from ortfuse.ir.operators import FLOAT32_UNLESS
 
 NARROW = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_datatype", "output_dtype", "softmax_precision"})
-_FLOAT_BY_DEFAULT = {
-    "BlackmanWindow": "output_datatype",
-    "GroupNormalization": "stash_type",
-    "HammingWindow": "output_datatype",
-    "HannWindow": "output_datatype",
-    "MelWeightMatrix": "output_datatype",
-    "SequenceEmpty": "dtype",
-}
-"""Operators that compute or output float32 unless this attribute says otherwise.
-
-LayerNormalization and RMSNormalization compute at least in their input's precision, whatever their `stash_type`, and ONNX's
-reference supports no type other than float32.
-"""
-
 _INTRODUCED = {"GroupNormalization": 21}
 """The opset at which an operator gained the attribute, if later than the operator's first."""
 
@@ -102,7 +90,7 @@ class Widening:
             return
         if node.op_type == "ConstantOfShape" and "value" not in node.attributes:
             node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(np.zeros(1, self.wide.numpy())))
-        default = _FLOAT_BY_DEFAULT.get(node.op_type)
+        default = FLOAT32_UNLESS.of(node)
         if default is not None and default not in node.attributes and opset >= _INTRODUCED.get(node.op_type, 1):
             node.attributes[default] = ir.AttrInt64(default, int(self.wide))
 
@@ -113,7 +101,7 @@ class Widening:
             return ir.AttrTensor(name, self._tensor(attribute.value))
         if node.op_type == "Constant" and kind in (types.FLOAT, types.FLOATS) and ir.DataType.FLOAT in self.narrow:
             return ir.AttrTensor("value", ir.Tensor(np.asarray(attribute.value, self.wide.numpy())))
-        names_type = name in _TYPE_ATTRIBUTES or name == _FLOAT_BY_DEFAULT.get(node.op_type)
+        names_type = name in _TYPE_ATTRIBUTES or name == FLOAT32_UNLESS.of(node)
         if names_type and kind == types.INT and attribute.value in set(map(int, self.narrow)):
             return ir.AttrInt64(name, int(self.wide))
         return attribute

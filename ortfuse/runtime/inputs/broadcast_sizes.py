@@ -20,23 +20,11 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import Dim, DimLike, evaluate, product, symbols
 from ortfuse.ir.inlinable_functions import looked_into
+from ortfuse.ir.operators import CHANNEL_AXES, ChannelAxes
 from ortfuse.ir.traits import BROADCASTS, RESHAPES, has
 
 OPERANDS = 2
 """The operands of a product."""
-
-_CHANNELS = {
-    "BatchNormalization": (1, 1, 0),
-    "Conv": (1, 1, 1),
-    "ConvTranspose": (1, 1, 0),
-    "GRU": (2, 1, 2),
-    "InstanceNormalization": (1, 1, 0),
-    "LSTM": (2, 1, 2),
-    "LayerNormalization": (-1, 1, -1),
-    "RMSNormalization": (-1, 1, -1),
-    "RNN": (2, 1, 2),
-}
-"""Operators with an axis of the first operand that is as large as an axis of another one: the axis, the operand, its axis."""
 
 _BASE = 2
 """Sizes at which growth is observed: at 1 an axis may be broadcast, at 0 everything is empty."""
@@ -96,15 +84,15 @@ def _of(node: ir.Node, facts: Facts) -> Iterator[Matched]:
         one, other = shapes
         yield from _pair(one[-1], other[-2:][0])
         yield from _along(one[-3::-1], other[-3::-1])
-    elif node.op_type in _CHANNELS and not node.domain:
-        yield from _channels(node, facts)
+    elif (channels := CHANNEL_AXES.of(node)) is not None:
+        yield from _channels(node, channels, facts)
     elif has(node, RESHAPES) and shapes and (made := facts.shape(node.outputs[0])) is not None:
         yield from _pair(product(shapes[0]), product(made))
 
 
-def _channels(node: ir.Node, facts: Facts) -> Iterator[Matched]:
+def _channels(node: ir.Node, channels: ChannelAxes, facts: Facts) -> Iterator[Matched]:
     """The size of an axis of the first operand that an axis of another one is for."""
-    axis, other, other_axis = _CHANNELS[node.op_type]
+    axis, other, other_axis = channels
     shapes = [facts.shape(node.inputs[number]) if len(node.inputs) > number else None for number in (0, other)]
     if any(
         shape is None or not -len(shape) <= at < len(shape)

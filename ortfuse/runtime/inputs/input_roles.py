@@ -28,7 +28,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.traits import COMPARES, JOINS, LOGICAL, MOVES
+from ortfuse.ir.traits import COMPARES, JOINS, LOGICAL, MOVES, PICKS
 from ortfuse.runtime.inputs import index_and_mask_inputs
 
 MOST_STEPS = 100_000
@@ -366,4 +366,4 @@ _OF_HOLES = {"IsNaN": (math.nan,), "Imputer": (math.nan,), "IsInf": (math.inf, -
 """Operators that ask for numbers that are none, or infinite."""
 
 _LOGIC = LOGICAL | COMPARES | {"Cast", "Where"}
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Min", "Max", "Mod", "Clip"})
+_ARITHMETIC = PICKS | {"Add", "Sub", "Mul", "Mod", "Clip"}

@@ -8,14 +8,15 @@ choice between numbers can show it. Zeros may stand for them only where no opera
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir import walk
-from ortfuse.ir.traits import LOGICAL, MICROSOFT, MOVES, REDUCES
+from ortfuse.ir.operators import Facet
+from ortfuse.ir.traits import COMPARES, MICROSOFT, MOVES, SMOOTH, has, operator_name
 
 FAINT = (-104.0, -60.0)
 """Numbers whose exponential, after a maximum of up to 27 more is taken off, is not normal and not zero either."""
@@ -37,26 +38,10 @@ NOTABLE = 1e-3
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
-_OPERATORS = """
-    Add Sub Mul Neg Abs Relu LeakyRelu PRelu ThresholdedRelu Clip Max Min Sum Mean Where Identity Cast CastLike Round
-    Exp Sigmoid HardSigmoid HardSwish Tanh Erf Gelu Swish Mish Softplus Softsign Elu Selu Celu Sin Cos Sqrt
-    Softmax LogSoftmax LayerNormalization RMSNormalization InstanceNormalization GroupNormalization BatchNormalization LRN
-    SimplifiedLayerNormalization MatMul Gemm Einsum Conv ConvTranspose
-    AveragePool MaxPool GlobalAveragePool GlobalMaxPool Resize Upsample GridSample Col2Im Pad Concat Dropout
-    LSTM GRU RNN Attention RotaryEmbedding LinearAttention CausalConvWithState
-    QuantizeLinear DequantizeLinear Shape Size If Loop Scan IsNaN IsInf GatherElements ScatterElements ScatterND TensorScatter
-    CumSum
-    com.microsoft.Gelu com.microsoft.BiasGelu com.microsoft.FastGelu com.microsoft.QuickGelu
-    com.microsoft.FusedConv com.microsoft.FusedGemm com.microsoft.FusedMatMul com.microsoft.SkipLayerNormalization
-    com.microsoft.SkipSimplifiedLayerNormalization com.microsoft.EmbedLayerNormalization com.microsoft.BiasSplitGelu
-    com.microsoft.Attention com.microsoft.MultiHeadAttention com.microsoft.GroupQueryAttention com.microsoft.RotaryEmbedding
-    com.microsoft.LinearAttention com.microsoft.CausalConvWithState com.microsoft.MatMulNBits
-"""
-
-_SMOOTH = frozenset(_OPERATORS.split())
-"""Operators whose results change by no more than a moderate multiple of a change of their operands."""
-
-_REDUCTIONS = REDUCES - {"ReduceLogSum", "ReduceLogSumExp", "ReduceProd"}
+CHECKS: Facet[Callable[[ir.Node, Facts], bool]] = Facet(
+    "hides_denormals", "whether zeros may stand for numbers below the smallest normal one in the operands of a node"
+)
+"""For operators that are not smooth, or only under conditions."""
 
 _ATTENDS = frozenset({"Softmax", "Attention", f"{MICROSOFT}.Attention", f"{MICROSOFT}.MultiHeadAttention"})
 
@@ -68,7 +53,7 @@ def sources(model: ir.Model) -> Iterator[str]:
         if array is not None and _is_subnormal(array.reshape(-1)[:SAMPLED]):
             yield f"the weights '{value.name}' contain some"
     for node in walk.nodes(model):
-        if _name(node) in _ATTENDS:
+        if operator_name(node) in _ATTENDS:
             mask = _faint_mask(node)
             if mask is not None:
                 yield f"the mask '{mask.name}' of {node.op_type} hides with numbers whose exponential is one"
@@ -111,17 +96,14 @@ def _faint_mask(node: ir.Node) -> ir.Value | None:
     return None
 
 
-_PASSES_MASKS = MOVES | {"Add", "Sub", "Where", "Mul", "Concat", "Cast"}
+_PASSES_MASKS = MOVES | {"Add", "Sub", "Where", "Mul", "Cast"}
 
 
 def _is_blind(node: ir.Node, facts: Facts) -> bool:
-    name = _name(node)
     if not any(facts.dtype(value) in _FLOATS for value in node.inputs if value is not None):
         return not node.domain or node.domain == MICROSOFT
-    check = _CHECKED.get(name)
-    if check is not None and not check(node, facts):
-        return False
-    return check is not None or name in _SMOOTH or name in MOVES or name in LOGICAL or name in _REDUCTIONS
+    check = CHECKS.of(node)
+    return check(node, facts) if check is not None else has(node, SMOOTH) and _is_regular(node)
 
 
 def _is_apart_from_zero(value: ir.Value | None, facts: Facts, least: float) -> bool:
@@ -129,24 +111,29 @@ def _is_apart_from_zero(value: ir.Value | None, facts: Facts, least: float) -> b
     return found is not None and not any(low < least and high > -least for low, high in found.pieces)
 
 
+@CHECKS.register("Div", "Log", "Reciprocal")
 def _divides(node: ir.Node, facts: Facts) -> bool:
     return _is_apart_from_zero(node.inputs[-1], facts, FAR_FROM_ZERO)
 
 
+@CHECKS.register(*sorted(COMPARES))
 def _compares(node: ir.Node, facts: Facts) -> bool:
     return any(_is_apart_from_zero(value, facts, FAR_FROM_ZERO) for value in node.inputs)
 
 
+@CHECKS.register("Pow")
 def _is_power(node: ir.Node, facts: Facts) -> bool:
     exponent = facts.scalar(node.inputs[1])
     return exponent is not None and 0.5 <= exponent <= 4
 
 
+@CHECKS.register("Cast")
 def _is_number(node: ir.Node, facts: Facts) -> bool:
     """A Cast makes a number, and not a truth value, which is true for all but zero."""
     return facts.dtype(node.outputs[0]) != ir.DataType.BOOL
 
 
+@CHECKS.register("Mul")
 def _has_moderate_factors(node: ir.Node, facts: Facts) -> bool:
     constants = [facts.range(value) for value in node.inputs if value is not None and facts.is_const(value)]
     return all(
@@ -155,33 +142,7 @@ def _has_moderate_factors(node: ir.Node, facts: Facts) -> bool:
     )
 
 
-def _is_regular(node: ir.Node, facts: Facts) -> bool:
-    """A normalisation is kept from dividing by zero."""
+def _is_regular(node: ir.Node) -> bool:
+    """Whether the operator is kept from dividing by zero, if it is a normalisation."""
     attribute = node.attributes.get("epsilon")
     return attribute is None or attribute.as_float() >= 1e-15
-
-
-_NORMALIZATIONS = (
-    "LayerNormalization", "RMSNormalization", "InstanceNormalization", "GroupNormalization", "BatchNormalization",
-    "SimplifiedLayerNormalization", f"{MICROSOFT}.SkipLayerNormalization", f"{MICROSOFT}.SkipSimplifiedLayerNormalization",
-    f"{MICROSOFT}.EmbedLayerNormalization",
-)  # fmt: skip
-
-_CHECKED: Mapping[str, Callable[[ir.Node, Facts], bool]] = {
-    "Div": _divides,
-    "Reciprocal": _divides,
-    "Log": _divides,
-    "Greater": _compares,
-    "Less": _compares,
-    "Equal": _compares,
-    "GreaterOrEqual": _compares,
-    "LessOrEqual": _compares,
-    "Pow": _is_power,
-    "Cast": _is_number,
-    "Mul": _has_moderate_factors,
-    **dict.fromkeys(_NORMALIZATIONS, _is_regular),
-}
-
-
-def _name(node: ir.Node) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type

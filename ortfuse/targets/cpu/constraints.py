@@ -7,10 +7,8 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.remark import Refusal, words
-from ortfuse.ir.traits import MICROSOFT
+from ortfuse.ir.traits import ACTIVATES, MICROSOFT
 from ortfuse.targets.kernel_constraints import Limits, attribute_limit, input_at, input_limit, scale_of, shape_words
-
-_ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish"})
 
 
 def _normalises_something(node: ir.Node, facts: Facts) -> Refusal | None:
@@ -86,8 +84,8 @@ def _one_token_after_a_past(node: ir.Node, facts: Facts) -> Refusal | None:
 
 def _fused_convolution(node: ir.Node, facts: Facts) -> Refusal | None:
     activation = node.attributes.get("activation")
-    if activation is not None and (activation.is_ref() or activation.value not in _ACTIVATIONS):
-        return attribute_limit(node, "activation", activation.value, words(_ACTIVATIONS))
+    if activation is not None and (activation.is_ref() or activation.value not in ACTIVATES):
+        return attribute_limit(node, "activation", activation.value, words(ACTIVATES))
     added = input_at(node, 3)
     if added is None:
         return None

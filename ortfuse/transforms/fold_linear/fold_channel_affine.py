@@ -28,6 +28,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import exact_div
 from ortfuse.ir.editor import Editor
+from ortfuse.ir.traits import RESHAPES
 from ortfuse.ir.walk import Scope
 from ortfuse.rewrite.pattern.parameters import parameter
 from ortfuse.rewrite.rounding_sums import rounding_number
@@ -39,8 +40,8 @@ LARGEST = 1 << 22
 """The most elements of a weight that is computed anew."""
 
 _MOST_MOVES = 8
-_MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Split", "Identity"})
 _TAKES_PART = frozenset({"Slice", "Gather", "Split"})
+_MOVES = RESHAPES | _TAKES_PART | {"Transpose"}
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

@@ -22,20 +22,20 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.ir.traits import PICKS, PRODUCT, RESHAPES, SUM
 from ortfuse.ir.walk import Scope
 from ortfuse.targets import Quirk
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds
 
 _HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-_SCORES = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Where", "Max", "Min", "Tanh", "Cast", "Identity", "Reshape",
-                     "Unsqueeze", "Squeeze", "Transpose"})  # fmt: skip
+_SCORES = SUM | PRODUCT | PICKS | RESHAPES | {"Where", "Tanh", "Cast", "Transpose"}
 """Operators between the product and the softmax."""
 
-_GUARDS = frozenset({"Where", "IsNaN", "Cast", "Identity", "Mul", "Reshape", "Transpose"})
+_GUARDS = RESHAPES | {"Where", "IsNaN", "Cast", "Mul", "Transpose"}
 """Operators between the softmax and the second product."""
 
-_MOVES = frozenset({"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Identity"})
+_MOVES = RESHAPES | {"Transpose", "Expand"}
 _SCALES = frozenset({"Mul", "Div"})
 _DEEPEST = 12
 

@@ -36,10 +36,8 @@ _PER_AXIS = ("kernel_shape", "strides", "dilations", "output_padding", "output_s
 """Attributes with a number for each axis behind the channels."""
 
 
-@layout(
-    *("AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"),
-    f"{MICROSOFT}.QLinearGlobalAveragePool",
-)
+@layout("AveragePool", "LpPool", "MaxPool")
+@layout("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", f"{MICROSOFT}.QLinearGlobalAveragePool")
 def pool(node: ir.Node, facts: Facts) -> Unit | None:
     """A pool without indices, with channels first."""
     if sum(output.name != "" for output in node.outputs) > 1 or attribute_value(node, "channels_last", facts):

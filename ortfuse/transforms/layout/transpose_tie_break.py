@@ -16,11 +16,11 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.traits import MICROSOFT, has
+from ortfuse.ir.traits import ACTIVATES, MICROSOFT, has
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", f"{MICROSOFT}.FusedConv"})
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
-_BEHIND = frozenset({"BatchNormalization", "Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid"})
+_BEHIND = ACTIVATES | {"BatchNormalization"}
 
 _TRANSPOSE = frozenset({"Transpose"})
 _QUANTISES = frozenset({"QuantizeLinear", f"{MICROSOFT}.QuantizeLinear"})

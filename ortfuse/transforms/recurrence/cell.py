@@ -22,6 +22,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.ir.operators import RECURRENT_ACTIVATIONS
 from ortfuse.ir.traits import PRODUCT, SUM
 from ortfuse.rewrite.pattern.parameters import parameter
 from ortfuse.transforms.recurrence.linear_form import Form, Forms, Offset, Part, Source
@@ -33,8 +34,7 @@ Activation: TypeAlias = tuple[str, float | None, float | None]
 """The operator of an activation, with the attributes that the recurrent operators call alpha and beta."""
 
 _GATES = ("Sigmoid", "HardSigmoid")
-_CANDIDATES = ("Tanh", "Relu", "Elu", "LeakyRelu", "Softplus", "Softsign", "Sigmoid")
-_PARAMETERS = {"HardSigmoid": ("alpha", "beta"), "Elu": ("alpha",), "LeakyRelu": ("alpha",)}
+_CANDIDATES = tuple(name for _, name in RECURRENT_ACTIVATIONS if name != "HardSigmoid")
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ def _mixed(terms: Counter[Monomial]) -> tuple[ir.Value, ir.Value, ir.Value] | No
 
 
 def _activation(node: ir.Node, facts: Facts) -> Activation:
-    names = _PARAMETERS.get(node.op_type, ())
+    names = RECURRENT_ACTIVATIONS.of(node) or ()
     numbers = [parameter(node, name, facts) for name in names]
     alpha, beta = (*numbers, None, None)[:2]
     return node.op_type, alpha, beta

@@ -5,11 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.ir.traits import CONTRACTS
 from ortfuse.ir.walk import describe, nested_nodes, used_values
 from ortfuse.rewrite.pattern.parameters import parameter
 from ortfuse.transforms.context import Context
 
-_PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "Conv", "LSTM", "GRU", "RNN"})
+_PRODUCTS = CONTRACTS | {"Conv"}
 
 _LEFT = "holds states of a recurrent network"
 """How all of these remarks go on."""
