@@ -18,7 +18,7 @@ inside a function body at every call.
 Taken on trust: sizes that are computed in float32 or with 32 bits are not so large that they are rounded or wrap around (see
 `ortfuse.analysis.transfer.symbolic_elements.fitting`); and no empty tensor is reshaped to a target of which two
 elements happen to be 0,
-or one beside a -1 (see `ortfuse.analysis.operators.reshaping`). For empty tensors facts follow ONNX even where
+or one beside a -1 (see `ortfuse.analysis.operators.reshape_and_transpose`). For empty tensors facts follow ONNX even where
 the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
 """
 

@@ -209,7 +209,7 @@ class Analysis:
     def _overridable(self, value: ir.Value) -> bool:
         return value.is_graph_input() and (self.model.ir_version or 0) >= _OVERRIDABLE_SINCE
 
-    # For the bodies of control flow (see `ortfuse.analysis.operators.control`).
+    # For the bodies of control flow (see `ortfuse.analysis.operators.control_flow`).
 
     def enter(self, graph: ir.Graph, node: ir.Node) -> bool:
         """Register the graph as a body of the node; returns whether it has to be run."""

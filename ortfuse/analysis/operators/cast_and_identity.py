@@ -1,4 +1,4 @@
-"""Operators that keep their operand up to its type: Cast, CastLike, Identity, Dropout."""
+"""Operators that keep their operand up to its type: Cast, CastLike and Identity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.analysis.costs import cost, nothing
 from ortfuse.analysis.ranges.bounds_by_sizes import Ends, bounds, bounds_of, is_wide
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, one_of, stored
@@ -132,15 +131,3 @@ def identity(op: Op) -> Fact:
 def identity_range(op: Asking) -> Range | None:
     """The operand itself."""
     return op.range(0)
-
-
-@transfer("Dropout")
-def dropout(op: Op) -> tuple[Fact, ...]:
-    """The input (in training with elements dropped), and the mask."""
-    data = op.fact(0)
-    mask = data.dtype if op.version < 10 else ir.DataType.BOOL
-    training = (op.version < 7 and not op.attr_int("is_test", 0)) or (op.has(2) and op.integers(2) != (0,))
-    return Fact(data.dtype, data.shape) if training else data, Fact(mask, data.shape)
-
-
-cost("Dropout")(nothing)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, macs, per_operand, per_result
-from ortfuse.analysis.operators.concat_split_pad import concatenated
-from ortfuse.analysis.operators.convolution import conv_shape
+from ortfuse.analysis.operators.concat_and_split import concatenated
+from ortfuse.analysis.operators.conv_pool_resize import conv_shape
 from ortfuse.analysis.operators.matmul import gemm_shape, matmul_macs, product_shape
 from ortfuse.analysis.transfer.broadcasting import broadcast_shapes
 from ortfuse.analysis.transfer.fact import Fact

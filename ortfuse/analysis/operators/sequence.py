@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, nothing
-from ortfuse.analysis.operators.concat_split_pad import concatenated
+from ortfuse.analysis.operators.concat_and_split import concatenated
 from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axis, transfer
 from ortfuse.ir.dims import DimLike

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortfuse.analysis.operators.reshaping import rank_of_target
+from ortfuse.analysis.operators.reshape_and_transpose import rank_of_target
 from ortfuse.analysis.ranges.queries import Asking, columns
 from ortfuse.analysis.ranges.range import Range
 from ortfuse.analysis.ranges.repeated_last_axis import in_pairs, keeps_size, operand_repeats, periods

@@ -1,4 +1,4 @@
-"""Operators that create tensors: Constant, Range, ConstantOfShape, OneHot, EyeLike, random numbers."""
+"""Operators that create tensors, and random ones: Constant, Range, OneHot, EyeLike, RandomNormal, Bernoulli, Dropout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, nothing
-from ortfuse.analysis.operators.reshaping import rank_of_target
+from ortfuse.analysis.operators.reshape_and_transpose import rank_of_target
 from ortfuse.analysis.ranges.bounds_by_sizes import Ends, bounds, bounds_of, demand_wide
 from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
 from ortfuse.analysis.ranges.range import Range, between, of_array, one_of
@@ -202,13 +202,22 @@ def random(op: Op) -> Fact:
     return Fact(op.attr_dtype("dtype", ir.DataType.FLOAT), op.attr_ints("shape"))
 
 
+@transfer("Dropout")
+def dropout(op: Op) -> tuple[Fact, ...]:
+    """The input (in training with elements dropped), and the mask."""
+    data = op.fact(0)
+    mask = data.dtype if op.version < 10 else ir.DataType.BOOL
+    training = (op.version < 7 and not op.attr_int("is_test", 0)) or (op.has(2) and op.integers(2) != (0,))
+    return Fact(data.dtype, data.shape) if training else data, Fact(mask, data.shape)
+
+
 @ranges("OneHot")
 def one_hot_range(op: Asking) -> Range | None:
     """One of two given numbers."""
     return op.range(2)
 
 
-cost("ConstantOfShape", "Range", "OneHot", "EyeLike")(nothing)
+cost("ConstantOfShape", "Dropout", "EyeLike", "OneHot", "Range")(nothing)
 
 describe("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow", size_operands=(0,))
 describe("DFT", "OneHot", size_operands=(1,))

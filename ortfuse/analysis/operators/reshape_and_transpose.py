@@ -1,4 +1,4 @@
-"""Operators that move all elements of a tensor, or repeat them: Reshape, Transpose, Expand, Tile, Shape."""
+"""Operators that move all elements of a tensor, or tell its sizes: Reshape, Transpose, DepthToSpace, Shape, Size."""
 
 from __future__ import annotations
 
