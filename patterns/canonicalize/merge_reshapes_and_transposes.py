@@ -20,7 +20,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, attr, computed, op, opt, redundant, var
 
-from .._rule_test_inputs import COST, SHAPES, computed_shape, signed_zeros
+from .._rule_test_inputs import COST, SHAPES, computed_shape
 from .._shared_guards import ints, is_filled_with, text
 
 SOURCE = "ONNX operator specification"
@@ -210,7 +210,6 @@ def _expanded(name: str, *, truth: bool) -> Any:
 
 true, false = var("true", is_filled_with(1), "all true"), var("false", is_filled_with(0), "all false")
 y = var("y")
-target_dtype = attr("to")
 
 RULES = [
     Rule(
@@ -346,29 +345,6 @@ RULES = [
         ),
     ),
     Rule(
-        name="algebra.and_with_true",
-        pattern=op.And(x, true),
-        replace=x,
-        guards=(same_shape_as_root,),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(shapes={"x": "b 3", "true": "3"}, inputs={"x": "bool"}, constants={"true": [True, True, True]}),
-    ),
-    Rule(
-        name="where.true_condition",
-        pattern=op.Where(true, x, y),
-        replace=x,
-        guards=(same_shape_as_root,),
-        # The runtime's Where takes the sign of a zero from one of its branches only.
-        exactness=Exactness.ROUNDING,
-        source=SOURCE,
-        test=RuleTest(
-            shapes={"x": "b 3", "y": "3", "true": "3"},
-            constants={"true": [True, True, True]},
-            counterexamples=signed_zeros(x=(2, 3)),
-        ),
-    ),
-    Rule(
         name="where.true_condition_to_expand",
         formula="where(true, x, y), x smaller than the result",
         pattern=op.Where(true, x, y),
@@ -382,15 +358,6 @@ RULES = [
             inputs={"true": _expanded("true", truth=True)},
             counterexamples={"counted": Variation(inputs={"true": _counted_truth})},
         ),
-    ),
-    Rule(
-        name="where.false_condition",
-        pattern=op.Where(false, y, x),
-        replace=x,
-        guards=(same_shape_as_root,),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(shapes={"x": "b 3", "y": "3", "false": "3"}, constants={"false": [False, False, False]}),
     ),
     Rule(
         name="where.false_condition_to_expand",

@@ -17,8 +17,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, computed, op, opt, redundant, rest, var
 
-from .._rule_test_inputs import ADDS_NO_AXES
-from .._shared_guards import floating, ints, is_filled_with
+from .._shared_guards import ints, is_filled_with
 
 SOURCE = "ONNX operator specification"
 
@@ -301,7 +300,6 @@ RULES = [
         op.Sum(var("x", _is_not_kept_apart, "not made by Pad or, in float64, a product")),
         RuleTest(shapes=PLAIN.shapes, redundant={"demand that *": "the runtime alone minds what is merged"}),
     ),
-    *(_identity(f"{name.lower()}_of_single_input", getattr(op, name)(x), PLAIN) for name in ("Max", "Min", "Mean")),
     Rule(
         name="noop.average_pool_1x1",
         pattern=op.AveragePool(
@@ -335,16 +333,6 @@ RULES = [
         ),
     ),
     Rule(
-        name="noop.add_zero",
-        pattern=op.Add(x, zero) | op.Sub(x, zero),
-        replace=x,
-        guards=(keeps_shape,),
-        # -0 + 0 is +0
-        exactness=Exactness.ROUNDING,
-        source=SOURCE,
-        test=RuleTest(shapes={"x": "b 3", "zero": "3"}, constants={"zero": [0.0, 0.0, 0.0]}),
-    ),
-    Rule(
         # As exporters write positions of one token, from the length of the past on
         name="noop.add_zero_to_unsqueeze",
         pattern=op.Add(x, zero),
@@ -361,21 +349,5 @@ RULES = [
                 "of numbers": Variation(inputs={"x": "float32", "zero": _zeros_of_float32}),
             },
         ),
-    ),
-    _identity(
-        "mul_one",
-        op.Mul(x, 1.0) | op.Div(x, 1.0),
-        RuleTest(shapes={"x": "b 3"}),
-        redundant(ADDS_NO_AXES)(keeps_shape),
-    ),
-    _identity(
-        "pow_one",
-        op.Pow(x, 1.0),
-        RuleTest(
-            shapes={"x": "b 3"},
-        ),
-        redundant(ADDS_NO_AXES)(keeps_shape),
-        redundant("a power has the type of its base")(keeps_dtype),
-        floating("x"),
     ),
 ]

@@ -1,6 +1,6 @@
-"""Decompose reductions, Softmax over inner axes, Gather of index ranges and Pow, whose CPU kernels are several times slower.
+"""Decompose reductions, Softmax over inner axes and Gather of index ranges, whose CPU kernels are several times slower.
 
-x ** 0.5 = sqrt(x), x at least 0          logsum(x) = log(sum(x))          l1(x) = sum(|x|)          l2(x) = sqrt(sum(x x))
+logsum(x) = log(sum(x))          l1(x) = sum(|x|)          l2(x) = sqrt(sum(x x))
 the last two the other way round where all elements are reduced
 logsumexp(x) = m + log(sum(exp(x - m))), m = max(x), clamped to finite numbers
 gather(x, [2, 3, 4]) = slice(x, 2, 5)          gather(x, [6, 4, 2]) = slice(x, 6, 1, step -2)
@@ -27,12 +27,6 @@ from ..canonicalize.fold_unsqueeze_into_keepdims import axes, reduces_all
 PASS = "target_decompositions"
 
 x = var("x")
-
-
-def is_not_negative(match: Match) -> Refusal | None:
-    """x is provably at least 0: the root of -infinity is NaN, its power infinity."""
-    values = match.facts.range(match["x"])
-    return None if values is not None and values.low >= 0 else match.refuse("values_unknown", "x", "at least 0")
 
 
 def are_neighbours(match: Match) -> Refusal | None:
@@ -255,26 +249,6 @@ def _normalised(kind: str) -> Rule:
 
 
 RULES = [
-    Rule(
-        name="power.half_to_sqrt",
-        formula="x ** 0.5",
-        pattern=op.Pow(x, 0.5),
-        replace=op.Sqrt(x),
-        guards=(is_not_negative,),
-        # The root of -0 is -0.
-        exactness=Exactness.ROUNDING,
-        source="ONNX operators Pow and Sqrt",
-        test=RuleTest(
-            shapes={"x": "b 3"},
-            inputs={"x": _positive},
-            counterexamples={
-                "of -infinity": Variation(
-                    inputs={"x": "float32"}, sizes={"b": 2}, fixed={"x": np.full((2, 3), -np.inf, np.float32)}
-                )
-            },
-            typical=({"x": "1 128 768"}, {"x": "1 128 1"}),
-        ),
-    ),
     Rule(
         name="gather.contiguous_indices_to_slice",
         formula="Gather(x, consecutive indices)",

@@ -31,7 +31,7 @@ SHORTER = {
     "p = Greater(x, y) q = Not(p) z = Where(q, x, y)": "Greater Where",
     "p = Greater(x, y) a = Where(p, x, one) z = Where(p, a, y)": "Greater Where",
     "p = Greater(x, y) a = Where(p, one, y) z = Where(p, x, a)": "Greater Where",
-    "n = Neg(y) m = Abs(n) a = Add(n, x) z = Mul(a, m)": "Neg Abs Add Mul",
+    "n = Neg(y) m = Abs(n) a = Add(n, x) z = Mul(a, m)": "Neg Abs Sub Mul",
     "t = Tanh(x) z = Relu(t)": "Tanh Relu",
     "a = Add(x, one) z = Neg(a)": "Sub",
     "n = Neg(x) z = Sub(n, two)": "Sub",

@@ -30,7 +30,7 @@ MEANINGLESS = {
 }
 """Attributes that no rule needs to read."""
 
-_COMPARISONS = ("greater", "greater_or_equal", "less", "less_or_equal", "equal")
+_COMPARISONS = ("greater", "greater_or_equal", "less", "less_or_equal", "equal", "equal_zero")
 
 LOST = {
     "noop.": "facts say that nothing is computed",

@@ -20,7 +20,7 @@ SAMPLE = (
     "linear.gemm_between_reshapes without guard only_last_axis_is_multiplied",
     "layernorm.add_to_skip_layer_normalization without dimension ...lead",
     "transpose.cancel_reshapes_around without guard merges_and_splits_batch",
-    "where.true_condition without guard same_shape_as_root",
+    "where.true_condition without guard _keeps_axes",
     "leaky_relu.from_where_or_max_min without guard maximum_is_leaky",
     "rotary.rotate_half without guard holds_angles_twice",
     "sink_batch_reshape.cancel_through_add without guard splits_again",

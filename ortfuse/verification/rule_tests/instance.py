@@ -91,7 +91,7 @@ def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: ir.DataT
         flags = np.asarray(rng.random(shape) < 0.7)
         if flags.ndim > 1:
             flags &= rng.random((*flags.shape[:-1], 1)) < 0.75
-        return flags & (kind != "zero")
+        return np.asarray(flags & (kind != "zero"))  # of rank 0 too
     if dtype.is_integer() and kind == "extreme":
         ends = np.iinfo(dtype.numpy())
         return rng.choice(np.array([ends.min, ends.min + 1, 1, 2, 3, ends.max - 1, ends.max], dtype.numpy()), shape)
