@@ -13,10 +13,13 @@ from ortfuse.cli.arguments import Debug, Json, Report
 from ortfuse.cli.given_options import Bundle
 from ortfuse.cli.json_output import check_json, refused, write_json
 from ortfuse.cli.parsing import NO
-from ortfuse.cli.report_option import check_report, write_report
-from ortfuse.cli.terminal import err, guarded, out
+from ortfuse.cli.terminal import err, guarded, out, progress_line
+from ortfuse.errors import OrtfuseError
 
 if TYPE_CHECKING:
+    from ortfuse.io.model_conversion import AnyModel
+    from ortfuse.options import Options
+    from ortfuse.profiling import SideBySide
     from ortfuse.report.document import Block, Document
 
 
@@ -31,7 +34,10 @@ class Answer(Bundle):
             OutputError: A file cannot be written.
         """
         check_json(json_file)
-        check_report(report)
+        if report is not None:
+            from ortfuse.report.html.write_page import demand_libraries
+
+            demand_libraries(report)
         self._command, self._json, self._report = command, json_file, report
 
     @classmethod
@@ -66,8 +72,8 @@ class Answer(Bundle):
         show_document(out, document)
         write_json(self._json, self._command, content)
         shown = document if page is None or not self.has_page else page()
-        if self._report is not None and shown is not None:
-            write_report(self._report, shown)
+        if shown is not None:
+            self._write_page(shown)
 
     def refuse(self, model: Path, why: Exception, blocks: Sequence[Block] = (), prefix: str = "") -> NoReturn:
         """Say why there is no result, after a prefix, and in the files too, and exit with code 1.
@@ -80,13 +86,31 @@ class Answer(Bundle):
         """
         print_refusal(f"{prefix}{why}")
         write_json(self._json, self._command, refused(model, why))
-        if self._report is not None:
-            from ortfuse.report.documents.unmet import unmet_document
+        from ortfuse.report.documents.unmet import unmet_document
 
-            write_report(self._report, unmet_document(str(model), str(why), blocks))
+        self._write_page(unmet_document(str(model), str(why), blocks))
         raise typer.Exit(NO) from None
+
+    def _write_page(self, page: Document) -> None:
+        if self._report is not None:
+            from ortfuse.report.html.write_page import write_page
+
+            write_page(page, self._report)
+            out.print(f"written: {self._report}", highlight=False)
 
 
 def print_refusal(why: str) -> None:
     """Say why nothing was written."""
     err.print(f"{why}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def profiled(before: AnyModel, after: AnyModel, options: Options) -> SideBySide | None:
+    """The profiles of two models on the same inputs; `None`, with a note on the reason, if one cannot be profiled."""
+    from ortfuse.api.profile import side_by_side
+
+    try:
+        with progress_line() as progress:
+            return side_by_side(before, after, options, progress)
+    except OrtfuseError as error:
+        out.print(f"the page has no profiles: {error}", highlight=False)
+        return None

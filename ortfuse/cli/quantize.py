@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.answer import Answer, print_refusal
+from ortfuse.cli.answer import Answer, print_refusal, profiled
 from ortfuse.cli.arguments import Config, Exclude, Model, Models, Only
 from ortfuse.cli.given_options import Given, settings_of, with_options
 from ortfuse.cli.given_options import options as options_of
 from ortfuse.cli.json_output import check_json
 from ortfuse.cli.parsing import NO
-from ortfuse.cli.report_option import profiled
 from ortfuse.cli.terminal import progress_line
 from ortfuse.errors import BoundError, NoSiteError, OptionError
 from ortfuse.options import Options

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortfuse.report.document import Block, Document, Notes, Rows
-from ortfuse.runtime.bench.latency_table import speedup_cell
+from ortfuse.runtime.bench.speedup_words import speedup_cell
 
 if TYPE_CHECKING:
     from ortfuse.tuning.rule_costs import Calibration, Effect, MeasuredSettings

@@ -10,8 +10,8 @@ from pathlib import Path
 from ortfuse.profiling import Group, SideBySide, scale
 from ortfuse.report.document import Bar, Card, Chart, Notes, Rows
 from ortfuse.runtime.bench import Latencies, Latency, SessionLatency
-from ortfuse.runtime.bench.latency_table import NO_DIFFERENCE, doubts, is_noise, speedup_cell
 from ortfuse.runtime.bench.number_format import digits
+from ortfuse.runtime.bench.speedup_words import NO_DIFFERENCE, doubts, is_noise, speedup_cell
 
 MOST_OPERATORS = 14
 """The most operators of two profiles that have a bar of their own."""

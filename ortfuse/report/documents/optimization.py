@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ortfuse.api.result import Result
     from ortfuse.profiling import SideBySide
     from ortfuse.report.model_pictures import Pair
-    from ortfuse.runtime.bench import Latency
 
 MOST = 60
 """The most different sites that are drawn."""
@@ -79,25 +78,16 @@ def optimization_document(name: str, result: Result, drawn: Drawn | None = None,
 def _summary(result: Result) -> str:
     said = f"{result.report.before.nodes} nodes became {result.report.after.nodes}"
     if result.latencies is not None and len(result.latencies.rows) > 1:
-        said += _speed(result.latencies.rows[-1])
+        from ortfuse.runtime.bench.speedup_words import speedup_words
+
+        last = result.latencies.rows[-1]
+        said += f"; {speedup_words(last.speedup, last.speedup_bounds, 'the original')}"
     if result.verdict is not None:
         said += f"; the outputs are {result.verdict.state}"
     for what, families in (("Fused", result.report.families()), ("Improved", result.report.improved())):
         if families:
             said += f". {what}: {counted(families, len(families))}"
     return f"{said}."
-
-
-def _speed(row: Latency) -> str:
-    from ortfuse.report.documents.latencies import is_faster
-    from ortfuse.runtime.bench.latency_table import NO_DIFFERENCE
-
-    if row.speedup_bounds is None:
-        return "; whether that is faster cannot be told from so few runs"
-    if is_faster(row) is None:
-        return f"; {NO_DIFFERENCE} in speed ({{:.2f}} to {{:.2f}} times as fast)".format(*row.speedup_bounds)
-    bounds = " ({:.2f} to {:.2f} with 95 % confidence)".format(*row.speedup_bounds)
-    return f", which is {row.speedup:.2f} times as fast{bounds}"
 
 
 def _counts(result: Result) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ortfuse.report.document import Block, Card, Cards, Document, Dot, Notes, Rows, Scatter
 from ortfuse.report.documents.model_growth import size_text
 from ortfuse.report.documents.operators import signed
-from ortfuse.runtime.bench.latency_table import speedup_words
+from ortfuse.runtime.bench.speedup_words import speedup_words
 
 if TYPE_CHECKING:
     from ortfuse.api.quantize import Lowered, Quantized

@@ -7,8 +7,8 @@ from collections import Counter
 
 from ortfuse.report.document import Bar, Block, Card, Cards, Chart, Document, Notes, Rows
 from ortfuse.report.documents.latencies import BOUNDS, speed_bar, times
-from ortfuse.runtime.bench.latency_table import NO_DIFFERENCE, is_noise
 from ortfuse.runtime.bench.number_format import digits
+from ortfuse.runtime.bench.speedup_words import NO_DIFFERENCE, is_noise
 from ortfuse.sweeping import Row, Sweep
 
 _STYLES = {"ok": "", "wrong": "bold red", "refused": "yellow", "crashed": "bold red", "hung": "bold red"}

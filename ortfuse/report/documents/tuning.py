@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ortfuse.report.document import Block, Card, Cards, Chart, Document, Notes, Rows
 from ortfuse.report.documents.latencies import BOUNDS, speed_bar, speedup_card, speedup_cells
-from ortfuse.runtime.bench.latency_table import speedup_cell, speedup_words
 from ortfuse.runtime.bench.number_format import digits
+from ortfuse.runtime.bench.speedup_words import speedup_cell, speedup_words
 from ortfuse.tuning import Point, TuningOutcome
 from ortfuse.tuning.tune import Tuned
 

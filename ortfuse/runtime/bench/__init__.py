@@ -3,7 +3,6 @@
 from ortfuse.runtime.bench.executed_operators import executed_ops
 from ortfuse.runtime.bench.latency import Latency, measure, numbered, stages_of
 from ortfuse.runtime.bench.latency_comparison import Latencies
-from ortfuse.runtime.bench.latency_table import doubts
 from ortfuse.runtime.bench.rewrite_timing import SiteMeter
 from ortfuse.runtime.bench.session_timing import (
     Candidate,
@@ -11,6 +10,7 @@ from ortfuse.runtime.bench.session_timing import (
     SessionMeter,
     measure_sessions,
 )
+from ortfuse.runtime.bench.speedup_words import doubts
 from ortfuse.runtime.bench.stopping_rule import budget_of
 from ortfuse.runtime.bench.typical_inputs import typical_inputs
 

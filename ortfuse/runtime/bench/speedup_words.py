@@ -33,7 +33,7 @@ def speedup_cell(speedup: float, bounds: tuple[float, float] | None) -> str:
 def speedup_words(speedup: float, bounds: tuple[float, float] | None, than: str) -> str:
     """A speedup over a model in words, with its bounds."""
     if bounds is None:
-        return f"{speedup:.2f} times as fast as {than}"
+        return f"{speedup:.2f} times as fast as {than}, in too few runs to tell"
     between = "{:.2f} to {:.2f}".format(*bounds)
     if is_noise(bounds):
         return f"{NO_DIFFERENCE} from {than} ({between} times as fast)"
