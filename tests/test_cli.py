@@ -339,7 +339,7 @@ def test_a_folder_for_counterexamples_that_cannot_be_made_is_named(tmp_path: Pat
 
 
 def test_passes_lists_rules_and_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("ortfuse.cli.terminal.out.width", 120)
     result = run("passes")
     assert result.exit_code == 0
     for word in ("gelu.from_erf_form", "canonicalize", "transformer", "rounding"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ortfuse
+from ortfuse.serialization import to_data
 
 VERSION = 2
 """The version of the forms: a new one when a name goes or changes its meaning. Names that are added change nothing."""
@@ -37,11 +38,13 @@ def as_data(command: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """The written data: the content with the name of its schema and the versions that it depends on.
 
     JSON has no NaN and no infinity: they are null.
+
+    Raises:
+        TypeError: JSON has no form for a part of the content.
     """
     versions = {"ortfuse": ortfuse.__version__, **{name: version(name) for name in ("onnx", "onnxruntime")}}
-    whole = {**content, "schema": name_of(command), "versions": versions}
-    text = json.dumps({"schema": "", "versions": {}, **whole}, default=str)
-    data: dict[str, Any] = json.loads(text, parse_constant=lambda name: None)
+    head = {"schema": name_of(command), "versions": versions}
+    data: dict[str, Any] = json.loads(json.dumps(to_data({**head, **content, **head})))
     return data
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortfuse.serialization.declarations import entries
+from ortfuse.serialization.declarations import NoFormError, entries
 
 
 class Record:
@@ -21,18 +22,26 @@ class Record:
 
 
 def to_data(value: Any) -> Any:
-    """Return a value as JSON has it: dataclasses as objects, sequences as lists, NaN and infinity as `None`."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+    """Return a value as JSON has it: dataclasses as objects, sequences as lists, NaN and infinity as `None`.
+
+    Raises:
+        TypeError: JSON has no form for it, or for a field of it.
+    """
     if isinstance(value, str | int) or value is None:
         return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value) if math.isfinite(value) else None
     if hasattr(type(value), "__dataclass_fields__"):
         return _of_dataclass(value)
     if isinstance(value, Mapping):
         return {name: to_data(one) for name, one in value.items()}
     if isinstance(value, list | tuple | frozenset | set):
         return [to_data(one) for one in value]
-    return str(value) if isinstance(value, Path) else value
+    if isinstance(value, Path):
+        return str(value)
+    raise NoFormError(type(value).__name__)
 
 
 def _of_dataclass(record: Any) -> dict[str, Any]:
@@ -43,5 +52,8 @@ def _of_dataclass(record: Any) -> dict[str, Any]:
         if entry.inline:
             found.update(_of_dataclass(value))
         elif not entry.optional or value:
-            found[entry.key] = to_data(value)
+            try:
+                found[entry.key] = to_data(value)
+            except NoFormError as error:
+                raise error.of_field(kind, entry) from None
     return found

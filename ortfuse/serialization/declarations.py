@@ -84,6 +84,17 @@ def _for_type_checkers(module: str) -> dict[str, Any]:
     }
 
 
+class NoFormError(TypeError):
+    """A type that JSON data do not have."""
+
+    def of_field(self, kind: type[Any], entry: Entry) -> TypeError:
+        """Return the error of a field of a dataclass that has this type."""
+        return TypeError(
+            f"{kind.__name__}.{entry.name}: a field of type {self} has no JSON form; use bool, int, float, str, a list, "
+            "a mapping by names or a Record, or convert it by `entry(convert=...)`"
+        )
+
+
 def entry(
     key: str = "",
     *,

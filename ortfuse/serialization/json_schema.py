@@ -14,7 +14,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ortfuse.serialization.declarations import entries
+from ortfuse.serialization.declarations import NoFormError, entries
 
 Schema = dict[str, Any]
 
@@ -28,10 +28,6 @@ PLAIN: Mapping[Any, Schema] = {
     object: {},
     Any: {},
 }
-
-
-class _NoFormError(TypeError):
-    """A type that JSON data do not have."""
 
 
 def schema(kind: Any, around: Sequence[Any] = ()) -> Schema:
@@ -62,7 +58,7 @@ def schema(kind: Any, around: Sequence[Any] = ()) -> Schema:
         return {"type": "array", "items": schema(parts[0], around)}
     if is_dataclass(kind):
         return _of_dataclass(kind, around)
-    raise _NoFormError(getattr(kind, "__name__", str(kind)))
+    raise NoFormError(getattr(kind, "__name__", str(kind)))
 
 
 def closed(properties: Mapping[str, Schema], optional: Sequence[str] = ()) -> Schema:
@@ -80,11 +76,8 @@ def _of_dataclass(kind: Any, around: Sequence[Any]) -> Schema:
     for entry in entries(kind):
         try:
             inner = schema(entry.kind(), (*around, kind))
-        except _NoFormError as error:
-            raise TypeError(
-                f"{kind.__name__}.{entry.name}: a field of type {error} has no JSON form; use bool, int, float, str, a list, "
-                "a mapping by names or a Record, or convert it by `entry(convert=...)`"
-            ) from None
+        except NoFormError as error:
+            raise error.of_field(kind, entry) from None
         if entry.inline:
             properties.update(inner["properties"])
             continue

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 import ortfuse
+from ortfuse.cli.json_output import as_data
 from ortfuse.serialization import Record, derived, entry, to_data
 from ortfuse.serialization.json_schema import schema
 
@@ -135,3 +138,15 @@ def test_a_field_without_a_json_form_is_named_with_what_to_do() -> None:
 
     with pytest.raises(TypeError, match=r"Odd\.turned: a field of type complex has no JSON form; use .*entry\(convert"):
         schema(Odd)
+    with pytest.raises(TypeError, match=r"Odd\.turned: a field of type complex has no JSON form; use .*entry\(convert"):
+        to_data({"parts": [Odd(1j)]})
+
+
+def test_numbers_of_arrays_are_numbers() -> None:
+    data = to_data([np.int64(3), np.float32(0.5), np.float32("nan")])
+    assert json.dumps(data) == "[3, 0.5, null]"
+
+
+def test_the_json_of_a_command_has_no_text_in_place_of_what_json_lacks() -> None:
+    with pytest.raises(TypeError, match="complex"):
+        as_data("inspect", {"turned": 1j})
