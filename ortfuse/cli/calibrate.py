@@ -72,7 +72,7 @@ def calibrate(
         with progress_bar("measuring") as step:
             found = ortfuse.calibrate(
                 budget=budget, only=only or (), threads=given.get("threads", 0), patterns=given.get("patterns", ()),
-                again=again, step=step,
+                target=given.get("target"), again=again, step=step,
             )  # fmt: skip
         answer.give(calibration_document(found), found.to_dict())
         return
@@ -81,7 +81,12 @@ def calibrate(
     measured = options_of(given, bench=True)
     with progress_bar("measuring") as step:
         settings = ortfuse.calibrate_session(
-            session, sizes=measured.sizes, rounds=measured.rounds, threads=measured.threads, step=step
+            session,
+            sizes=measured.sizes,
+            rounds=measured.rounds,
+            threads=measured.threads,
+            target=measured.target,
+            step=step,
         )
     answer.give(settings_document(settings), settings.to_dict())
 

@@ -1,4 +1,4 @@
-"""A pass for Olive: rewrites an ONNX model into the operators that ONNX Runtime executes fastest on the CPU.
+"""A pass for Olive: rewrites an ONNX model into the operators that ONNX Runtime executes fastest on a target.
 
     import olive
     from ortfuse.interop.olive import package_config
@@ -22,7 +22,7 @@ from typing import Any
 from ortfuse.api.optimize import optimize
 from ortfuse.options import DECLARATIONS, FORMER, Options
 from ortfuse.runtime.session_settings import SessionConfig
-from ortfuse.targets import default_spec
+from ortfuse.targets import TargetSpec, known_targets
 
 try:
     from olive.model import ONNXModelHandler
@@ -52,18 +52,18 @@ class OrtfuseOptimize(Pass):  # type: ignore[misc]
 
     @classmethod
     def validate_config(cls, config: Any, accelerator_spec: Any) -> bool:
-        """Whether the pass can run: the costs it chooses by were measured on the default target."""
-        return bool(super().validate_config(config, accelerator_spec)) and accelerator_spec.execution_provider in (
-            default_spec().provider,
-            None,
-        )
+        """Whether the pass can run: there is a target for the provider."""
+        known = (None, *(target.provider for target in _targets()))
+        return bool(super().validate_config(config, accelerator_spec)) and accelerator_spec.execution_provider in known
 
     def _run_for_config(self, model: Any, config: Any, output_model_path: str) -> Any:
         given = {name: getattr(config, name) for name in _TYPES}
         options = Options(**{name: value for name, value in given.items() if value is not None})
         target = Path(resolve_onnx_path(output_model_path, Path(model.model_path).name))
         target.parent.mkdir(parents=True, exist_ok=True)
-        result = optimize(model.model_path, options.with_(output=target))
+        result = optimize(
+            model.model_path, options.with_(output=target, target=self.accelerator_spec.execution_provider)
+        )
         return ONNXModelHandler(
             model_path=str(target.parent),
             onnx_file_name=target.name,
@@ -85,13 +85,18 @@ def _settings(known: Mapping[str, Any] | None, session: SessionConfig) -> dict[s
     return found
 
 
+def _targets() -> list[TargetSpec]:
+    """The targets that Olive has a word for."""
+    return [target for target in known_targets() if target.accelerator]
+
+
 def package_config() -> dict[str, Any]:
     """Olive's own configuration of its passes, and this pass."""
     found: dict[str, Any] = json.loads(Path(OlivePackageConfig.get_default_config_path()).read_text())
     found["passes"][OrtfuseOptimize.__name__] = {
         "module_path": f"ortfuse.interop.olive.{OrtfuseOptimize.__name__}",
-        "supported_providers": [default_spec().provider],
-        "supported_accelerators": [default_spec().accelerator],
+        "supported_providers": [target.provider for target in _targets()],
+        "supported_accelerators": sorted({target.accelerator for target in _targets()}),
         "supported_precisions": ["*"],
     }
     return found

@@ -98,7 +98,7 @@ class Options:
         None, kinds.TARGET,
         "Target that runs the model: a short name (cpu), an execution provider of the installed runtime, the folder of a "
         "target, or the kernel table (.json) of another build. By default the installed runtime on the CPU.",
-        commands="optimize substitute verify bisect explain inspect bench", group="rewriting", example='"cpu"',
+        commands="optimize substitute verify tune bisect explain inspect bench calibrate", group="rewriting", example='"cpu"',
         more="The path of a folder has a slash, and in files ends with one.",
     )  # fmt: skip
     force: Mapping[str, str] = option(

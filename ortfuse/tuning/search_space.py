@@ -62,7 +62,7 @@ class Space:
             processors: How many processors there are.
             denormals: Whether zeros may stand for numbers below the smallest normal one.
             settings: The settings that are recommended without a search.
-            target: The target that says which settings are searched; by default the default one.
+            target: The target that says which settings are searched, and with which provider; by default the default one.
         """
         spec = target or default_spec()
         dimensions: dict[str, tuple[Value, ...]] = {MODEL: tuple(variants)}
@@ -71,7 +71,7 @@ class Space:
         counts = sorted({1, max(1, most // 2), most} - {0})
         if not threads and len(counts) > 1:
             dimensions[THREADS] = (0, *counts)
-        first = spec.provider
+        first = spec.session_providers()[0]
         others = tuple(one for one in providers if one not in (first, "AzureExecutionProvider"))
         if others:
             dimensions[PROVIDER] = (first, *others)

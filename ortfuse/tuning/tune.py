@@ -16,6 +16,7 @@ import numpy as np
 import onnxruntime
 
 from ortfuse.api.assessment import Progress, given_inputs, inputs_to_measure, silent
+from ortfuse.api.effective_options import target_spec
 from ortfuse.api.quantize import OVER, QuantizeOptions
 from ortfuse.errors import OptionError
 from ortfuse.io.atomic_write import demand_no_link, writable_target, write_text
@@ -26,6 +27,7 @@ from ortfuse.io.version import __version__
 from ortfuse.options import Options, PathLike
 from ortfuse.runtime.bench import Candidate, SessionMeter
 from ortfuse.runtime.bench.session_timing import Meter
+from ortfuse.runtime.execution_target import executing_for, execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session_settings import SessionConfig, Setting, write_beside
 from ortfuse.runtime.session_settings.config import settings_of
@@ -130,7 +132,7 @@ def tune(
     file = None if study is None and output is None else Path(study or f"{output}.tune.sqlite")
     if study is None and file is not None:
         demand_no_link(file, "remove it, or name a file with `study`")
-    with no_other_search(file) as folder:
+    with executing_for(target_spec(options)), no_other_search(file) as folder:
         original = _as_file(model, folder)
         _, inputs = inputs_to_measure(options, load(original))
         making = replace(options, output=None, inputs=given_inputs(options, load(original)))
@@ -225,6 +227,7 @@ def _space(variants: Variants, threads: int) -> Space:
         processors=os.cpu_count() or 1,
         denormals=first_that_sees(model, Facts(model)) is None,
         settings=variants.recommended().values(),
+        target=execution_target(),
     )
 
 
@@ -262,7 +265,8 @@ def _digest(
         array = inputs[name]
         digest.update(repr((name, getattr(array, "shape", None))).encode())
         digest.update(np.ascontiguousarray(array).tobytes() if isinstance(array, np.ndarray) else repr(array).encode())
-    machine = (processor_name(), platform.machine(), os.cpu_count(), onnxruntime.__version__, __version__)
+    target, versions = execution_target().name, (onnxruntime.__version__, __version__)
+    machine = (processor_name(), platform.machine(), os.cpu_count(), target, versions)
     digest.update(
         repr((machine, sorted(space.dimensions.items()), options.threads, limits.max_error, sampler)).encode()
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import pytest
 from graphs import operators
 
 import ortfuse
-from ortfuse.errors import TargetError
+from ortfuse.errors import RuleError, TargetError
 from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime.execution_target import executing_for, execution_target
-from ortfuse.targets import Target, default_spec, known_targets, load_target, registry, spec_of
+from ortfuse.targets import Target, TargetSpec, default_spec, known_targets, load_target, registry, spec_of
+from ortfuse.tuning.rule_costs import Candidate, measure
+from ortfuse.tuning.rule_costs.speedup import Measurement
+from ortfuse.tuning.search_space import Space
 
 ROOT = Path(__file__).parents[2]
 
@@ -212,3 +216,31 @@ def test_only_the_registry_finds_the_folders_of_targets() -> None:
         if re.search(r"(from|import) ortfuse\.targets\.cpu", path.read_text())
     ]
     assert found == ["ortfuse/targets/cpu/__init__.py"]
+
+
+def test_calibrate_measures_rules_of_a_toy_for_a_toy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen = []
+
+    def fake(candidate: Candidate, threads: int) -> Measurement:
+        seen.append((candidate.rule.name, execution_target().name))
+        return Measurement(2.0, (1.9, 2.1))
+
+    monkeypatch.setattr(measure, "speedup", fake)
+    file = tmp_path / "calibration.json"
+    found = ortfuse.calibrate(only=["gelu.from_erf_form"], target=folder, budget=0, file=file)
+    assert (found.runtime, found.measured, seen) == ("toy 1", 1, [("gelu.from_erf_form", "toy")] * 3)
+    assert [key.split(", ")[1] for key in json.loads(file.read_text())] == ["ToyExecutionProvider"]
+    with pytest.raises(RuleError, match="no rule or family"):
+        ortfuse.calibrate(only=["lpnorm.decompose_lpnorm"], target=folder)
+    with pytest.raises(TargetError, match="FarExecutionProvider"):
+        ortfuse.calibrate(target=TargetSpec(name="far", provider="FarExecutionProvider"))
+
+
+def test_tune_searches_the_settings_of_the_target_with_its_providers(folder: Path) -> None:
+    spec = replace(load_target(folder), tuned_settings={"session.toy": ("0", "1")})
+    found = Space.of(
+        ["auto"], forced={}, providers=["CPUExecutionProvider"], threads=1, processors=1, denormals=False, settings={}, target=spec
+    )  # fmt: skip
+    assert found.dimensions == {"model": ("auto",), "session.toy": ("0", "1")}

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ortfuse.options import PathLike
+from ortfuse.options.types import TargetLike
 from ortfuse.pipeline import load_catalogue
+from ortfuse.runtime.execution_target import executing_for
 from ortfuse.runtime.worker import WORKER
 from ortfuse.serialization import Record, entry
-from ortfuse.targets import default_spec, installed, shipped_costs
+from ortfuse.targets import CostTable, Target, resolve_target, shipped_costs
 from ortfuse.targets.calibrated_speedups import calibration_file, store, stored
 from ortfuse.targets.processor import demand_threads, processor_kind, processor_name
 from ortfuse.targets.rule_speedups import WORTH_IT, Measured
 from ortfuse.tuning.rule_costs.candidates import DTYPES, Candidate, candidates
-from ortfuse.tuning.rule_costs.speedup import speedup
+from ortfuse.tuning.rule_costs.speedup import Measurement, speedup
 
 AGAIN = 2
 """How often what contradicts the shipped table is measured again at the end, whatever the budget: a disturbance looks sure."""
@@ -83,6 +85,7 @@ def calibrate(
     only: Collection[str] = (),
     threads: int = 0,
     patterns: PathLike | Sequence[PathLike] = (),
+    target: TargetLike | None = None,
     again: bool = False,
     file: PathLike | None = None,
     step: Step | None = None,
@@ -97,22 +100,32 @@ def calibrate(
         only: Families (`"attention"`) and rules (`"attention.unmasked_to_multi_head_attention"`) to measure; by default all.
         threads: Threads per operator; 0 leaves the choice to the runtime.
         patterns: Files and folders with rules of the user's own.
+        target: The target for which rules are chosen and models are run; by default the default one.
         again: Whether to measure what is known too.
         file: Where to keep the costs; by default in the cache folder, where `optimize` looks.
         step: Called before each measurement.
 
     Raises:
         OptionError: There are more threads than ever run.
+        TargetError: There is no such target, or models cannot be executed for it here.
         RuleError: A name in `only` is none of a family or rule that is chosen by cost, or a rule file cannot be used.
     """
     demand_threads(threads)
-    provider, shipped = default_spec().provider, shipped_costs(default_spec())
-    runtime = installed().table.runtime
+    spec = resolve_target(target).spec
+    spec.session_providers()  # refuse a target for which nothing can be measured
+    provider, shipped, runtime = spec.provider, shipped_costs(spec), Target(spec).table.runtime
     paths = [patterns] if isinstance(patterns, str) or not isinstance(patterns, Sequence) else list(patterns)
     place = Path(file) if file is not None else calibration_file()
-    wanted = candidates(load_catalogue([Path(path) for path in paths]).rules(), only, shipped)
+    catalogue = load_catalogue([Path(path) for path in paths], spec)
+    foreign = catalogue.for_others(spec.name)
+    wanted = candidates([rule for rule in catalogue.rules() if rule.name not in foreign], only, shipped)
     known = stored(runtime, provider, threads, place)
     open_ = [one for one in wanted if again or one.sizes not in known.get(one.rule.name, {})]
+
+    def measured(one: Candidate) -> Measurement | None:
+        with executing_for(spec):
+            return speedup(one, threads)
+
     started, done, problem = time.monotonic(), 0, ""
     silent, unsure, new = list[str](), list[str](), list[Candidate]()
     for one in open_:
@@ -120,7 +133,7 @@ def calibrate(
             break
         if step is not None:
             step(done, len(open_), f"{one.rule.name} at {one.sizes}")
-        found = speedup(one, threads)
+        found = measured(one)
         done += 1
         if found is None or found.unsure:
             if found is not None:
@@ -132,10 +145,10 @@ def calibrate(
         known.setdefault(one.rule.name, {})[one.sizes] = found.speedup
         if not store(runtime, provider, threads, known, place):
             problem = f"{place} cannot be written, so nothing is kept"
-    contrary = {(one.rule, one.sizes) for one in _changed(new, known)}
+    contrary = {(one.rule, one.sizes) for one in _changed(new, known, shipped)}
     for one in new:
         if (one.rule.name, one.sizes) in contrary:
-            more = [run.speedup for run in (speedup(one, threads) for _ in range(AGAIN)) if run and not run.unsure]
+            more = [run.speedup for run in (measured(one) for _ in range(AGAIN)) if run and not run.unsure]
             rows = known[one.rule.name]
             rows[one.sizes] = round(statistics.median([rows[one.sizes], *more]), 3)
             store(runtime, provider, threads, known, place)
@@ -149,16 +162,15 @@ def calibrate(
         left=len(open_) - done + len(unsure),
         unsure=tuple(unsure),
         silent=tuple(silent),
-        changed=tuple(_changed(wanted, known)),
+        changed=tuple(_changed(wanted, known, shipped)),
         table=(shipped.processor, shipped.processor == processor_kind()),
         file=place,
         problem=problem,
     )
 
 
-def _changed(wanted: Sequence[Candidate], known: dict[str, dict[str, float]]) -> list[Decision]:
+def _changed(wanted: Sequence[Candidate], known: dict[str, dict[str, float]], shipped: CostTable) -> list[Decision]:
     """The decisions that differ from those of the shipped table."""
-    shipped = shipped_costs(default_spec())
     found = []
     for one in wanted:
         here = known.get(one.rule.name, {}).get(one.sizes)

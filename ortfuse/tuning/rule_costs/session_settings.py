@@ -18,10 +18,12 @@ from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.io.files import load
 from ortfuse.ir import walk
 from ortfuse.options import PathLike
+from ortfuse.options.types import TargetLike
 from ortfuse.runtime.bench import Candidate, SessionMeter, typical_inputs
 from ortfuse.runtime.bench.confidence import median_bounds
 from ortfuse.runtime.bench.session_timing import Meter
 from ortfuse.runtime.comparison import compare_all
+from ortfuse.runtime.execution_target import executing_for
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.session_settings import SessionConfig, Setting, write_beside
@@ -29,6 +31,7 @@ from ortfuse.runtime.session_settings.config import settings_of
 from ortfuse.runtime.session_settings.recommendations import derived, with_runtime
 from ortfuse.runtime.session_settings.settings_cache import remember, settings_file
 from ortfuse.serialization import Record, entry
+from ortfuse.targets import resolve_target
 from ortfuse.targets.processor import demand_threads
 
 WORTH_IT = 1.01
@@ -108,6 +111,7 @@ def calibrate_session(
     sizes: Mapping[str, int] | None = None,
     rounds: int = 20,
     threads: int = 0,
+    target: TargetLike | None = None,
     file: PathLike | None = None,
     step: Callable[[int, int, str], None] | None = None,
     meter: Callable[[Candidate, Inputs, int, str], Meter] = SessionMeter,
@@ -122,32 +126,35 @@ def calibrate_session(
         sizes: Sizes of its open dimensions to measure at, by name.
         rounds: How often each session runs.
         threads: Threads per operator; 0 leaves the choice to the runtime.
+        target: The target for which the model is run; by default the default one.
         file: Where to keep what pays; by default in the cache folder, where `optimize` looks.
         step: Called before each measurement: how many are done, how many there are, and what is measured.
         meter: What measures candidates beside a baseline, from that, the inputs, the threads and its name.
 
     Raises:
         OptionError: There are more threads than ever run.
+        TargetError: There is no such target.
         VerificationError: The model cannot be run, or has no open dimension of a name in `sizes`.
     """
     demand_threads(threads)
     path = Path(model)
-    loaded = load(path)
-    label, inputs = typical_inputs(loaded, sizes=sizes)
-    given, wanted, effects = derived(loaded), list(choices(loaded)), list[Effect]()
-    with meter(Candidate(path, given.values()), inputs, threads, path.name) as side_by_side:
-        trials = _Trials(path, given, inputs, side_by_side, rounds)
-        for number, settings in enumerate(wanted):
-            if step is not None:
-                step(number, len(wanted), ", ".join(f"{name} = {value}" for name, value in settings.items()))
-            effects.append(trials.effect(settings))
-        together = trials.together([effect for effect in effects if effect.pays])
-    chosen = () if together is None else _settings(together, effects, label)
-    place = settings_file() if file is None else Path(file)
-    problem = "" if remember(loaded, threads, chosen, place) else f"{place} cannot be written, so nothing is kept"
-    session = with_runtime((*given, *chosen))
-    write_beside(path, session)
-    return MeasuredSettings(str(path), label, threads, tuple(effects), together, session, place, problem)
+    with executing_for(resolve_target(target).spec):
+        loaded = load(path)
+        label, inputs = typical_inputs(loaded, sizes=sizes)
+        given, wanted, effects = derived(loaded), list(choices(loaded)), list[Effect]()
+        with meter(Candidate(path, given.values()), inputs, threads, path.name) as side_by_side:
+            trials = _Trials(path, given, inputs, side_by_side, rounds)
+            for number, settings in enumerate(wanted):
+                if step is not None:
+                    step(number, len(wanted), ", ".join(f"{name} = {value}" for name, value in settings.items()))
+                effects.append(trials.effect(settings))
+            together = trials.together([effect for effect in effects if effect.pays])
+        chosen = () if together is None else _settings(together, effects, label)
+        place = settings_file() if file is None else Path(file)
+        problem = "" if remember(loaded, threads, chosen, place) else f"{place} cannot be written, so nothing is kept"
+        session = with_runtime((*given, *chosen))
+        write_beside(path, session)
+        return MeasuredSettings(str(path), label, threads, tuple(effects), together, session, place, problem)
 
 
 def choices(model: ir.Model) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ortfuse.errors import CrashError, OrtfuseError
 from ortfuse.runtime.bench.confidence import median_bounds
 from ortfuse.runtime.bench.side_by_side import ratios
+from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
 from ortfuse.targets import CostTable, Target
@@ -66,7 +67,7 @@ class Measurement:
 
 
 def speedup(candidate: Candidate, threads: int = 0) -> Measurement | None:
-    """Measure a candidate.
+    """Measure a candidate on the target for which models are executed.
 
     `None` if there is nothing to measure: the rule is silent for this type, or the runtime refuses one of the models.
     """
@@ -91,7 +92,7 @@ def _built(candidate: Candidate) -> tuple[ir.Model, ir.Model, Inputs] | None:
     rule = candidate.rule
     dtype, opset = element_type(candidate.dtype), rule.test.opset or OPSET
     instance = Builder(rule, candidate.number, dtype, opset, typical=True).instance()
-    rewritten = rewrite(rule, instance.model, Target(costs=CostTable({})))
+    rewritten = rewrite(rule, instance.model, Target(execution_target(), costs=CostTable({})))
     if not rewritten.hits or rewritten.error is not None:
         return None
     return _with_parameters(instance.model, rewritten.model, instance.inputs({}, 0))
