@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import kept_bytecode  # noqa: F401 - before ortfuse is imported
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -15,11 +14,7 @@ from ortfuse.runtime.bench import stopping_rule
 from ortfuse.runtime.session_settings import settings_cache
 from ortfuse.targets import calibrated_speedups, default_spec, rule_speedups, shipped_costs, shipped_tables
 
-pytest_plugins = ("rule_cache", "tiers")
-
-# Many tests start processes: each would compile all of ortfuse again, which takes longer than most of them.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
+pytest_plugins = ("collected_garbage", "rule_cache", "tiers")
 
 # The same examples at every run, however long a busy machine takes for them; --hypothesis-profile=default tries others.
 settings.register_profile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ BUDGET = 150.0
 """Processor seconds of the fast tier: on two cores, it and its collection take less than 90 seconds."""
 
 
+@functools.cache
 def functions(file: Path) -> dict[str, tuple[bool, int | None]]:
     """The test functions of a file: whether they are marked slow, and the size of their sample."""
     found: dict[str, tuple[bool, int | None]] = {}
@@ -40,19 +42,23 @@ def fast_functions(file: Path) -> list[str]:
 
 
 FILES = sorted(TESTS.rglob("test_*.py"))
-FAST = [file for file in FILES if fast_functions(file)]
+
+
+@functools.cache
+def fast_files() -> list[Path]:
+    return [file for file in FILES if fast_functions(file)]
 
 
 def test_each_folder_of_tests_is_in_the_fast_tier_with_half_of_its_files_or_more() -> None:
     for folder in {file.parent for file in FILES}:
         files = [file for file in FILES if file.parent == folder]
-        fast = [file for file in files if file in FAST]
+        fast = [file for file in files if file in fast_files()]
         assert 2 * len(fast) >= len(files) > 0, f"{folder.name}: only {[file.name for file in fast]} have fast tests"
 
 
 def test_each_package_is_imported_by_a_fast_test() -> None:
     sources = Sources({"ortfuse": ROOT / "ortfuse", "tests": TESTS, "": TESTS / "helpers"}, lazy=["ortfuse"])
-    imported = {module for file in FAST for module in sources.closure(sources.module(file))}
+    imported = {module for file in fast_files() for module in sources.closure(sources.module(file))}
     packages = {
         name for name, file in sources.files.items() if file.name == "__init__.py" and name.startswith("ortfuse.")
     }
@@ -63,7 +69,7 @@ def test_rules_golden_models_documents_and_the_command_line_are_in_the_fast_tier
     for name in (
         "test_catalogue.py", "test_refusals.py", "test_golden.py", "test_cli.py", "test_documented_commands.py", "test_readme.py",
     ):  # fmt: skip
-        assert [file for file in FAST if file.name == name], f"{name} has no fast test"
+        assert [file for file in fast_files() if file.name == name], f"{name} has no fast test"
 
 
 def test_recorded_functions_exist() -> None:

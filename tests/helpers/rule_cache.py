@@ -157,6 +157,7 @@ class RuleCache:
         """Tell a worker of xdist."""
         node.workerinput[_PROPERTY] = sorted(self._usable)
 
+    @pytest.hookimpl(trylast=True)  # after -m and -k have deselected: keys take a second
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         marked = [item for item in items if item.get_closest_marker(MARK)]
         key_of = self._keys() if marked else lambda item: None
