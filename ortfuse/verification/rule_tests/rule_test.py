@@ -133,12 +133,13 @@ class _Run:
         self.spelled: dict[tuple[tuple[str, int], ...], Instance] = {}
 
     def _try(self, instance: Instance, runner: Runner, exact: Callable[[], ir.Model] | None = None) -> Tried:
-        """Apply the rule to a model, which is a near miss unless `exact` makes it in float64."""
-        if exact is None and not may_fire(self.rule, instance.model, self.target):
-            rewritten = Rewritten(instance.model, 0, "its pattern is nowhere")
-        else:
-            rewritten = rewrite(self.rule, instance.model, self.target, explain=exact is not None)
-        tried = Tried(instance, runner, rewritten, is_near=exact is None, exact=exact)
+        """A model that the rule may be applied to, which is a near miss unless `exact` makes it in float64."""
+
+        def rewritten() -> Rewritten:
+            return rewrite(self.rule, instance.model, self.target, explain=exact is not None)
+
+        matches = exact is not None or may_fire(self.rule, instance.model, self.target)
+        tried = Tried(instance, runner, rewritten, is_near=exact is None, matches=matches, exact=exact)
         if not self.witness(tried):
             raise _Enough
         return tried
@@ -251,7 +252,8 @@ class _Run:
         tried = self._try(near, Runner(near.model))
         if must_run and not tried.runs:
             self.report.fail(f"near miss ({near.text}): the runtime refuses it: {tried.runner.refusal}", near.model)
-        if not tried.rewritten.hits or not self.judged:
+        # A near miss is rewritten only if the runtime executes it: otherwise nothing can be said about the result.
+        if not self.judged or not tried.matches or not tried.executed(self.rule) or not tried.rewritten.hits:
             return
         problem = tried.problem(self.rule, tried.rewritten)
         if problem is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
@@ -19,6 +19,9 @@ from ortfuse.verification.rule_tests.run_instance import Arrays, Rewritten, Runn
 
 Array = np.ndarray[Any, Any]
 
+Executed = tuple[dict[str, int], Kind, dict[str, Array], Arrays]
+"""Sizes of symbols, the kind of inputs, the inputs, and the outputs of the model."""
+
 
 @dataclass
 class Tried:
@@ -27,22 +30,45 @@ class Tried:
     Attributes:
         instance: The model before the rewrite.
         runner: Runs it.
-        rewritten: The result of applying the rule.
+        rewrite: Applies the rule, once it is asked for `rewritten`.
         is_near: Whether it is a near miss, on which the rule need not fire.
+        matches: Whether the pattern and the guards hold anywhere.
         exact: Makes the model in float64; the model itself if there is no other.
     """
 
     instance: Instance
     runner: Runner
-    rewritten: Rewritten
+    rewrite: Callable[[], Rewritten]
     is_near: bool
+    matches: bool = True
     exact: Callable[[], ir.Model] | None = None
+    _executed: dict[tuple[str, ...], list[Executed]] = field(default_factory=dict, init=False, repr=False)
+
+    @functools.cached_property
+    def rewritten(self) -> Rewritten:
+        """The result of applying the rule."""
+        return self.rewrite() if self.matches else Rewritten(self.instance.model, 0, "its pattern is nowhere")
 
     @property
     def runs(self) -> bool:
         """Whether the runtime executes the model on the first of its inputs."""
         instance = self.instance
         return self.runner.run(instance.inputs(next(instance.bindings()), 0)) is not None
+
+    def executed(self, rule: Rule) -> list[Executed]:
+        """The sizes and kinds of inputs on which the runtime executes the model, without those that the rule test excludes."""
+        excluded = tuple(rule.test.never_empty)
+        if excluded not in self._executed:
+            conditions = [
+                (sizes, kind, self.instance.inputs(sizes, seed, kind))
+                for seed, (sizes, kind) in enumerate(_conditions(self.instance))
+                if not _assumed_not_empty(rule, sizes)
+            ]
+            old = self.runner.run_each([inputs for _, _, inputs in conditions])
+            self._executed[excluded] = [
+                (*one, found) for one, found in zip(conditions, old, strict=True) if found is not None
+            ]
+        return self._executed[excluded]
 
     def problem(self, rule: Rule, rewritten: Rewritten) -> str | None:
         """The error of `rewritten`, the result of `rule` on the model; an empty text if it is right.
@@ -67,13 +93,7 @@ class Tried:
         only if the two results are not equal as they are. The result of a lossy rule is compared with its definition, and
         that with the model itself.
         """
-        conditions = [
-            (sizes, kind, self.instance.inputs(sizes, seed, kind))
-            for seed, (sizes, kind) in enumerate(_conditions(self.instance))
-            if not _assumed_not_empty(rule, sizes)
-        ]
-        old = self.runner.run_each([inputs for _, _, inputs in conditions])
-        ran = [(*one, found) for one, found in zip(conditions, old, strict=True) if found is not None]
+        ran = self.executed(rule)
         if all(0 in sizes.values() for sizes, *_ in ran):
             return None
         given = [inputs for _, _, inputs, _ in ran]
