@@ -249,6 +249,7 @@ def _likeness(processor: str, formats: str, table: CostTable) -> tuple[bool, boo
     )
 
 
+@functools.cache
 def shipped_tables(spec: TargetSpec) -> tuple[CostTable, ...]:
     """All tables measured for a target, a kind of processor each, in the order of the file; none if it was not measured."""
     return () if spec.costs_file is None else tables_in(spec.costs_file, former=False)

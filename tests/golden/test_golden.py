@@ -11,11 +11,26 @@ import numpy as np
 import pytest
 
 from ortfuse.io.files import load
+from ortfuse.pipeline import PassManager
 from ortfuse.runtime.bench import executed_ops, typical_inputs
 from ortfuse.verification import verify
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
 import suite
+
+FAMILIES = {
+    "bert.sdpa.ts": "bert", "bert.eager.dynamo": "bert", "roberta.sdpa.ts": "bert", "deberta.ts": "deberta",
+    "t5_encoder.sdpa.ts": "t5", "gpt2.sdpa.ts": "gpt", "gpt2_cache.sdpa.dynamo": "gpt", "marian.sdpa.ts": "gpt",
+    "llama.sdpa.ts": "llama", "llama_cache.sdpa.dynamo": "llama", "gptj.eager.ts": "llama", "cohere.sdpa.dynamo": "llama",
+    "whisper_encoder.sdpa.ts": "whisper", "wav2vec2_conformer_rotary.ts": "conformer", "vit.sdpa.ts": "vit",
+    "segformer.sdpa.ts": "vit", "swin.sdpa.ts": "swin", "sam_encoder.sdpa.ts": "swin", "unet.sdpa.ts": "unet",
+    "resnet.ts": "resnet", "resnet.dynamo": "resnet", "resnet.qdq": "resnet", "detr.sdpa.ts": "mixed", "yolo.ts": "yolo",
+    "mobilenet2.dynamo": "mobilenet", "efficientnet.tsbn": "efficientnet", "lstm_loop.ts": "rnn", "gru_cells.raw": "rnn",
+    "lstm_cells.ts": "rnn", "speech.ts": "speech", "temporal.tsbn": "convnet", "style_transfer.dynamo": "convnet",
+    "suppression.ts": "yolo", "suppression.dynamo": "yolo", "keras_unet.keras": "unet", "unet_groups.ts": "unet",
+    "style_transfer.ts": "convnet", "sampler.ts": "convnet", "sampler.dynamo": "convnet",
+}  # fmt: skip
+"""The families of golden models, by what they are."""
 
 NAMES = suite.expected_names()
 EACH = pytest.mark.parametrize("name", NAMES, scope="module")
@@ -38,6 +53,15 @@ def test_every_site_is_fused_and_the_result_is_as_expected(name: str) -> None:
         lines
     )
     assert suite.missing(found["operators"], suite.sites(name)) == suite.explained(name)
+
+
+@pytest.mark.parametrize("name", FAMILIES, scope="module")
+def test_auto_takes_the_list_of_the_golden_models_family_and_says_why(name: str) -> None:
+    report = suite.optimised(name).report
+    assert report.chosen.startswith(f"{FAMILIES[name]}, since the model has ")
+    # What the list leaves out costs nothing.
+    every = PassManager("all").run(load(suite.MODELS / f"{name}.onnx"))
+    assert report.after.operators == every.after.operators
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("bert")])

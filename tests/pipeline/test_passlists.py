@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import onnx.parser
@@ -22,26 +21,10 @@ from ortfuse.pipeline import (
 from ortfuse.pipeline.pipeline_text import parse
 from ortfuse.pipeline.steps import Builder, Repeated, Single
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
-import suite
-
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 
 
 LEVELS = ("disabled", "basic", "extended", "all")
-FAMILIES = {
-    "bert.sdpa.ts": "bert", "bert.eager.dynamo": "bert", "roberta.sdpa.ts": "bert", "deberta.ts": "deberta",
-    "t5_encoder.sdpa.ts": "t5", "gpt2.sdpa.ts": "gpt", "gpt2_cache.sdpa.dynamo": "gpt", "marian.sdpa.ts": "gpt",
-    "llama.sdpa.ts": "llama", "llama_cache.sdpa.dynamo": "llama", "gptj.eager.ts": "llama", "cohere.sdpa.dynamo": "llama",
-    "whisper_encoder.sdpa.ts": "whisper", "wav2vec2_conformer_rotary.ts": "conformer", "vit.sdpa.ts": "vit",
-    "segformer.sdpa.ts": "vit", "swin.sdpa.ts": "swin", "sam_encoder.sdpa.ts": "swin", "unet.sdpa.ts": "unet",
-    "resnet.ts": "resnet", "resnet.dynamo": "resnet", "resnet.qdq": "resnet", "detr.sdpa.ts": "mixed", "yolo.ts": "yolo",
-    "mobilenet2.dynamo": "mobilenet", "efficientnet.tsbn": "efficientnet", "lstm_loop.ts": "rnn", "gru_cells.raw": "rnn",
-    "lstm_cells.ts": "rnn", "speech.ts": "speech", "temporal.tsbn": "convnet", "style_transfer.dynamo": "convnet",
-    "suppression.ts": "yolo", "suppression.dynamo": "yolo", "keras_unet.keras": "unet", "unet_groups.ts": "unet",
-    "style_transfer.ts": "convnet", "sampler.ts": "convnet", "sampler.dynamo": "convnet",
-}  # fmt: skip
-"""The families of golden models, by what they are."""
 
 
 def operators(path: Path, passes: str) -> dict[str, int]:
@@ -60,14 +43,6 @@ def test_levels_and_families_come_with_ortfuse_and_can_be_built() -> None:
         assert found.description
         assert found.reason or found.name == "disabled"
         assert Builder(load_catalogue()).build(found.pipeline.items) or found.name == "disabled"
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_auto_takes_the_list_of_the_golden_models_family_and_says_why(name: str) -> None:
-    report = suite.optimised(name).report
-    assert report.chosen.startswith(f"{FAMILIES[name]}, since the model has ")
-    # What the list leaves out costs nothing.
-    assert report.after.operators == operators(GOLDEN / f"{name}.onnx", "all")
 
 
 SMALL = {
