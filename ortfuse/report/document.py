@@ -1,4 +1,7 @@
-"""The blocks of pages. Each block is drawn by the part of the template that has its `kind`."""
+"""The documents of commands and their blocks, which the terminal and pages render.
+
+A page draws a block by the part of its template that has the `kind` of the block.
+"""
 
 from __future__ import annotations
 
