@@ -79,16 +79,14 @@ def _kept(model: Path, output: object) -> ir.Model | None:
 
 def _page(model: Path, original: ir.Model | None, result: Result, options: Options) -> Document | None:
     """The document with the fused sites drawn and, where latencies were measured, the time of both models by operators."""
-    from ortfuse.pipeline import load_catalogue
     from ortfuse.report.documents.optimization import Drawn, optimization_document
 
     if result.left_alone:
         out.print("no page was written, since the model was left as it is", highlight=False)
         return None
-    formulas = {rule.name: rule.formula for rule in load_catalogue(result.options.rules).rules()}
     profiles = None
     if original is None:
         original = ortfuse.load(model)
         if result.latencies is not None:
             profiles = profiled(model, result.written or result.model, options)
-    return optimization_document(str(model), result, Drawn(original, result.model, formulas, profiles))
+    return optimization_document(str(model), result, Drawn(original, result.model, profiles))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ortfuse.profiling import Group, Profile
 
 MOST_ROWS = 12
-"""The groups that a picture or a table on the terminal has; --json has them all."""
+"""The groups that a part of the picture has; --json has them all."""
 
 FEWEST_BARS = 6
 """The bars that a part of the picture has room for at least."""

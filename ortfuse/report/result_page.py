@@ -10,7 +10,6 @@ from ortfuse.api.result import Result
 from ortfuse.errors import OptionError, OutputError
 from ortfuse.io.external_locations import weight_files
 from ortfuse.io.model_conversion import enter
-from ortfuse.pipeline import load_catalogue
 from ortfuse.report.documents.optimization import Drawn, optimization_document
 from ortfuse.report.html.write_page import demand_libraries, write_page
 from ortfuse.runtime.session_settings.settings_in_model import beside
@@ -33,9 +32,8 @@ def write_result_page(result: Result, path: str | os.PathLike[str], name: str = 
     if given is None or (is_file and result.written is not None and _same(given, result.written)):
         raise OptionError("page", "the original was replaced by the result; write the result to another file")
     original, optimised = enter(given)[0], enter(result.model, copy=False)[0]
-    formulas = {rule.name: rule.formula for rule in load_catalogue(result.options.rules).rules()}
     called = name or (Path(given).name if is_file else original.graph.name or "model")
-    page = optimization_document(called, result, Drawn(original, optimised, formulas))
+    page = optimization_document(called, result, Drawn(original, optimised))
     repeats = ", ".join([repr(os.fspath(given)) if is_file else "model", *_keywords(result)])
     write_page(replace(page, command=f"ortfuse.optimize({repeats})"), path)
 

@@ -225,7 +225,7 @@ def test_sessions_are_named_as_their_models_are() -> None:
 def test_the_choices_by_cost_name_the_table_that_decided() -> None:
     result = ortfuse.optimize(ir.from_onnx_text(TEXT))
     source = next(choice.estimate.source for choice in result.report.choices if choice.estimate is not None)
-    page = optimization_document("m.onnx", result, Drawn(ir.from_onnx_text(TEXT), result.model, {}))
+    page = optimization_document("m.onnx", result, Drawn(ir.from_onnx_text(TEXT), result.model))
     caption = next(
         block.caption for block in page.blocks if isinstance(block, Rows) and block.title == "Chosen by cost"
     )

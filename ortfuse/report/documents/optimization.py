@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,13 +31,11 @@ class Drawn:
     Attributes:
         original: The model as it was.
         optimised: The model as it is.
-        formulas: The formula of each rule.
         profiles: The time of both by operators, if that was measured.
     """
 
     original: ir.Model
     optimised: ir.Model
-    formulas: Mapping[str, str]
     profiles: SideBySide | None = None
 
 
@@ -55,7 +53,8 @@ def optimization_document(name: str, result: Result, drawn: Drawn | None = None,
     forced = [line for wanted in result.forced for line in wanted.lines()]
     blocks: list[Block] = [
         Cards(_cards(result)),
-        Notes("", _counts(result), on="terminal"),
+        Notes("", _sizes(result), on="terminal"),
+        Notes("Passes and sites", _sites(result)),
         *(replace(block, on="page") for block in latencies),
         *([] if drawn is None else _pictures(result, drawn)),
         pass_rows(report),
@@ -90,16 +89,21 @@ def _summary(result: Result) -> str:
     return f"{said}."
 
 
-def _counts(result: Result) -> list[str]:
-    """The nodes and bytes before and after, and the families with their sites."""
+def _sizes(result: Result) -> list[str]:
+    """The nodes and bytes before and after."""
+    report = result.report
+    nodes = f"nodes: {report.before.nodes} -> {report.after.nodes}   engine: {report.seconds:.3f} s"
+    return [nodes, size_line(report, result.file_bytes)]
+
+
+def _sites(result: Result) -> list[str]:
+    """The pass list, and the families with their sites."""
     report = result.report
     fused, improved = (
         ", ".join(f"{name} {count}" for name, count in families.items())
         for families in (report.families(), report.improved())
     )
     return [
-        f"nodes: {report.before.nodes} -> {report.after.nodes}   engine: {report.seconds:.3f} s",
-        size_line(report, result.file_bytes),
         f"auto takes {report.chosen}" if report.chosen else f"passes: {report.pipeline}",
         f"fused sites: {fused or 'none'}",
         *([f"improved, which were one operator before: {improved}"] if improved else []),
@@ -133,6 +137,7 @@ def _cards(result: Result) -> list[Card]:
 
 def _pictures(result: Result, drawn: Drawn) -> Iterator[Block]:
     """The time of both models by operators, and the fused sites."""
+    from ortfuse.pipeline import load_catalogue
     from ortfuse.report.documents.operators import grouped, site
     from ortfuse.report.model_pictures import Pictures
 
@@ -146,8 +151,9 @@ def _pictures(result: Result, drawn: Drawn) -> Iterator[Block]:
     pairs = (
         (one.rule, pictures.site(one.site, one.nodes, one.operators), one.site) for one in result.explanation.fused
     )
+    formulas = {rule.name: rule.formula for rule in load_catalogue(result.options.rules).rules()}
     groups = sorted(grouped(pairs), key=lambda group: -_saved(group[1]) * len(group[2]))
-    sites = [site(rule, drawn.formulas.get(rule, ""), pair, places) for rule, pair, places in groups[:MOST]]
+    sites = [site(rule, formulas.get(rule, ""), pair, places) for rule, pair, places in groups[:MOST]]
     more = f" The first {MOST} of {len(groups)} different ones." if len(groups) > MOST else ""
     about = f"What each rule found and what it made of it, the most nodes saved first; places that look alike are one.{more}"
     yield Sites("What was fused", sites, about)

@@ -7,8 +7,11 @@ from dataclasses import replace
 from ortfuse.profiling import Creation, Profile
 from ortfuse.report.document import Bar, Block, Card, Cards, Chart, Document, Dot, Notes, Rows, Scatter
 from ortfuse.report.documents.operators import change
-from ortfuse.report.profile_files import MOST_ROWS, TITLES, threads_in_words
+from ortfuse.report.profile_files import TITLES, threads_in_words
 from ortfuse.runtime.bench.number_format import digits
+
+MOST_GROUPS = 16
+"""The groups that a table has; --json has them all."""
 
 MOST_CHANGES = 12
 """The operators that session creation changes, as far as the terminal names them."""
@@ -43,9 +46,9 @@ def profile_document(model: str, found: Profile) -> Document:
         found: Its profile.
     """
     scale = found.scale * 1e3
-    blocks: list[Block] = [_cards(found), Notes("", _times(found), on="terminal")]
+    blocks: list[Block] = [_cards(found), Notes("A run", _times(found))]
     blocks += [_view(found, view, about) for view, about in _VIEWS.items()]
-    blocks.append(Notes("", _creation_lines(found.creation, scale), on="terminal"))
+    blocks.append(Notes("At session creation", _creation_lines(found.creation, scale)))
     if found.notes:
         blocks.append(Notes("What to know about the numbers", found.notes, on="page"))
     if found.bottlenecks:
@@ -101,10 +104,10 @@ def _view(found: Profile, view: str, about: str) -> Rows:
             one.name, f"{one.seconds * scale:.3f}", f"{one.share:.1%}", str(one.kernels), str(one.calls),
             "" if one.reached is None else _whole(one.reached),
         )
-        for one in groups[:MOST_ROWS]
+        for one in groups[:MOST_GROUPS]
     ]  # fmt: skip
-    bars, styles = [Bar(one.seconds) for one in groups[:MOST_ROWS]], [""] * len(rows)
-    if rest := groups[MOST_ROWS:]:
+    bars, styles = [Bar(one.seconds) for one in groups[:MOST_GROUPS]], [""] * len(rows)
+    if rest := groups[MOST_GROUPS:]:
         seconds, share = sum(one.seconds for one in rest), sum(one.share for one in rest)
         kernels, calls = sum(one.kernels for one in rest), sum(one.calls for one in rest)
         others = f"{len(rest)} other{'s' * (len(rest) > 1)}"
