@@ -254,6 +254,12 @@ def boolean(match: Match, name: str) -> Refusal | None:
 
 
 @predicate()
+def integer_type(match: Match, kind: str) -> Refusal | None:
+    """The type is of integers: to others a Cast keeps what follows the point."""
+    return match.unless_value(kind, ir.DataType(match[kind]).is_integer(), "a type of integers")
+
+
+@predicate()
 def one_type(match: Match, name: str, other: str) -> Refusal | None:
     """Both values have one element type: half and single precision are compared after a Cast of each."""
     known = match.dtype(name) is not None and match.dtype(name) == match.dtype(other)

@@ -54,6 +54,7 @@ LOST = {
         )
     },
     **{f"algebra.{name}_of_cast_bool to": "truth values are 0 and 1 in every type" for name in _COMPARISONS},
+    **{f"algebra.{name}_of_cast_integer to": "the Cast stays as it is" for name in ("floor", "ceil", "round")},
     "layernorm.add_to_skip_layer_normalization stash_type": "the runtime's kernel of LayerNormalization does not read it",
     "embedding.fuse_embed_layer_normalization stash_type": "the same",
     "normalization.factor_out_mean axes": "it is the same mean before and after",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._identity import BUT_ZEROS, EXACT, FLOATS, identity
+from .._identity import BUT_ZEROS, EXACT, FLOATS, INTEGERS, ROUNDED, identity
 
 CANONICAL = [
     *identity("neg_of_neg", "-(-x) -> x", EXACT),
@@ -12,6 +12,10 @@ CANONICAL = [
 ]
 
 SIMPLIFYING = [
+    # Integers wrap around, and back again.
+    *identity("sub_of_add", "(x + y) - x -> y", EXACT, INTEGERS),
+    *identity("add_of_sub", "(x - y) + y -> x", EXACT, INTEGERS),
+    *identity("sub_of_sub", "x - (x - y) -> y", EXACT, INTEGERS),
     *identity("add_of_neg", "x + -y -> x - y", EXACT),
     *identity("sub_of_neg", "x - -y -> x + y", EXACT),
     *identity("sub_constant_from_neg", "-x - a -> -a - x", EXACT, FLOATS),
@@ -22,4 +26,5 @@ SIMPLIFYING = [
     *identity("relu_minus_relu_of_neg", "relu(x) - relu(-x) -> x", BUT_ZEROS, FLOATS),
     *identity("relu_plus_relu_of_neg", "relu(x) + relu(-x) -> abs(x)", BUT_ZEROS, FLOATS),
     *identity("add_of_min_and_max", "min(x, y) + max(x, y) -> x + y", BUT_ZEROS),
+    *identity("max_minus_min", "max(x, y) - min(x, y) -> abs(x - y)", ROUNDED, FLOATS),
 ]

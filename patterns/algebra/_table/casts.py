@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from .._identity import BUT_ZEROS, EXACT, FLOATS, identity, named
+from .._identity import BUT_ZEROS, EXACT, FLOATS, INTEGERS, identity, named
 
 FLOAT, DOUBLE = ir.DataType.FLOAT.value, ir.DataType.DOUBLE.value
+SINGLE, LONG = {"t": [FLOAT]}, {"t": [ir.DataType.INT64.value]}
 WIDER, WIDENED = {"t": [DOUBLE], "u": [FLOAT]}, {"t": [DOUBLE], "u": [DOUBLE]}
 THERE_AND_BACK = "holds(t, x) and is_type_of(u, x)"
 SAME = "holds(t, x) and one_type(x, y)"
@@ -15,6 +16,7 @@ ROUNDING, UNARY = named("floor", "ceil", "round"), named("neg", "abs", "floor", 
 
 CANONICAL = [
     *identity("{f}_of_integral", "{f}((w := floor(x) or ceil(x) or round(x) or sign(x))) -> w", EXACT, each=ROUNDING),
+    *identity("{f}_of_cast_integer", "{f}(cast(x, t)) -> cast(x, t)", EXACT, INTEGERS, each=ROUNDING, examples=SINGLE),
     *identity("sign_of_sign", "sign(sign(x)) -> sign(x)", EXACT),
     *identity("cast.there_and_back", "cast(cast(x, t), u) -> x", EXACT, when=THERE_AND_BACK, examples=WIDER),
     *identity(
@@ -46,9 +48,23 @@ FALSE = (
     {"f": "less_or_equal", "o": "<=", "c": "0 <= k < 1"},
     {"f": "equal_zero", "o": "==", "c": "k == 0"},
 )
-SINGLE, TRUTH = {"t": [FLOAT]}, "{c} and boolean(p)"
+TRUTH = "{c} and boolean(p)"
+MASKS = (
+    {"f": "mul", "o": "cast(p, t) * cast(q, t)", "g": "&"},
+    {"f": "min", "o": "min(cast(p, t), cast(q, t))", "g": "&"},
+    {"f": "max", "o": "max(cast(p, t), cast(q, t))", "g": "|"},
+)
+TRUTHS = "boolean(p) and boolean(q)"
+UPWARDS = ({"f": "floor", "g": "ceil"}, {"f": "ceil", "g": "floor"})
 
 SIMPLIFYING = [
+    # As integers are divided upwards.
+    *identity("neg_of_{f}_of_neg", "-{f}(-x) -> {g}(x)", BUT_ZEROS, each=UPWARDS),
+    # A Cast cuts off what follows the point.
+    *identity(
+        "cast_of_floor", "cast(floor(x), t) -> cast(x, t)", EXACT, FLOATS, "x >= 0 and integer_type(t)", examples=LONG
+    ),
+    *identity("{f}_of_cast_bools", "{o} -> cast(p {g} q, t)", EXACT, when=TRUTHS, each=MASKS, examples=SINGLE),
     *identity("{f}_of_cast_bool", "cast(p, t) {o} k -> p", EXACT, when=TRUTH, each=TRUE, examples=SINGLE),
     *identity("{f}_of_cast_bool", "cast(p, t) {o} k -> ~p", EXACT, when=TRUTH, each=FALSE, examples=SINGLE),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._identity import BUT_ZEROS, EXACT, FLOATS, identity
+from .._identity import BUT_ZEROS, EXACT, FLOATS, INTEGERS, identity
 
 EXTREMES = ({"f": "max", "g": "min"}, {"f": "min", "g": "max"})
 
@@ -14,6 +14,8 @@ CANONICAL = [
 ]
 
 SIMPLIFYING = [
+    # A NaN in y would stay.
+    *identity("{f}_absorbs_{g}", "{f}(x, {g}(x, y)) -> x", EXACT, INTEGERS, each=EXTREMES),
     # Of two zeros, either may be picked.
     *identity("{f}_of_{f}", "{f}(x, {f}(x, y)) -> {f}(x, y)", BUT_ZEROS, each=EXTREMES),
     *identity("max_of_x_and_neg_to_abs", "max(x, -x) -> abs(x)", BUT_ZEROS),

@@ -10,7 +10,7 @@ import functools
 
 from ortfuse.rewrite.pattern import Match, Pattern, op, var
 
-from .._identity import EXACT, FLOATS, ROUNDED, identity
+from .._identity import EXACT, FLOATS, ROUNDED, identity, named
 
 TYPICAL = ({"x": "1 128 768"}, {"x": "64 1000"}, {"x": "1 128 1"})
 
@@ -30,6 +30,8 @@ def _multiplied(exponent: int) -> Pattern:
     return op.Mul(made, var("x")) if exponent % 2 else made
 
 
+SIGNS = ({"f": "abs", "o": "abs(x)"}, {"f": "neg", "o": "(-x)"})
+
 CANONICAL = [
     *identity("noop.pow_one", "x ** 1 -> x", EXACT, FLOATS),
 ]
@@ -37,6 +39,9 @@ CANONICAL = [
 power = functools.partial(identity, typical=TYPICAL, source="ONNX operators Pow, Exp and Log")
 
 SIMPLIFYING = [
+    *power("power.square_of_{f}", "{o} ** 2 -> x ** 2", EXACT, FLOATS, each=SIGNS),
+    *identity("cos_of_neg", "cos(-x) -> cos(x)", ROUNDED),
+    *identity("neg_of_{f}_of_neg", "-{f}(-x) -> {f}(x)", ROUNDED, each=named("tanh", "erf", "sin")),
     *power(
         "power.integer_exponent_to_mul", "x ** k -> x * ... * x", ROUNDED, FLOATS, "few_products(k) and not_averaged()",
         written=_by_squaring, makes=("Mul", "Reciprocal"), examples={"k": (2.0, 7.0, 8.0, -3.0)},
