@@ -13,14 +13,13 @@ from ortfuse.errors import OutputError
 FILES = "Files and reports"
 """The title of these arguments in the help."""
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX file.", show_default=False)]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX file.")]
 Config = Annotated[
     Path | None,
     typer.Option(
         "--config",
         metavar="FILE.toml",
         help="TOML file with options. Options on the command line take precedence.",
-        show_default=False,
         rich_help_panel=FILES,
     ),
 ]
@@ -31,7 +30,6 @@ Models = Annotated[
         metavar="FILE.toml",
         help="TOML file with an entry per model: its inputs, sizes, passes, tolerance and known failures. Options on the "
         "command line take precedence.",
-        show_default=False,
         rich_help_panel=FILES,
     ),
 ]
@@ -42,7 +40,6 @@ Only = Annotated[
         metavar="PATTERN",
         help="Node, operator, module, class or value that may be in lower precision, such as 'op:MatMul' or "
         "'module:encoder.layer.*'. All else stays in float32. Repeatable.",
-        show_default=False,
     ),
 ]
 Exclude = Annotated[
@@ -51,17 +48,12 @@ Exclude = Annotated[
         "--exclude",
         metavar="PATTERN",
         help="Node, operator, module, class or value that stays in float32, as for --only. Repeatable.",
-        show_default=False,
     ),
 ]
 Json = Annotated[
     Path | None,
     typer.Option(
-        "--json",
-        metavar="FILE.json",
-        help="Write the whole report as JSON to this file.",
-        show_default=False,
-        rich_help_panel=FILES,
+        "--json", metavar="FILE.json", help="Write the whole report as JSON to this file.", rich_help_panel=FILES
     ),
 ]
 Check = Annotated[
@@ -71,7 +63,6 @@ Check = Annotated[
         metavar="FILE.json",
         help="Compare with a report of the same command (--json), and exit with code 3 on a regression: more nodes, fewer "
         "fused sites, a larger error, or a lower speedup beyond noise.",
-        show_default=False,
         rich_help_panel=FILES,
     ),
 ]
@@ -81,7 +72,6 @@ Report = Annotated[
         "--report",
         metavar="FILE.html",
         help="Write the report as one HTML page, which needs no network.",
-        show_default=False,
         rich_help_panel=FILES,
     ),
 ]

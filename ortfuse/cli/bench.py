@@ -10,8 +10,7 @@ import typer
 import ortfuse
 from ortfuse.cli.answer import Answer
 from ortfuse.cli.arguments import Check, Models
-from ortfuse.cli.given_options import Given, settings_of, with_options
-from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.given_options import Given, options_of, settings_of, with_options
 from ortfuse.cli.regression_check import demand_no_regression, demand_same_names, stored
 from ortfuse.cli.terminal import out, progress_line
 
@@ -21,9 +20,7 @@ def bench(
     given: Given,
     model: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="MODEL...", help="Models with the same inputs. The first one is the baseline.", show_default=False
-        ),
+        typer.Argument(metavar="MODEL...", help="Models with the same inputs. The first one is the baseline."),
     ],
     models: Models = None,
     check: Check = None,

@@ -9,8 +9,7 @@ import typer
 
 import ortfuse
 from ortfuse.cli.answer import Answer
-from ortfuse.cli.given_options import Given, with_options
-from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.given_options import Given, options_of, with_options
 from ortfuse.cli.terminal import progress_bar
 from ortfuse.errors import OptionError
 from ortfuse.options.parse_text import seconds
@@ -29,16 +28,12 @@ def calibrate(
                 "Time limit after which no measurement begins, such as 120s. The closest decisions come first, and "
                 "the next run resumes."
             ),
-            show_default=False,
         ),
     ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
-            "--only",
-            metavar="RULE",
-            help="Family (attention) or rule to measure; by default all. Repeatable.",
-            show_default=False,
+            "--only", metavar="RULE", help="Family (attention) or rule to measure; by default all. Repeatable."
         ),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Repeat measurements that are already cached.")] = False,
@@ -48,7 +43,6 @@ def calibrate(
             "--session",
             metavar="MODEL",
             help="Measure session settings for this model instead of rule costs. A result of `optimize` is typical.",
-            show_default=False,
         ),
     ] = None,
     *,

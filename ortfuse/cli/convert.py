@@ -9,8 +9,7 @@ import typer
 import ortfuse
 from ortfuse.cli.answer import Answer
 from ortfuse.cli.arguments import Exclude, Model, Models, Only
-from ortfuse.cli.given_options import Given, settings_of, with_options
-from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.given_options import Given, options_of, settings_of, with_options
 from ortfuse.cli.terminal import progress_line
 from ortfuse.errors import BoundError
 from ortfuse.options.parse_text import positive_number
@@ -29,7 +28,6 @@ def convert(
                 "Type to convert to: float16 (the default), bfloat16, or int8-caches for the key and value caches of "
                 "a decoder."
             ),
-            show_default=False,
         ),
     ] = "float16",
     models: Models = None,
@@ -45,7 +43,6 @@ def convert(
             parser=positive_number,
             metavar="NUMBER",
             help="Largest error of an output: the norm of the difference relative to the norm of the output.",
-            show_default=False,
         ),
     ] = None,
     target: Annotated[
@@ -58,7 +55,6 @@ def convert(
                 "or a kernel table (.json). "
                 "By default the operator definitions decide."
             ),
-            show_default=False,
         ),
     ] = None,
     *,

@@ -9,16 +9,15 @@ import typer
 
 import ortfuse
 from ortfuse.cli.answer import Answer
-from ortfuse.cli.given_options import Given, with_options
-from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.given_options import Given, options_of, with_options
 from ortfuse.cli.terminal import progress_line
 
 
 @with_options
 def diff(
     given: Given,
-    first: Annotated[Path, typer.Argument(metavar="A", help="ONNX file.", show_default=False)],
-    second: Annotated[Path, typer.Argument(metavar="B", help="ONNX file to compare with it.", show_default=False)],
+    first: Annotated[Path, typer.Argument(metavar="A", help="ONNX file.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="ONNX file to compare with it.")],
     run: Annotated[
         bool,
         typer.Option(

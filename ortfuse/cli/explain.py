@@ -9,8 +9,7 @@ import typer
 import ortfuse
 from ortfuse.cli.answer import Answer
 from ortfuse.cli.arguments import Config, Model, Models
-from ortfuse.cli.given_options import Given, settings_of, with_options
-from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.given_options import Given, options_of, settings_of, with_options
 from ortfuse.cli.terminal import progress_line
 
 
@@ -21,10 +20,7 @@ def explain(
     rule: Annotated[
         list[str] | None,
         typer.Option(
-            "--rule",
-            metavar="NAME",
-            help="Family (attention) or rule to explain; by default all. Repeatable.",
-            show_default=False,
+            "--rule", metavar="NAME", help="Family (attention) or rule to explain; by default all. Repeatable."
         ),
     ] = None,
     config: Config = None,

@@ -113,7 +113,6 @@ def _as_argument(one: Declaration, command: str) -> Any:
         parser=one.kind.read,
         metavar=one.kind.metavar or None,
         help=f"{one.help} Repeatable." if one.kind.repeated else one.help,
-        show_default=False,
         rich_help_panel=TITLES[one.group],
     )
 
@@ -131,7 +130,7 @@ def with_flags_of_today(command: str, args: list[str]) -> list[str]:
     return [former.get(flag, flag) + equals + value for flag, equals, value in found] + args[end:]
 
 
-def options(given: Given, config: Path | None = None, settings: Settings | None = None, **fixed: Any) -> Options:
+def options_of(given: Given, config: Path | None = None, settings: Settings | None = None, **fixed: Any) -> Options:
     """The options of the file, overridden by those on the command line.
 
     Args:

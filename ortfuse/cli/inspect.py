@@ -9,8 +9,7 @@ import typer
 import ortfuse
 from ortfuse.cli.answer import Answer
 from ortfuse.cli.arguments import Model
-from ortfuse.cli.given_options import Given, with_options
-from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.given_options import Given, options_of, with_options
 from ortfuse.cli.terminal import progress_line
 
 

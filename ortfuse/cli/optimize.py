@@ -12,8 +12,7 @@ import typer
 import ortfuse
 from ortfuse.cli.answer import Answer, profiled
 from ortfuse.cli.arguments import Check, Config, Model, Models
-from ortfuse.cli.given_options import Given, settings_of, with_options
-from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.given_options import Given, options_of, settings_of, with_options
 from ortfuse.cli.parsing import NO
 from ortfuse.cli.regression_check import demand_no_regression, demand_same_model, stored
 from ortfuse.cli.terminal import out, print_unexpected, progress_line

@@ -125,6 +125,7 @@ def _read_by_declaration(parameters: list[Any], function: Callable[..., Any] | N
     """The parameters of a function, parsed as it declares them; flags are left unchanged."""
     readers = {} if function is None else _readers(inspect.unwrap(function))
     for parameter in parameters:
+        parameter.show_default = False  # the text of the help has the default
         if getattr(parameter, "is_flag", False):
             parameter.display_type_rich = lambda ctx: None  # of a flag the help needs no type
         read = readers.get(parameter.name, _as_it_is if getattr(parameter, "is_flag", False) else None)

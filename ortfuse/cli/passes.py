@@ -14,19 +14,11 @@ from ortfuse.cli.given_options import Given, with_options
 def passes(
     given: Given,
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]", help="Pass, rule, family of rules or pass list to describe.", show_default=False
-        ),
+        str | None, typer.Argument(metavar="[NAME]", help="Pass, rule, family of rules or pass list to describe.")
     ] = None,
     family: Annotated[
         str | None,
-        typer.Option(
-            "--family",
-            metavar="FAMILY",
-            help="Family whose rules alone are listed, such as attention.",
-            show_default=False,
-        ),
+        typer.Option("--family", metavar="FAMILY", help="Family whose rules alone are listed, such as attention."),
     ] = None,
     *,
     answer: Answer,

@@ -10,8 +10,7 @@ import typer
 import ortfuse
 from ortfuse.cli.answer import Answer
 from ortfuse.cli.arguments import Model, Models
-from ortfuse.cli.given_options import Given, settings_of, with_options
-from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.given_options import Given, options_of, settings_of, with_options
 from ortfuse.cli.json_output import check_json
 from ortfuse.cli.terminal import progress_line
 
@@ -31,12 +30,9 @@ def profile(
             ),
         ),
     ] = True,
-    csv: Annotated[
-        Path | None, typer.Option("--csv", help="Write one row per executed node to this file.", show_default=False)
-    ] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write one row per executed node to this file.")] = None,
     png: Annotated[
-        Path | None,
-        typer.Option("--png", help="Draw the times and the roofline (needs ortfuse\\[plot]).", show_default=False),
+        Path | None, typer.Option("--png", help="Draw the times and the roofline (needs ortfuse\\[plot]).")
     ] = None,
     *,
     answer: Answer,

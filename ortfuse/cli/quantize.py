@@ -11,8 +11,7 @@ import typer
 import ortfuse
 from ortfuse.cli.answer import Answer, print_refusal, profiled
 from ortfuse.cli.arguments import Config, Exclude, Model, Models, Only
-from ortfuse.cli.given_options import Given, settings_of, with_options
-from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.given_options import Given, options_of, settings_of, with_options
 from ortfuse.cli.json_output import check_json
 from ortfuse.cli.parsing import NO
 from ortfuse.cli.terminal import progress_line
@@ -38,7 +37,6 @@ def quantize(
             parser=positive_number,
             metavar="NUMBER",
             help="Largest error of the outputs, such as 0.01, measured by --metric.",
-            show_default=False,
         ),
     ] = None,
     scheme: Annotated[
@@ -51,7 +49,6 @@ def quantize(
                 "dynamic_int8.channel. Without --max-error, each site gets the first legal one, without a search; "
                 "this suits models larger than memory. Repeatable."
             ),
-            show_default=False,
         ),
     ] = None,
     only: Only = None,
@@ -66,7 +63,6 @@ def quantize(
                 "uses QuantizeLinear and DequantizeLinear, for TensorRT, OpenVINO and others; weights are made small, "
                 "and nothing is timed."
             ),
-            show_default=False,
         ),
     ] = "onnxruntime",
     metric: Annotated[
@@ -79,7 +75,6 @@ def quantize(
                 "cosine, top1 or tokens (share of decisions that differ), or file.py:function. A function takes the "
                 "outputs of the original, those of the result, and the inputs; each is a list of arrays by name."
             ),
-            show_default=False,
         ),
     ] = "l2",
     labels: Annotated[
@@ -92,25 +87,16 @@ def quantize(
                 "file.py:function. The metric finds them as 'labels' among the inputs; a function takes all sets of "
                 "inputs."
             ),
-            show_default=False,
         ),
     ] = None,
     goal: Annotated[
         str | None,
-        typer.Option(
-            "--goal",
-            metavar="GOAL",
-            help="Quantity to minimize: latency (the default), size or memory.",
-            show_default=False,
-        ),
+        typer.Option("--goal", metavar="GOAL", help="Quantity to minimize: latency (the default), size or memory."),
     ] = None,
     judged: Annotated[
         list[str] | None,
         typer.Option(
-            "--judge",
-            metavar="OUTPUT",
-            help="Output that the bound applies to; by default all outputs. Repeatable.",
-            show_default=False,
+            "--judge", metavar="OUTPUT", help="Output that the bound applies to; by default all outputs. Repeatable."
         ),
     ] = None,
     curve: Annotated[
@@ -122,7 +108,6 @@ def quantize(
                 "Run the choices under other bounds too, and write their errors and times to this file (.json, .csv "
                 "or .png)."
             ),
-            show_default=False,
         ),
     ] = None,
     budget: Annotated[
@@ -135,7 +120,6 @@ def quantize(
                 "Time limit of the search, such as 60s or 10min; by default none. The best choice by then is the "
                 "result, and the same command resumes the search."
             ),
-            show_default=False,
         ),
     ] = None,
     store: Annotated[
@@ -144,7 +128,6 @@ def quantize(
             "--store",
             metavar="FILE",
             help="File that keeps measurements, so that a stopped search resumes; by default in the cache folder.",
-            show_default=False,
         ),
     ] = None,
     config: Config = None,

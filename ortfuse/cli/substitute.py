@@ -10,8 +10,7 @@ import typer
 import ortfuse
 from ortfuse.cli.answer import Answer
 from ortfuse.cli.arguments import Config, Model
-from ortfuse.cli.given_options import Given, with_options
-from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.given_options import Given, options_of, with_options
 from ortfuse.cli.parsing import NO
 from ortfuse.cli.terminal import progress_line
 
@@ -20,10 +19,8 @@ from ortfuse.cli.terminal import progress_line
 def substitute(
     given: Given,
     model: Model,
-    find: Annotated[Path, typer.Option("--find", help="ONNX file with the subgraph to look for.", show_default=False)],
-    replace: Annotated[
-        Path, typer.Option("--replace", help="ONNX file with the subgraph to put in its place.", show_default=False)
-    ],
+    find: Annotated[Path, typer.Option("--find", help="ONNX file with the subgraph to look for.")],
+    replace: Annotated[Path, typer.Option("--replace", help="ONNX file with the subgraph to put in its place.")],
     free: Annotated[
         list[str] | None,
         typer.Option(
@@ -33,7 +30,6 @@ def substitute(
                 "Initializer of the two files that may have any value, or an attribute: NODE.ATTRIBUTE or "
                 "NODE.ATTRIBUTE=NAME. Repeatable."
             ),
-            show_default=False,
         ),
     ] = None,
     untested: Annotated[

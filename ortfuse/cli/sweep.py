@@ -10,8 +10,7 @@ import typer
 import ortfuse
 from ortfuse.cli.answer import Answer
 from ortfuse.cli.arguments import Check, Config, check_folder
-from ortfuse.cli.given_options import Given, with_options
-from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.given_options import Given, options_of, with_options
 from ortfuse.cli.json_output import check_json
 from ortfuse.cli.parsing import NO
 from ortfuse.cli.regression_check import demand_no_regression, stored
@@ -33,7 +32,6 @@ def sweep(
                 "Models, folders of models, or text files with one path per line. By default the models that --models "
                 "names."
             ),
-            show_default=False,
         ),
     ] = None,
     models: Annotated[
@@ -45,75 +43,49 @@ def sweep(
                 "TOML file with an entry per model: its inputs, sizes, passes, tolerance and known failures. Its "
                 "options take precedence over the command line, which applies to all models."
             ),
-            show_default=False,
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FOLDER",
-            help="Folder for the results; by default none is kept.",
-            show_default=False,
-        ),
+        typer.Option("-o", "--output", metavar="FOLDER", help="Folder for the results; by default none is kept."),
     ] = None,
     jobs: Annotated[
         int,
         typer.Option(
-            "--jobs",
-            "-j",
-            parser=whole_number(1),
-            metavar="NUMBER",
-            help="Number of models to process at a time.",
-            show_default=False,
+            "--jobs", "-j", parser=whole_number(1), metavar="NUMBER", help="Number of models to process at a time."
         ),
     ] = 1,
-    bench: Annotated[bool, typer.Option("--bench/--no-bench", help="Measure each result beside its original.")] = True,
+    bench: Annotated[
+        bool, typer.Option("--bench/--no-bench", help="Measure each result beside its original (the default).")
+    ] = True,
     store: Annotated[
         Path | None,
         typer.Option(
             "--store",
             metavar="FILE",
             help="File that keeps the rows, so that a stopped sweep resumes; by default FOLDER/sweep.jsonl.",
-            show_default=False,
         ),
     ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
-            "--ray",
-            metavar="ADDRESS",
-            help="Address of a Ray cluster to run on, such as auto or ray://host:10001.",
-            show_default=False,
+            "--ray", metavar="ADDRESS", help="Address of a Ray cluster to run on, such as auto or ray://host:10001."
         ),
     ] = None,
     limit: Annotated[
         float,
         typer.Option(
-            "--limit",
-            parser=seconds,
-            metavar="TIME",
-            help="Time limit per model, such as 90s; by default 30min.",
-            show_default=False,
+            "--limit", parser=seconds, metavar="TIME", help="Time limit per model, such as 90s; by default 30min."
         ),
     ] = 1800.0,
     config: Config = None,
     check: Check = None,
     junit: Annotated[
         Path | None,
-        typer.Option(
-            "--junit",
-            metavar="FILE.xml",
-            help="Write JUnit XML to this file, one test case per model.",
-            show_default=False,
-        ),
+        typer.Option("--junit", metavar="FILE.xml", help="Write JUnit XML to this file, one test case per model."),
     ] = None,
     markdown: Annotated[
-        Path | None,
-        typer.Option(
-            "--markdown", metavar="FILE.md", help="Write a summary in Markdown to this file.", show_default=False
-        ),
+        Path | None, typer.Option("--markdown", metavar="FILE.md", help="Write a summary in Markdown to this file.")
     ] = None,
     *,
     answer: Answer,

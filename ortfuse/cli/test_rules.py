@@ -17,20 +17,21 @@ from ortfuse.options.parse_text import whole_number
 
 @with_options
 def test_rules(
-    rules: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Files or folders with rules.", show_default=False)
-    ],
+    rules: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files or folders with rules.")],
     spellings: Annotated[
         int,
         typer.Option(
             "--spellings",
             parser=whole_number(0),
             metavar="NUMBER",
-            help="Number of spellings to try for pairs of options, beyond one for each option.",
+            help="Number of spellings to try for pairs of options, beyond one for each option; by default 24.",
         ),
     ] = 24,
     counterexamples: Annotated[
-        Path, typer.Option("--counterexamples", help="Folder for models on which a rule is wrong.")
+        Path,
+        typer.Option(
+            "--counterexamples", help="Folder for models on which a rule is wrong; by default counterexamples."
+        ),
     ] = Path("counterexamples"),
     *,
     answer: Answer,

@@ -10,8 +10,7 @@ import typer
 import ortfuse
 from ortfuse.cli.answer import Answer
 from ortfuse.cli.arguments import Config, Model, Models
-from ortfuse.cli.given_options import Given, settings_of, with_options
-from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.given_options import Given, options_of, settings_of, with_options
 from ortfuse.cli.terminal import progress_line
 from ortfuse.errors import ConstraintError, OptionError
 from ortfuse.options.parse_text import positive_number, quantity
@@ -41,7 +40,6 @@ def tune(
             parser=quantity(("", "s", "min", "m", "h"), 1.0, "120s"),
             metavar="TIME",
             help="Time limit of the search, such as 10min; by default 120s. A stopped search resumes with the rest.",
-            show_default=False,
         ),
     ] = 120.0,
     max_error: Annotated[
@@ -54,7 +52,6 @@ def tune(
                 "Relative error of the outputs that lower precision may cause, such as 0.01. By default no lower "
                 "precision is tried."
             ),
-            show_default=False,
         ),
     ] = None,
     max_latency: Annotated[
@@ -64,7 +61,6 @@ def tune(
             parser=quantity(("", "ms", "s"), 1e-3, "10ms"),
             metavar="TIME",
             help="Limit that 95 % of the runs must stay under, such as 10ms.",
-            show_default=False,
         ),
     ] = None,
     min_throughput: Annotated[
@@ -74,7 +70,6 @@ def tune(
             parser=positive_number,
             metavar="NUMBER",
             help="Least number of runs per second, one after the other.",
-            show_default=False,
         ),
     ] = None,
     max_memory: Annotated[
@@ -84,7 +79,6 @@ def tune(
             parser=quantity(("", "kB", "MB", "GB"), 1.0, "500MB"),
             metavar="SIZE",
             help="Limit for the memory of a process with the session, such as 500MB. Python and the runtime count.",
-            show_default=False,
         ),
     ] = None,
     max_regression: Annotated[
@@ -94,25 +88,18 @@ def tune(
             parser=_share,
             metavar="SHARE",
             help="Slowdown relative to the original that is allowed to meet other limits, such as 10%; by default 5%.",
-            show_default=False,
         ),
     ] = 0.05,
     study: Annotated[
         Path | None,
         typer.Option(
-            "--study",
-            metavar="FILE",
-            help="SQLite file that keeps the trials; by default RESULT.tune.sqlite.",
-            show_default=False,
+            "--study", metavar="FILE", help="SQLite file that keeps the trials; by default RESULT.tune.sqlite."
         ),
     ] = None,
     sampler: Annotated[
         str,
         typer.Option(
-            "--sampler",
-            metavar="NAME",
-            help="Sampler of the search: tpe (the default), or random as a baseline.",
-            show_default=False,
+            "--sampler", metavar="NAME", help="Sampler of the search: tpe (the default), or random as a baseline."
         ),
     ] = "tpe",
     config: Config = None,

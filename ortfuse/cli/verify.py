@@ -10,8 +10,7 @@ import typer
 import ortfuse
 from ortfuse.cli.answer import Answer
 from ortfuse.cli.arguments import Models
-from ortfuse.cli.given_options import Given, settings_of, with_options
-from ortfuse.cli.given_options import options as options_of
+from ortfuse.cli.given_options import Given, options_of, settings_of, with_options
 from ortfuse.cli.parsing import NO, UNUSABLE
 from ortfuse.cli.terminal import print_unexpected, progress_line
 from ortfuse.options.parse_text import positive_number
@@ -20,8 +19,8 @@ from ortfuse.options.parse_text import positive_number
 @with_options
 def verify(
     given: Given,
-    original: Annotated[Path, typer.Argument(metavar="A", help="ONNX file of the original model.", show_default=False)],
-    optimised: Annotated[Path, typer.Argument(metavar="B", help="ONNX file to compare with it.", show_default=False)],
+    original: Annotated[Path, typer.Argument(metavar="A", help="ONNX file of the original model.")],
+    optimised: Annotated[Path, typer.Argument(metavar="B", help="ONNX file to compare with it.")],
     models: Models = None,
     max_error: Annotated[
         float | None,
@@ -33,7 +32,6 @@ def verify(
                 "Bound on the error by --metric, in place of --tolerance. By default the bound that `ortfuse "
                 "quantize` wrote into B, if any."
             ),
-            show_default=False,
         ),
     ] = None,
     metric: Annotated[
@@ -46,16 +44,12 @@ def verify(
                 "module:function. By default the metric that B states, or l2. A function that B states is called only "
                 "if it is named here, too."
             ),
-            show_default=False,
         ),
     ] = None,
     labels: Annotated[
         str | None,
         typer.Option(
-            "--labels",
-            metavar="FILE",
-            help="Labels for the function of --metric, as for `ortfuse quantize`.",
-            show_default=False,
+            "--labels", metavar="FILE", help="Labels for the function of --metric, as for `ortfuse quantize`."
         ),
     ] = None,
     *,
