@@ -101,7 +101,7 @@ def _view(found: Profile, view: str, about: str) -> Rows:
     scale = found.scale * 1e3
     rows = [
         (
-            one.name, f"{one.seconds * scale:.3f}", f"{one.share:.1%}", str(one.kernels), str(one.calls),
+            one.name, digits(one.seconds * scale), f"{one.share:.1%}", str(one.kernels), str(one.calls),
             "" if one.reached is None else _whole(one.reached),
         )
         for one in groups[:MOST_GROUPS]
@@ -111,7 +111,7 @@ def _view(found: Profile, view: str, about: str) -> Rows:
         seconds, share = sum(one.seconds for one in rest), sum(one.share for one in rest)
         kernels, calls = sum(one.kernels for one in rest), sum(one.calls for one in rest)
         others = f"{len(rest)} other{'s' * (len(rest) > 1)}"
-        rows.append((others, f"{seconds * scale:.3f}", f"{share:.1%}", str(kernels), str(calls), ""))
+        rows.append((others, digits(seconds * scale), f"{share:.1%}", str(kernels), str(calls), ""))
         bars.append(Bar(seconds))
         styles.append("dim")
     title = TITLES[view]
