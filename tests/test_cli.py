@@ -77,10 +77,16 @@ def test_optimize_verifies_measures_writes_and_reports(tmp_path: Path) -> None:
     assert content["after"]["nodes"] < content["before"]["nodes"] / 3
 
 
+def rows_of(output: str) -> list[list[str]]:
+    """The cells of a table, without lines in which those of the line before go on."""
+    rows = [[cell.strip() for cell in line.split("│")] for line in output.splitlines() if line.startswith("│")]
+    return [row for row in rows if row[1]]
+
+
 def test_passes_that_changed_nothing_are_one_row_of_the_table() -> None:
     told = run("optimize", BERT, "--passes", "fold, licm, fixpoint(eliminate_sequences, cse, dce), fuse.losses")
     assert told.exit_code == 0, told.output
-    table = [[cell.strip() for cell in line.split("│")] for line in told.output.splitlines() if line.startswith("│")]
+    table = rows_of(told.output)
     names = [row[1] for row in table]
     rest = ["rest: 1 more that changed nothing", "finalize", "rest: analysis, 2 more that changed nothing", "all"]
     assert names == ["fold", "fixpoint", "cse", "dce", *rest]
@@ -93,7 +99,7 @@ def test_passes_that_changed_nothing_are_one_row_of_the_table() -> None:
 def test_a_repetition_of_nothing_but_another_is_one_row() -> None:
     told = run("optimize", BERT, "--passes", "fold, fixpoint(fixpoint(cse, dce), fuse.losses)")
     assert told.exit_code == 0, told.output
-    table = [[cell.strip() for cell in line.split("│")] for line in told.output.splitlines() if line.startswith("│")]
+    table = rows_of(told.output)
     rest = ["rest: 1 more that changed nothing", "finalize", "rest: analysis", "all"]
     assert [row[1] for row in table] == ["fold", "fixpoint", "cse", "dce", *rest]
 

@@ -318,7 +318,7 @@ def test_a_measured_page_has_the_profiles_before_and_after(path: Path, tmp_path:
         main(["optimize", str(path), "-o", str(tmp_path / "b.onnx"), "--bench", "--rounds", "2", "--report", str(page)])
     said = read(page).text
     assert "Where the time goes, before and after" in said
-    assert any(re.fullmatch(r"[0-9.e-]+ ms ×1, was [0-9.e-]+ ms ×1", text) for text in said)
+    assert sum(re.fullmatch(r"[0-9.e-]+ ms ×1", text) is not None for text in said) >= 2, "now and before"
 
 
 def test_names_in_tables_go_on_behind_their_marks_and_numbers_stay_whole() -> None:
