@@ -13,6 +13,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ortfuse.io import import_on_use
 from ortfuse.io.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ class _FormerModules:
         return former_modules.find_spec(name)
 
 
+import_on_use.install()
 # In front: the folder of a package that has moved holds its modules, which would be imported a second time.
 sys.meta_path.insert(0, _FormerModules)
 

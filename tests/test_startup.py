@@ -46,12 +46,42 @@ def test_optimising_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     assert table.read_bytes() == written
 
 
-def test_what_is_deferred_works_when_it_is_used() -> None:
-    code = (
-        "import sys, ortfuse.cli, onnx_ir as ir; before = 'sympy.core' in sys.modules; dim = ir.SymbolicDim('a + 1') + 1;"
-        "print(before, dim.value, 'sympy.core' in sys.modules)"
-    )
+def run(code: str) -> list[str]:
+    """The words that a program prints."""
     ran = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
-    assert ran.stdout.split() == ["False", "a", "+", "2", "True"], ran.stderr
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.split()
+
+
+def test_what_is_deferred_works_when_it_is_used() -> None:
+    code = (
+        "import sys, ortfuse, onnx_ir as ir; before = 'sympy.core' in sys.modules; dim = ir.SymbolicDim('a + 1') + 1;"
+        "print(before, dim.value, 'sympy.core' in sys.modules)"
+    )
+    assert run(code) == ["False", "a", "+", "2", "True"]
+
+
+def test_other_code_meets_the_modules_themselves() -> None:
+    code = (
+        "import ortfuse, onnx, onnx_ir as ir, sympy, onnx.compose; from onnx import serialization;"
+        "print(sympy.__file__ is not None, type(sympy).__name__, type(onnx.compose).__name__, onnx.compose.__name__,"
+        "onnx.serialization.registry is serialization.registry, ir.__spec__.loader is ir.__loader__,"
+        "isinstance(ir.SymbolicDim(sympy.Symbol('n')), ir.SymbolicDim))"
+    )
+    assert run(code) == ["True", "module", "module", "onnx.compose", "True", "True", "True"]
+
+
+def test_a_module_that_there_is_not_is_missed_as_usual(tmp_path: Path) -> None:
+    (tmp_path / "onnx_ir.py").write_text("try:\n    import sympy\nexcept ImportError:\n    sympy = 'missing'\n")
+    code = (
+        "import sys, ortfuse; sys.path[:] = [path for path in sys.path if not path.endswith('site-packages')];"
+        f"sys.path.insert(0, {str(tmp_path)!r}); import onnx_ir; print(onnx_ir.sympy)"
+    )
+    assert run(code) == ["missing"]
+
+
+def test_a_program_that_has_sympy_keeps_it() -> None:
+    code = "import sympy, sys; import ortfuse, onnx_ir; print(sys.modules['sympy'] is sympy is onnx_ir._core.sympy)"
+    assert run(code) == ["True"]

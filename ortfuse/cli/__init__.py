@@ -1,5 +1,1 @@
 """The command line."""
-
-from ortfuse.cli.lazy_imports import defer
-
-defer()
