@@ -13,6 +13,7 @@ from typing import Any, Literal
 from ortfuse.errors import PipelineError
 from ortfuse.naming import name_today
 from ortfuse.pipeline import registry
+from ortfuse.pipeline.built_in_passes import BUILT_IN
 from ortfuse.pipeline.passlists import Lists, PassList
 from ortfuse.pipeline.rule_files import Catalogue
 from ortfuse.pipeline.steps import CANONICALIZE, MAX_ROUNDS
@@ -170,7 +171,7 @@ def described(catalogue: Catalogue, lists: Lists) -> Described:
 
 def _registered() -> Iterator[PassInfo]:
     for name, kind in registry.passes().items():
-        built_in = name in registry.BUILT_IN
+        built_in = name in BUILT_IN
         options = [] if isinstance(kind, ForeignPass) else list(_options(kind))
         what = (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
         example = f"{CANONICALIZE}, {name}{_shown(options)}, dce"

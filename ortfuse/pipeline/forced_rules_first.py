@@ -12,15 +12,18 @@ from dataclasses import replace
 
 from ortfuse.errors import PipelineError
 from ortfuse.naming import name_today
+from ortfuse.pipeline.built_in_passes import BUILT_IN
+from ortfuse.pipeline.pipeline_text import Call
+from ortfuse.pipeline.registry import make_pass
 from ortfuse.pipeline.steps import Repeated, Single, Step
 from ortfuse.rewrite import Rule
-from ortfuse.transforms import LEAVE, DeadCodeElimination, HorizontalMatMulFusion, RulePass, check_forced, names_one
+from ortfuse.transforms import LEAVE, RulePass, check_forced, names_one
 
 PASS = "forced"
 """The name of the pass that runs such rules before the others of their family."""
 
 
-_ON_REQUEST = {kind.name: kind for kind in (HorizontalMatMulFusion,)}
+_ON_REQUEST = ("horizontal_matmul_fusion",)
 """Passes that are run where `--force` asks for what they make."""
 
 
@@ -38,10 +41,12 @@ def checked(forced: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]:
     rules = list(rules)
     known = {*_ON_REQUEST, *(name for rule in rules for name in (rule.name, rule.family))}
     forced = {name_today(name, ("rules", "families", "passes"), known): wanted for name, wanted in forced.items()}
-    for name, kind in _ON_REQUEST.items():
-        if name in forced and forced[name] != LEAVE and not names_one(forced[name], kind.makes):
+    for name in _ON_REQUEST:
+        wanted = forced.get(name, LEAVE)
+        makes = () if wanted == LEAVE else BUILT_IN[name].loaded().makes
+        if wanted != LEAVE and not names_one(wanted, makes):
             raise PipelineError(
-                f"force {name}={forced[name]}: the pass {name} makes {', '.join(kind.makes)}; {LEAVE} leaves it out"
+                f"force {name}={wanted}: the pass {name} makes {', '.join(makes)}; {LEAVE} leaves it out"
             )
     check_forced({name: wanted for name, wanted in forced.items() if name not in _ON_REQUEST}, rules)
     return forced
@@ -49,8 +54,8 @@ def checked(forced: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]:
 
 def with_forced_passes(steps: tuple[Step, ...], forced: Mapping[str, str]) -> tuple[Step, ...]:
     """The steps with the passes that `--force` asks for behind them."""
-    asked = [kind for name, kind in _ON_REQUEST.items() if forced.get(name, LEAVE) != LEAVE]
-    further = [*(Single(kind.name, kind()) for kind in asked), Single(DeadCodeElimination.name, DeadCodeElimination())]
+    asked = [name for name in _ON_REQUEST if forced.get(name, LEAVE) != LEAVE]
+    further = [Single(name, make_pass(Call(name, {}))) for name in (*asked, "dce")]
     return (*steps, *further) if asked else steps
 
 

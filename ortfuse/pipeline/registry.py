@@ -11,77 +11,16 @@ from types import UnionType
 from typing import Any, TypeVar, cast
 
 from ortfuse.errors import PipelineError
+from ortfuse.pipeline.built_in_passes import BUILT_IN
 from ortfuse.pipeline.pipeline_text import Call, OptionValue
-from ortfuse.transforms import (
-    BatchNonMaxSuppression,
-    CommonSubexpressionElimination,
-    ConstantFolding,
-    DeadCodeElimination,
-    DimsFromConvolution,
-    DropLengthClamps,
-    EliminateSequences,
-    EliminateUnbindStack,
-    Finalize,
-    FoldChannelAffine,
-    FuseRecurrent,
-    HorizontalMatMulFusion,
-    InlineBranches,
-    InlineFunctions,
-    Layout,
-    LiftConstants,
-    LoopInvariantCodeMotion,
-    MergeAttentionHeads,
-    MergeSiblingTransposes,
-    Pass,
-    SimplifyDataMovement,
-    SimplifyIndexMaps,
-    SinkTransposeBelowSplit,
-    SlicesToSplit,
-    UnrolledSumToReduce,
-    UnrollLoops,
-    UpcastAttention,
-    VectorizeLoops,
-    WrapInFunctions,
-)
+from ortfuse.transforms.context import Pass
+from ortfuse.transforms.deferred_pass import DeferredPass
 from ortfuse.transforms.onnx_ir_adapter import ForeignPass, foreign_pass
 
 _P = TypeVar("_P")
 
 _OPTION_TYPES: Mapping[type, str] = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 
-BUILT_IN: Mapping[str, type[Any]] = {
-    kind.name: kind
-    for kind in (
-        LiftConstants,
-        ConstantFolding,
-        InlineFunctions,
-        InlineBranches,
-        LoopInvariantCodeMotion,
-        EliminateSequences,
-        EliminateUnbindStack,
-        DimsFromConvolution,
-        DropLengthClamps,
-        SinkTransposeBelowSplit,
-        MergeSiblingTransposes,
-        CommonSubexpressionElimination,
-        DeadCodeElimination,
-        FuseRecurrent,
-        Layout,
-        VectorizeLoops,
-        UnrollLoops,
-        Finalize,
-        WrapInFunctions,
-        HorizontalMatMulFusion,
-        SimplifyDataMovement,
-        SimplifyIndexMaps,
-        SlicesToSplit,
-        BatchNonMaxSuppression,
-        UnrolledSumToReduce,
-        UpcastAttention,
-        FoldChannelAffine,
-        MergeAttentionHeads,
-    )
-}
 _registered: dict[str, type[Any] | ForeignPass] = {}
 
 RESERVED = frozenset({"fixpoint", "canonicalize", "auto", "user"})
@@ -142,8 +81,13 @@ def _register_class(kind: type[Any]) -> None:
 
 
 def passes() -> dict[str, type[Any] | ForeignPass]:
-    """All registered passes by name, the built-in ones first."""
-    return {**BUILT_IN, **_registered}
+    """All registered passes by name, the built-in ones first; all are loaded."""
+    return {**{name: entry.loaded() for name, entry in BUILT_IN.items()}, **_registered}
+
+
+def names() -> set[str]:
+    """The names of all registered passes."""
+    return {*BUILT_IN, *_registered}
 
 
 @functools.lru_cache(maxsize=128)
@@ -159,12 +103,15 @@ def _without_none(hint: Any) -> Any:
 
 
 def make_pass(call: Call) -> Pass:
-    """Create the registered pass that `call` names, with its options.
+    """Create the registered pass that `call` names, with its options; one without options is loaded when it has something to do.
 
     Raises:
         PipelineError: The pass has no such option, or a value has the wrong type.
     """
-    kind = passes()[call.name]
+    entry = BUILT_IN.get(call.name)
+    if entry is not None and entry.needs and not call.options:
+        return DeferredPass(entry)
+    kind = _registered[call.name] if entry is None else entry.loaded()
     if isinstance(kind, ForeignPass):
         checked_options(call, {})
         return kind

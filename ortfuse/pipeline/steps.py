@@ -27,22 +27,7 @@ from ortfuse.pipeline.passlists import FALLBACK, Lists, PassList, built_in_lists
 from ortfuse.pipeline.pipeline_text import Call, FixpointCall, Item, Options
 from ortfuse.pipeline.rule_files import Catalogue
 from ortfuse.targets import TargetSpec, default_spec
-from ortfuse.transforms import (
-    CommonSubexpressionElimination,
-    ConstantFolding,
-    DeadCodeElimination,
-    DimsFromConvolution,
-    DropLengthClamps,
-    EliminateSequences,
-    EliminateUnbindStack,
-    InlineBranches,
-    InlineFunctions,
-    LiftConstants,
-    LoopInvariantCodeMotion,
-    Pass,
-    RulePass,
-    SinkTransposeBelowSplit,
-)
+from ortfuse.transforms import Pass, RulePass
 
 MAX_ROUNDS = 50
 """The most rounds of a fixpoint before it is given up, unless its options say otherwise."""
@@ -51,6 +36,24 @@ CANONICALIZE = "canonicalize"
 FUSIONS = "fuse.*"
 USER = "user"
 AUTO = "auto"
+FOLD = "fold"
+
+_CANONICAL = (
+    "inline_functions",
+    "lift_constants",
+    FOLD,
+    "inline_branches",
+    "licm",
+    "eliminate_sequences",
+    "eliminate_unbind_stack",
+    "dims_from_convolution",
+    "drop_length_clamps",
+    "sink_transpose_below_split",
+    CANONICALIZE,
+    "cse",
+    "dce",
+)
+"""The passes of `canonicalize`; its own name stands for its rules."""
 
 _RULE_OPTIONS = {"without": str, "always": str}
 """The options of a pass of rules; see `RulePass`."""
@@ -98,7 +101,7 @@ class Builder:
         self._fusions = [name for name in self._rules if name.startswith("fuse.")]
         self._users = catalogue.passes_from("package", "user")
         self._named: set[str] = set()
-        passes = {CANONICALIZE, FUSIONS, USER, AUTO, *self._rules, *registry.passes()}
+        passes = {CANONICALIZE, FUSIONS, USER, AUTO, *self._rules, *registry.names()}
         self._known = frozenset({*passes, *self._lists})
         hidden = sorted(self._lists.keys() & passes)
         if hidden:
@@ -139,7 +142,7 @@ class Builder:
         """The passes that a pass list or wildcard is to do without."""
         names = str(registry.checked_options(call, {"without": str}).get("without", "")).split()
         for name in names:
-            if name not in self._rules and name not in registry.passes():
+            if name not in self._rules and name not in registry.names():
                 raise self._unknown(name)
         return frozenset(names)
 
@@ -184,7 +187,7 @@ class Builder:
             yield from self._wildcard(name for name in self._users if name != CANONICALIZE)
         elif item.name in self._rules:
             yield Single(str(item), self._rule_pass(item.name, registry.checked_options(item, _RULE_OPTIONS)))
-        elif item.name in registry.passes():
+        elif item.name in registry.names():
             yield Single(str(item), registry.make_pass(item))
         else:
             raise self._unknown(item.name)
@@ -206,23 +209,9 @@ class Builder:
     def _canonicalize(self, call: Call) -> Step:
         options = registry.checked_options(call, {"max_rounds": int, "max_growth": int, **_RULE_OPTIONS})
         growth = {"max_growth": int(options["max_growth"])} if "max_growth" in options else {}
-        rules = self._rule_pass(CANONICALIZE, options)
-        passes: list[Pass] = [
-            InlineFunctions(),
-            LiftConstants(),
-            ConstantFolding(**growth),
-            InlineBranches(),
-            LoopInvariantCodeMotion(),
-            EliminateSequences(),
-            EliminateUnbindStack(),
-            DimsFromConvolution(),
-            DropLengthClamps(),
-            SinkTransposeBelowSplit(),
-            rules,
-            CommonSubexpressionElimination(),
-            DeadCodeElimination(),
-        ]
-        steps = tuple(Single(made.name, made) for made in passes)
+        made = {CANONICALIZE: self._rule_pass(CANONICALIZE, options), FOLD: registry.make_pass(Call(FOLD, growth))}
+        passes = [made.get(name) or registry.make_pass(Call(name, {})) for name in _CANONICAL]
+        steps = tuple(Single(one.name, one) for one in passes)
         return Repeated(str(call), steps, int(options.get("max_rounds", MAX_ROUNDS)))
 
     def _unknown(self, name: str) -> PipelineError:

@@ -1,35 +1,83 @@
-"""Whole-graph algorithms, one per file. Each states in its file what it handles, and what it leaves alone and why."""
+"""Whole-graph algorithms, one per file. Each states in its file what it handles, and what it leaves alone and why.
 
-from ortfuse.transforms.canonicalize.dims_from_convolution import DimsFromConvolution
-from ortfuse.transforms.canonicalize.drop_length_clamps import DropLengthClamps
-from ortfuse.transforms.canonicalize.eliminate_sequences import EliminateSequences
-from ortfuse.transforms.canonicalize.inline_functions import InlineFunctions
-from ortfuse.transforms.canonicalize.simplify_data_movement import SimplifyDataMovement
-from ortfuse.transforms.canonicalize.slices_to_split import SlicesToSplit
-from ortfuse.transforms.canonicalize.wrap_in_functions import WrapInFunctions
-from ortfuse.transforms.cleanup.constant_folding import ConstantFolding
-from ortfuse.transforms.cleanup.cse import CommonSubexpressionElimination
-from ortfuse.transforms.cleanup.dce import DeadCodeElimination
-from ortfuse.transforms.cleanup.finalize import Finalize
-from ortfuse.transforms.cleanup.lift_constants import LiftConstants
-from ortfuse.transforms.constant_growth import Grown, constant_bytes
-from ortfuse.transforms.context import Context, Pass
-from ortfuse.transforms.control_flow.inline_branches import InlineBranches
-from ortfuse.transforms.control_flow.licm import LoopInvariantCodeMotion
-from ortfuse.transforms.control_flow.unroll_loops import UnrollLoops
-from ortfuse.transforms.fold_linear.fold_channel_affine import FoldChannelAffine
-from ortfuse.transforms.fold_linear.horizontal_matmul_fusion import HorizontalMatMulFusion
-from ortfuse.transforms.fusion.batch_nms import BatchNonMaxSuppression
-from ortfuse.transforms.fusion.half_attention_in_float32 import UpcastAttention
-from ortfuse.transforms.fusion.merge_attention_heads import MergeAttentionHeads
-from ortfuse.transforms.fusion.unrolled_sum_to_reduce import UnrolledSumToReduce
-from ortfuse.transforms.index_maps.simplify_index_maps import SimplifyIndexMaps
-from ortfuse.transforms.layout import Layout
-from ortfuse.transforms.layout.merge_sibling_transposes import MergeSiblingTransposes
-from ortfuse.transforms.layout.sink_transpose_below_split import SinkTransposeBelowSplit
-from ortfuse.transforms.profitability import LEAVE, Choice, Choices, Meter, check_forced, names_one
-from ortfuse.transforms.recurrence import EliminateUnbindStack, FuseRecurrent, VectorizeLoops
-from ortfuse.transforms.rule_pass import RulePass
+The names here are imported on first use, so that a pass is loaded only if the pipeline runs it and the model has operators
+that it is about (`ortfuse.transforms.deferred_pass`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ortfuse.transforms.canonicalize.dims_from_convolution import DimsFromConvolution
+    from ortfuse.transforms.canonicalize.drop_length_clamps import DropLengthClamps
+    from ortfuse.transforms.canonicalize.eliminate_sequences import EliminateSequences
+    from ortfuse.transforms.canonicalize.inline_functions import InlineFunctions
+    from ortfuse.transforms.canonicalize.simplify_data_movement import SimplifyDataMovement
+    from ortfuse.transforms.canonicalize.slices_to_split import SlicesToSplit
+    from ortfuse.transforms.canonicalize.wrap_in_functions import WrapInFunctions
+    from ortfuse.transforms.cleanup.constant_folding import ConstantFolding
+    from ortfuse.transforms.cleanup.cse import CommonSubexpressionElimination
+    from ortfuse.transforms.cleanup.dce import DeadCodeElimination
+    from ortfuse.transforms.cleanup.finalize import Finalize
+    from ortfuse.transforms.cleanup.lift_constants import LiftConstants
+    from ortfuse.transforms.constant_growth import Grown, constant_bytes
+    from ortfuse.transforms.context import Context, Pass
+    from ortfuse.transforms.control_flow.inline_branches import InlineBranches
+    from ortfuse.transforms.control_flow.licm import LoopInvariantCodeMotion
+    from ortfuse.transforms.control_flow.unroll_loops import UnrollLoops
+    from ortfuse.transforms.fold_linear.fold_channel_affine import FoldChannelAffine
+    from ortfuse.transforms.fold_linear.horizontal_matmul_fusion import HorizontalMatMulFusion
+    from ortfuse.transforms.fusion.batch_nms import BatchNonMaxSuppression
+    from ortfuse.transforms.fusion.half_attention_in_float32 import UpcastAttention
+    from ortfuse.transforms.fusion.merge_attention_heads import MergeAttentionHeads
+    from ortfuse.transforms.fusion.unrolled_sum_to_reduce import UnrolledSumToReduce
+    from ortfuse.transforms.index_maps.simplify_index_maps import SimplifyIndexMaps
+    from ortfuse.transforms.layout.choose_layouts import Layout
+    from ortfuse.transforms.layout.merge_sibling_transposes import MergeSiblingTransposes
+    from ortfuse.transforms.layout.sink_transpose_below_split import SinkTransposeBelowSplit
+    from ortfuse.transforms.profitability import LEAVE, Choice, Choices, Meter, check_forced, names_one
+    from ortfuse.transforms.recurrence.eliminate_unbind_stack import EliminateUnbindStack
+    from ortfuse.transforms.recurrence.fuse_recurrent import FuseRecurrent
+    from ortfuse.transforms.recurrence.vectorize_loops import VectorizeLoops
+    from ortfuse.transforms.rule_pass import RulePass
+
+_HOMES = {
+    "canonicalize.dims_from_convolution": "DimsFromConvolution",
+    "canonicalize.drop_length_clamps": "DropLengthClamps",
+    "canonicalize.eliminate_sequences": "EliminateSequences",
+    "canonicalize.inline_functions": "InlineFunctions",
+    "canonicalize.simplify_data_movement": "SimplifyDataMovement",
+    "canonicalize.slices_to_split": "SlicesToSplit",
+    "canonicalize.wrap_in_functions": "WrapInFunctions",
+    "cleanup.constant_folding": "ConstantFolding",
+    "cleanup.cse": "CommonSubexpressionElimination",
+    "cleanup.dce": "DeadCodeElimination",
+    "cleanup.finalize": "Finalize",
+    "cleanup.lift_constants": "LiftConstants",
+    "constant_growth": "Grown constant_bytes",
+    "context": "Context Pass",
+    "control_flow.inline_branches": "InlineBranches",
+    "control_flow.licm": "LoopInvariantCodeMotion",
+    "control_flow.unroll_loops": "UnrollLoops",
+    "fold_linear.fold_channel_affine": "FoldChannelAffine",
+    "fold_linear.horizontal_matmul_fusion": "HorizontalMatMulFusion",
+    "fusion.batch_nms": "BatchNonMaxSuppression",
+    "fusion.half_attention_in_float32": "UpcastAttention",
+    "fusion.merge_attention_heads": "MergeAttentionHeads",
+    "fusion.unrolled_sum_to_reduce": "UnrolledSumToReduce",
+    "index_maps.simplify_index_maps": "SimplifyIndexMaps",
+    "layout.choose_layouts": "Layout",
+    "layout.merge_sibling_transposes": "MergeSiblingTransposes",
+    "layout.sink_transpose_below_split": "SinkTransposeBelowSplit",
+    "profitability": "LEAVE Choice Choices Meter check_forced names_one",
+    "recurrence.eliminate_unbind_stack": "EliminateUnbindStack",
+    "recurrence.fuse_recurrent": "FuseRecurrent",
+    "recurrence.vectorize_loops": "VectorizeLoops",
+    "rule_pass": "RulePass",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "LEAVE",
@@ -72,3 +120,15 @@ __all__ = [
     "constant_bytes",
     "names_one",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'ortfuse.transforms' has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"ortfuse.transforms.{_HOME_OF[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,7 +10,3 @@ Among equal costs, those positions are chosen at which convolutions can take in 
 A Transpose that moves only axes of size 1 costs nothing, as it is a Reshape. One that swaps the last two axes in front
 of a MatMul costs nothing either, as the runtime merges the two.
 """
-
-from ortfuse.transforms.layout.choose_layouts import Layout
-
-__all__ = ["Layout"]

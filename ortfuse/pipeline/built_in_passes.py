@@ -1,0 +1,81 @@
+"""The table of the passes that come with ortfuse: where each is, and the operators that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ortfuse.transforms.deferred_pass import PassEntry
+
+_ACTIVATIONS = frozenset({"Tanh", "Relu", "Elu", "LeakyRelu", "Softplus", "Softsign", "Sigmoid"})
+_ATTENTION = frozenset({"Attention", "MultiHeadAttention"})
+_BRANCHES = frozenset({"If"})
+_CONCAT = frozenset({"Concat"})
+_LOOPS = frozenset({"Loop", "Scan"})
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+_SEQUENCES = frozenset({"SequenceAt", "ConcatFromSequence"})
+_SUMS_AND_PRODUCTS = frozenset({"Add", "Sub", "Mul", "Div"})
+_TRANSPOSES = frozenset({"Transpose", "Reshape"})
+"""A Reshape that moves axes of size 1 alone is a Transpose, too."""
+
+
+def _entry(home: str, kind: str, name: str, *needs: frozenset[str]) -> PassEntry:
+    return PassEntry(name, f"ortfuse.transforms.{home}", kind, needs)
+
+
+BUILT_IN: Mapping[str, PassEntry] = {
+    entry.name: entry
+    for entry in (
+        _entry("cleanup.lift_constants", "LiftConstants", "lift_constants"),
+        _entry("cleanup.constant_folding", "ConstantFolding", "fold"),
+        _entry("canonicalize.inline_functions", "InlineFunctions", "inline_functions"),
+        _entry("control_flow.inline_branches", "InlineBranches", "inline_branches", _BRANCHES),
+        _entry("control_flow.licm", "LoopInvariantCodeMotion", "licm", _BRANCHES | _LOOPS),
+        _entry("canonicalize.eliminate_sequences", "EliminateSequences", "eliminate_sequences", _SEQUENCES),
+        _entry("recurrence.eliminate_unbind_stack", "EliminateUnbindStack", "eliminate_unbind_stack", _CONCAT),
+        _entry(
+            "canonicalize.dims_from_convolution", "DimsFromConvolution", "dims_from_convolution",
+            frozenset({"Conv"}), _SUMS_AND_PRODUCTS,
+        ),
+        _entry("canonicalize.drop_length_clamps", "DropLengthClamps", "drop_length_clamps", frozenset({"Min"})),
+        _entry(
+            "layout.sink_transpose_below_split", "SinkTransposeBelowSplit", "sink_transpose_below_split", _TRANSPOSES
+        ),
+        _entry(
+            "layout.merge_sibling_transposes", "MergeSiblingTransposes", "merge_sibling_transposes",
+            frozenset({"Gather"}), frozenset({"Transpose"}),
+        ),
+        _entry("cleanup.cse", "CommonSubexpressionElimination", "cse"),
+        _entry("cleanup.dce", "DeadCodeElimination", "dce"),
+        _entry(
+            "recurrence.fuse_recurrent", "FuseRecurrent", "fuse_recurrent",
+            _ACTIVATIONS | _RECURRENT, _PRODUCTS | _RECURRENT,
+        ),
+        _entry("layout.choose_layouts", "Layout", "layout", _TRANSPOSES),
+        _entry("recurrence.vectorize_loops", "VectorizeLoops", "vectorize_loops", _LOOPS),
+        _entry("control_flow.unroll_loops", "UnrollLoops", "unroll_loops", _LOOPS),
+        _entry("cleanup.finalize", "Finalize", "finalize"),
+        _entry("canonicalize.wrap_in_functions", "WrapInFunctions", "wrap_in_functions"),
+        _entry(
+            "fold_linear.horizontal_matmul_fusion", "HorizontalMatMulFusion", "horizontal_matmul_fusion", _PRODUCTS
+        ),
+        _entry("canonicalize.simplify_data_movement", "SimplifyDataMovement", "simplify_data_movement"),
+        _entry("index_maps.simplify_index_maps", "SimplifyIndexMaps", "simplify_index_maps"),
+        _entry("canonicalize.slices_to_split", "SlicesToSplit", "slices_to_split", frozenset({"Slice", "Split"})),
+        _entry("fusion.batch_nms", "BatchNonMaxSuppression", "batch_nms", frozenset({"NonMaxSuppression"})),
+        _entry(
+            "fusion.unrolled_sum_to_reduce", "UnrolledSumToReduce", "unrolled_sum_to_reduce", frozenset({"Add"})
+        ),
+        _entry(
+            "fusion.half_attention_in_float32", "UpcastAttention", "upcast_attention", frozenset({"Softmax"})
+        ),
+        _entry(
+            "fold_linear.fold_channel_affine", "FoldChannelAffine", "fold_channel_affine",
+            _SUMS_AND_PRODUCTS | {"BatchNormalization"},
+        ),
+        _entry(
+            "fusion.merge_attention_heads", "MergeAttentionHeads", "merge_attention_heads", _CONCAT, _ATTENTION
+        ),
+    )
+}  # fmt: skip
+"""The passes by their names in pipelines. Each group of operators after the name is one that the pass needs one of."""
