@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import onnx_ir as ir
 
 from ortfuse.errors import OperatorError
-from ortfuse.ir.traits import add_traits, traits_of
+from ortfuse.ir.traits import BROADCASTS, JOINS, MOVES, SUM, add_traits, has, traits_of
 
 T = TypeVar("T")
 
@@ -153,3 +153,22 @@ RECURRENT_ACTIVATIONS: Facet[tuple[str, ...]] = Facet(
     "recurrent_activation",
     "the attributes that are alpha and beta where RNN, GRU and LSTM apply the operator to their gates",
 )
+
+LinearOperands: TypeAlias = tuple[tuple[int, ...], ...]
+"""Groups of operands: outputs are linear in those of a group together, apart from a constant, while all others are fixed."""
+
+LINEAR: Facet[LinearOperands] = Facet("linear", "groups of operands in which the outputs are linear")
+
+
+def linear_operands(node: ir.Node) -> LinearOperands:
+    """Return the groups of operands in which a node is known to be linear; they follow from traits if no facet tells them."""
+    if (known := LINEAR.of(node)) is not None:
+        return known
+    if has(node, JOINS) or has(node, SUM):
+        return (tuple(range(len(node.inputs))),)
+    return ((0,),) if has(node, MOVES) else ()
+
+
+def sums_products(node: ir.Node) -> bool:
+    """Whether a node sums products of two operands, as MatMul and Conv do: it is linear in each, and not elementwise."""
+    return len(linear_operands(node)) > 1 and not has(node, BROADCASTS)

@@ -73,3 +73,17 @@ def test_without_olive_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.delitem(sys.modules, "ortfuse.interop.olive", raising=False)
     with pytest.raises(ImportError, match=r"needs Olive \(.*pip install 'ortfuse\[olive\]'"):
         importlib.import_module("ortfuse.interop.olive")
+
+
+def test_olive_may_run_the_pass_for_each_target_that_has_an_accelerator(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ortfuse.interop.olive import package_config
+    from ortfuse.targets import TargetSpec, default_spec, registry
+
+    toy = TargetSpec(name="toy", provider="ToyExecutionProvider", accelerator="gpu")
+    far = TargetSpec(name="far", provider="FarExecutionProvider")
+    monkeypatch.setattr(registry, "_loaded", {"toy": toy, "far": far})
+    offered = package_config()["passes"]["OrtfuseOptimize"]
+    assert offered["supported_providers"] == [default_spec().provider, "ToyExecutionProvider"]
+    assert offered["supported_accelerators"] == ["cpu", "gpu"]

@@ -21,6 +21,7 @@ from ortfuse.analysis.transfer.elementwise_shapes import binary_shape, unknown_e
 from ortfuse.analysis.transfer.evaluate import arithmetic, evaluates
 from ortfuse.analysis.transfer.fact import INTEGERS, Fact
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, transfer
+from ortfuse.ir.operators import describe
 
 transfer("Add")(binary_shape(el.add))
 evaluates("Add")(arithmetic(np.add))
@@ -261,3 +262,6 @@ def variadic_work(at: NodeSizes) -> Work:
 
 
 transfer("Mean")(variadic_shape(unknown_element))
+
+describe("Mul", linear=((0,), (1,)))
+describe("Div", linear=((0,),))

@@ -20,6 +20,7 @@ from ortfuse.analysis.transfer.evaluate import arithmetic, evaluates
 from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.op import Op, transfer
 from ortfuse.ir.dims import at_most
+from ortfuse.ir.operators import describe
 
 transfer("Not")(unary_shape(el.logical_not))
 evaluates("Not")(arithmetic(np.logical_not))
@@ -165,3 +166,6 @@ def logic_range(op: Asking) -> Range | None:
     """And, Or and Xor."""
     a, b = (op.range(index).truths for index in (0, 1))
     return one_of(*{_LOGIC[op.node.op_type](x, y) for x in a for y in b})
+
+
+describe("Where", linear=((1, 2),))

@@ -16,6 +16,7 @@ from ortfuse.analysis.transfer.fact import Fact, Shape
 from ortfuse.analysis.transfer.fallback import infer
 from ortfuse.analysis.transfer.op import Op, UnknownError, transfer
 from ortfuse.ir.dims import DimLike, broadcast, product
+from ortfuse.ir.operators import describe
 from ortfuse.ir.traits import MICROSOFT
 
 
@@ -158,3 +159,6 @@ def _einsum_macs(at: NodeSizes) -> DimLike:
 
 cost("MatMul", "Gemm", "MatMulInteger", f"{MICROSOFT}.FusedMatMul", f"{MICROSOFT}.FusedGemm")(macs(matmul_macs(0, 1)))
 cost("Einsum")(macs(_einsum_macs))
+
+describe("MatMul", f"{MICROSOFT}.FusedMatMul", linear=((0,), (1,)))
+describe("Gemm", linear=((0, 2), (1, 2)))

@@ -119,6 +119,7 @@ cost("GroupNormalization", "LayerNormalization")(per_result(8))
 cost(f"{MICROSOFT}.SkipLayerNormalization")(per_result(9))
 
 describe("BatchNormalization", "InstanceNormalization", channel_axes=(1, 1, 0))
+describe("BatchNormalization", linear=((0, 2, 3),))  # in inference
 describe("LayerNormalization", "RMSNormalization", channel_axes=(-1, 1, -1))
 
 # The two above compute at least in their input's precision, whatever their `stash_type`, and ONNX's reference supports no type

@@ -17,6 +17,7 @@ from ortfuse.analysis.transfer.fact import UNKNOWN, Element, Elements, Fact, Sha
 from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, transfer
 from ortfuse.ir.dims import is_positive, upper_bound
 from ortfuse.ir.dims import product as product_of
+from ortfuse.ir.operators import describe
 from ortfuse.ir.traits import REDUCES
 
 _REDUCERS: dict[str, tuple[Callable[..., Element], int | None]] = {
@@ -143,3 +144,5 @@ cost("NegativeLogLikelihoodLoss")(per_operand(0))
 cost("ArgMax", "ArgMin", "CumSum", "CumProd", "GlobalAveragePool", "GlobalMaxPool")(per_operand(1))
 cost("ReduceL2", "ReduceSumSquare", "ReduceLogSumExp", "GlobalLpPool")(per_operand(2))
 cost("SoftmaxCrossEntropyLoss")(per_operand(6))
+
+describe("CumSum", "GlobalAveragePool", "ReduceMean", "ReduceSum", linear=((0,),))

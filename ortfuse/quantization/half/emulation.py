@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir import walk
+from ortfuse.ir.operators import sums_products
 from ortfuse.ir.traits import QUANTISES, has
 from ortfuse.quantization.half.clamp_mask_constants import LARGEST, LEAST, clamped, is_bound, is_guard
 from ortfuse.quantization.half.instrumented_readings import NOT_ZERO, OPSET, Reading, Tally, handed_up, has_bodies
@@ -27,7 +28,6 @@ from ortfuse.runtime.session import Session
 
 _SUMS = {"ReduceSum": "ReduceSum", "ReduceMean": "ReduceL1", "ReduceL1": "ReduceL1",
          "ReduceSumSquare": "ReduceSumSquare", "ReduceL2": "ReduceSumSquare"}  # fmt: skip
-_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "FusedMatMul"})
 
 _COUNTED = frozenset({"NonZero", "Unique", "Compress", "NonMaxSuppression"})
 """Operators of which the number of results depends on the numbers that they take."""
@@ -227,7 +227,7 @@ class _Emulation:
 
     def _watch_sums(self, node: ir.Node, copy: ir.Node, unit: int, tally: Tally) -> None:
         """Watch what an operator adds up, in whatever order: the sum of the magnitudes must not overflow."""
-        if node.op_type in _PRODUCTS:
+        if sums_products(node):
             operator, magnitudes = node.op_type, [value and tally.made("Abs", [value]) for value in copy.inputs]
         elif node.op_type in _SUMS and not node.domain:
             operator, magnitudes = _SUMS[node.op_type], [tally.made("Abs", copy.inputs[:1]), *copy.inputs[1:]]

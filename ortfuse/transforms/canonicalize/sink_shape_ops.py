@@ -18,11 +18,11 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.ir.operators import sums_products
 from ortfuse.ir.traits import BROADCASTS, DEQUANTISES, ELEMENTWISE, QUANTISES
 from ortfuse.ir.walk import subgraphs
 from ortfuse.transforms.context import Context
 
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _SAME_SHAPE = ELEMENTWISE | BROADCASTS | QUANTISES | DEQUANTISES | {"BatchNormalization"}
 _MOST_NODES = 100_000
 """The most nodes visited to decide whether one value depends on another."""
@@ -52,7 +52,7 @@ def following(value: ir.Value, facts: Facts) -> ir.Value | None:
     maker, shape = value.producer(), facts.shape(value)
     if maker is None or maker.domain or shape is None or value.is_graph_output():
         return None
-    if maker.op_type not in _SAME_SHAPE | _PRODUCTS or not _is_float(facts.dtype(value)):
+    if not (maker.op_type in _SAME_SHAPE or sums_products(maker)) or not _is_float(facts.dtype(value)):
         return None
     users = {use.node for use in value.uses() if use.node.op_type != "Shape" or use.node.domain}
     node = next(iter(users), None)
