@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from small_models import execute, floats
+from graphs import run
+from small_models import floats
 
 import ortfuse
 
@@ -37,11 +38,11 @@ def _signature(proto: onnx.ModelProto) -> list[bytes]:
 
 
 def _compare(proto: onnx.ModelProto, inputs: dict[str, Any]) -> None:
-    before = execute(proto, inputs)
+    before = run(proto, inputs)
     signature = _signature(proto)
     result = ortfuse.optimize(proto, level="all").model
     assert _signature(result) == signature
-    for old, new in zip(before, execute(result, inputs), strict=True):
+    for old, new in zip(before, run(result, inputs), strict=True):
         np.testing.assert_allclose(new, old, rtol=1e-5, atol=1e-6)
         assert new.dtype == old.dtype
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
-import onnxruntime as ort
+from graphs import run
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.io.check import check
@@ -31,16 +31,6 @@ def context_of(model: ir.Model) -> Context:
     return Context(model, Facts(model), Target())
 
 
-def execute(model: ir.Model | onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
-    proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    return list(
-        ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, inputs)
-    )
-
-
 def apply(text: str, *passes: Pass, inputs: dict[str, Any] | None = None) -> tuple[ir.Model, list[int], Context]:
     """Run passes over the model; the result must be valid and, given inputs, compute the same bits."""
     model = model_of(text)
@@ -48,7 +38,7 @@ def apply(text: str, *passes: Pass, inputs: dict[str, Any] | None = None) -> tup
     counts = [made.run(context) for made in passes]
     check(model, name="result")
     if inputs is not None:
-        for before, after in zip(execute(proto_of(text), inputs), execute(model, inputs), strict=True):
+        for before, after in zip(run(proto_of(text), inputs), run(model, inputs), strict=True):
             np.testing.assert_array_equal(before, after)
             assert before.dtype == after.dtype
     return model, counts, context

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from attention_models import BOOLEAN, INPUTS, LOWEST, model, optimized, scores_to_result
-from small_models import execute
+from graphs import run
 
 import ortfuse
 
@@ -35,7 +35,7 @@ def test_a_mask_of_open_length_is_as_long_as_the_keys_if_the_run_succeeds(length
     for length in (8, 1):
         sizes = {"q": (2, 2, 3, 4), "past": (2, 2, 4, 4), "new": (2, 2, 4, 4), "mask": (2, 1, length)}
         feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in sizes.items()}
-        before, after = (execute(one, feeds)[0] for one in (ir.from_onnx_text(text), result))
+        before, after = (run(one, feeds)[0] for one in (ir.from_onnx_text(text), result))
         np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
 
 
@@ -148,7 +148,7 @@ def test_keys_of_the_length_that_was_traced_are_read_as_they_are() -> None:
     assert {one.name: one.i for one in attention.attribute}["q_num_heads"] == 2
     for shape in ((5, 3, 8), (5, 1, 8)):
         x = rng.standard_normal(shape).astype(np.float32)
-        for old, new in zip(execute(proto, {"x": x}), execute(result, {"x": x}), strict=True):
+        for old, new in zip(run(proto, {"x": x}), run(result, {"x": x}), strict=True):
             np.testing.assert_allclose(new, old, rtol=1e-4, atol=1e-5)
 
 
@@ -238,7 +238,7 @@ def test_heads_of_groups_need_no_keys_repeated(shape: tuple[int, ...]) -> None:
     feeds = {name: rng.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
     if shape:
         feeds["keep"] = rng.random(shape) < 0.7
-    before, after = (execute(one, feeds)[0] for one in (_groups(mask, added), result))
+    before, after = (run(one, feeds)[0] for one in (_groups(mask, added), result))
     np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from attention_models import BOOLEAN, INPUTS, LOWEST, model, optimized, scores_to_result, with_mask
-from small_models import execute
+from graphs import run
 
 import ortfuse
 from ortfuse.verification import verify
@@ -213,7 +213,7 @@ def test_rows_hidden_by_a_mask_that_is_given_come_out_as_before() -> None:
     feeds["mask"] = np.zeros((5, 5), np.float32)
     feeds["mask"][1], feeds["mask"][2], feeds["mask"][3, 1:], feeds["mask"][4] = -np.inf, LOWEST, -np.inf, 1e9
     feeds["mask"][2, 1] = -np.inf
-    old, new = (execute(one, feeds)[0] for one in (m, result.model))
+    old, new = (run(one, feeds)[0] for one in (m, result.model))
     assert np.isnan(old[:, :, 1]).all()
     np.testing.assert_allclose(new, old, rtol=1e-5, atol=1e-6)
 

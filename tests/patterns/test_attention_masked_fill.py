@@ -6,8 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from attention_models import INPUTS, model, scores_to_result
-from graphs import operators
-from small_models import execute
+from graphs import operators, run
 
 import ortfuse
 
@@ -31,9 +30,7 @@ def _agree(before: ir.Model, after: ir.Model, size: float) -> None:
     inputs["q"] *= size
     keep = rng.random((2, 1, 1, 5)) < 0.5
     keep[0] = False
-    for one, other in zip(
-        execute(before, {**inputs, "keep": keep}), execute(after, {**inputs, "keep": keep}), strict=True
-    ):
+    for one, other in zip(run(before, {**inputs, "keep": keep}), run(after, {**inputs, "keep": keep}), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
@@ -93,7 +90,7 @@ def test_a_filler_to_which_something_is_added_is_left() -> None:
     inputs = {name: np.random.default_rng(0).standard_normal((1, 2, 3, 4)).astype(np.float32) for name in "qkv"}
     keep, padding = np.array([[[[True, False, False]]]]), np.array([[[[-1e4, 0.0, -1e4]]]], np.float32)
     for one, other in zip(
-        *(execute(each, {**inputs, "keep": keep, "padding": padding}) for each in (before, after)), strict=True
+        *(run(each, {**inputs, "keep": keep, "padding": padding}) for each in (before, after)), strict=True
     ):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import onnx_ir as ir
 import pytest
+from graphs import run
 from rewriting import parse
-from small_models import execute
 
 import ortfuse
 
@@ -23,7 +23,7 @@ def optimised(text: str, opset: int = 17, **sizes: int) -> tuple[Counter[str], i
         shape = [dim if isinstance(dim, int) else sizes[str(dim)] for dim in value.shape or ()]
         made = rng.standard_normal(shape)
         feeds[value.name] = made > -0.5 if value.dtype == ir.DataType.BOOL else made.astype(np.float32)
-    for old, new in zip(execute(before, feeds), execute(after, feeds), strict=True):
+    for old, new in zip(run(before, feeds), run(after, feeds), strict=True):
         np.testing.assert_allclose(new, old, rtol=2e-5, atol=2e-6)
     return Counter(node.op_type for node in after.graph), after
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from small_models import execute, proto_of
+from graphs import run
+from small_models import proto_of
 
 import ortfuse
 from ortfuse.analysis.facts import Facts
@@ -48,7 +49,7 @@ def made(body: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("before", BEFORE)
 def test_what_is_rounded_by_a_sum_is_rounded_in_the_result(before: str, rounded: str) -> None:
     original = made(f"{BEFORE[before]} {ROUNDED[rounded]}")
-    (expected,), (found,) = (execute(model, {"x": X}) for model in (original, ortfuse.optimize(original).model))
+    (expected,), (found,) = (run(model, {"x": X}) for model in (original, ortfuse.optimize(original).model))
     step = 0.25 if rounded == "to quarters" else 1.0
     assert np.array_equal(expected, np.round(expected / step) * step), "the model rounds"
     np.testing.assert_allclose(found, expected, atol=step / 100)
@@ -62,7 +63,7 @@ def test_offsets_of_channels_that_round_are_not_folded_through_a_split_into_head
     )
     original = proto_of(f"g (float[b, n, 4] x) => (float[b, 2, n, 2] y) {{ {body} }}")
     inputs = {"x": np.random.default_rng(0).uniform(-9, 9, (2, 3, 4)).astype(np.float32)}
-    (expected,), (found,) = (execute(model, inputs) for model in (original, ortfuse.optimize(original).model))
+    (expected,), (found,) = (run(model, inputs) for model in (original, ortfuse.optimize(original).model))
     step = 2.0**-8
     assert np.array_equal(expected, np.round(expected / step) * step), "the model rounds"
     np.testing.assert_allclose(found, expected, atol=step / 100)

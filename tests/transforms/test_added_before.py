@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import operators
-from small_models import apply, execute, floats, model_of, proto_of
+from graphs import operators, run
+from small_models import apply, floats, model_of, proto_of
 
 import ortfuse
 from ortfuse.transforms import SlicesToSplit
@@ -51,7 +51,7 @@ def test_numbers_are_added_before(case: str, rows: int) -> None:
     assert "Add" not in [kind for kind in operators(model) if case != "a table" and case != "a row for all parts"]
     assert sorted(set(operators(model)) - {"Identity", "Constant"}) == sorted(set(kinds) - {"Identity"})
     x = {"x": floats(rows, *map(int, shape.split(", ")[1:]))}
-    for before, after in zip(execute(proto_of(written), x), execute(model, x), strict=True):
+    for before, after in zip(run(proto_of(written), x), run(model, x), strict=True):
         assert before.shape == after.shape
         np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-5)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import operators
-from small_models import apply, execute, floats, proto_of
+from graphs import operators, run
+from small_models import apply, floats, proto_of
 
 from ortfuse.transforms import DeadCodeElimination, DimsFromConvolution
 
@@ -89,7 +89,7 @@ def test_a_size_for_a_resize_is_read_off_the_convolution(size: int) -> None:
     empty = {"x": floats(1, 4, 0), "w": floats(4, 4, 3)}
     for candidate in (proto_of(text), model):
         with pytest.raises(Exception, match="Invalid input shape"):
-            execute(candidate, empty)
+            run(candidate, empty)
 
 
 @pytest.mark.parametrize("batch", [0, 2])
@@ -137,7 +137,7 @@ def test_short_inputs_fail_before_and_after() -> None:
     failures = []
     for candidate in (proto_of(text), model):
         try:
-            execute(candidate, inputs)
+            run(candidate, inputs)
         except Exception as error:  # the runtime's exceptions share no base class
             failures.append(type(error).__name__)
     assert len(failures) == 2

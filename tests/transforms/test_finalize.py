@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from small_models import apply, context_of, execute, floats, model_of
+from graphs import run
+from small_models import apply, context_of, floats, model_of
 
 from ortfuse.errors import TargetError
 from ortfuse.io.check import check
@@ -63,7 +64,7 @@ def test_the_opset_is_raised_for_a_node_that_needs_it() -> None:
     assert model.opset_imports[""] == 20
     assert all(context.facts.shape(output) == (2,) for node in model.graph for output in node.outputs)
     assert all(node.version is None for node in model.graph)
-    assert execute(model, {"x": floats(2)})[0].shape == (2,)
+    assert run(model, {"x": floats(2)})[0].shape == (2,)
 
 
 def test_a_node_that_the_raised_opset_does_not_reach_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +108,7 @@ def test_graphs_out_of_order_are_sorted_also_when_only_a_branch_uses_the_value()
     check(model, name="result")
     assert [node.op_type for node in model.graph] == ["Neg", "If"]
     np.testing.assert_allclose(
-        execute(model, {"x": np.ones(2, np.float32), "c": np.array(True)})[0], np.exp([-1, -1]), rtol=1e-6
+        run(model, {"x": np.ones(2, np.float32), "c": np.array(True)})[0], np.exp([-1, -1]), rtol=1e-6
     )
 
 
@@ -126,7 +127,7 @@ def test_values_get_names_and_names_that_hide_others_are_changed() -> None:
     assert [value.name for value in model.graph.outputs] == ["y"]
     assert graphs[0][0].outputs[0].name == "a"
     assert graphs[1][0].outputs[0].name == "y_1"
-    assert execute(model, {"x": floats(2), "c": np.array(True)})[0].shape == (2,)
+    assert run(model, {"x": floats(2), "c": np.array(True)})[0].shape == (2,)
 
 
 def test_a_constant_that_a_function_is_given_is_a_node() -> None:
@@ -145,7 +146,7 @@ def test_a_constant_that_a_function_is_given_is_a_node() -> None:
     Finalize().run(context)
     check(model, name="result")
     assert [node.op_type for node in graph] == ["Constant", "Add"]
-    np.testing.assert_array_equal(execute(model, {"x": np.zeros(2, np.float32)})[0], [1, 2])
+    np.testing.assert_array_equal(run(model, {"x": np.zeros(2, np.float32)})[0], [1, 2])
 
 
 def test_a_model_that_lists_its_initializers_as_inputs_gets_the_ir_version_that_need_not() -> None:
@@ -167,7 +168,7 @@ def test_inputs_that_are_only_initializers_go_also_when_the_opset_is_raised() ->
     model.graph[0].op_type, model.graph[0].version = "Gelu", 20
     Finalize().run(context_of(model))
     assert [value.name for value in model.graph.inputs] == ["x"]
-    assert execute(model, {"x": floats(2)})[0].shape == (2,)
+    assert run(model, {"x": floats(2)})[0].shape == (2,)
 
 
 RUNS = """agraph (float[2] x, int64 runs) => (float[2] y, float[] z) <int64 three = {3}> {
@@ -183,7 +184,7 @@ def test_what_no_iteration_stacks_keeps_the_sizes_that_the_runtime_makes_up(limi
     body = after.graph[0].attributes["body"].as_graph()
     assert [str(value.shape) for value in (body.outputs[2], body[2].outputs[0])] == [declared] * 2
     for runs in (0, 2):
-        old, new = (execute(model, {"x": floats(2), "runs": np.array(runs)}) for model in (before, after))
+        old, new = (run(model, {"x": floats(2), "runs": np.array(runs)}) for model in (before, after))
         assert [one.shape for one in old] == [one.shape for one in new]
 
 

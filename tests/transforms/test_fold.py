@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from crashing import runtime_that
-from graphs import operators
+from graphs import operators, run
 from onnx import TensorProto
-from small_models import apply, context_of, execute, floats, model_of, proto_of
+from small_models import apply, context_of, floats, model_of, proto_of
 
 from ortfuse.io.model_conversion import enter
 from ortfuse.io.stored_tensor import StoredTensor
@@ -107,7 +107,7 @@ def test_a_large_weight_is_moved_when_it_is_read() -> None:
     assert isinstance(moved, MovedTensor)
     np.testing.assert_array_equal(moved.numpy(), array.T)
     x = floats(1, 300)
-    np.testing.assert_allclose(execute(model, {"x": x})[0], x @ array.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(run(model, {"x": x})[0], x @ array.T, rtol=1e-4, atol=1e-4)
 
 
 BOMBS = [
@@ -368,4 +368,4 @@ def test_half_precision_that_the_runtime_computes_in_float32_is_folded_only_if_f
     model, _, _ = apply(text, ConstantFolding(), DeadCodeElimination())
     assert " ".join(operators(model)) == stays
     x = {"x": np.array([1e-4], np.float16)}
-    np.testing.assert_allclose(execute(model, x)[0], execute(proto_of(text), x)[0], rtol=2e-3)
+    np.testing.assert_allclose(run(model, x)[0], run(proto_of(text), x)[0], rtol=2e-3)

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from graphs import operators
+from graphs import operators, run
 from onnx import helper, numpy_helper
-from small_models import context_of, execute
+from small_models import context_of
 
 from ortfuse.io.model_conversion import enter
 from ortfuse.transforms import DeadCodeElimination, FoldChannelAffine
@@ -50,7 +50,7 @@ def _folded(proto: onnx.ModelProto) -> tuple[ir.Model, int]:
     DeadCodeElimination().run(context)
     for batch in (1, 3):
         x = np.random.default_rng(batch).standard_normal((batch, 7, 5)).astype(np.float32)
-        for one, other in zip(execute(proto, {"x": x}), execute(model, {"x": x}), strict=True):
+        for one, other in zip(run(proto, {"x": x}), run(model, {"x": x}), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
     return model, count
 
@@ -160,4 +160,4 @@ def test_any_chain_of_movement_gives_the_same(seed: int) -> None:
     model = enter(proto)[0]
     FoldChannelAffine().run(context_of(model))
     x = RNG.standard_normal((2, 7, 5)).astype(np.float32)
-    np.testing.assert_allclose(execute(proto, {"x": x})[0], execute(model, {"x": x})[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(proto, {"x": x})[0], run(model, {"x": x})[0], rtol=1e-4, atol=1e-5)

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from graphs import operators
+from graphs import operators, run
 from onnx import helper, numpy_helper
-from small_models import apply, context_of, execute, floats, model_of
+from small_models import apply, context_of, floats, model_of
 from typer.testing import CliRunner
 
 import ortfuse
@@ -66,7 +66,7 @@ def test_weights_that_are_stored_small_stay_small(nodes: str, dtype: str) -> Non
     assert "Cast" in operators(result.model)
     (held,) = result.report.held_back
     assert held.bytes >= 8192
-    np.testing.assert_allclose(execute(result.model, {"x": x})[0], execute(original, {"x": x})[0], rtol=1e-5)
+    np.testing.assert_allclose(run(result.model, {"x": x})[0], run(original, {"x": x})[0], rtol=1e-5)
 
 
 def test_a_given_bound_decompresses_weights_too() -> None:

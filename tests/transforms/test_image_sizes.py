@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_models import execute, model_of
+from graphs import run
+from small_models import model_of
 
 import ortfuse
 from ortfuse.analysis.facts import Facts
@@ -66,7 +67,7 @@ def test_the_runtime_adds_images_of_one_shape_as_they_are(body: str, shape: str)
     inputs = {"x": np.linspace(-1, 1, 2 * channels * 8 * 8, dtype=np.float32).reshape(2, channels, 8, 8)}
     assert "Reshape" in executed_ops(original, inputs)
     assert "Reshape" not in executed_ops(result, inputs)
-    np.testing.assert_allclose(execute(result, inputs)[0], execute(original, inputs)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(result, inputs)[0], run(original, inputs)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_sizes_that_need_not_be_told_are_not_declared() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import pytest
+from graphs import run
 from recurrent_models import model
-from small_models import execute
 
 import ortfuse
 
@@ -25,7 +25,7 @@ def narrowed(text: str, outputs: str, runs: Sequence[int] = (0, 1, 3)) -> onnx.N
     for count in runs:
         given = {"a": np.float32([1, np.nan]), "w": np.float32([3, -0.0]), "X": np.ones((max(count, 1), 2), np.float32)}
         given |= {"runs": np.array(count, np.int64), "c": np.array(count != 1)}
-        for one, other in zip(execute(made, given), execute(result.model, given), strict=True):
+        for one, other in zip(run(made, given), run(result.model, given), strict=True):
             np.testing.assert_array_equal(one, other)
     return next(node for node in result.model.graph.node if node.op_type in ("Loop", "Scan"))
 

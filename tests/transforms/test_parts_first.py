@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from graphs import operators
+from graphs import operators, run
 from onnx import parser
-from small_models import apply, execute, floats, model_of, proto_of
+from small_models import apply, floats, model_of, proto_of
 
 import ortfuse
 from ortfuse.transforms import SinkTransposeBelowSplit
@@ -87,8 +87,8 @@ def test_a_squeeze_with_an_empty_list_of_axes_takes_out_all_that_are_1(mover: st
     if opset == 11:
         model.graph.node[-1].attribute.add(name="axes", type=onnx.AttributeProto.INTS)
     result = ortfuse.optimize(model).model
-    assert [array.shape for array in execute(model, {"x": floats(1)})] == [()]
-    assert [array.shape for array in execute(result, {"x": floats(1)})] == [()]
+    assert [array.shape for array in run(model, {"x": floats(1)})] == [()]
+    assert [array.shape for array in run(result, {"x": floats(1)})] == [()]
 
 
 LEFT = {
@@ -202,7 +202,7 @@ def test_columns_are_put_in_the_order_of_the_parts(case: str, added: str) -> Non
     assert "Gather" not in operators(model)
     assert "Slice" not in operators(model)
     x = floats(2, 5, 6)
-    for before, after in zip(execute(proto_of(written), {"x": x}), execute(model, {"x": x}), strict=True):
+    for before, after in zip(run(proto_of(written), {"x": x}), run(model, {"x": x}), strict=True):
         np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
 
 

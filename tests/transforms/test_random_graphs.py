@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 import pytest
-from graphs import operators
-from small_models import HEAD, execute, floats, proto_of
+from graphs import operators, run
+from small_models import HEAD, floats, proto_of
 
 from ortfuse.io.check import check
 from ortfuse.io.model_conversion import enter
@@ -98,7 +98,7 @@ def test_a_random_graph_computes_the_same_bits(seed: int) -> None:
     assert report.after.nodes <= before
     for condition in (True, False):
         inputs = {"x": floats(2, 3), "c": np.array(condition)}
-        for one, other in zip(execute(proto_of(text), inputs), execute(model, inputs), strict=True):
+        for one, other in zip(run(proto_of(text), inputs), run(model, inputs), strict=True):
             np.testing.assert_array_equal(one, other)
 
 
@@ -109,5 +109,5 @@ def test_the_canonical_form_of_a_random_graph_computes_the_same(seed: int) -> No
     PassManager("canonicalize").run(model)
     for condition in (True, False):
         inputs = {"x": floats(2, 3), "c": np.array(condition)}
-        for one, other in zip(execute(proto_of(text), inputs), execute(model, inputs), strict=True):
+        for one, other in zip(run(proto_of(text), inputs), run(model, inputs), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5)

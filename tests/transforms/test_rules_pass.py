@@ -3,8 +3,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from graphs import operators
-from small_models import apply, execute, floats
+from graphs import operators, run
+from small_models import apply, floats
 
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
@@ -74,4 +74,4 @@ def test_constants_of_a_replacement_in_a_function_are_nodes() -> None:
     context.approximate = True
     assert RulePass("test", (TWICE,)).run(context) == 1
     assert operators(model) == ["f", "Constant", "Mul"]
-    np.testing.assert_array_equal(execute(model, {"x": np.ones(2, np.float32)})[0], [2, 2])
+    np.testing.assert_array_equal(run(model, {"x": np.ones(2, np.float32)})[0], [2, 2])

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 from example_targets import without_quirks
-from graphs import operators
+from graphs import operators, run
 from onnx import helper, numpy_helper
-from small_models import context_of, execute
+from small_models import context_of
 
 import ortfuse
 from ortfuse.analysis.facts import Facts
@@ -91,7 +91,7 @@ def _agree(before: onnx.ModelProto, after: onnx.ModelProto, size: float) -> None
         else:
             scale = 1.0 if value.name == "v" else size
             inputs[value.name] = (rng.standard_normal(shape) * scale).astype(np.float16)
-    (one,), (other,) = execute(before, inputs), execute(after, inputs)
+    (one,), (other,) = run(before, inputs), run(after, inputs)
     np.testing.assert_array_equal(np.isnan(one), np.isnan(other))
     np.testing.assert_allclose(one.astype(np.float32), other.astype(np.float32), atol=4e-3)
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import graphs
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from graphs import operators
-from small_models import execute, floats, model_of
+from small_models import floats, model_of
 from typer.testing import CliRunner
 
 import ortfuse
@@ -124,11 +125,11 @@ class Swap:
 @pytest.mark.parametrize("past", [False, True])
 def test_a_wrong_pass_is_undone_however_it_writes(past: bool) -> None:
     model, inputs = model_of(TEXT), {"x": floats(2, 4)}
-    before = execute(model, inputs)
+    before = graphs.run(model, inputs)
     result = ortfuse.optimize(model, passes=[Swap("Tanh", "Softsign", past)])
     assert "Tanh" in operators(result)
     assert [state for *_, state in checked(result)] == ["undone"]
-    for one, other in zip(before, execute(result.model, inputs), strict=True):
+    for one, other in zip(before, graphs.run(result.model, inputs), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import graphs
 import numpy as np
 import onnx_ir as ir
 import pytest
-from small_models import execute, floats, model_of
+from small_models import floats, model_of
 
 import ortfuse
 from ortfuse.errors import PipelineError
@@ -53,13 +54,13 @@ def test_an_edit_of_a_users_pass_that_is_wrong_is_undone_and_reported(in_a_block
     model, checks = model_of(TEXT), SiteChecks()
     ANSWERS.clear()
     inputs = {"x": floats(2, 4)}
-    before = execute(model, inputs)
+    before = graphs.run(model, inputs)
     PassManager([ByInput("Softplus", in_a_block)]).run(model, inspector=checks)
     assert [node.op_type for node in model.graph] == ["Neg", "Softplus", "Add", "Identity", "Sigmoid"]
     assert ANSWERS == [False]
     author = "by_input.block" if in_a_block else "by_input"
     assert (author, "s") in [(check.rule, check.site) for check in checks.of_state("undone")]
-    for one, other in zip(before, execute(model, inputs), strict=True):
+    for one, other in zip(before, graphs.run(model, inputs), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -195,10 +196,10 @@ PAST = """agraph (float[b, 4] x) => (float[b, 4] y, float[b, 4] z) <float[1] w =
 @pytest.mark.parametrize("write", [_other_operator, _other_attribute, _other_input, _other_constant, _other_output])
 def test_what_a_pass_writes_past_the_editor_is_checked_and_undone(write: Callable[[ir.Model], None]) -> None:
     model, checks, inputs = model_of(PAST), SiteChecks(), {"x": floats(2, 4)}
-    before = execute(model, inputs)
+    before = graphs.run(model, inputs)
     PassManager([PastTheEditor(write)]).run(model, inspector=checks)
     assert [check.rule for check in checks.of_state("undone")] == ["past"]
-    for one, other in zip(before, execute(model, inputs), strict=True):
+    for one, other in zip(before, graphs.run(model, inputs), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_models import execute, proto_of
+from graphs import run
+from small_models import proto_of
 from test_layout import THROUGH, X, text_of
 from test_networks import executed_transposes
 
@@ -106,8 +107,8 @@ CONSTANTS = ", ".join([
 def test_no_more_is_left_than_by_the_runtime(case: str, tmp_path: Path) -> None:
     text = text_of({**THROUGH, **MORE}[case]).replace("int64[2] wide2", f"{CONSTANTS}, int64[2] wide2")
     original = proto_of(text)
-    before = execute(original, X)
+    before = run(original, X)
     result = ortfuse.optimize(original).model
     assert executed_transposes(result, tmp_path) <= executed_transposes(original, tmp_path)
-    for one, other in zip(before, execute(result, X), strict=True):
+    for one, other in zip(before, run(result, X), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)

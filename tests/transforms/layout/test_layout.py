@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import operators
-from small_models import apply, context_of, execute, floats, model_of, proto_of
+from graphs import operators, run
+from small_models import apply, context_of, floats, model_of, proto_of
 
 from ortfuse.pipeline import PassManager
 from ortfuse.targets import Quirk
@@ -122,7 +122,7 @@ def test_height_and_width_are_swapped_back_through(case: str) -> None:
     model = model_of(text)
     assert Layout().run(context_of(model)) > 0
     assert "Transpose" not in operators(model)
-    np.testing.assert_allclose(execute(model, X)[0], execute(proto_of(text), X)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(model, X)[0], run(proto_of(text), X)[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("body", ["r = ReverseSequence(t, lengths)", "r = Trilu<upper = 0>(t)"])
@@ -144,9 +144,7 @@ def test_constant_numbers_of_rows_are_transposed_instead_of_the_rows() -> None:
     )
     report = PassManager("fixpoint(canonicalize, layout)").run(model := model_of(text))
     assert report.after.operators == {"Gather": 1}
-    np.testing.assert_array_equal(
-        execute(model, {"x": floats(3, 4)})[0], execute(proto_of(text), {"x": floats(3, 4)})[0]
-    )
+    np.testing.assert_array_equal(run(model, {"x": floats(3, 4)})[0], run(proto_of(text), {"x": floats(3, 4)})[0])
 
 
 def test_numbers_of_rows_are_transposed_instead_of_the_rows() -> None:
@@ -267,7 +265,7 @@ def test_the_rows_of_a_matrix_follow_what_is_flattened(case: str) -> None:
     model = model_of(written)
     assert Layout().run(context_of(model)) == 1
     assert operators(model) == ["Reshape", "Gemm" if "Gemm" in case else "MatMul"]
-    np.testing.assert_allclose(execute(model, X)[0], execute(proto_of(written), X)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(model, X)[0], run(proto_of(written), X)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_matrix_stays_if_what_is_flattened_is_used_elsewhere() -> None:
@@ -326,11 +324,11 @@ def test_values_that_something_else_needs_come_out_as_they_were() -> None:
 def test_rounding_is_declared_where_numbers_are_added_in_another_order() -> None:
     body = "m = ReduceMean<keepdims = 1>(t, inner) r = Sub(t, m)"
     model = model_of(text_of(body))
-    before = execute(proto_of(text_of(body)), X)
+    before = run(proto_of(text_of(body)), X)
     context = context_of(model)
     assert Layout().run(context) == 1
     assert "Transpose" not in operators(model)
-    np.testing.assert_allclose(execute(model, X)[0], before[0], rtol=1e-5)
+    np.testing.assert_allclose(run(model, X)[0], before[0], rtol=1e-5)
 
 
 def test_a_transpose_of_a_transpose_is_left_to_the_canonical_form_which_would_merge_them_again() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from small_models import context_of, execute, floats, model_of, proto_of
+from graphs import run
+from small_models import context_of, floats, model_of, proto_of
 
 from ortfuse.analysis.transfer import TRANSFERS
 from ortfuse.ir.traits import MICROSOFT
@@ -152,7 +153,7 @@ def test_transposes_meet_through(case: str) -> None:
     left = [list(node.attributes["perm"].as_ints()) for node in model.graph if node.op_type == "Transpose"]
     absorbed = [[0, 1, 3, 2]] if case == "a product within a batch" else []
     assert left == absorbed, "the runtime merges that one into the product"
-    np.testing.assert_allclose(execute(model, given)[0], execute(proto_of(text), given)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(model, given)[0], run(proto_of(text), given)[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("operator", ["ReduceMean", "ArgMax"])

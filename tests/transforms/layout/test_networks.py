@@ -9,7 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from channels_last import NETWORKS
-from small_models import execute
+from graphs import run
 
 import ortfuse
 
@@ -37,7 +37,7 @@ def test_one_transpose_is_left(name: str, tmp_path: Path) -> None:
         "batch normalisation is part of the convolution before it"
     )
     assert executed_transposes(result.model, tmp_path) <= executed_transposes(model, tmp_path)
-    for before, after in zip(execute(model, IMAGE), execute(result.model, IMAGE), strict=True):
+    for before, after in zip(run(model, IMAGE), run(result.model, IMAGE), strict=True):
         np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
 
 
@@ -83,7 +83,7 @@ def test_attention_over_rows_and_columns_has_its_heads_merged() -> None:
     assert found.count("Attention") == 1
     assert "Transpose" not in found
     given = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 24)).astype(np.float32)}
-    np.testing.assert_allclose(execute(result.model, given)[0], execute(model, given)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(result.model, given)[0], run(model, given)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_mask_for_each_head_is_read_by_the_operator_that_takes_any() -> None:
@@ -100,7 +100,7 @@ def test_a_mask_for_each_head_is_read_by_the_operator_that_takes_any() -> None:
     sizes = {"q": (5, 2, 32), "k": (7, 2, 32), "v": (7, 2, 32), "mask": (8, 5, 7)}
     given = {name: random.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
     given["mask"][3, 2] = -np.inf
-    np.testing.assert_allclose(execute(result.model, given)[0], execute(model, given)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(result.model, given)[0], run(model, given)[0], rtol=1e-4, atol=1e-5)
 
 
 WITH_WEIGHTS = """<ir_version: 9, opset_import: ["": 18]>
@@ -121,7 +121,7 @@ def test_attention_whose_heads_were_merged_into_the_batch_is_not_transposed() ->
     assert found.count("Attention") == 1
     assert "Transpose" not in found
     given = {"x": np.random.default_rng(0).standard_normal((2, 5, 32)).astype(np.float32)}
-    np.testing.assert_allclose(execute(result.model, given)[0], execute(model, given)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(result.model, given)[0], run(model, given)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_so_is_attention_with_a_mask_for_all_heads() -> None:
@@ -137,4 +137,4 @@ def test_so_is_attention_with_a_mask_for_all_heads() -> None:
     given = {
         name: random.standard_normal(size).astype(np.float32) for name, size in (("x", (2, 5, 32)), ("mask", (1, 5, 5)))
     }
-    np.testing.assert_allclose(execute(result.model, given)[0], execute(model, given)[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(result.model, given)[0], run(model, given)[0], rtol=1e-4, atol=1e-5)

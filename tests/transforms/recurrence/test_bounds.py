@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graphs import run
 from recurrent_models import HIDDEN, INPUTS, constants, gru_sized, model, step
-from small_models import execute
 
 import ortfuse
 
@@ -75,7 +75,7 @@ def optimised(made: onnx.ModelProto, lengths: tuple[int, ...] = (0, 1, 3, 4, 9))
         else:
             sizes = [one.dim_value or len(lengths) for one in value.type.tensor_type.shape.dim]
             feeds[value.name] = rng.standard_normal(sizes).astype(np.float32)
-    for old, new in zip(execute(made, feeds), execute(result, feeds), strict=True):
+    for old, new in zip(run(made, feeds), run(result, feeds), strict=True):
         np.testing.assert_allclose(new, old, rtol=1e-4, atol=1e-6)
     for node in result.graph.node:
         assert node.op_type not in ("LSTM", "GRU", "RNN") or node.input[4]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graphs import run
 from recurrent_models import model
-from small_models import execute
 
 import ortfuse
 from ortfuse.io.model_conversion import enter
@@ -43,13 +43,13 @@ def iterations(made: onnx.ModelProto) -> int | None:
     """How often the Loop provably runs: as often as it is unrolled, with the same results; `None` if it stays."""
     result = ortfuse.optimize(made, passes="fixpoint(unroll_loops{runs=40, nodes=400}, dce)").model
     feeds = {"first": np.zeros(2, np.float32)}
-    for old, new in zip(execute(made, feeds), execute(result, feeds), strict=True):
+    for old, new in zip(run(made, feeds), run(result, feeds), strict=True):
         np.testing.assert_array_equal(new, old)
     found = Counter(node.op_type for node in nodes(enter(result)[0]))
     if found["Loop"]:
         return None
-    assert round(float(execute(made, feeds)[0][0]) * 3) == round(float(execute(result, feeds)[0][0]) * 3)
-    return round(float(execute(result, feeds)[0][0]) * 3)
+    assert round(float(run(made, feeds)[0][0]) * 3) == round(float(run(result, feeds)[0][0]) * 3)
+    return round(float(run(result, feeds)[0][0]) * 3)
 
 
 LIMIT = {"limit": "n", "numbers": {"n": np.int64(9)}}

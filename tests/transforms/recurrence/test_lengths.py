@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graphs import run
 from recurrent_models import HIDDEN, INPUTS, constants, gru_sized, model, step
-from small_models import execute
 
 import ortfuse
 
@@ -66,7 +66,7 @@ def is_one_operator(made: onnx.ModelProto, lengths: tuple[int, ...] = (0, 2, 5, 
             feeds["L"] = np.array(lengths, np.int32 if value.type.tensor_type.elem_type == 6 else np.int64)
         elif value.name != "X":
             feeds[value.name] = rng.standard_normal((len(lengths), HIDDEN)).astype(np.float32)
-    for old, new in zip(execute(made, feeds), execute(result, feeds), strict=True):
+    for old, new in zip(run(made, feeds), run(result, feeds), strict=True):
         np.testing.assert_allclose(new, old, rtol=1e-4, atol=1e-6)
     found = [node for node in result.graph.node if node.op_type in ("LSTM", "GRU", "RNN")]
     return (

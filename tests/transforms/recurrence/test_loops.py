@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graphs import run
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from recurrent_models import HIDDEN, INPUTS, constants, gru_sized, model, step
-from small_models import execute
 
 import ortfuse
 from ortfuse.io.model_conversion import enter
@@ -64,7 +64,7 @@ def run_on_nothing(made: onnx.ModelProto) -> list[Any]:
     """The results for a sequence of length 0."""
     feeds = {"X": np.zeros((0, 2, INPUTS), np.float32)}
     feeds |= {f"first_{name}": np.ones((2, HIDDEN), np.float32) * 3 for name in ("h", "c")}
-    return execute(made, {value.name: feeds[value.name] for value in made.graph.input})
+    return run(made, {value.name: feeds[value.name] for value in made.graph.input})
 
 
 @pytest.mark.parametrize("spelling", KINDS)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graphs import run
 from recurrent_models import model
-from small_models import execute
 
 import ortfuse
 from ortfuse.io.model_conversion import enter
@@ -94,7 +94,7 @@ def operators(made: onnx.ModelProto, **options: Any) -> tuple[Counter[str], ortf
         feeds |= {f"first_{name}": rng.standard_normal((5, HIDDEN)).astype(dtype) for name in "hc"}
         feeds = {value.name: feeds[value.name] for value in made.graph.input}
         tolerance = 1e-2 if dtype == np.float16 else 1e-5
-        for old, new in zip(execute(made, feeds), execute(result.model, feeds), strict=True):
+        for old, new in zip(run(made, feeds), run(result.model, feeds), strict=True):
             np.testing.assert_allclose(new, old, rtol=tolerance, atol=tolerance)
     return Counter(node.op_type for node in nodes(enter(result.model)[0])), result
 

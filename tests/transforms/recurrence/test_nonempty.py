@@ -7,9 +7,8 @@ from functools import partial
 import numpy as np
 import onnx
 import pytest
-from graphs import operator_counts
+from graphs import operator_counts, run
 from recurrent_models import HIDDEN, INPUTS, constants, model
-from small_models import execute
 from test_loops import LSTM, STATE, inputs_of, loop
 
 LOOP = f"sx = Shape(X) n = Gather(sx, at0) {loop(LSTM, runs='n')}"
@@ -48,7 +47,7 @@ def test_what_fails_without_elements(body: str, outputs: str, why: str) -> None:
     nothing = {"X": np.zeros((0, 2, INPUTS), np.float32)}
     nothing |= {f"first_{name}": np.zeros((2, HIDDEN), np.float32) for name in ("h", "c")}
     with pytest.raises(Exception, match=r"out of data bounds|must be 1|indices|Invalid|dimension"):
-        execute(original, nothing)
+        run(original, nothing)
 
 
 def test_a_loop_behind_it_of_which_the_last_result_is_taken() -> None:
