@@ -290,6 +290,7 @@ JOBS: Sequence[Job] = (
 
 STANDALONE: Mapping[str, str] = {
     "benchmarks.engine.against": "engine time beside another commit, which has to be named",
+    "benchmarks.engine.startup": "start-up time beside another commit, which has to be named",
     "benchmarks.exports.unseen": "models of architectures that are not golden, to try coverage on",
     "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",
     "benchmarks.latency.declared_sizes": "latency with names of sizes declared, on models that have to be named",
