@@ -134,4 +134,4 @@ def test_a_run_of_the_fast_tier_selects_by_durations_and_marks(pytester: pytest.
     )
     assert pytester.runpytest_inprocess("-m", "fast").parseoutcomes() == {"passed": 1 + 3 + 1, "deselected": 17}
     assert pytester.runpytest_inprocess("--record-durations").parseoutcomes() == {"passed": 22}
-    assert read_durations(file)[OTHERS][0] == 22
+    assert sum(cases for cases, _ in read_durations(file).values()) == 22
