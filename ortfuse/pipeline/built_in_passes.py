@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ortfuse.ir.operators import RECURRENT_ACTIVATIONS
 from ortfuse.transforms.deferred_pass import PassEntry
 
-_ACTIVATIONS = frozenset({"Tanh", "Relu", "Elu", "LeakyRelu", "Softplus", "Softsign", "Sigmoid"})
+_ACTIVATIONS = frozenset(name for _, name in RECURRENT_ACTIVATIONS)
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention"})
 _BRANCHES = frozenset({"If"})
 _CONCAT = frozenset({"Concat"})

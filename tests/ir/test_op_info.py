@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 import pytest
 
-import ortfuse.transforms.layout.indexed_ops  # noqa: F401 - the facets of all floors
+import ortfuse.transforms.layout.layout_interfaces  # noqa: F401 - the facets of all floors
 from ortfuse.ir import operators
 from ortfuse.ir.operators import Facet, describe, facets, key_of, op_info
 
