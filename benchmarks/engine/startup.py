@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,8 +43,10 @@ def processor_seconds(command: Sequence[str], environment: Mapping[str, str]) ->
 
 
 def environment_of(tree: Path, folder: Path, bytecode: bool) -> dict[str, str]:
-    """The environment in which the ortfuse of a checkout runs."""
-    found = {**os.environ, "PYTHONPATH": str(tree), "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    """The environment in which the ortfuse of a checkout runs, laid out in a folder as it is when it is installed."""
+    for source, place in ((tree / "ortfuse", "ortfuse"), (tree / "patterns", "ortfuse/patterns")):
+        shutil.copytree(source, folder / place, ignore=shutil.ignore_patterns("__pycache__"))
+    found = {**os.environ, "PYTHONPATH": str(folder), "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     found["PYTHONDONTWRITEBYTECODE"] = "" if bytecode else "1"
     return found
 
@@ -59,7 +62,8 @@ def main(
         table.add_column(heading, justify="left" if heading == "what" else "right")
     with checked_out(commit) as other, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        environments = [environment_of(tree, folder, bytecode) for tree in (ROOT, other)]
+        trees = {"this": ROOT, "other": other}
+        environments = [environment_of(tree, folder / place, bytecode) for place, tree in trees.items()]
         for model in MODELS:
             places = {"model": str(ROOT / "golden" / "models" / f"{model}.onnx"), "result": str(folder / "result.onnx")}
             for way, words in WAYS.items():
