@@ -84,34 +84,27 @@ def is_half(match: Match) -> Refusal | None:
     return match.unless_dtype("x", ir.DataType.FLOAT16)
 
 
-@redundant(COST)
-def falls(match: Match) -> Refusal | None:
-    """The exponent decreases with x."""
-    return match.unless_value("negated", match["negated"] < 0, "below 0")
+swish_forms = (
+    x * op.Sigmoid(scalar("alpha") * x)
+    | x / (1 + op.Exp(scalar("negated") * x))
+    | x * 0.5 * (1 + op.Tanh(scalar("half") * x))
+    | halved * (1 + op.Tanh(halved))
+)
+
+
+def swish_alpha(match: Match) -> float:
+    """The factor of x in the sigmoid: by its own name, that of the exponential or twice that of the tangent; else 1."""
+    for name, factor in (("alpha", 1.0), ("negated", -1.0), ("half", 2.0)):
+        if match[name] is not None:
+            return factor * float(match[name])
+    return 1.0
 
 
 @redundant(COST)
-def rises(match: Match) -> Refusal | None:
-    """The argument of tanh rises with x."""
-    return match.unless_value("half", match["half"] > 0, "above 0")
-
-
-def _gelu_tanh(name: str, formula: str, pattern: Pattern) -> Rule:
-    return Rule(
-        name=name,
-        formula=formula,
-        pattern=pattern,
-        replace=(
-            _tanh(x),
-            ms.FastGelu(x),
-            _between_casts(ms.FastGelu(x), _tanh),
-            _between_casts(ms.FastGelu(x), ms.FastGelu),
-        ),
-        exactness=Exactness.ROUNDING,
-        source=PAPER,
-        allow_extra_operands=True,
-        test=RuleTest(shapes=SHAPES, typical=TYPICAL),
-    )
+def rises_with_x(match: Match) -> Refusal | None:
+    """The exponent decreases with x, or the argument of tanh rises with it; of Sigmoid either may be."""
+    captured = next((name for name in ("negated", "half") if match[name] is not None), None)
+    return None if captured is None else match.unless_value(captured, swish_alpha(match) > 0, "of the other sign")
 
 
 def _half(name: str, *spellings: Callable[[Pattern], Pattern]) -> Rule:
@@ -132,44 +125,20 @@ def _half(name: str, *spellings: Callable[[Pattern], Pattern]) -> Rule:
 
 RULES = [
     Rule(
-        name="swish.x_times_sigmoid",
-        pattern=x * op.Sigmoid(scalar("alpha") * x),
-        replace=ms.QuickGelu(x, alpha=scalar("alpha")),
-        exactness=Exactness.ROUNDING,
-        source="arXiv:1710.05941",
-        allow_extra_operands=True,
-        test=RuleTest(shapes=SHAPES, scalars={"alpha": [1.0, 1.702]}, typical=TYPICAL),
-    ),
-    Rule(
         # Where exp overflows to infinity, sigmoid is 0, and x / infinity is 0 as well.
-        name="swish.x_over_one_plus_exp",
-        pattern=x / (1 + op.Exp(scalar("negated") * x)),
-        replace=ms.QuickGelu(x, alpha=lambda match: -match["negated"]),
-        guards=(falls,),
+        name="swish.x_times_sigmoid",
+        formula="x sigmoid(alpha x), also by exp and tanh",
+        pattern=swish_forms,
+        replace=ms.QuickGelu(x, alpha=swish_alpha),
+        guards=(rises_with_x,),
         exactness=Exactness.ROUNDING,
         source="arXiv:1710.05941",
         allow_extra_operands=True,
-        test=RuleTest(shapes=SHAPES, scalars={"negated": [-1.0, -1.702]}, typical=TYPICAL),
-    ),
-    Rule(
-        name="swish.x_times_one_plus_tanh",
-        pattern=x * 0.5 * (1 + op.Tanh(scalar("half") * x)),
-        replace=ms.QuickGelu(x, alpha=lambda match: 2 * match["half"]),
-        guards=(rises,),
-        exactness=Exactness.ROUNDING,
-        source="arXiv:1710.05941",
-        allow_extra_operands=True,
-        test=RuleTest(shapes=SHAPES, scalars={"half": [0.5, 0.851]}, typical=TYPICAL),
-    ),
-    Rule(
-        name="swish.half_x_times_one_plus_tanh",
-        formula="x/2 (1 + tanh(x/2)), x/2 computed once",
-        pattern=halved * (1 + op.Tanh(halved)),
-        replace=ms.QuickGelu(x, alpha=1.0),
-        exactness=Exactness.ROUNDING,
-        source="arXiv:1710.05941",
-        allow_extra_operands=True,
-        test=RuleTest(shapes=SHAPES, typical=TYPICAL),
+        test=RuleTest(
+            shapes=SHAPES,
+            scalars={"alpha": [1.0, 1.702], "negated": [-1.0, -1.702], "half": [0.5, 0.851]},
+            typical=TYPICAL,
+        ),
     ),
     Rule(
         # As its definition, the runtime executes four operators.
@@ -203,8 +172,21 @@ RULES = [
         allow_extra_operands=True,
         test=RuleTest(shapes=SHAPES, typical=TYPICAL),
     ),
-    _gelu_tanh("gelu.from_tanh_form", "x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", tanh_gelu),
-    _gelu_tanh("gelu.from_sigmoid_form", "x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3))", sigmoid_gelu),
+    Rule(
+        name="gelu.from_tanh_form",
+        formula="x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), also by sigmoid",
+        pattern=tanh_gelu | sigmoid_gelu,
+        replace=(
+            _tanh(x),
+            ms.FastGelu(x),
+            _between_casts(ms.FastGelu(x), _tanh),
+            _between_casts(ms.FastGelu(x), ms.FastGelu),
+        ),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        allow_extra_operands=True,
+        test=RuleTest(shapes=SHAPES, typical=TYPICAL),
+    ),
     Rule(
         name="gelu.add_bias_to_bias_gelu",
         is_refinement=True,

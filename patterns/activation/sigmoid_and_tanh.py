@@ -116,8 +116,12 @@ def is_moderate(match: Match) -> Refusal | None:
 
 
 def are_opposite(match: Match) -> Refusal | None:
-    """Both exponents are the same but for their sign."""
-    return match.unless_value("negated", match["negated"] == -match["steepness"], -match["steepness"])
+    """Both exponents are the same but for their sign, where there are two."""
+    return (
+        None
+        if match["negated"] is None
+        else match.unless_value("negated", match["negated"] == -match["steepness"], -match["steepness"])
+    )
 
 
 def is_steep(match: Match) -> Refusal | None:
@@ -149,6 +153,16 @@ def _half(match: Match) -> float:
     return float(match["steepness"]) / 2
 
 
+tanh_forms = (
+    (rising - falling) / (rising + falling) | (rising - 1) / (rising + 1) | (1 - rising) / (1 + rising)
+).named("quotient")
+
+
+def _tanh_factor(match: Match) -> float:
+    """The factor of x in the tangent, by the form of the quotient."""
+    return (_exponent(match), _half(match), -_half(match))[match.choice("quotient")]
+
+
 def _gain(match: Match) -> float:
     return float(match["gain"]) if match["gain"] is not None else -float(match["lost"])
 
@@ -166,7 +180,7 @@ def _bounded(build: Any) -> ir.Value:
 
 def _quotient(name: str, pattern: Pattern, kind: str, factor: Callable[[Match], float]) -> Iterator[Rule]:
     """A quotient of exponentials, for numbers that are known to be moderate, and for any."""
-    opposite = (are_opposite,) if kind == "Tanh" and "negated" in str(pattern) else ()
+    opposite = (are_opposite,) if kind == "Tanh" else ()
     bounded = (redundant("the exponents would not be moderate")(is_steep), is_moderate, *opposite)
     variants: list[tuple[str, Exactness, tuple[Guard, ...], dict[str, Any]]] = [
         ("_unbounded", Exactness.APPROXIMATE, (is_steep, *opposite), {})
@@ -219,9 +233,5 @@ RULES = [
         ),
     ),
     *_quotient("sigmoid.exp_over_one_plus_exp", rising / (1 + rising), "Sigmoid", _exponent),
-    *_quotient("tanh.exp_difference_over_sum", (rising - falling) / (rising + falling), "Tanh", _exponent),
-    *_quotient("tanh.exp_minus_one_over_exp_plus_one", (rising - 1) / (rising + 1), "Tanh", _half),
-    *_quotient(
-        "tanh.one_minus_exp_over_one_plus_exp", (1 - rising) / (1 + rising), "Tanh", lambda match: -_half(match)
-    ),
+    *_quotient("tanh.from_exponentials", tanh_forms, "Tanh", _tanh_factor),
 ]

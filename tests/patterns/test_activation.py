@@ -51,6 +51,7 @@ FOUND = {
     # swish
     "a = Neg(x) b = Exp(a) c = Add(one, b) y = Div(x, c)": "QuickGelu",
     "m = Mul(x, quick) a = Neg(m) b = Exp(a) c = Add(b, one) d = Reciprocal(c) y = Mul(d, x)": "QuickGelu",
+    "t = Tanh(x) a = Neg(x) b = Exp(a) c = Add(one, b) d = Div(x, c) y = Mul(d, t)": "Tanh QuickGelu Mul",
     # GELU
     "a = Mul(x, root) b = Erf(a) c = Add(one, b) d = Mul(half, x) y = Mul(c, d)": "Gelu",
     "a = Mul(x, x) b = Mul(a, third) c = Add(b, one) d = Mul(x, first) e = Mul(d, c) f = Tanh(e) g = Add(f, one)"

@@ -57,7 +57,7 @@ def match_chain(m: Machine, pattern: Chain, value: ir.Value | None, rest: Goals)
     node = tree.entries[0].node
     if node is not None and node not in m.entered:
         m.put(m.entered, node, True)
-    placement = Placement(pattern, tree, 0, 0, (), value is m.root and pattern is m.matcher.pattern)
+    placement = Placement(pattern, tree, 0, 0, (), value is m.root and id(pattern) in m.matcher.roots)
     return (placement, value, rest)
 
 

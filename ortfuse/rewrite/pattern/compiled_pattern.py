@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import PatternError
 from ortfuse.ir.remark import Refusal
-from ortfuse.rewrite.pattern.language import Pattern
+from ortfuse.rewrite.pattern.language import Alt, Pattern
 from ortfuse.rewrite.pattern.pattern_statistics import (
     Below,
     capture_names,
@@ -57,6 +57,16 @@ class CompiledPattern:
             for child in parent.children():
                 counts[id(child)] = counts.get(id(child), 0) + 1
         return frozenset(key for key, count in counts.items() if count > 1)
+
+    @cached_property
+    def roots(self) -> frozenset[int]:
+        """The ids of the parts that stand for the whole: the pattern, and its alternatives."""
+        found, waiting = set(), [self.pattern]
+        while waiting:
+            part = waiting.pop()
+            found.add(id(part))
+            waiting += part.options if isinstance(part, Alt) else ()
+        return frozenset(found)
 
     @cached_property
     def required(self) -> frozenset[str]:
