@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Any, TypeAlias
@@ -222,6 +222,20 @@ class IndexMap:
     def sources(self) -> tuple[ir.Value, ...]:
         """The values of which elements are read, each once."""
         return tuple(dict.fromkeys(leaf.value for leaf in leaves(self.element) if isinstance(leaf, Read)))
+
+    @property
+    def structure(self) -> Hashable:
+        """The map without the identity of its sources, of which each is a number."""
+        numbers = {value: number for number, value in enumerate(self.sources)}
+
+        def of(element: Element) -> Hashable:
+            if isinstance(element, Read):
+                return numbers[element.value], element.index
+            if isinstance(element, Select):
+                return element.condition, of(element.then), of(element.otherwise)
+            return element
+
+        return self.shape, of(self.element)
 
     def is_identity_of(self, value: ir.Value, shape: Sequence[DimLike] | None) -> bool:
         """Return whether a tensor provably equals a value of this shape, unless both have no elements."""

@@ -12,7 +12,7 @@ from ortfuse.analysis.index_maps.box import atom_of, has_axes, split_off
 from ortfuse.analysis.index_maps.formulas import simplified
 from ortfuse.analysis.index_maps.proving import is_within
 from ortfuse.analysis.transfer.slices import slice_length
-from ortfuse.ir.dims import DimLike, reshape_target
+from ortfuse.ir.dims import DimLike, is_positive, reshape_target
 from ortfuse.transforms.canonicalize.movement_plan import BEFORE_FIRST, PAST_LAST
 from ortfuse.transforms.index_maps.digits import Shape
 from ortfuse.transforms.index_maps.make import Make, Operand, Plan, Supply
@@ -69,7 +69,7 @@ def _cut(plan: Plan, taken: list[_Along], source: Shape, shape: Shape, box: Box,
         if one.axis is not None and (one.start, one.step, shape[one.axis]) != (0, 1, source[place])
     ]
     now, kept = list(source), [one.axis for one in taken]
-    if len(single) == 1 and not partial and isinstance(taken[single[0]].start, int):
+    if len(single) == 1 and not partial and _is_there(taken[single[0]].start, source[single[0]]):
         place = single[0]
         plan = Make("Gather", (plan, int(taken[place].start)), (("axis", place),))  # type: ignore[arg-type]
         return plan, now[:place] + now[place + 1 :], kept[:place] + kept[place + 1 :]
@@ -92,6 +92,11 @@ def _cut(plan: Plan, taken: list[_Along], source: Shape, shape: Shape, box: Box,
     starts, ends = (operand for operand in operands if operand is not None)
     inputs: tuple[Operand, ...] = (plan, starts, ends, tuple(places))
     return Make("Slice", inputs if set(steps) == {1} else (*inputs, steps)), now, kept
+
+
+def _is_there(place: DimLike, size: DimLike) -> bool:
+    """Return whether an axis has a place even in runs in which the result has no elements: a Gather fails if it has not."""
+    return isinstance(place, int) and is_positive(size - place)
 
 
 def _bounds(one: _Along, count: DimLike, size: DimLike, box: Box) -> tuple[DimLike, DimLike, int] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.index_maps import Box, Element, IndexMap, Number, Read, Select, axis
+from ortfuse.analysis.index_maps import Box, Element, IndexMap, Number, Read, Select, axis, leaves
 from ortfuse.analysis.index_maps.box import atom_of, axis_number, has_axes, split_off
 from ortfuse.analysis.index_maps.elements import at, simplest
 from ortfuse.analysis.index_maps.formulas import simplified
@@ -140,7 +140,8 @@ def splits(found: IndexMap) -> Iterator[IndexMap]:
     seen = {found.shape}
     total = product(found.shape)
     row = IndexMap.of((total,), found.read_at(reshaped_place((axis(0),), (total,), found.shape)))
-    for one in (found, row) if len(found.shape) > 1 else (found,):
+    few = len(found.shape) > 1 and sum(1 for _ in leaves(found.element)) <= MOST_SPLITS
+    for one in (found, row) if few else (found,):
         every = {number: divisors_in(one.element, number) for number in range(len(one.shape))}
         chosen = [
             {number: {divisor for divisor in divisors if _order(divisor) >= _order(least)}}
@@ -170,6 +171,14 @@ def _split(found: IndexMap, divisors: Mapping[int, Collection[DimLike]]) -> Inde
     if len(shape) == len(found.shape):
         return None
     return IndexMap(tuple(shape), simplest(at(found.element, place), Box.of_shape(shape)))
+
+
+def conditions(element: Element) -> Iterator[DimLike]:
+    """Yield the formulas that a choice depends on."""
+    if isinstance(element, Select):
+        yield element.condition
+        yield from conditions(element.then)
+        yield from conditions(element.otherwise)
 
 
 def linear_in_axis(formula: DimLike) -> tuple[int, int, DimLike] | None:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import Fill
+from ortfuse.analysis.transfer.fact import IntTensor
 from ortfuse.ir.dims import Dim, DimLike
 from ortfuse.transforms.node_builder import Builder
 
@@ -78,6 +79,28 @@ class Supply:
                 if isinstance(size, Dim):
                     self._axes.setdefault(size, (value, along))
 
+    @property
+    def sizes(self) -> frozenset[object]:
+        """All sizes that there are."""
+        return frozenset({*self._vectors, *self._numbers, *self._axes})
+
+    def tensor(self, sizes: IntTensor) -> Plan | None:
+        """Return a plan for a vector of sizes or a single one; `None` if they are numbers, or cannot be computed."""
+        elements = [size for size in sizes.elements if size is not None]
+        if len(elements) < len(sizes.elements) or len(sizes.shape) > 1 or all(isinstance(one, int) for one in elements):
+            return None
+        found = self.vector(elements) if sizes.shape else self._number(elements[0])
+        return found if isinstance(found, ir.Value | Make) else None
+
+    def _number(self, size: DimLike) -> Operand | None:
+        """A size of rank 0."""
+        if size in self._numbers:
+            return self._numbers[size]
+        if size in self._axes:
+            value, along = self._axes[size]
+            return Make("Gather", (Make("Shape", (value,), is_size=True), along), (("axis", 0),), is_size=True)
+        return None
+
     def vector(self, sizes: Sequence[DimLike]) -> Operand | None:
         """Return an operand that holds these sizes; `None` if some cannot be computed from the values."""
         if all(isinstance(size, int) for size in sizes):
@@ -103,12 +126,13 @@ class Supply:
         """A vector of one size."""
         if (size,) in self._vectors:
             return self._vectors[size,]
+        if size in self._axes and self.opset >= _SHAPE_HAS_ENDS:
+            value, along = self._axes[size]
+            return Make("Shape", (value,), (("start", along), ("end", along + 1)), is_size=True)
         if size in self._numbers:
             return Make("Reshape", (self._numbers[size], (1,)), is_size=True)
         if size in self._axes:
             value, along = self._axes[size]
-            if self.opset >= _SHAPE_HAS_ENDS:
-                return Make("Shape", (value,), (("start", along), ("end", along + 1)), is_size=True)
             return Make("Gather", (Make("Shape", (value,), is_size=True), (along,)), (("axis", 0),), is_size=True)
         return None
 

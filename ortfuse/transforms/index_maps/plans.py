@@ -16,7 +16,7 @@ from ortfuse.analysis.index_maps.elements import at, simplest
 from ortfuse.ir.dims import DimLike, is_nonnegative
 from ortfuse.transforms.canonicalize.movement_plan import symbolic_chains
 from ortfuse.transforms.index_maps.aligned import aligned_plan, reshaped
-from ortfuse.transforms.index_maps.digits import Shape, linear_in_axis, splits, strided_view
+from ortfuse.transforms.index_maps.digits import Shape, conditions, linear_in_axis, splits, strided_view
 from ortfuse.transforms.index_maps.make import Make, Operand, Plan, Supply
 
 MOST_PARTS = 8
@@ -27,7 +27,7 @@ def plans(found: IndexMap, facts: Facts, supply: Supply) -> Iterator[Plan]:
     """Yield plans for a map."""
     whole_axes = list(_plans(found, facts, supply))
     yield from whole_axes
-    if not whole_axes and isinstance(found.element, Select):
+    if not whole_axes and not all(map(linear_in_axis, conditions(found.element))):
         for split in splits(found):
             for plan in _plans(split, facts, supply):
                 whole = reshaped(plan, split.shape, found.shape, supply)
@@ -64,6 +64,8 @@ def _of_source(read: Read, shape: Shape, facts: Facts, supply: Supply) -> Iterat
     aligned = aligned_plan(read, source, shape, supply)
     if aligned is not None:
         yield aligned
+        if _length(aligned) == 1:
+            return
     view = strided_view(read, shape, facts)
     for steps, shapes in symbolic_chains(view, source) if view is not None else ():
         plan: Plan | None = read.value

@@ -12,7 +12,7 @@ conditions included (`ortfuse.analysis.index_maps`). A plan for its map replaces
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import ELEMENT_MAPS, IndexMap, Read, leaves
+from ortfuse.ir.dims import product
 from ortfuse.ir.remark import refuse
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context, version_in
@@ -34,7 +35,10 @@ MOST_NODES = 64
 """The most nodes that are looked at to find which ones a plan replaces."""
 
 LONGEST = 8
-"""The most operators between a value and the sources that are tried for it."""
+"""The most operators between a value and those that something else needs, at which a map may stop."""
+
+SHORTEST = 4
+"""The most operators between a value and others at which a map may stop."""
 
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 _PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul"})
@@ -43,14 +47,21 @@ _COPY, _WIDE, _TILE = 3, 12, 5
 
 @dataclass(frozen=True)
 class SimplifyIndexMaps:
-    """Replace data movement, with its computed indices, by the cheapest operators of the same index map."""
+    """Replace data movement, with its computed indices, by the cheapest operators of the same index map.
+
+    Attributes:
+        single: Whether to make single operators only: fusions are found by the chains that exporters write.
+    """
+
+    single: bool = False
 
     name: ClassVar[str] = "simplify_index_maps"
 
     def run(self, context: Context) -> int:
         """Replace data movement; returns how often."""
+        useless: set[Hashable] = set()
         return sum(
-            _simplify(node, output, scope, context)
+            _simplify(node, output, scope, context, useless, single=self.single)
             for scope in context.scopes()
             for node in reversed(list(scope.graph))
             for output in node.outputs
@@ -66,30 +77,106 @@ class _Candidate:
     removed: Sequence[ir.Node]
     saved: int
 
+    @property
+    def moves(self) -> int:
+        """How many nodes move data."""
+        return sum(not node.is_size for node in self.plan.nodes()) if isinstance(self.plan, Make) else 0
 
-def _simplify(node: ir.Node, output: ir.Value, scope: Scope, context: Context) -> bool:
+
+def _simplify(
+    node: ir.Node, output: ir.Value, scope: Scope, context: Context, useless: set[Hashable], *, single: bool
+) -> bool:
     """Replace the nodes that make a value by the plan that saves most."""
-    if not (output.uses() or output.is_graph_output()):
+    if not (output.uses() or output.is_graph_output()) or not _may_gain(node, output, context.facts):
         return False
-    found = [one for one in _candidates(output, scope, context) if one.saved > 0]
-    return any(_replace(one, node, output, scope, context) for one in sorted(found, key=lambda one: -one.saved))
+    for found in _candidates(output, scope, context, useless):
+        good = sorted(
+            (one for one in found if one.saved > 0 and not (single and one.moves > 1)), key=lambda one: -one.saved
+        )
+        if any(_replace(one, node, output, scope, context) for one in good):
+            return True
+    return False
 
 
-def _candidates(output: ir.Value, scope: Scope, context: Context) -> Iterator[_Candidate]:
+def _is_moved(value: ir.Value | None) -> bool:
+    """Return whether an operator with index maps makes a value."""
+    node = None if value is None else value.producer()
+    return node is not None and ELEMENT_MAPS.of(node) is not None
+
+
+def _may_gain(node: ir.Node, output: ir.Value, facts: Facts) -> bool:
+    """Return whether a plan may save anything: a node that stands alone may only have no effect."""
+    if any(_is_moved(value) and not facts.is_const(value) for value in node.inputs):
+        return True
+    if node.op_type in _VIEWS:
+        return node.op_type == "Identity" or facts.shape(output) == facts.shape(node.inputs[0])
+    if node.op_type == "Concat":
+        return len(set(node.inputs)) < max(len(node.inputs), 2) or any(
+            0 in (facts.shape(value) or ()) for value in node.inputs
+        )
+    return node.op_type != "Split" or len(node.outputs) == 1
+
+
+def _candidates(
+    output: ir.Value, scope: Scope, context: Context, useless: set[Hashable]
+) -> Iterator[list[_Candidate]]:
+    """Yield plans with what they save, those for one map together. Maps like those for which there was none are left out.
+
+    Args:
+        output: The value.
+        scope: The graph.
+        context: The model.
+        useless: The maps, with all that plans for them depend on, for which no plan saved anything; it is extended.
+    """
     facts = context.facts
     supply: Supply | None = None
+    known = facts.ints(output)
+    if known is not None:
+        sizes = Supply(_above(output), facts, scope.opset).tensor(known)
+        made = [] if sizes is None else [_judged(sizes, output, scope, context)]
+        yield [one for one in made if one is not None]
+        return
+    most = sum(_cost_of_node(node, context) for node in _removed(output, set()))
     for found in _maps(output, facts):
+        if _least_cost(found, facts) >= most:
+            continue
         supply = supply or Supply(_above(output), facts, scope.opset)
-        for plan in plans(found, facts, supply):
-            if isinstance(plan, ir.Value) and output.is_graph_output():
-                plan = Make("Identity", (plan,))
-            sources = {plan} if isinstance(plan, ir.Value) else plan.sources()
-            if output in sources or not _is_allowed(plan, output, scope, context):
-                continue
-            removed = _removed(output, sources)
-            before = sum(_cost_of_node(node, context) for node in removed)
-            after = sum(_cost_of(one, context) for one in plan.nodes()) if isinstance(plan, Make) else 0
-            yield _Candidate(plan, removed, before - after)
+        key = most, found.structure, tuple([facts.shape(source) for source in found.sources]), supply.sizes
+        if key in useless:
+            continue
+        made = [_judged(plan, output, scope, context) for plan in plans(found, facts, supply)]
+        candidates = [one for one in made if one is not None]
+        if all(one.saved <= 0 for one in candidates):
+            useless.add(key)
+        yield candidates
+
+
+def _judged(plan: Plan, output: ir.Value, scope: Scope, context: Context) -> _Candidate | None:
+    """A plan with what it saves; `None` if the target refuses it."""
+    if isinstance(plan, ir.Value) and output.is_graph_output():
+        plan = Make("Identity", (plan,))
+    sources = {plan} if isinstance(plan, ir.Value) else plan.sources()
+    if output in sources or not _is_allowed(plan, output, scope, context):
+        return None
+    removed = _removed(output, sources)
+    before = sum(_cost_of_node(node, context) for node in removed)
+    after = sum(_cost_of(one, context) for one in plan.nodes()) if isinstance(plan, Make) else 0
+    executed = sum(node.op_type != "Constant" for node in removed)
+    if isinstance(plan, Make) and len(plan.nodes()) > executed and before - after < _WIDE - _COPY - 2:
+        return None
+    return _Candidate(plan, removed, before - after)
+
+
+def _least_cost(found: IndexMap, facts: Facts) -> int:
+    """A cost that plans for a map are not expected to be below."""
+    reads = {leaf for leaf in leaves(found.element) if isinstance(leaf, Read)}
+    pieces = sum(1 for _ in leaves(found.element))
+    if pieces == 1:
+        return 0
+    sources = found.sources
+    source = facts.shape(sources[0])
+    is_cut = len(sources) == 1 and source is not None and product(source) == product(found.shape)
+    return _COPY * (1 + len(reads) - (0 if is_cut and len(reads) > 1 else len(sources)))
 
 
 def _maps(output: ir.Value, facts: Facts) -> Iterator[IndexMap]:
@@ -118,8 +205,9 @@ def _frontiers(output: ir.Value) -> Iterator[Sequence[ir.Value]]:
     shared = [one for one in above if len(one.uses()) > 1]
     if shared:
         yield shared
-    for one in above[1:]:
-        yield (one,)
+    for one in above[1:SHORTEST]:
+        if _is_moved(one):
+            yield (one,)
 
 
 def _removed(output: ir.Value, sources: set[ir.Value]) -> list[ir.Node]:
