@@ -16,7 +16,7 @@ from ortfuse.analysis.index_maps import counting, indexing, joining, reshaping, 
 from ortfuse.analysis.index_maps.box import Box, axes, axis
 from ortfuse.analysis.index_maps.elements import Element, Fill, IndexMap, Number, Read, Select, leaves
 from ortfuse.analysis.index_maps.evaluation import evaluated
-from ortfuse.analysis.index_maps.question import ELEMENT_MAPS, IndexMapOf, Moving, element_map
+from ortfuse.analysis.index_maps.question import ELEMENT_MAPS, IndexMapOf, Moves, Moving, element_map
 
 __all__ = [
     "ELEMENT_MAPS",
@@ -25,6 +25,7 @@ __all__ = [
     "Fill",
     "IndexMap",
     "IndexMapOf",
+    "Moves",
     "Moving",
     "Number",
     "Read",

@@ -138,10 +138,12 @@ def _formulas(element: Element) -> Iterator[DimLike]:
 def splits(found: IndexMap) -> Iterator[IndexMap]:
     """Yield the map with axes split, each at the largest of its divisors or at all; then the same of all elements in a row."""
     seen = {found.shape}
-    total = product(found.shape)
-    row = IndexMap.of((total,), found.read_at(reshaped_place((axis(0),), (total,), found.shape)))
-    few = len(found.shape) > 1 and sum(1 for _ in leaves(found.element)) <= MOST_SPLITS
-    for one in (found, row) if few else (found,):
+    wholes = [found]
+    if len(found.shape) > 1 and sum(1 for _ in leaves(found.element)) <= MOST_SPLITS:
+        total = product(found.shape)
+        row = found.read_at(reshaped_place((axis(0),), (total,), found.shape))
+        wholes.append(IndexMap.of((total,), row))
+    for one in wholes:
         every = {number: divisors_in(one.element, number) for number in range(len(one.shape))}
         chosen = [
             {number: {divisor for divisor in divisors if _order(divisor) >= _order(least)}}

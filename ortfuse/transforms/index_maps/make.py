@@ -66,6 +66,7 @@ class Supply:
         self.opset = opset
         self._vectors: dict[tuple[DimLike, ...], ir.Value] = {}
         self._numbers: dict[DimLike, ir.Value] = {}
+        self._elements: dict[DimLike, tuple[ir.Value, int]] = {}
         self._axes: dict[DimLike, tuple[ir.Value, int]] = {}
         for value in values:
             known = facts.ints(value) if facts.dtype(value) is ir.DataType.INT64 else None
@@ -73,6 +74,8 @@ class Supply:
                 elements = tuple([one for one in known.elements if one is not None])
                 if len(known.shape) == 1:
                     self._vectors.setdefault(elements, value)
+                    for place, size in enumerate(elements):
+                        self._elements.setdefault(size, (value, place))
                 elif not known.shape:
                     self._numbers.setdefault(elements[0], value)
             for along, size in enumerate(facts.shape(value) or ()):
@@ -96,6 +99,8 @@ class Supply:
         """A size of rank 0."""
         if size in self._numbers:
             return self._numbers[size]
+        if size in self._elements:
+            return Make("Gather", self._elements[size], (("axis", 0),), is_size=True)
         if size in self._axes:
             value, along = self._axes[size]
             return Make("Gather", (Make("Shape", (value,), is_size=True), along), (("axis", 0),), is_size=True)
@@ -129,6 +134,9 @@ class Supply:
         if size in self._axes and self.opset >= _SHAPE_HAS_ENDS:
             value, along = self._axes[size]
             return Make("Shape", (value,), (("start", along), ("end", along + 1)), is_size=True)
+        if size in self._elements:
+            value, along = self._elements[size]
+            return Make("Gather", (value, (along,)), (("axis", 0),), is_size=True)
         if size in self._numbers:
             return Make("Reshape", (self._numbers[size], (1,)), is_size=True)
         if size in self._axes:

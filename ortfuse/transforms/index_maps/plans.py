@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.index_maps import Box, Element, Fill, IndexMap, Number, Read, Select, axes, axis
+from ortfuse.analysis.index_maps import Box, Element, Fill, IndexMap, Number, Read, Select, axes, axis, leaves
 from ortfuse.analysis.index_maps.elements import at, simplest
 from ortfuse.ir.dims import DimLike, is_nonnegative
 from ortfuse.transforms.canonicalize.movement_plan import symbolic_chains
@@ -27,12 +27,18 @@ def plans(found: IndexMap, facts: Facts, supply: Supply) -> Iterator[Plan]:
     """Yield plans for a map."""
     whole_axes = list(_plans(found, facts, supply))
     yield from whole_axes
-    if not whole_axes and not all(map(linear_in_axis, conditions(found.element))):
+    if not whole_axes and _is_of_several(found) and not all(map(linear_in_axis, conditions(found.element))):
         for split in splits(found):
             for plan in _plans(split, facts, supply):
                 whole = reshaped(plan, split.shape, found.shape, supply)
                 if whole is not None:
                     yield whole
+
+
+def _is_of_several(found: IndexMap) -> bool:
+    """Return whether it may be worthwhile to split axes for a Concat: if most pieces are of values of their own."""
+    pieces = sum(1 for _ in leaves(found.element))
+    return len(found.sources) > 1 and pieces <= len(found.sources) + 1
 
 
 def _plans(found: IndexMap, facts: Facts, supply: Supply) -> Iterator[Plan]:

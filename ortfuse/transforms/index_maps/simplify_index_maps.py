@@ -40,6 +40,9 @@ LONGEST = 8
 SHORTEST = 4
 """The most operators between a value and others at which a map may stop."""
 
+_CHAINED = frozenset(
+    {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Slice", "Gather", "Expand", "Tile"}
+)
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
 _PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul"})
 _COPY, _WIDE, _TILE = 3, 12, 5
@@ -105,7 +108,14 @@ def _is_moved(value: ir.Value | None) -> bool:
 
 
 def _may_gain(node: ir.Node, output: ir.Value, facts: Facts) -> bool:
-    """Return whether a plan may save anything: a node that stands alone may only have no effect."""
+    """Return whether a plan may save anything: a node that stands alone may only have no effect.
+
+    A plan for the one operator that moves the result on saves as much.
+    """
+    users = list(output.uses())
+    chained = len(users) == 1 and users[0].idx == 0 and users[0].node.op_type in _CHAINED
+    if chained and not output.is_graph_output() and facts.ints(output) is None:
+        return False
     if any(_is_moved(value) and not facts.is_const(value) for value in node.inputs):
         return True
     if node.op_type in _VIEWS:
@@ -117,9 +127,7 @@ def _may_gain(node: ir.Node, output: ir.Value, facts: Facts) -> bool:
     return node.op_type != "Split" or len(node.outputs) == 1
 
 
-def _candidates(
-    output: ir.Value, scope: Scope, context: Context, useless: set[Hashable]
-) -> Iterator[list[_Candidate]]:
+def _candidates(output: ir.Value, scope: Scope, context: Context, useless: set[Hashable]) -> Iterator[list[_Candidate]]:
     """Yield plans with what they save, those for one map together. Maps like those for which there was none are left out.
 
     Args:
