@@ -25,6 +25,8 @@ MOST_PARTS = 8
 
 def plans(found: IndexMap, facts: Facts, supply: Supply) -> Iterator[Plan]:
     """Yield plans for a map."""
+    if 0 in found.shape and isinstance(found.element, Select):
+        return
     whole_axes = list(_plans(found, facts, supply))
     yield from whole_axes
     if not whole_axes and _is_of_several(found) and not all(map(linear_in_axis, conditions(found.element))):
