@@ -97,7 +97,7 @@ def test_verify_compares_models_of_any_kind() -> None:
 
 def test_benchmark_measures_models_side_by_side() -> None:
     models = {"original": BERT, "optimised": ortfuse.optimize(BERT, level="basic").model}
-    rows = ortfuse.benchmark(models, rounds=2).rows
+    rows = ortfuse.benchmark(models, rounds=2).latency
     assert [row.name for row in rows] == ["original", "optimised"]
     assert rows[0].speedup == 1
 

@@ -100,8 +100,8 @@ def test_where_nothing_helps_the_model_stays_as_it_is(
     monkeypatch.setattr(finalize.Finalize, "run", fail)
     onnx.save(gelu(), tmp_path / "m.onnx")
     result = ortfuse.optimize(tmp_path / "m.onnx" if given == "path" else gelu(), output=tmp_path / "o.onnx")
-    assert "finalize failed" in result.left_alone
-    assert result.report.notes == [f"the model is left as it is: {result.left_alone}"]
+    assert "finalize failed" in result.unchanged
+    assert result.report.notes == [f"the model is left as it is: {result.unchanged}"]
     assert (tmp_path / "o.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
     assert result.written == tmp_path / "o.onnx"
 
@@ -169,7 +169,7 @@ def test_what_only_the_runtime_understands_is_copied(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "m.onnx")
     for given in (tmp_path / "m.onnx", model):
         result = ortfuse.optimize(given, output=tmp_path / "o.onnx")
-        assert result.left_alone
+        assert result.unchanged
         assert (tmp_path / "o.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
         result.save(tmp_path / "p.onnx")
 
@@ -232,7 +232,7 @@ def test_what_is_written_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_
         model.graph.initializer.append(numpy_helper.from_array(np.ones((size, 1), np.float32), name))
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     result = ortfuse.optimize(tmp_path / "m.onnx", output=tmp_path / "o.onnx")
-    assert not result.report.notes and not result.left_alone
+    assert not result.report.notes and not result.unchanged
     written = write._write_model
 
     def damaged(proto: onnx.ModelProto, *args: Any) -> None:
@@ -243,7 +243,7 @@ def test_what_is_written_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(write, "_write_model", damaged)
     before = (tmp_path / "o.onnx").read_bytes()
     result = ortfuse.optimize(tmp_path / "m.onnx", output=tmp_path / "o.onnx", passes="canonicalize")
-    assert "Rilu" in result.left_alone
+    assert "Rilu" in result.unchanged
     assert before != (tmp_path / "o.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
     assert {path.name for path in tmp_path.iterdir()} == {"m.onnx", "w.bin", "o.onnx", "o.onnx.data"}
 
@@ -288,7 +288,7 @@ def test_a_result_stays_below_opsets_at_which_the_runtime_does_not_load_the_mode
     assert "RMSNormalization" in {node.op_type for node in ortfuse.optimize(model).model.graph.node}
     monkeypatch.setattr(load_check, "opened", up_to_20)
     result = ortfuse.optimize(model, output=tmp_path / "o.onnx")
-    assert not result.left_alone
+    assert not result.unchanged
     assert "RMSNormalization" not in {node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node}
     (note,) = [note for note in result.report.notes if note.startswith("the result has at most opset 20, because")]
     assert "it is too new" in note
@@ -303,11 +303,11 @@ def test_what_only_the_runtime_understands_is_verified_measured_and_explained_as
     assert not ortfuse.verify(gelu(), other).ok
     for given in (tmp_path / "m.onnx", model):
         verdict = ortfuse.verify(given, gelu())
-        assert verdict.ok and {trial.optimise for trial in verdict.trials} == {False, True}
+        assert verdict.ok and {trial.runtime_optimisations for trial in verdict.trials} == {False, True}
         assert any("no float64" in note for note in verdict.notes)
         assert not ortfuse.verify(given, other).ok
         assert ortfuse.verify(given, given, inputs=[X]).ok
-        rows = ortfuse.benchmark({"as it is": given, "a graph": gelu()}, rounds=1, sizes={"b": 2}).rows
+        rows = ortfuse.benchmark({"as it is": given, "a graph": gelu()}, rounds=1, sizes={"b": 2}).latency
         assert [row.nodes for row in rows] == [9, 9] and rows[0].median_ms > 0 and rows[0].file_mb > 0
         found = ortfuse.explain(given)
         assert not found.fused and "the model is left as it is" in found.notes[0]

@@ -237,7 +237,7 @@ def test_models_side_by_side_run_at_the_sizes_declared_of_any(text: str, declare
     axis = [dim.dim_param for dim in model.graph.input[0].type.tensor_type.shape.dim].index(name)
     assert inputs.shape[axis] == int(size)
     found = ortfuse.benchmark(dict(zip("ab", models, strict=True)), rounds=1)
-    assert [row.name for row in found.rows] == ["a", "b"] and sizes in found.sizes
+    assert [row.name for row in found.latency] == ["a", "b"] and sizes in found.inputs
     assert ortfuse.diff(*models, run=True).tensors is not None
 
 
@@ -245,14 +245,14 @@ def test_models_side_by_side_run_at_the_sizes_fixed_in_a_shape() -> None:
     fixed = proto(PRODUCT.replace("float[a,b] x", "float[5,3] x").replace("float[a,2] z", "float[5,2] z"))
     drawn = at_common_sizes([runnable(proto(PRODUCT)), runnable(fixed)])
     assert inputs_to_measure(Options(), drawn)[1]["x"].shape == (5, 3)
-    assert len(ortfuse.benchmark({"a": proto(PRODUCT), "b": fixed}, rounds=1).rows) == 2
+    assert len(ortfuse.benchmark({"a": proto(PRODUCT), "b": fixed}, rounds=1).latency) == 2
 
 
 def test_a_size_that_is_given_stays_the_users() -> None:
     model = proto(PRODUCT)
     fixed = ortfuse.optimize(model, fix={"a": 5}).model
     found = ortfuse.benchmark({"a": model, "b": fixed}, rounds=1, sizes={"a": 5})
-    assert "a=5" in found.sizes
+    assert "a=5" in found.inputs
     with pytest.raises(VerificationError, match="Got: 6 Expected: 5"):
         ortfuse.benchmark({"a": model, "b": fixed}, rounds=1, sizes={"a": 6})
 

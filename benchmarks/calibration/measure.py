@@ -151,7 +151,9 @@ def main(
     paths = sorted(every, key=lambda path: path.stat().st_size)
     only = at_stake(paths) if goldens else ()
     made = calibrate(threads=threads, file=calibration, budget=30 * minutes, only=only)
-    console.print(f"the table has {sum(map(len, made.speedups.values()))} rows; {made.left} are left", highlight=False)
+    console.print(
+        f"the table has {sum(map(len, made.speedups.values()))} rows; {made.remaining} are left", highlight=False
+    )
     rows = {
         rule: tuple(Measured.parse(sizes, value) for sizes, value in found.items())
         for rule, found in made.speedups.items()
@@ -170,7 +172,7 @@ def main(
         sites = one_model(path, sizes, table, threads, calibration.with_name(SITES))
         found[name] = verdict(sites)
         raw[name] = {**found[name], "different": [one.to_dict() for one in sites if not one.same]}
-        said = {"threads": threads, "rows left": made.left, "total": total(found), "models": found}
+        said = {"threads": threads, "rows left": made.remaining, "total": total(found), "models": found}
         results.store(COMMAND, said, raw={name: raw[name]})
     shown(console, found, raw)
 

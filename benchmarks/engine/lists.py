@@ -75,7 +75,7 @@ def measure(path: Path, family: ortfuse.PassManager, everything: ortfuse.PassMan
         for leaf in report.leaves():
             changes[leaf.name] += leaf.changes
     return {
-        "list": found.chosen.partition(",")[0].partition(";")[0],
+        "list": found.pass_list.partition(",")[0].partition(";")[0],
         "calls": round(few.total / many.total, 3),
         **({"time": round(statistics.median(ratios), 3)} if rounds else {}),
         "same": found.after.operators == whole.after.operators,

@@ -30,7 +30,7 @@ def main() -> int:
             for form, passes in FORMS.items():
                 ortfuse.optimize(path, passes=passes, output=models[form])
             found = ortfuse.benchmark(models, sizes=sizes)
-        print(path.name, *found.rows, sep="\n    ", flush=True)
+        print(path.name, *found.latency, sep="\n    ", flush=True)
     return 0
 
 

@@ -56,7 +56,7 @@ def compare(source: Path, result: Path, sizes: Mapping[str, int], rounds: int, t
         "threads": threads,
         "load": round(os.getloadavg()[0], 2),
         "settings": [effect.to_dict() for effect in found.effects],
-        "together": None if found.together is None else found.together.to_dict(),
+        "together": None if found.combined is None else found.combined.to_dict(),
         "session": {name: str(value) for name, value in sessions["recommended"].items()},
         "sessions": {row.name: row.to_dict() for row in rows},
     }

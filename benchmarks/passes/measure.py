@@ -84,7 +84,7 @@ def measure(path: Path, only: str, latency: bool, with_rules: bool, sizes: Mappi
     passes = {name: count for name, count in changes.items() if count and name not in ALWAYS and only in name}
     rules = {name: count for name, count in hits.items() if with_rules and count and only in name}
     row = {
-        "list": report.chosen.partition(",")[0].partition(";")[0],
+        "list": report.pass_list.partition(",")[0].partition(";")[0],
         "original": weigh(ortfuse.load(path), inputs),
         "all": weigh(whole, inputs),
         "idle": sorted(name for name, count in changes.items() if not count),
@@ -126,7 +126,7 @@ def add_latencies(row: dict[str, Any], path: Path, sizes: Mapping[str, int]) -> 
             models[name] = ortfuse.load(path)
             manager.without([name]).run(models[name])
     options = ortfuse.Options(bench=True, threads=2, rounds=40, sizes=dict(sizes))
-    rows = ortfuse.benchmark({"all": models.pop("all"), **models}, options).rows
+    rows = ortfuse.benchmark({"all": models.pop("all"), **models}, options).latency
     for entry in rows[1:]:
         low, high = entry.speedup_bounds or (entry.speedup, entry.speedup)
         row["passes"][entry.name]["latency"] = [round(1 / number, 4) for number in (entry.speedup, high, low)]

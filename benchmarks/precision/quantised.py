@@ -70,7 +70,7 @@ def measured(path: Path, kind: str, rounds: int, threads: int) -> dict[str, Any]
         rows = ortfuse.benchmark(
             {"quantised": quantised, "ortfuse": result, "float32": original}, inputs=others[:1], rounds=rounds,
             threads=threads,
-        ).rows  # fmt: skip
+        ).latency  # fmt: skip
         counts = [executed_ops(one, others[0]) for one in (quantised, result)]
     return {
         "median_ms": {row.name: round(row.median_ms, 3) for row in rows},

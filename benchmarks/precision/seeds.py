@@ -104,7 +104,7 @@ def one_seed(model: ir.Model, original: ir.Model, seed: int) -> dict[str, Any]:
         **row,
         "state": "kept" if max(errors) <= bound else "BROKEN",
         "error": float(f"{max(errors):.3g}"),
-        "seen": float(f"{max(found.error, found.held_out or 0.0):.3g}"),
+        "seen": float(f"{max(found.error, found.held_out_error or 0.0):.3g}"),
         "lowered": found.lowered,
     }
 

@@ -68,8 +68,8 @@ def ortfuse(bound: float, source: Path, inputs: Path, target: Path) -> dict[str,
         return {"reason": str(error)}
     outcome = found.outcome
     return {
-        "lowered": outcome.lowered, "sites": len(outcome.sites), "error": outcome.error, "held_out": outcome.held_out,
-        "predicted_speedup": outcome.taken.predicted_speedup, "over_float32": outcome.speedup, "reason": outcome.reason,
+        "lowered": outcome.lowered, "sites": len(outcome.sites), "error": outcome.error, "held_out": outcome.held_out_error,
+        "predicted_speedup": outcome.chosen.predicted_speedup, "over_float32": outcome.speedup, "reason": outcome.reason,
     }  # fmt: skip
 
 

@@ -198,7 +198,7 @@ def one_model(model: Trained, path: Path, store: Path | None) -> dict[str, Any]:
             continue
         row["bounds"][f"{bound:g}"] = {
             "speedup": round(found.outcome.speedup, 3), "lowered": found.outcome.lowered, "reason": found.outcome.reason,
-            "error": float(f"{max(found.outcome.error, found.outcome.held_out or 0):.3g}"),
+            "error": float(f"{max(found.outcome.error, found.outcome.held_out_error or 0):.3g}"),
             "agreement": round(agreement(expected, unseen(Session(found.model), model)), 5),
         }  # fmt: skip
     return row

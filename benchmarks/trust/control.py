@@ -349,8 +349,8 @@ def tried(seed: int) -> tuple[str, Counter[str]]:
         return "not run", Counter()
     result = ortfuse.optimize(original)
     hits = Counter(result.report.log.hits())
-    if result.left_alone or result.report.failures:
-        return f"left alone: {result.left_alone} {result.report.failures}", hits
+    if result.unchanged or result.report.failures:
+        return f"left alone: {result.unchanged} {result.report.failures}", hits
     onnx.checker.check_model(result.model, full_check=True)
     session = Session(ir.from_proto(result.model), threads=1)
     for given, expected in ran:

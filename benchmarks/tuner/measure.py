@@ -92,7 +92,7 @@ def one_model(
             tuned = tune(source, options, output=target, budget=budget, sampler=sampler, constraints=limits)
             seconds = round(time.monotonic() - began, 1)
             trials[sampler] = {
-                "trials": len(tuned.outcome.points),
+                "trials": len(tuned.outcome.trials),
                 "seconds": seconds,
                 "choice": dict(tuned.outcome.best.choice),
                 "error": tuned.outcome.best.error,

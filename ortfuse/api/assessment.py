@@ -279,7 +279,7 @@ class Assessment:
         """
         from ortfuse.verification.bisection.slowdown import slowdown
 
-        return slowdown(self._original, result, report, found.rows, make, self.measure, self._progress)
+        return slowdown(self._original, result, report, found.latency, make, self.measure, self._progress)
 
     def new_site_checks(self) -> SiteChecks | None:
         """Checks for one run of the pipeline; `None` if changes are not to be checked."""

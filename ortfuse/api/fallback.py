@@ -341,4 +341,4 @@ def left_alone(model: AnyModel, options: Options, why: str) -> Result:
             hand_on(inside.metadata_props, inside.graph.name or "the model")
             save(inside, options.output, link=options.link)
     written = None if options.output is None else Path(options.output)
-    return Result(given, report, options, left_alone=why, written=written, original=model)
+    return Result(given, report, options, unchanged=why, written=written, original=model)

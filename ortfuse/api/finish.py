@@ -143,7 +143,7 @@ def _faster(attempts: Attempts, result: Result, slowdown: Slowdown) -> tuple[ir.
             return attempts.inside, result
     session = _recommended_session(inside, attempts.asked.disabled)
     model = leave(inside, attempts.source)
-    slowdown = replace(slowdown, taken=True)
+    slowdown = replace(slowdown, applied=True)
     return inside, replace(result, model=model, report=report, verdict=verdict, slowdown=slowdown, session=session)
 
 

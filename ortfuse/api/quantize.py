@@ -200,7 +200,7 @@ def quantize(
             inside, original, asked, Rules(wanted, target, selected), _store(store), progress, phases=phases
         )
         settle(outcome.model)
-        if outcome.taken.choice:
+        if outcome.chosen.choice:
             write_bound(outcome.model, Bound(judged, asked.bound))
         written = None if outcome.reason else _written(outcome.model, options, progress, source.path)
     outcome = replace(outcome, notes=[*notes_of(given), *training, *outcome.notes, *_foreign(outcome.model, form)])
@@ -360,8 +360,8 @@ def _in_float32(
         original = model = enter(model)[0]
         found = mark(original, only, exclude)
     result = optimize(model, plain, progress=progress)
-    if result.left_alone:
-        raise OrtfuseError(f"the model cannot be quantised: {result.left_alone}")
+    if result.unchanged:
+        raise OrtfuseError(f"the model cannot be quantised: {result.unchanged}")
     inside = enter(result.model)[0]
     if original is None:
         return inside, target, result.report, EVERYTHING

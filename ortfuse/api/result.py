@@ -76,7 +76,7 @@ class Result(Record):
         file_bytes: The bytes of the file that was read and of the one that was written, each with its external data; `None` where
             there is none.
         timings: Seconds spent in each part.
-        left_alone: Why the model was left as it is, if it was. What a graph cannot represent is then in `model` as it was
+        unchanged: Why the model was left as it is, if it was. What a graph cannot represent is then in `model` as it was
             handed in.
         original: The model as it was handed in: a path, or the object, which was not changed.
     """
@@ -96,7 +96,7 @@ class Result(Record):
     session_file: Path | None = None
     file_bytes: tuple[int | None, int | None] = field(default=(None, None), metadata=entry(convert=_before_and_after))
     timings: Timings = field(default_factory=Timings)
-    left_alone: str = field(default="", metadata=entry("unchanged"))
+    unchanged: str = ""
     original: Any = field(default=None, repr=False, metadata=entry(omit=True))
 
     def __repr__(self) -> str:
@@ -118,15 +118,15 @@ class Result(Record):
         from ortfuse.io.files import save
         from ortfuse.io.model_conversion import enter
 
-        if self.left_alone and isinstance(self.model, str | os.PathLike | onnx.ModelProto):
+        if self.unchanged and isinstance(self.model, str | os.PathLike | onnx.ModelProto):
             copy_model(self.model, path, hand_on)
             return
         save(enter(self.model, copy=False)[0], path, link=link)
 
     def summary(self) -> str:
         """The result in a few lines: nodes, fusions, checks, speed, remarks, and the file that was written."""
-        if self.left_alone:
-            return f"the model was left as it is: {self.left_alone}"
+        if self.unchanged:
+            return f"the model was left as it is: {self.unchanged}"
         lines = [self.report.summary()]
         if self.verdict is not None:
             lines.append(f"verified: {self.verdict.summary()}")
@@ -161,7 +161,7 @@ class Result(Record):
         importlib.import_module("ortfuse.report.result_page").write_result_page(self, path, name)
 
     def _findings(self) -> list[str]:
-        if self.left_alone:
+        if self.unchanged:
             return ["left as it is"]
         found = [self.report.headline()]
         if self.verdict is not None:
@@ -171,7 +171,7 @@ class Result(Record):
         return [*found, *([f"written to {self.written}"] if self.written else [])]
 
     def _speed(self) -> str:
-        rows = () if self.latencies is None else self.latencies.rows
+        rows = () if self.latencies is None else self.latencies.latency
         if len(rows) < 2:
             return ""
         return f"{rows[-1].speedup:.2f} times as fast as the original"
@@ -180,13 +180,13 @@ class Result(Record):
     @derived()
     def latency_sizes(self) -> str:
         """The sizes at which latencies were measured; empty if they were not."""
-        return self.latencies.sizes if self.latencies else ""
+        return self.latencies.inputs if self.latencies else ""
 
     @property
     @derived()
     def latency(self) -> Sequence[Latency]:
         """The latencies of the original and the result."""
-        return self.latencies.rows if self.latencies else ()
+        return self.latencies.latency if self.latencies else ()
 
 
 class WrongResultError(VerificationError):

@@ -80,7 +80,7 @@ def _page(model: Path, original: ir.Model | None, result: Result, options: Optio
     """The document with the fused sites drawn and, where latencies were measured, the time of both models by operators."""
     from ortfuse.report.documents.optimization import Drawn, optimization_document
 
-    if result.left_alone:
+    if result.unchanged:
         out.print("no page was written, since the model was left as it is", highlight=False)
         return None
     profiles = None

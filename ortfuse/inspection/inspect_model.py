@@ -20,7 +20,7 @@ from ortfuse.ir.schemas import needed_opset
 from ortfuse.ir.tensors import tensors
 from ortfuse.rewrite import NODES_KEY
 from ortfuse.runtime.bench.machine_peaks import Peaks
-from ortfuse.serialization import Record, derived, entry
+from ortfuse.serialization import Record, derived
 from ortfuse.targets import Target
 
 REST = "everything else"
@@ -76,13 +76,13 @@ class Detour:
         operator: The operator.
         nodes: The names of the nodes.
         reason: What the runtime lacks.
-        instead: What it does instead, empty if it cannot execute them at all.
+        fallback: What it does instead, empty if it cannot execute them at all.
     """
 
     operator: str
     nodes: tuple[str, ...]
     reason: str
-    instead: str = field(metadata=entry("fallback"))
+    fallback: str
 
 
 @dataclass(frozen=True)

@@ -299,5 +299,5 @@ def substitute(
     if result.report.log.hits().get(rule.name, 0):
         result = optimize(model, asked, progress=progress)
     if result.explanation is None:
-        raise InvalidModelError(f"nothing can be substituted: {result.left_alone}")
+        raise InvalidModelError(f"nothing can be substituted: {result.unchanged}")
     return Substitution(rule, report, result, result.explanation)

@@ -7,7 +7,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ortfuse.errors import PipelineError
@@ -18,7 +18,7 @@ from ortfuse.pipeline.passlists import Lists, PassList
 from ortfuse.pipeline.rule_files import Catalogue
 from ortfuse.pipeline.steps import CANONICALIZE, MAX_ROUNDS
 from ortfuse.rewrite import Rule
-from ortfuse.serialization import Record, entry
+from ortfuse.serialization import Record
 from ortfuse.transforms.onnx_ir_adapter import ForeignPass
 
 Kind = Literal["pass", "rules", "word"]
@@ -41,13 +41,13 @@ class OptionInfo:
         name: Its name.
         type: `bool`, `int`, `float` or `str`.
         default: Its default; `None` where there is none, and the pass decides.
-        what: What it says.
+        description: What it says.
     """
 
     name: str
     type: str
     default: bool | int | float | str | None
-    what: str = field(metadata=entry("description"))
+    description: str
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PassInfo:
     Attributes:
         name: Its name in a pipeline.
         kind: `pass` for an algorithm, `rules` for a set of rules, `word` for what means something else in a pipeline.
-        what: What it does.
+        description: What it does.
         source: `built-in`, `package` for rules of installed packages, `user` for rules and registered passes of yours.
         options: Its options.
         rules: The names of its rules.
@@ -66,7 +66,7 @@ class PassInfo:
 
     name: str
     kind: Kind
-    what: str = field(metadata=entry("description"))
+    description: str
     source: str
     options: Sequence[OptionInfo]
     rules: Sequence[str]
@@ -83,7 +83,7 @@ class RuleInfo:
         pass_name: The pass that applies it.
         formula: What it replaces by what.
         exactness: `exact`, `rounding`, `approximate` (only with `--approximate`) or `lossy`.
-        makes: The operators that it makes; none if it leaves one of its inputs.
+        produces: The operators that it makes; none if it leaves one of its inputs.
         source: Where the mathematics come from.
     """
 
@@ -92,7 +92,7 @@ class RuleInfo:
     pass_name: str
     formula: str
     exactness: str
-    makes: Sequence[str] = field(metadata=entry("produces"))
+    produces: Sequence[str]
     source: str
 
 
@@ -105,14 +105,14 @@ class ListInfo:
         description: What it is for.
         reason: Why it has these passes.
         passes: Its pipeline.
-        when: The models that `auto` takes it for, in words; empty if it is used only by name.
+        condition: The models that `auto` takes it for, in words; empty if it is used only by name.
     """
 
     name: str
     description: str
     reason: str
     passes: str
-    when: str = field(metadata=entry("condition"))
+    condition: str
 
 
 @dataclass(frozen=True)

@@ -191,9 +191,9 @@ class PassManager:
             choices=context.choices.list(),
             notes=[*context.notes, *context.choices.remarks()],
             failures=context.failures,
-            chosen=builder.chosen,
+            pass_list=builder.chosen,
             folded=context.growth.folded_values(model),
-            held_back=context.growth.held_back_values(model),
+            not_folded=context.growth.held_back_values(model),
         )
 
     def pipeline_for(self, model: ir.Model) -> str:

@@ -123,9 +123,9 @@ class RunReport(Record):
         notes: What could not be done and why.
         failures: Passes and rules that failed on the model or undid each other, and were left out or stopped, each with what
             happened; these are mistakes in ortfuse.
-        chosen: The pass list that `auto` selected, with what in the model speaks for it; empty if it was not asked.
+        pass_list: The pass list that `auto` selected, with what in the model speaks for it; empty if it was not asked.
         folded: The constants of the result that folding made larger than the constants they come from, the largest first.
-        held_back: Constant values that are left to the runtime, as folding them would make the file grow too much.
+        not_folded: Constant values that are left to the runtime, as folding them would make the file grow too much.
         remarks: For each family the sites that were left although a rule nearly takes them, with the reason and what would
             help. `optimize` adds them, and their words to the notes; a pass manager alone does not.
     """
@@ -140,10 +140,10 @@ class RunReport(Record):
     choices: Sequence[Choice]
     notes: list[str]
     failures: list[str] = field(default_factory=list)
-    chosen: str = field(default="", metadata=entry("pass_list"))
+    pass_list: str = ""
     remarks: Sequence[Remark] = ()
     folded: Sequence[Grown] = ()
-    held_back: Sequence[Grown] = field(default=(), metadata=entry("not_folded"))
+    not_folded: Sequence[Grown] = ()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.headline()}>"
@@ -163,7 +163,7 @@ class RunReport(Record):
         return "\n".join([
             self.headline(),
             *([f"improved, which were one operator before: {improved}"] if improved else []),
-            f"auto takes {self.chosen}" if self.chosen else f"passes: {self.pipeline}",
+            f"auto takes {self.pass_list}" if self.pass_list else f"passes: {self.pipeline}",
             f"changes: {', '.join(f'{name} {count}' for name, count in changes.items()) or 'none'} ({self.seconds:.2f} s)",
         ])  # fmt: skip
 

@@ -164,7 +164,7 @@ def _inserted(shares: _Shares) -> Iterator[_Row]:
     """The nodes that the runtime inserted."""
     found: dict[str, list[Kernel]] = {}
     for one in shares.kernels:
-        if one.made == "inserted":
+        if one.origin == "inserted":
             found.setdefault(_FORCED.get(one.operator, "the runtime needs them between its providers"), []).append(one)
     for remedy, kernels in found.items():
         names = Counter(one.operator for one in kernels)
@@ -174,7 +174,7 @@ def _inserted(shares: _Shares) -> Iterator[_Row]:
 
 def _moves(shares: _Shares) -> Iterator[_Row]:
     """The nodes that only move elements."""
-    kernels = [one for one in shares.kernels if one.operator in MOVES and one.made != "inserted"]
+    kernels = [one for one in shares.kernels if one.operator in MOVES and one.origin != "inserted"]
     names = ", ".join(dict.fromkeys(one.operator for one in sorted(kernels, key=lambda one: -one.seconds)))
     optimised = any(one.rule for one in shares.kernels)
     remedy = (
@@ -199,7 +199,7 @@ def _short(profile: Profile) -> Iterator[_Row]:
     short = [one for one, seconds in own if seconds < SHORT * one.calls]
     calls = sum(one.calls for one in short)
     long = sum(seconds for one, seconds in own if seconds >= SHORT * one.calls)
-    besides = profile.seconds - long + profile.between
+    besides = profile.seconds - long + profile.between_seconds
     share = min(max(0.0, 1 - long / p50), besides / ((besides + long) or 1.0))
     fewer = "" if any(one.rule for one in profile.kernels) else "fewer nodes (`ortfuse optimize`), "
     threads = "" if profile.threads == 1 else ", and `--threads 1` if all are short"

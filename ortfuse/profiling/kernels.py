@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ortfuse.profiling.node_origins import Made, Origin
 from ortfuse.profiling.profiler_trace import Executed
 from ortfuse.profiling.roofline import Work
-from ortfuse.serialization import Record, derived, entry
+from ortfuse.serialization import Record, derived
 
 NETWORK = "the network itself"
 """The group of nodes that belong to no module within it, or whose names do not say."""
@@ -34,11 +34,11 @@ class Kernel(Record):
         module: The module of the original network that it belongs to; empty if that is not known.
         rule: The rule of ortfuse that made it; empty if none did.
         block: The names of the original nodes that the rule replaced, separated by `;`.
-        made: What the runtime did: nothing, `fused` several nodes into one, or `inserted` a node.
+        origin: What the runtime did: nothing, `fused` several nodes into one, or `inserted` a node.
         flops: Operations in a run; `None` if they are not known.
         bytes: Bytes read and written in a run; `None` if they are not known.
         bound: `compute` or `memory`, by what takes longer at the peaks of the machine; empty if that is not known.
-        least: The least seconds at these peaks; `None` if they are not known.
+        roofline_seconds: The least seconds at these peaks; `None` if they are not known.
     """
 
     name: str
@@ -50,22 +50,22 @@ class Kernel(Record):
     module: str
     rule: str
     block: str
-    made: Made = field(metadata=entry("origin"))
+    origin: Made
     flops: int | None
     bytes: int | None
     bound: str = ""
-    least: float | None = field(default=None, metadata=entry("roofline_seconds"))
+    roofline_seconds: float | None = None
 
     @property
     def beyond(self) -> float:
         """How many times as fast as the roof: more than 1 where caches hold the data, or the peak was measured too low."""
-        return 0.0 if self.least is None or not self.seconds else self.least / self.seconds
+        return 0.0 if self.roofline_seconds is None or not self.seconds else self.roofline_seconds / self.seconds
 
     @property
     @derived("roofline_fraction")
     def reached(self) -> float | None:
         """The fraction of the roof: 1 if it is as fast as the machine can be, or faster than its peaks were measured."""
-        return None if self.least is None or not self.seconds else min(1.0, self.beyond)
+        return None if self.roofline_seconds is None or not self.seconds else min(1.0, self.beyond)
 
 
 def kernel(seen: Executed, origin: Origin | None, work: Work | None) -> Kernel:
@@ -81,7 +81,7 @@ def kernel(seen: Executed, origin: Origin | None, work: Work | None) -> Kernel:
         module=origin.module,
         rule=origin.rule,
         block=origin.block,
-        made=origin.made,
+        origin=origin.made,
         flops=None if work is None else work.flops,
         bytes=None if work is None else work.bytes,
     )
@@ -97,7 +97,7 @@ class Group(Record):
         calls: How often they are executed in a run.
         seconds: What they take.
         share: The part of the time of all kernels.
-        reached: The fraction of the roof that those reach whose work is known; `None` if none is.
+        roofline_fraction: The fraction of the roof that those reach whose work is known; `None` if none is.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Group(Record):
     calls: int
     seconds: float
     share: float
-    reached: float | None = field(metadata=entry("roofline_fraction"))
+    roofline_fraction: float | None
 
 
 def groups(kernels: Sequence[Kernel], key: Callable[[Kernel], str]) -> tuple[Group, ...]:
@@ -127,7 +127,9 @@ def _group(name: str, kernels: Sequence[Kernel], total: float) -> Group:
 
 def reached(kernels: Iterable[Kernel]) -> float | None:
     """The fraction of the roof that nodes reach together; what is beyond it counts as at it."""
-    known = [(min(one.least, one.seconds), one.seconds) for one in kernels if one.least is not None]
+    known = [
+        (min(one.roofline_seconds, one.seconds), one.seconds) for one in kernels if one.roofline_seconds is not None
+    ]
     took = sum(seconds for _, seconds in known)
     return sum(least for least, _ in known) / took if took else None
 
@@ -144,14 +146,14 @@ def by_role(one: Kernel) -> str:
 
 def by_rule(one: Kernel) -> str:
     """The origin of a node."""
-    return one.rule or (f"{RUNTIME}, {one.made}" if one.made else UNCHANGED)
+    return one.rule or (f"{RUNTIME}, {one.origin}" if one.origin else UNCHANGED)
 
 
 def by_block(one: Kernel) -> str:
     """The fused block that a node is, or is part of; empty if it is none."""
     if one.rule:
         return f"{one.rule}: {_listed(one.block.split(';'))}"
-    return f"{RUNTIME}, {one.operator}: {_listed(one.nodes)}" if one.made == "fused" else ""
+    return f"{RUNTIME}, {one.operator}: {_listed(one.nodes)}" if one.origin == "fused" else ""
 
 
 def by_kind_of_block(one: Kernel) -> str:

@@ -84,13 +84,13 @@ def profile_of(
     measured = timing(source, arrays, rounds=rounds, threads=threads)
     kernels = _kernels(graph, traced)
     return Profile(
-        sizes=sizes,
+        inputs=sizes,
         threads=threads,
         timing=measured,
         kernels=kernels,
         run_seconds=traced.run_seconds,
         runs=traced.runs,
-        between=traced.between,
+        between_seconds=traced.between,
         creation=creation(graph, traced.graph, kernels),
         peaks=None,
         notes=tuple(_notes(graph, traced, measured, kernels)),
@@ -125,7 +125,7 @@ def beyond(profile: Profile) -> bool:
     products = [one for one in profile.kernels if one.bound == "compute" and not _is_narrow(one)]
     long = [one for one in products if one.seconds > LONG]
     together = sum(one.seconds for one in products) > LONG
-    least, took = sum(one.least or 0.0 for one in products), sum(one.seconds for one in products)
+    least, took = sum(one.roofline_seconds or 0.0 for one in products), sum(one.seconds for one in products)
     return any(one.beyond > 1 for one in long) or (together and least > took)
 
 
@@ -135,7 +135,7 @@ def at_peaks(profile: Profile, peaks: Peaks) -> Profile:
     for one in profile.kernels:
         work = None if one.bytes is None else Work(one.flops, one.bytes)
         bound, least = ("", None) if work is None else (work.bound(peaks), work.seconds(peaks))
-        kernels.append(replace(one, bound=bound, least=least))
+        kernels.append(replace(one, bound=bound, roofline_seconds=least))
     reasons = {_why(one) for one in kernels if one.beyond > OVER}
     told = (_CACHES, _INTEGERS, _SHORT)
     notes = [note for note in profile.notes if note not in told] + [note for note in told if note in reasons]

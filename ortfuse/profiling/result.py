@@ -9,7 +9,7 @@ from ortfuse.profiling.kernels import VIEWS, Group, Kernel, by_kind_of_block, gr
 from ortfuse.profiling.latency_without_profiler import Timing
 from ortfuse.profiling.session_creation import Creation
 from ortfuse.runtime.bench.machine_peaks import Peaks
-from ortfuse.serialization import Record, derived, entry
+from ortfuse.serialization import Record, derived
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,12 @@ class Bottleneck:
     """Something that takes time, and what can be done about it.
 
     Attributes:
-        what: What takes the time.
+        description: What takes the time.
         share: Its part of the time of all kernels; of handing over from one to the next, of the time of a run.
         remedy: What can be done.
     """
 
-    what: str = field(metadata=entry("description"))
+    description: str
     share: float
     remedy: str
 
@@ -70,7 +70,7 @@ class Profile(Record):
     """The profile of a model.
 
     Attributes:
-        sizes: The sizes of the inputs, as text.
+        inputs: The sizes of the inputs, as text.
         threads: Threads per operator; 0 if the runtime chose.
         timing: Latency, throughput, session creation and memory, without the profiler.
         kernels: The executed nodes, in the order of their execution.
@@ -80,11 +80,12 @@ class Profile(Record):
         peaks: The peaks of this machine; `None` if they were not measured.
         bottlenecks: What takes the time and can be helped, the largest first.
         notes: What should be known about the numbers.
-        between: What a run takes under the profiler besides its kernels, the median over runs: handing over from one to the next.
+        between_seconds: What a run takes under the profiler besides its kernels, the median over runs: handing over
+        from one to the next.
         denormals: What numbers below the smallest normal one cost; `None` if nothing worth a mention, or nobody looked.
     """
 
-    sizes: str = field(metadata=entry("inputs"))
+    inputs: str
     threads: int
     timing: Timing
     kernels: tuple[Kernel, ...] = field(repr=False)
@@ -94,11 +95,11 @@ class Profile(Record):
     peaks: Peaks | None
     bottlenecks: tuple[Bottleneck, ...] = ()
     notes: tuple[str, ...] = ()
-    between: float = field(default=0.0, metadata=entry("between_seconds"))
+    between_seconds: float = 0.0
     denormals: Denormals | None = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {len(self.kernels)} kernels, {self.run_seconds * 1e3:.3g} ms a run at {self.sizes}>"
+        return f"<{type(self).__name__}: {len(self.kernels)} kernels, {self.run_seconds * 1e3:.3g} ms a run at {self.inputs}>"
 
     @property
     @derived()

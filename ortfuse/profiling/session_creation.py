@@ -56,8 +56,8 @@ class Creation(Record):
 
 def creation(model: ir.Model | None, executed: ir.Model | None, kernels: Sequence[Kernel]) -> Creation:
     """Compare a model with what is executed."""
-    inserted = [one for one in kernels if one.made == "inserted"]
-    fused = tuple(Fusion(one.operator, one.name, one.nodes) for one in kernels if one.made == "fused")
+    inserted = [one for one in kernels if one.origin == "inserted"]
+    fused = tuple(Fusion(one.operator, one.name, one.nodes) for one in kernels if one.origin == "fused")
     return Creation(
         _operators(model),
         _operators(executed),

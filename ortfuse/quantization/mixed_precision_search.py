@@ -380,16 +380,16 @@ def _outcome(
         bound=asked.bound,
         goal=asked.goal,
         inputs=prepared.inputs.label,
-        taken=replace(taken, speedup=final.latencies[-1].speedup if final.latencies else 1.0 if asked.timed else None),
+        chosen=replace(taken, speedup=final.latencies[-1].speedup if final.latencies else 1.0 if asked.timed else None),
         error=tested.seen,
-        held_out=tested.held_out if proved is None else max(tested.held_out or 0.0, proved.error),
-        latencies=final.latencies,
+        held_out_error=tested.held_out if proved is None else max(tested.held_out or 0.0, proved.error),
+        latency=final.latencies,
         float_size=prepared.weights,
         sites=_reports(measured, prepared, choice),
         curve=curve,
         notes=notes,
         reason=_why(final.reason, measured, prepared) if not choice else "",
-        left=prepared.without,
+        unquantized=prepared.without,
         memory=final.memory,
         timed=asked.timed,
     )
@@ -416,7 +416,7 @@ def _reports(measured: _Measured, prepared: _Prepared, choice: Mapping[str, str]
         one = known.get(name)
         if one is None:
             why = prepared.left.get(name, otherwise)
-            found.append(SiteReport(name, site.operator, "", refused=refused, left=why, module=site.module))
+            found.append(SiteReport(name, site.operator, "", refused=refused, unquantized=why, module=site.module))
             continue
         ran = {scheme.name for scheme in one.schemes}
         refused |= {scheme: "the site, cut out, does not run with it" for scheme in site.schemes if scheme not in ran}

@@ -28,19 +28,19 @@ class Tried:
     Attributes:
         scheme: Its name.
         seconds: The time of the site on it.
-        saved: The time that is won against float32, in seconds.
+        saved_seconds: The time that is won against float32, in seconds.
         size: The bytes of the site's weights.
-        local: The relative error of the site's own output; `None` if that was not measured.
-        propagated: The error of the model's outputs that it alone makes; `None` if that was not measured.
+        local_error: The relative error of the site's own output; `None` if that was not measured.
+        output_error: The error of the model's outputs that it alone makes; `None` if that was not measured.
         dropped: Why it was not considered further; empty if it was.
     """
 
     scheme: str
     seconds: float
-    saved: float = field(metadata=entry("saved_seconds"))
+    saved_seconds: float
     size: int
-    local: float | None = field(default=None, metadata=entry("local_error"))
-    propagated: float | None = field(default=None, metadata=entry("output_error"))
+    local_error: float | None = None
+    output_error: float | None = None
     dropped: str = ""
 
 
@@ -55,9 +55,9 @@ class SiteReport:
         scheme: The scheme that it is on in the result; empty for float32.
         seconds: Its time in float32.
         spread: The values that it takes.
-        tried: The schemes that were measured there, best first.
+        schemes: The schemes that were measured there, best first.
         refused: Why others are not legal there, by scheme.
-        left: Why nothing was measured there, and whose numbers stand for its own; empty if something was.
+        unquantized: Why nothing was measured there, and whose numbers stand for its own; empty if something was.
         module: The path of the module of the original network that it belongs to; empty if that is not known.
     """
 
@@ -67,15 +67,15 @@ class SiteReport:
     scheme: str = ""
     seconds: float = 0.0
     spread: Spread | None = None
-    tried: tuple[Tried, ...] = field(default=(), metadata=entry("schemes"))
+    schemes: tuple[Tried, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
-    left: str = field(default="", metadata=entry("unquantized"))
+    unquantized: str = ""
     module: str = ""
 
     @property
     def chosen(self) -> Tried | None:
         """The measurements of its chosen scheme."""
-        return next((one for one in self.tried if one.scheme == self.scheme), None)
+        return next((one for one in self.schemes if one.scheme == self.scheme), None)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Point(Record):
         linear_error: Their sum.
         predicted_speedup: The time of the float32 model divided by the time that the sites' times leave of it.
         error: The error that was measured, the worst over all inputs; `None` if it was not run.
-        likely: What is expected at most on other inputs.
+        expected_error: What is expected at most on other inputs.
         speedup: The speedup that was measured; `None` if it was not.
         size: The bytes of the model's weights; `None` if it was not built.
     """
@@ -100,7 +100,7 @@ class Point(Record):
     linear_error: float | None
     predicted_speedup: float
     error: float | None = None
-    likely: float | None = field(default=None, metadata=entry("expected_error"))
+    expected_error: float | None = None
     speedup: float | None = None
     size: int | None = None
 
@@ -115,10 +115,10 @@ class Outcome(Record):
         bound: The largest error that was allowed.
         goal: What was to be small.
         inputs: What it was run on, in words.
-        taken: The choice that the model is made by.
+        chosen: The choice that the model is made by.
         error: Its error on the inputs that the search saw.
-        held_out: Its error on those that it never saw; `None` if there were none.
-        latencies: The float32 model and the result, measured side by side; empty if the float32 model is the result.
+        held_out_error: Its error on those that it never saw; `None` if there were none.
+        latency: The float32 model and the result, measured side by side; empty if the float32 model is the result.
         float_size: The bytes of weights of the float32 model.
         phases: What each phase of the search took.
         memory: The bytes that a process takes at most that loads and runs the float32 model, and the result, where that was the
@@ -127,7 +127,7 @@ class Outcome(Record):
         curve: All choices that were considered, fastest last.
         notes: Remarks for the user.
         reason: Why the float32 model is the result; empty if it is not.
-        left: Why weights have no site, by the name of what is computed with them.
+        unquantized: Why weights have no site, by the name of what is computed with them.
         timed: Whether times counted; not where another tool runs the result.
     """
 
@@ -136,10 +136,10 @@ class Outcome(Record):
     bound: float
     goal: Goal
     inputs: str
-    taken: Point = field(metadata=entry("chosen"))
+    chosen: Point
     error: float
-    held_out: float | None = field(metadata=entry("held_out_error"))
-    latencies: Sequence[Latency] = field(metadata=entry("latency"))
+    held_out_error: float | None
+    latency: Sequence[Latency]
     float_size: int
     sites: Sequence[SiteReport] = field(repr=False)
     curve: Sequence[Point] = field(repr=False)
@@ -147,13 +147,13 @@ class Outcome(Record):
     reason: str = ""
     memory: tuple[int, int] | None = None
     phases: Sequence[Phase] = ()
-    left: Mapping[str, str] = field(default_factory=dict, metadata=entry("unquantized"))
+    unquantized: Mapping[str, str] = field(default_factory=dict)
     timed: bool = field(default=True, metadata=entry(omit=True))
 
     @property
     def speedup(self) -> float:
         """How many times faster than the float32 model it was measured to be; 1 for that itself."""
-        return self.latencies[-1].speedup if self.latencies else 1.0
+        return self.latency[-1].speedup if self.latency else 1.0
 
     @property
     def labels(self) -> dict[str, str]:
@@ -163,7 +163,7 @@ class Outcome(Record):
     @property
     def lowered(self) -> dict[str, int]:
         """The number of sites on each scheme."""
-        schemes = list(self.taken.choice.values())
+        schemes = list(self.chosen.choice.values())
         return {scheme: schemes.count(scheme) for scheme in dict.fromkeys(schemes)}
 
     @property

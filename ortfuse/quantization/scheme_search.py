@@ -171,11 +171,13 @@ class Search:
         proved = self.trial.proved(point.choice)
         if proved is not None:
             later = replace(
-                point, error=max(proved.error, point.error or 0.0), likely=max(proved.likely, point.likely or 0.0)
+                point,
+                error=max(proved.error, point.error or 0.0),
+                expected_error=max(proved.likely, point.expected_error or 0.0),
             )
             self.points[self.points.index(point)] = later
             if not self._keeps(later):
-                self._distrust(point.choice, point.likely or 0.0, proved.likely, "fresh inputs")
+                self._distrust(point.choice, point.expected_error or 0.0, proved.likely, "fresh inputs")
             point = later
         self._held.append((point.choice, self._keeps(point)))
         return self._keeps(point)
@@ -195,7 +197,7 @@ class Search:
         return True
 
     def _keeps(self, point: Point) -> bool:
-        return point.likely is not None and point.likely <= self.bound
+        return point.expected_error is not None and point.expected_error <= self.bound
 
     def _cost(self, point: Point) -> float:
         return -point.predicted_speedup if self._goal == "latency" else float(point.size or 0)
@@ -245,7 +247,7 @@ class Search:
                 break
 
     def _is_close(self, point: Point) -> bool:
-        return bool(point.choice) and point.likely is not None and point.likely >= CLOSE * self.bound
+        return bool(point.choice) and point.expected_error is not None and point.expected_error >= CLOSE * self.bound
 
     def _first_limit(self) -> float:
         if self.metric.name in GUIDED:
@@ -254,7 +256,7 @@ class Search:
 
     def _next(self, limit: float, point: Point, low: float, high: float) -> float:
         """Another limit between those that are known to be too small and too large."""
-        likely = point.likely if point.likely is not None else math.inf
+        likely = point.expected_error if point.expected_error is not None else math.inf
         ratio = self.bound / likely if likely > 0 else math.inf
         if self.metric.name == "cosine":
             ratio = math.sqrt(ratio)
@@ -268,14 +270,16 @@ class Search:
     def _known(self, choice: Mapping[str, str]) -> Point | None:
         if not choice:
             return Point("float32", {}, 0.0, 0.0, 1.0, 0.0, 0.0)
-        return next((point for point in self.points if point.choice == choice and point.likely is not None), None)
+        return next(
+            (point for point in self.points if point.choice == choice and point.expected_error is not None), None
+        )
 
     def _test(self, choice: Mapping[str, str], label: str) -> Point:
         point = self.predictions.point(label, choice)
         self.progress(f"{label}: running {len(choice)} lowered sites; {self._best()}")
         tested = self.trial.test(choice)
         self._tested = tested
-        point = replace(point, error=_worst(tested), likely=tested.likely, size=tested.size)
+        point = replace(point, error=_worst(tested), expected_error=tested.likely, size=tested.size)
         if tested.problem:
             self.notes.append(f"a choice could not be run: {tested.problem}")
         self.points.append(point)

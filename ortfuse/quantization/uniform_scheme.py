@@ -33,19 +33,19 @@ class Uniform(Record):
     Attributes:
         model: The model.
         choice: The scheme of each site that was lowered.
-        left: The sites that would have been lowered too if the ranges of their values had been observed.
+        without_ranges: The sites that would have been lowered too if the ranges of their values had been observed.
         modules: The path of the module of each site that was lowered, as far as it is known.
-        kept: Why other weights stay in float32, by the name of what is computed with them.
+        unquantized: Why other weights stay in float32, by the name of what is computed with them.
         float_size: The bytes of weights before.
         size: The bytes of weights after.
     """
 
     model: ir.Model = field(repr=False, metadata=entry(omit=True))
     choice: Mapping[str, str]
-    left: Sequence[str] = field(metadata=entry("without_ranges"))
+    without_ranges: Sequence[str]
     float_size: int
     size: int
-    kept: Mapping[str, str] = field(default_factory=dict, metadata=entry("unquantized"))
+    unquantized: Mapping[str, str] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -66,7 +66,7 @@ def _as_plot(outcome: Outcome) -> bytes:
     axes = figure.add_subplot()
     predicted = [(p.predicted_error, p.predicted_speedup) for p in outcome.curve if p.predicted_error]
     measured = [(p.error, p.speedup) for p in outcome.curve if p.error and p.speedup]
-    taken = [(outcome.error, outcome.speedup)] if outcome.taken.choice and outcome.error else []
+    taken = [(outcome.error, outcome.speedup)] if outcome.chosen.choice and outcome.error else []
     kinds = ((predicted, "predicted", "o", 36), (measured, "measured", "s", 36), (taken, "the result", "*", 180))
     for points, label, mark, size in kinds:
         if points:

@@ -98,7 +98,7 @@ def _as_png(found: Profile, model: str) -> bytes:
     _roofline(roof, found)
     name, one = f"{model}: " if model else "", found.timing
     threads = threads_in_words(found.threads)
-    title = f"{name}{digits(one.p50_ms, 4)} ms at {found.sizes} (p95 {digits(one.p95_ms, 4)} ms), {threads}"
+    title = f"{name}{digits(one.p50_ms, 4)} ms at {found.inputs} (p95 {digits(one.p95_ms, 4)} ms), {threads}"
     figure.suptitle(_plain(title))
     made = io.BytesIO()
     figure.savefig(made, format="png", dpi=110)

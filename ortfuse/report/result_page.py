@@ -25,8 +25,8 @@ def write_result_page(result: Result, path: str | os.PathLike[str], name: str = 
     """
     demand_libraries(path)
     _demand_no_model(result, path)
-    if result.left_alone:
-        raise OptionError("page", f"there is nothing to show: the model was left as it is: {result.left_alone}")
+    if result.unchanged:
+        raise OptionError("page", f"there is nothing to show: the model was left as it is: {result.unchanged}")
     given = result.original
     is_file = isinstance(given, str | os.PathLike)
     if given is None or (is_file and result.written is not None and _same(given, result.written)):

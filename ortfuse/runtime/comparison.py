@@ -27,12 +27,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from ortfuse.serialization import Record, entry
+from ortfuse.serialization import Record
 
 Array = np.ndarray[Any, Any]
 Judge = Literal["equality", "tolerance", "float64", "the same level", "near ties", "sensitivity"]
@@ -80,7 +80,7 @@ class Difference(Record):
         element: Index of the worst element (by `relative`, or the first wrong one), `None` if nothing differs.
         expected: The value of that element in the original.
         found: The value of that element in the optimised model.
-        judged_by: The criterion that decided.
+        criterion: The criterion that decided.
         original_error: Largest absolute distance of the original from the float64 evaluation; `None` if there is none.
         original_relative: The same, relative to the scale of the element.
         optimised_error: Largest absolute distance of the optimised model from the float64 evaluation.
@@ -95,7 +95,7 @@ class Difference(Record):
     element: tuple[int, ...] | None = None
     expected: str = ""
     found: str = ""
-    judged_by: Judge = field(default="equality", metadata=entry("criterion"))
+    criterion: Judge = "equality"
     original_error: float | None = None
     original_relative: float | None = None
     optimised_error: float | None = None
@@ -222,7 +222,7 @@ def _compare_numbers(
     """Compare floating-point outputs whose special values are at the same positions."""
     finite = np.isfinite(expected)
     if not finite.any():
-        return Difference(name, True, 0.0, 0.0, judged_by="tolerance")
+        return Difference(name, True, 0.0, 0.0, criterion="tolerance")
     original = np.where(finite, expected, 0).astype(np.float64)
     optimised = np.where(finite, found, 0).astype(np.float64)
     allowed = limits.relative if tolerance is None else tolerance
@@ -258,10 +258,10 @@ def _compare_numbers(
                 reason = f"more than {limits.relative:g} is allowed, since {reason.replace('its error', 'the error')}"
             elif ok:
                 reason = ""
-            return Difference(ok=ok, judged_by="float64", reason=reason, **common)
+            return Difference(ok=ok, criterion="float64", reason=reason, **common)
     ok = relative <= allowed
     reason = f"the error {error:.3g} is {relative:.3g} of the scale, more than {allowed:.3g}"
-    return Difference(ok=ok, judged_by="tolerance", reason="" if ok else reason, **common)
+    return Difference(ok=ok, criterion="tolerance", reason="" if ok else reason, **common)
 
 
 def _distance(values: Array, target: Array, scale: Array) -> tuple[float, float]:

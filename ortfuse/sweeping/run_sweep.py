@@ -49,11 +49,11 @@ class Sweep(Record):
 
     Attributes:
         rows: One a model, in the order in which they were named.
-        kept: How many of them were known from an earlier run.
+        resumed: How many of them were known from an earlier run.
     """
 
     rows: Sequence[Row]
-    kept: int = field(default=0, metadata=entry("resumed"))
+    resumed: int = 0
 
     def __repr__(self) -> str:
         count = sum(row.as_expected for row in self.rows)

@@ -52,13 +52,13 @@ def run(model: str, output: str, options: Mapping[str, Any], measured: bool) -> 
         return failed("refused", error)
     report = result.report
     row = Row(
-        model, "ok", report.before.nodes, report.after.nodes, report.families(), reason=result.left_alone, written=output,
+        model, "ok", report.before.nodes, report.after.nodes, report.families(), reason=result.unchanged, written=output,
         verdict=result.verdict.summary() if result.verdict is not None else "", improved=report.improved(),
     )  # fmt: skip
-    if measured and not result.left_alone:
+    if measured and not result.unchanged:
         try:
             with measuring():
-                before, after = benchmark({"original": model, "result": output}, asked.with_(verify=None)).rows
+                before, after = benchmark({"original": model, "result": output}, asked.with_(verify=None)).latency
         except OrtfuseError as error:
             return failed("refused", f"cannot be measured: {error}")
         if after.crash:

@@ -115,7 +115,7 @@ def _of_result(found: Expectation, result: Result) -> Expectation:
     from ortfuse.api.fallback import runnable
     from ortfuse.runtime.bench import executed_ops
 
-    if result.left_alone or result.verdict is None:
+    if result.unchanged or result.verdict is None:
         return replace(found, verdict="left as it is")
     model = runnable(result.model)
     executed = executed_ops(model, inputs_to_measure(result.options, model)[1])

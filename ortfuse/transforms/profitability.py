@@ -44,22 +44,22 @@ class Choice(Record):
 
     Attributes:
         rule: The rule.
-        makes: The operators that the site is rewritten to.
+        produces: The operators that the site is rewritten to.
         estimate: The measurement that decided; `None` if a forced choice of the user did.
-        taken: Whether the rewrite was made; if not, the site was left as it was or rewritten by another rule.
+        applied: Whether the rewrite was made; if not, the site was left as it was or rewritten by another rule.
         sites: The values at the roots of the sites.
     """
 
     rule: str
-    makes: str = field(metadata=entry("produces"))
+    produces: str
     estimate: Estimate | None = field(metadata=entry(omit=True))
-    taken: bool = field(metadata=entry("applied"))
+    applied: bool
     sites: dict[str, None] = field(default_factory=dict, metadata=entry(convert=_names))
 
     @property
     def decision(self) -> str:
         """The decision in words; a loss within the noise of measurements is called that."""
-        if not self.taken:
+        if not self.applied:
             return "left as it was"
         even = self.estimate is not None and self.estimate.speedup < 1
         return "taken: as fast, within the noise" if even else "taken"

@@ -127,8 +127,8 @@ class Variants:
         self.get(USUAL)
         found: dict[str, dict[str, None]] = {}
         for choice in self._usual.report.choices if self._usual is not None else ():
-            if "," not in choice.makes and not choice.makes.isspace():
-                found.setdefault(choice.rule.partition(".")[0], {})[choice.makes] = None
+            if "," not in choice.produces and not choice.produces.isspace():
+                found.setdefault(choice.rule.partition(".")[0], {})[choice.produces] = None
         return {family: [*operators, "none"] for family, operators in found.items()}
 
     def of(self, space: Space, choice: Choice) -> Variant:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ortfuse.io.json_records import record
-from ortfuse.serialization import Record, entry
+from ortfuse.serialization import Record
 
 Value = bool | int | str
 
@@ -71,7 +71,7 @@ class TuningOutcome(Record):
         baseline: The original in a default session.
         finalists: The best choices measured again side by side, fastest first. Empty if there was one alone besides what
             `optimize` makes, or time for one alone.
-        points: Every trial, in order.
+        trials: Every trial, in order.
         confirmed: The best of the finalists and what `optimize` makes, measured once more in new processes, fastest first;
             `best` and `baseline` are of this measurement. Empty if the original was best.
         seconds: The time that all of it took, making models, writing and the trials of interrupted runs included.
@@ -81,7 +81,7 @@ class TuningOutcome(Record):
     best: Point
     baseline: Point
     finalists: Sequence[Point]
-    points: Sequence[Point] = field(repr=False, metadata=entry("trials"))
+    trials: Sequence[Point] = field(repr=False)
     seconds: float = 0.0
     notes: Sequence[str] = ()
     confirmed: Sequence[Point] = ()

@@ -74,7 +74,7 @@ class Tuned(Record):
     written: tuple[Path, ...] = ()
 
     def __repr__(self) -> str:
-        best, count = self.outcome.best, len(self.outcome.points)
+        best, count = self.outcome.best, len(self.outcome.trials)
         return f"<{type(self).__name__}: {best.speedup:.2f} times as fast as the original, {count} trials>"
 
 

@@ -131,7 +131,7 @@ def _wrong_at(region: Region, original: ir.Model, candidate: ir.Model, known: Ma
     names = {value.name for model in (before, after) for value in model.graph.inputs}
     given = {name: known[name] for name in names if name}
     found, _ = experiments(before, [given])
-    wrong = [d for trial in judge(found, after, levels=(False,)) for d in trial.differences if not d.ok]
+    wrong = [d for trial in judge(found, after, levels=(False,)) for d in trial.outputs if not d.ok]
     decided = compare_decided(before, after, found[0], optimise=False) if wrong else None
     if decided is not None:
         wrong = [difference for difference in wrong if not decided.differences[difference.output].ok]

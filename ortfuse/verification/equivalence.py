@@ -85,7 +85,7 @@ def verdict_on(
     training = training_note(original) if isinstance(original, ir.Model) else None
     notes = [*found.notes, *([] if training is None else [training])]
     trials = judge(found.experiments, candidate, tolerance, budget=budget)
-    if left := len({one.label for one in found.experiments}) - len({trial.label for trial in trials}):
+    if left := len({one.label for one in found.experiments}) - len({trial.inputs for trial in trials}):
         notes.append(f"{left} more sets of inputs were left out: the time for verifying is over (--verify-budget)")
     verdict = Verdict(trials, notes, found.exercise, tolerance)
     if not isinstance(original, ir.Model) or not isinstance(candidate, ir.Model):
@@ -106,17 +106,20 @@ def verdict_on(
 def _without_common_refusals(verdict: Verdict, found: Sequence[Experiment], original: ir.Model) -> Verdict:
     """The verdict without runs that the runtime's own optimisations keep it from, of the original as of the candidate."""
     experiments = {experiment.label: experiment for experiment in found}
-    right = {trial.label for trial in verdict.trials if not trial.optimise and trial.ok}
+    right = {trial.inputs for trial in verdict.trials if not trial.runtime_optimisations and trial.ok}
     common = [
         trial
         for trial in verdict.trials
-        if trial.optimise and trial.refusal and trial.label in right and refuses(original, experiments[trial.label])
+        if trial.runtime_optimisations
+        and trial.refusal
+        and trial.inputs in right
+        and refuses(original, experiments[trial.inputs])
     ]
-    if not common or len(common) == sum(trial.optimise for trial in verdict.trials):
+    if not common or len(common) == sum(trial.runtime_optimisations for trial in verdict.trials):
         return verdict
     first = common[0]
     verdict = replace(verdict, trials=[trial for trial in verdict.trials if trial not in common])
-    return replace(verdict, runtime=RuntimeChange(first.label, refusal=first.refusal))
+    return replace(verdict, runtime=RuntimeChange(first.inputs, refusal=first.refusal))
 
 
 def _with_runtime_change(
@@ -126,9 +129,9 @@ def _with_runtime_change(
     if verdict.runtime is not None or not found:
         return verdict
     moved = {
-        trial.label
+        trial.inputs
         for trial in verdict.trials
-        if trial.optimise and any(not one.ok or one.judged_by == "the same level" for one in trial.differences)
+        if trial.runtime_optimisations and any(not one.ok or one.criterion == "the same level" for one in trial.outputs)
     }
     suspects = [experiment for experiment in found if experiment.label in moved] or found[:2][-1:]
     change = runtime_change(original, suspects, sensitivity, budget)

@@ -108,7 +108,7 @@ def at_the_same_level(
         candidate: The other model, with fixed seeds.
         tolerance: Allowed relative error; `None` for the usual rules.
     """
-    if not all(trial.ok for trial in trials if not trial.optimise):
+    if not all(trial.ok for trial in trials if not trial.runtime_optimisations):
         return list(trials)
     weights, experiments = (
         _Weights(found, original, candidate, Sensitivity(original), None, tolerance),
@@ -117,7 +117,7 @@ def at_the_same_level(
     return [
         trial
         if trial.ok or trial.refusal
-        else replace(trial, differences=[weights.alike(first, experiments[trial.label]) for first in trial.differences])
+        else replace(trial, outputs=[weights.alike(first, experiments[trial.inputs]) for first in trial.outputs])
         for trial in trials
     ]
 
@@ -143,19 +143,19 @@ class _Weights:
 
     def weighed(self, trial: Trial, *, only_optimised: bool) -> Trial:
         """The trial with each failed comparison weighed; `only_optimised` says that none fails without optimisations."""
-        experiment = self._experiments[trial.label]
+        experiment = self._experiments[trial.inputs]
         if only_optimised:
-            trial = replace(trial, differences=[self.alike(first, experiment) for first in trial.differences])
+            trial = replace(trial, outputs=[self.alike(first, experiment) for first in trial.outputs])
             if trial.ok:
                 return trial
-        decided = self._decided(experiment, trial.optimise)
+        decided = self._decided(experiment, trial.runtime_optimisations)
         differences = []
-        for first in trial.differences:
+        for first in trial.outputs:
             found = first if first.ok or decided is None else _apart_from_ties(first, decided)
             if not found.ok:
                 found = self._weighed(found, experiment, only_optimised)
             differences.append(self._as_the_original(first, found, experiment) if only_optimised else found)
-        return replace(trial, differences=differences)
+        return replace(trial, outputs=differences)
 
     def _decided(self, experiment: Experiment, optimise: bool) -> Decided | None:
         """The comparison given the original's decisions; those of signed pairs may have to be sought among unsigned ones."""
@@ -181,7 +181,7 @@ class _Weights:
             return first
         apart = f"{first.relative:.2g} of its scale" if math.isfinite(first.relative) else first.reason
         reason = f"equal at each level of the runtime's optimisations, which change the original alike ({apart})"
-        return replace(found, judged_by="the same level", reason=reason)
+        return replace(found, criterion="the same level", reason=reason)
 
     def _as_the_original(self, first: Difference, found: Difference, experiment: Experiment) -> Difference:
         """A comparison that failed passes if the runtime's optimisations do the same to the original.
@@ -196,7 +196,7 @@ class _Weights:
         if between > own / 2:
             return found
         reason = f"{OPTIMISED} move the original by {own:.2g} of its scale, and with them both are {between:.2g} apart"
-        return replace(first, ok=True, judged_by="sensitivity", reason=reason)
+        return replace(first, ok=True, criterion="sensitivity", reason=reason)
 
     def _weighed(self, difference: Difference, experiment: Experiment, only_optimised: bool) -> Difference:
         if not math.isfinite(difference.relative):
@@ -219,7 +219,7 @@ class _Weights:
                     difference, reason=f"{evidence}; but it does so only with the runtime's own optimisations"
                 )
             why += f"; with the runtime's optimisations on both sides, it moves by {between:.2g}"
-        return replace(difference, ok=True, judged_by="sensitivity", reason=f"{evidence}; {why}")
+        return replace(difference, ok=True, criterion="sensitivity", reason=f"{evidence}; {why}")
 
     def _same_mathematics(self, difference: Difference, experiment: Experiment) -> tuple[bool, str]:
         """Whether an output is computed the same but for rounding, and how that is known."""
@@ -299,7 +299,7 @@ def _apart_from_ties(difference: Difference, decided: Decided) -> Difference:
     if not other.ok:
         return other if other.reason else difference
     reasons = "; ".join((*decided.reasons[:MOST_REASONS], *(["..."] if len(decided.reasons) > MOST_REASONS else [])))
-    return replace(other, judged_by="near ties", reason=f"{reasons}; with the original's decisions it is equal")
+    return replace(other, criterion="near ties", reason=f"{reasons}; with the original's decisions it is equal")
 
 
 def _listed(moved: Mapping[str, float]) -> str:

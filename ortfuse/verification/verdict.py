@@ -26,16 +26,16 @@ class Trial(Record):
     """The result of running a candidate on one set of inputs.
 
     Attributes:
-        label: A description of the input sizes.
-        optimise: Whether the runtime's own optimisations were on.
-        differences: How each output compares.
+        inputs: A description of the input sizes.
+        runtime_optimisations: Whether the runtime's own optimisations were on.
+        outputs: How each output compares.
         refusal: The runtime's message if it could not load or run the candidate; all outputs then count as different.
         crashed: Whether the runtime crashed or hung instead of giving an error; `refusal` then says how.
     """
 
-    label: str = field(metadata=entry("inputs"))
-    optimise: bool = field(metadata=entry("runtime_optimisations"))
-    differences: list[Difference] = field(metadata=entry("outputs"))
+    inputs: str
+    runtime_optimisations: bool
+    outputs: list[Difference]
     refusal: str = ""
     crashed: bool = field(default=False, metadata=entry(omit=True))
 
@@ -45,18 +45,18 @@ class Trial(Record):
         return not self.ok and mine == theirs
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.label}, {'equal' if self.ok else 'not equal'}>"
+        return f"<{type(self).__name__}: {self.inputs}, {'equal' if self.ok else 'not equal'}>"
 
     @property
     @derived()
     def ok(self) -> bool:
         """Whether every output passes."""
-        return all(difference.ok for difference in self.differences)
+        return all(difference.ok for difference in self.outputs)
 
     @property
     def worst(self) -> Difference | None:
         """The comparison that failed, or came closest to failing."""
-        return max(self.differences, key=_badness, default=None)
+        return max(self.outputs, key=_badness, default=None)
 
 
 def _badness(difference: Difference) -> tuple[bool, float]:
@@ -98,7 +98,7 @@ class Verdict(Record):
     @property
     def differences(self) -> list[Difference]:
         """All comparisons."""
-        return [difference for trial in self.trials for difference in trial.differences]
+        return [difference for trial in self.trials for difference in trial.outputs]
 
     @property
     @derived()
@@ -132,19 +132,19 @@ class Verdict(Record):
         """The largest difference of each output that passes only because the original is as sensitive."""
         found: dict[str, Difference] = {}
         for difference in sorted(self.differences, key=_badness):
-            if difference.ok and difference.judged_by in ("sensitivity", "near ties"):
+            if difference.ok and difference.criterion in ("sensitivity", "near ties"):
                 found[difference.output] = difference
         return found
 
     @property
     def alike(self) -> str:
         """Why outputs that the runtime's optimisations move are equal nevertheless: they move those of the original alike."""
-        return next((found.reason for found in self.differences if found.judged_by == "the same level"), "")
+        return next((found.reason for found in self.differences if found.criterion == "the same level"), "")
 
     @property
     def allowed(self) -> str:
         """Why an error above the usual tolerance is equal nevertheless; empty if there is none."""
-        above = [one for one in self.differences if one.ok and one.judged_by == "float64" and one.reason]
+        above = [one for one in self.differences if one.ok and one.criterion == "float64" and one.reason]
         worst = max(above, key=lambda one: one.relative, default=None)
         return "" if worst is None else f"output '{worst.output}': {worst.reason}"
 
@@ -156,7 +156,7 @@ class Verdict(Record):
     @property
     def only_optimised(self) -> bool:
         """Whether the candidate is wrong only with the runtime's own optimisations on, which makes them the suspect."""
-        return not self.ok and all(trial.ok for trial in self.trials if not trial.optimise)
+        return not self.ok and all(trial.ok for trial in self.trials if not trial.runtime_optimisations)
 
     def largest(self, name: str) -> float | None:
         """The largest value of a field (`absolute`, `relative`, `optimised_error`, ...) over all comparisons."""
@@ -201,13 +201,13 @@ class Verdict(Record):
             (trial for trial in self.trials if not trial.ok), key=lambda trial: _badness(trial.worst or _NOTHING)
         )
         if trial.crashed:
-            return f"{trial.refusal} with {trial.label}{self._only_optimised_text()}"
+            return f"{trial.refusal} with {trial.inputs}{self._only_optimised_text()}"
         if trial.refusal:
-            return f"the model does not run with {trial.label}: {trial.refusal}{self._only_optimised_text()}"
+            return f"the model does not run with {trial.inputs}: {trial.refusal}{self._only_optimised_text()}"
         worst = trial.worst or _NOTHING
         where = f" at {list(worst.element)}: {worst.expected} became {worst.found}" if worst.element is not None else ""
         return (
-            f"output '{worst.output}' differs{where} ({worst.reason}) with {trial.label}{self._only_optimised_text()}"
+            f"output '{worst.output}' differs{where} ({worst.reason}) with {trial.inputs}{self._only_optimised_text()}"
         )
 
     def _only_optimised_text(self) -> str:

@@ -123,7 +123,7 @@ def test_the_first_tensor_that_differs_comes_from_the_place_that_does(names: str
     assert first is not None
     assert (first.tensor, first.operator, first.difference.expected) == ("a", "Add", "4")
     assert [one.tensor for one in found.differing] == ["a", "r", "s", "k", "y"]
-    assert (found.compared, found.alone, found.sets) == (6, 0, 1)
+    assert (found.compared, found.unmatched, found.input_sets) == (6, 0, 1)
 
 
 def test_the_tolerance_says_what_differs() -> None:
@@ -139,7 +139,7 @@ def test_tensors_of_an_optimised_model_are_those_that_both_compute() -> None:
     assert found is not None
     assert found.compared >= 4
     assert not found.differing
-    assert found.alone > 0
+    assert found.unmatched > 0
 
 
 def test_a_weight_that_took_in_a_scale_is_no_tensor_that_differs() -> None:

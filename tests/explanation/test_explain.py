@@ -84,7 +84,7 @@ def test_another_use_of_an_intermediate_is_named_with_its_user() -> None:
     assert "'e' is also used by Tanh" in reason
     assert "nothing else used 'e': take it off Tanh" in remedy
     assert found.missed[0].root.startswith("Mul")
-    assert found.missed[0].matched >= found.missed[0].least >= 4
+    assert found.missed[0].matched >= found.missed[0].minimum >= 4
 
 
 def test_an_intermediate_that_is_an_output_is_named() -> None:

@@ -32,19 +32,19 @@ def pinned(body: str | Path, name: str, operator: str, **options: Any) -> tuple[
 def test_the_rules_that_make_a_forced_operator_go_before_the_others_of_the_family() -> None:
     result, outcome = pinned(GOLDEN / "bert.eager.ts.onnx", "attention", MULTI_HEAD)
     assert [node.op_type for node in result.model.graph].count("MultiHeadAttention") == 2
-    assert (len(outcome.followed), outcome.otherwise, outcome.absent) == (2, {}, "")
+    assert (len(outcome.followed), outcome.not_followed, outcome.absent) == (2, {}, "")
     assert "attention=com.microsoft.MultiHeadAttention: followed at 2 sites" in outcome.lines()[0]
 
 
 def test_a_site_that_became_something_else_is_reported_with_the_reasons() -> None:
     result, outcome = pinned(GOLDEN / "bert.sdpa.ts.onnx", "attention", MULTI_HEAD)
     assert outcome.followed == ()
-    assert len(outcome.otherwise) == 2
-    for why in outcome.otherwise.values():
+    assert len(outcome.not_followed) == 2
+    for why in outcome.not_followed.values():
         assert why.startswith("attention.") and " made it Attention: attention.to_multi_head_attention: " in why
         assert "attention.unmasked_to_multi_head_attention: Attention" in why
     assert all("NOT followed at 1 site" in line for line in outcome.lines())
-    assert result.to_dict()["forced"][0]["not_followed"] == dict(outcome.otherwise)
+    assert result.to_dict()["forced"][0]["not_followed"] == dict(outcome.not_followed)
 
 
 def test_only_rules_that_the_pipeline_runs_go_first() -> None:
@@ -52,7 +52,7 @@ def test_only_rules_that_the_pipeline_runs_go_first() -> None:
     assert outcome.followed == ()
     assert all(
         "the pipeline does not run fuse.multi_head_attention, with attention.to_multi_head_attention" in why
-        for why in outcome.otherwise.values()
+        for why in outcome.not_followed.values()
     )
 
 
@@ -71,7 +71,7 @@ def test_a_forced_choice_to_none_is_followed_wherever_a_rule_would_have_been_app
 @pytest.mark.parametrize("operator", ["QuickGelu", "none"])
 def test_a_forced_choice_without_a_site_says_so(operator: str) -> None:
     _, outcome = pinned("y = Abs(x)", "swish", operator)
-    assert (outcome.followed, dict(outcome.otherwise)) == ((), {})
+    assert (outcome.followed, dict(outcome.not_followed)) == ((), {})
     assert outcome.lines()[0].startswith(f"forced swish={operator}: ")
     assert outcome.absent
 
@@ -96,7 +96,7 @@ def test_a_rewrite_that_was_undone_is_no_followed_pin(monkeypatch: pytest.Monkey
     monkeypatch.setattr(SiteChecks, "objection", lambda self, edit: refuse("not_equal", None, found="it was wrong"))
     _, outcome = pinned(SWISH, "swish", "QuickGelu", verify="sites", passes="fuse.activation")
     assert outcome.followed == ()
-    assert outcome.otherwise == {"y": "left as it was: it was wrong"}
+    assert outcome.not_followed == {"y": "left as it was: it was wrong"}
 
 
 def test_the_command_line_prints_what_became_of_pins(tmp_path: Path) -> None:

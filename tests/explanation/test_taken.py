@@ -26,12 +26,12 @@ def rule(name: str, pattern: Any, made: Any) -> Rule:
 
 def test_sites_that_cost_decided_against_are_told_although_their_nodes_are_others_now() -> None:
     found = ortfuse.explain(GOLDEN / "roberta.eager.dynamo.onnx", "layernorm.add_to_skip_layer_normalization")
-    left = next(one for one in found.taken if one.reason)
+    left = next(one for one in found.lost if one.reason)
     assert left.rule == "layernorm.add_to_skip_layer_normalization"
     assert len(left.sites) == 5
     assert "slower than what it replaces" in left.text()
     assert "--force layernorm=com.microsoft.SkipLayerNormalization takes it whatever it costs" in left.text()
-    assert dict(left.by) == {"ort.block_skip_layer_normalization_fusion": 5}
+    assert dict(left.lost_to) == {"ort.block_skip_layer_normalization_fusion": 5}
     assert "layernorm.add_to_skip_layer_normalization" not in found.absent
 
 
@@ -40,10 +40,10 @@ def test_each_site_that_cost_decided_against_is_told_once() -> None:
     choices = [
         one
         for one in ortfuse.optimize(path).report.choices
-        if one.rule == "layernorm.add_to_skip_layer_normalization" and not one.taken
+        if one.rule == "layernorm.add_to_skip_layer_normalization" and not one.applied
     ]
     found = ortfuse.explain(path, "layernorm.add_to_skip_layer_normalization")
-    told = [miss.site for miss in found.missed] + [site for one in found.taken for site in one.sites]
+    told = [miss.site for miss in found.missed] + [site for one in found.lost for site in one.sites]
     assert {site for choice in choices for site in choice.sites} <= set(told)
     assert len(told) == len(set(told))
 
@@ -52,7 +52,7 @@ def test_the_rule_that_took_the_sites_is_named() -> None:
     first = rule("first.larger", op.Neg(op.Tanh(op.Exp(x))), op.Softsign(x))
     second = rule("second.smaller", op.Tanh(op.Exp(x)), op.Sigmoid(x))
     found = ortfuse.explain(MODEL, "second.smaller", passes="user", patterns=[first, second], check_user=False)
-    assert [(one.rule, len(one.sites), dict(one.by)) for one in found.taken] == [
+    assert [(one.rule, len(one.sites), dict(one.lost_to)) for one in found.lost] == [
         ("second.smaller", 2, {"first.larger": 2})
     ]
     assert found.absent == {}
@@ -61,7 +61,7 @@ def test_the_rule_that_took_the_sites_is_named() -> None:
 
 def test_a_site_that_is_none_is_not_said_to_be_taken() -> None:
     found = ortfuse.explain(GOLDEN / "convnext.ts.onnx", "layernorm.from_decomposed_form")
-    assert found.taken == ()
+    assert found.lost == ()
     assert "no site comes near" in found.absent["layernorm.from_decomposed_form"]
 
 

@@ -95,8 +95,8 @@ def judge(
         return Failure("hang", _place(), f"more than {seconds} s"), {}
     except Exception as error:
         return Failure("exception", f"{type(error).__name__} {_place()}", traceback.format_exc()[-2000:]), {}
-    if result.report.failures or result.left_alone:
-        return Failure("exception", "; ".join(result.report.failures) or result.left_alone, ""), {}
+    if result.report.failures or result.unchanged:
+        return Failure("exception", "; ".join(result.report.failures) or result.unchanged, ""), {}
     hits = result.report.log.hits()
     on_stage("running the result")
     exact = hits.keys() <= _EXACT and not _reduces_in_another_order(original, result.report.passes)

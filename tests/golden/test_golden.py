@@ -101,7 +101,7 @@ def test_the_result_computes_the_same(name: str) -> None:
     original = load(suite.MODELS / f"{name}.onnx")
     verdict = verify(original, suite.optimised(name).model)
     assert verdict.ok, verdict.summary()
-    assert len({trial.label for trial in verdict.trials}) >= 3
+    assert len({trial.inputs for trial in verdict.trials}) >= 3
 
 
 @EACH

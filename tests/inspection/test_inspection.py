@@ -63,7 +63,7 @@ def test_operators_without_kernels_and_what_happens_instead() -> None:
             { y = my.domain.Odd(x)  k = Sin(h)  z = HardSwish(x) }""", ', "my.domain": 1'),
         measure=False,
     )  # fmt: skip
-    told = {detour.operator: (detour.nodes, detour.instead) for detour in found.detours}
+    told = {detour.operator: (detour.nodes, detour.fallback) for detour in found.detours}
     assert told["my.domain.Odd"] == (("y",), "")
     assert told["Sin"] == (("k",), "it is executed in float32, between Casts")
     assert (

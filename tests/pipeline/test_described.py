@@ -59,9 +59,9 @@ def forgotten() -> Iterator[None]:
 def test_every_pass_says_what_it_does_and_its_example_can_be_run(everything: Described) -> None:
     builder = Builder(load_catalogue())
     for one in everything.passes:
-        assert one.what.endswith(".") or one.what.count("\n"), one.name
+        assert one.description.endswith(".") or one.description.count("\n"), one.name
         assert builder.build(parse(one.example).items), one.name
-        assert all(option.what for option in one.options), one.name
+        assert all(option.description for option in one.options), one.name
 
 
 def test_a_pass_is_told_with_its_options(everything: Described) -> None:
@@ -85,7 +85,7 @@ def test_families_are_told_by_name_or_as_a_filter(everything: Described) -> None
 
 def test_a_pass_list_is_told_with_the_models_it_suits(everything: Described) -> None:
     (found,) = everything.of("yolo").lists
-    assert "without rotations, token ids" in found.when
+    assert "without rotations, token ids" in found.condition
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ def test_lists_of_ones_own_extend_and_replace_those_that_come_with_ortfuse(tmp_p
     manager = PassManager(Options(lists=tmp_path))
     assert manager.run(load(GOLDEN / "bert.sdpa.ts.onnx")).pipeline == "fold, finalize"
     report = manager.run(ir.from_onnx_text(SMALL["rnn"]))
-    assert (report.pipeline, report.chosen) == ("fold, dce, finalize", "cells, since the model has GRU (1)")
+    assert (report.pipeline, report.pass_list) == ("fold, dce, finalize", "cells, since the model has GRU (1)")
     with pytest.raises(PipelineError, match="has no pass lists"):
         PassManager(Options(lists=tmp_path / ".."))
 

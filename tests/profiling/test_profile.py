@@ -65,7 +65,7 @@ def test_kernels_are_joined_with_the_graph() -> None:
     (product,) = [one for one in found.kernels if one.operator == "MatMul"]
     assert (product.nodes, product.flops, product.calls) == (("/layer/linear/MatMul",), 2 * 4 * 8 * 8, 1)
     assert product.bytes == 4 * (2 * 4 * 8 + 8 * 8)
-    assert product.least is not None
+    assert product.roofline_seconds is not None
     assert (found.timing, found.runs) == (TIMED, 3)
     assert found.creation.before == {"MatMul": 1, "Sigmoid": 1, "Mul": 1}
 
@@ -124,11 +124,11 @@ def test_bottlenecks_name_what_can_be_done() -> None:
     found = ortfuse.profile(BERT, rounds=2, remedies=False, sizes={"sequence": 8})
     found = replace(found, kernels=tuple(replace(one, seconds=1e-4) for one in found.kernels))
     explained = ortfuse.explain(BERT)
-    named = {one.what.split(" in ")[0]: one.remedy for one in bottlenecks(found, explained)}
+    named = {one.description.split(" in ")[0]: one.remedy for one in bottlenecks(found, explained)}
     assert named["attention: 2 sites"] == "`ortfuse optimize` fuses them"
     shares = [one.share for one in bottlenecks(found, explained)]
     assert shares == sorted(shares, reverse=True)
-    assert not any("attention" in one.what for one in bottlenecks(found, Explanation((), (), {})))
+    assert not any("attention" in one.description for one in bottlenecks(found, Explanation((), (), {})))
 
 
 @pytest.mark.parametrize(
@@ -141,17 +141,19 @@ def test_bottlenecks_name_what_can_be_done() -> None:
 )
 def test_what_takes_the_time_has_a_remedy_at_any_distance_from_the_peak(least: float, word: str) -> None:
     found = ortfuse.profile(_model(), rounds=2, remedies=False)
-    product = replace(found.kernels[0], operator="MatMul", bound="compute", seconds=1e-4, least=least)
-    (one,) = [one for one in bottlenecks(replace(found, kernels=(product,))) if one.what.startswith("MatMul")]
+    product = replace(found.kernels[0], operator="MatMul", bound="compute", seconds=1e-4, roofline_seconds=least)
+    (one,) = [one for one in bottlenecks(replace(found, kernels=(product,))) if one.description.startswith("MatMul")]
     assert word in one.remedy
 
 
 @pytest.mark.parametrize(("threads", "advised"), [(0, True), (1, False)])
 def test_fewer_threads_are_advised_for_brief_products_that_have_several(threads: int, advised: bool) -> None:
     found = ortfuse.profile(_model(), rounds=2, remedies=False)
-    product = replace(found.kernels[0], operator="MatMul", bound="compute", seconds=5e-5, least=1e-6)
+    product = replace(found.kernels[0], operator="MatMul", bound="compute", seconds=5e-5, roofline_seconds=1e-6)
     (one,) = [
-        one for one in bottlenecks(replace(found, kernels=(product,), threads=threads)) if one.what.startswith("MatMul")
+        one
+        for one in bottlenecks(replace(found, kernels=(product,), threads=threads))
+        if one.description.startswith("MatMul")
     ]
     assert ("--threads 1" in one.remedy) == advised
 
@@ -172,12 +174,16 @@ def test_every_operator_with_a_large_part_of_the_time_has_a_row(
     operator: str, bound: str, least: float | None, word: str
 ) -> None:
     found = ortfuse.profile(_model(), rounds=2, remedies=False)
-    one = replace(found.kernels[0], operator=operator, bound=bound, seconds=1e-3, least=least, made="")
+    one = replace(found.kernels[0], operator=operator, bound=bound, seconds=1e-3, roofline_seconds=least, origin="")
     found = replace(found, kernels=(one, replace(one, seconds=2e-2, operator="Sigmoid")))
-    rows = {row.what: row.remedy for row in bottlenecks(found, Explanation((), (), {}))}
+    rows = {row.description: row.remedy for row in bottlenecks(found, Explanation((), (), {}))}
     assert any(what.startswith("Sigmoid") for what in rows)
-    large = replace(found, kernels=(replace(one, seconds=5e-3, least=least and 50 * least), found.kernels[1]))
-    (remedy,) = [row.remedy for row in bottlenecks(large, Explanation((), (), {})) if row.what.startswith(operator)]
+    large = replace(
+        found, kernels=(replace(one, seconds=5e-3, roofline_seconds=least and 50 * least), found.kernels[1])
+    )
+    (remedy,) = [
+        row.remedy for row in bottlenecks(large, Explanation((), (), {})) if row.description.startswith(operator)
+    ]
     assert word in remedy
 
 
@@ -212,7 +218,7 @@ def test_denormals_are_named_first_with_the_setting_that_takes_them_as_zero(monk
     assert asked == [setting, {}, setting], "what is seen once may be something else on the machine"
     profile = replace(measured, kernels=kernels, denormals=slow)
     first = bottlenecks(profile, None)[0]
-    assert first.what.startswith("denormals, numbers below 1.2e-38, slow down 1 MatMul")
+    assert first.description.startswith("denormals, numbers below 1.2e-38, slow down 1 MatMul")
     assert "session.set_denormal_as_zero" in first.remedy and "no operator of the model can tell" in first.remedy
     assert first.share == pytest.approx(0.99)
     assert not any("threads" in row.remedy for row in bottlenecks(profile, None))
@@ -231,7 +237,7 @@ def test_only_what_takes_much_longer_and_matters_is_slow_for_denormals(
 def test_the_time_of_operators_adds_up_to_the_latency() -> None:
     found = ortfuse.profile(_model(), rounds=2, remedies=False)
     kernels = tuple(replace(one, seconds=8e-4) for one in found.kernels)
-    found = replace(found, kernels=kernels, between=2e-4 * len(kernels), run_seconds=len(kernels) * 1e-3)
+    found = replace(found, kernels=kernels, between_seconds=2e-4 * len(kernels), run_seconds=len(kernels) * 1e-3)
     assert found.scale == pytest.approx(1 / len(kernels)), "the latency is 1 ms"
     assert found.to_dict()["scale"] == found.scale
     console = Console(width=200, record=True)
@@ -257,25 +263,25 @@ def test_no_more_is_reached_than_what_a_machine_can_do() -> None:
 def test_handing_over_is_what_a_run_takes_besides_long_kernels() -> None:
     found = ortfuse.profile(_model(), rounds=2, remedies=False)
     long, short = (replace(found.kernels[0], seconds=seconds, bound="") for seconds in (6e-4, 2e-6))
-    found = replace(found, kernels=(long, short, short), between=1e-3, run_seconds=1e-3)
-    (one,) = [one for one in bottlenecks(found) if "handing over" in one.what]
+    found = replace(found, kernels=(long, short, short), between_seconds=1e-3, run_seconds=1e-3)
+    (one,) = [one for one in bottlenecks(found) if "handing over" in one.description]
     assert one.share == pytest.approx(0.4), "of 1 ms"
-    assert one.what.startswith("2 runs of kernels under 10 µs")
+    assert one.description.startswith("2 runs of kernels under 10 µs")
     assert "`ortfuse optimize`" in one.remedy
     optimised = replace(found, kernels=(replace(long, rule="gelu.from_erf_form"), short, short))
     assert not any("`ortfuse optimize`" in one.remedy for one in bottlenecks(optimised)), "which it was already"
-    scattered = replace(found, between=9.6e-5)
-    (one,) = [one for one in bottlenecks(scattered) if "handing over" in one.what]
+    scattered = replace(found, between_seconds=9.6e-5)
+    (one,) = [one for one in bottlenecks(scattered) if "handing over" in one.description]
     assert one.share == pytest.approx(1e-4 / 7e-4), "what scatters is not handing over"
 
 
 def test_kernels_that_the_profiler_lengthens_are_still_short() -> None:
     found = ortfuse.profile(_model(), rounds=2, remedies=False)
     kernel = replace(found.kernels[0], seconds=15e-4, bound="", calls=100)
-    lengthened = replace(found, kernels=(kernel,), between=1e-3, run_seconds=2.5e-3)
-    (one,) = [one for one in bottlenecks(lengthened) if "handing over" in one.what]
-    assert one.what.startswith("100 runs of kernels under 10 µs")
-    assert not any("100 runs" in one.what for one in bottlenecks(replace(lengthened, run_seconds=1e-3)))
+    lengthened = replace(found, kernels=(kernel,), between_seconds=1e-3, run_seconds=2.5e-3)
+    (one,) = [one for one in bottlenecks(lengthened) if "handing over" in one.description]
+    assert one.description.startswith("100 runs of kernels under 10 µs")
+    assert not any("100 runs" in one.description for one in bottlenecks(replace(lengthened, run_seconds=1e-3)))
 
 
 def test_what_moves_nothing_and_computes_nothing_is_not_limited_by_the_processor() -> None:

@@ -176,8 +176,8 @@ def test_an_error_that_another_order_makes_is_told_as_such() -> None:
     done = convert(original, "float16")
     assert done.errors["y"] > 0.05
     assert 0.0 < done.errors["i"] < 0.5
-    assert done.counted == ("i",)
-    assert done.ordered["y"] < 2e-3
+    assert done.integer_outputs == ("i",)
+    assert done.errors_in_float32_order["y"] < 2e-3
     assert len(done.warnings) == 1 and "since near ties are decided otherwise; in the order of" in done.warnings[0]
     told = next(note for note in done.notes if "TopK" in note)
     assert "decides otherwise in" in told
@@ -200,7 +200,7 @@ def test_indices_that_stay_the_same_have_no_error() -> None:
     done = convert(
         model("y, i = TopK(x, k)", y="float[n,2] y, int64[n,2] i", k=np.array([2])), "float16", inputs=[{"x": x}]
     )
-    assert (done.errors, done.ordered) == ({"y": 0.0, "i": 0.0}, {})
+    assert (done.errors, done.errors_in_float32_order) == ({"y": 0.0, "i": 0.0}, {})
 
 
 def test_a_text_that_would_be_another_stays_of_float32() -> None:

@@ -64,7 +64,7 @@ def test_caches_become_integers_that_the_model_takes_and_gives(tmp_path: Path) -
     path = tmp_path / "d.onnx"
     onnx.save(decoder(), path)
     done = ortfuse.convert(path, "int8-caches", inputs=inputs, max_error=0.1, output=tmp_path / "d8.onnx")
-    assert (done.operators, done.islands, done.weak) == (1, {}, False)
+    assert (done.operators, done.islands, done.generated_ranges) == (1, {}, False)
     assert done.token_bytes == (4 * 2 * 2 * 16, 2 * 2 * 16)
     assert 1e-4 < done.errors["y"] < 0.1
     assert list(done.errors) == ["y"]
@@ -113,7 +113,7 @@ def test_benchmarks_round_the_caches_that_they_give(tmp_path: Path) -> None:
     inputs = [rows(rng, 1, 20)]
     done = ortfuse.convert(decoder(), "int8-caches", inputs=inputs)
     found = ortfuse.benchmark({"float32": decoder(), "int8": done.model}, inputs=inputs, rounds=2)
-    assert [row.name for row in found.rows] == ["float32", "int8"]
+    assert [row.name for row in found.latency] == ["float32", "int8"]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_search_keeps_its_bound_and_times_nothing() -> None:
     told = found.to_dict()
     assert told["speedup"] is None and told["latency"] == [] and told["error"] <= 0.1
     tight = ortfuse.quantize(model(), max_error=0.004, **options)
-    assert len(tight.outcome.taken.choice) < 3
+    assert len(tight.outcome.chosen.choice) < 3
 
 
 def test_only_schemes_of_the_form_are_chosen_from() -> None:

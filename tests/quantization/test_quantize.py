@@ -89,8 +89,8 @@ def test_the_result_keeps_the_bound_on_other_inputs(model: Path, tmp_path: Path)
     found = ortfuse.quantize(
         model, max_error=0.03, inputs=inputs(tmp_path / "in"), output=tmp_path / "q.onnx", store=None
     )
-    assert found.outcome.taken.choice
-    assert found.outcome.held_out is not None
+    assert found.outcome.chosen.choice
+    assert found.outcome.held_out_error is not None
     x = {"x": np.random.default_rng(9).standard_normal((64, SIZE), np.float32)}
     expected, other = Session(model).run(x)["y"], Session(tmp_path / "q.onnx").run(x)["y"]
     assert 0 < np.linalg.norm(other - expected) / np.linalg.norm(expected) < 0.03
@@ -139,8 +139,8 @@ def test_the_command_writes_model_report_and_curve(
 
 def test_size_is_a_goal() -> None:
     found = ortfuse.quantize(proto(), max_error=0.03, goal="size", sizes={"n": 4}, store=None)
-    assert found.outcome.taken.size is not None
-    assert found.outcome.taken.size < 0.5 * found.outcome.float_size
+    assert found.outcome.chosen.size is not None
+    assert found.outcome.chosen.size < 0.5 * found.outcome.float_size
 
 
 def test_schemes_that_win_in_company_alone_are_found() -> None:
@@ -152,8 +152,8 @@ def test_schemes_that_win_in_company_alone_are_found() -> None:
     weights = [(rng.normal(size=(8, 8, 3, 3)) / 6).astype(np.float32) for _ in range(4)]
     model.graph.initializer.extend(onnx.numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights))
     found = ortfuse.quantize(model, max_error=0.3, sizes={"n": 1}, store=None)
-    assert any(one.propagated is not None for site in found.outcome.sites for one in site.tried)
-    assert len(found.outcome.taken.choice) > 1
+    assert any(one.output_error is not None for site in found.outcome.sites for one in site.schemes)
+    assert len(found.outcome.chosen.choice) > 1
     assert any(node.op_type == "QLinearConv" for node in found.model.graph.node)
 
 

@@ -99,7 +99,7 @@ def test_choices_are_run_longer_where_the_first_rounds_leave_open_whether_they_a
     outcome = run(chain(), 0.05, rounds=5)
     assert busy.rounds == [5, 20, 80]
     assert outcome.lowered
-    assert outcome.latencies[-1].speedup_bounds == (1.2, 1.4)
+    assert outcome.latency[-1].speedup_bounds == (1.2, 1.4)
 
 
 def test_choices_are_run_once_where_that_tells_or_there_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,21 +131,21 @@ def error_on_others(outcome: Outcome, original: ir.Model, sets: int = 10) -> flo
 def test_the_bound_holds_on_inputs_that_were_never_seen(bound: float) -> None:
     model = chain()
     outcome = run(model, bound)
-    assert outcome.taken.choice
+    assert outcome.chosen.choice
     assert outcome.error <= bound
-    assert outcome.held_out is not None
-    assert outcome.held_out <= bound
+    assert outcome.held_out_error is not None
+    assert outcome.held_out_error <= bound
     assert error_on_others(outcome, model) <= bound
 
 
 def test_the_wider_the_bound_the_faster() -> None:
-    speedups = [run(chain(), bound).taken.predicted_speedup for bound in (5e-3, 2e-2, 1e-1, 5e-1)]
+    speedups = [run(chain(), bound).chosen.predicted_speedup for bound in (5e-3, 2e-2, 1e-1, 5e-1)]
     assert speedups == sorted(speedups)
     assert speedups[-1] > speedups[0]
 
 
 def test_under_a_wide_bound_all_sites_are_on_the_fastest_scheme() -> None:
-    assert set(run(chain(), 0.9).taken.choice.values()) == {"coarse"}
+    assert set(run(chain(), 0.9).chosen.choice.values()) == {"coarse"}
 
 
 def test_a_bound_that_nothing_keeps_is_an_error() -> None:
@@ -155,9 +155,9 @@ def test_a_bound_that_nothing_keeps_is_an_error() -> None:
 
 def test_schemes_that_win_no_time_are_not_considered() -> None:
     outcome = run(chain(), 0.5, clock=Table(coarse=2e-3, middle=1e-3, fine=0.99e-3))
-    assert not outcome.taken.choice
+    assert not outcome.chosen.choice
     assert "no scheme that was measured is of use" in outcome.reason
-    assert all(one.dropped for site in outcome.sites for one in site.tried)
+    assert all(one.dropped for site in outcome.sites for one in site.schemes)
 
 
 def test_a_model_without_sites_comes_back_as_it_is() -> None:
@@ -171,7 +171,7 @@ def test_a_model_without_sites_comes_back_as_it_is() -> None:
 def test_what_is_measured_to_be_slower_is_not_taken(speedups: dict[str, float]) -> None:
     speedups["all"] = 0.8
     outcome = run(chain(), 0.5)
-    assert not outcome.taken.choice
+    assert not outcome.chosen.choice
     assert "0.80 times as fast as float32" in outcome.reason
     assert outcome.speedup == 1.0
 
@@ -180,8 +180,8 @@ def test_a_site_that_does_more_harm_in_company_is_found_and_spared() -> None:
     model = chain(6)
     scheme_set = Rounding(("fine",), worse={"h3": 40.0})
     outcome = run(model, 2e-2, scheme_set)
-    assert outcome.taken.choice
-    assert "h3" not in outcome.taken.choice
+    assert outcome.chosen.choice
+    assert "h3" not in outcome.chosen.choice
     assert any("'h3'" in note for note in outcome.notes)
 
 
@@ -190,7 +190,7 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     first = run(model, 2e-2, scheme_set, Store(tmp_path / "kept"), clock=clock)
     asked, made = clock.asked, scheme_set.made
     second = run(model, 2e-2, scheme_set, Store(tmp_path / "kept"), clock=clock)
-    assert second.taken.choice == first.taken.choice
+    assert second.chosen.choice == first.chosen.choice
     assert clock.asked == asked + 1  # the whole model alone
     assert scheme_set.made <= made + 3  # the finalists
 
@@ -204,7 +204,7 @@ def test_a_scheme_that_was_disturbed_is_timed_again_before_the_choice() -> None:
             return {name: taken * (1.2 if self.asked == 2 and taken == 6e-4 else 1) for name, taken in found.items()}
 
     outcome = run(chain(5), 2e-2, clock=Disturbed(middle=6.5e-4))
-    assert [tried.seconds for tried in outcome.sites[0].tried if tried.scheme == "fine"] == [6e-4]
+    assert [tried.seconds for tried in outcome.sites[0].schemes if tried.scheme == "fine"] == [6e-4]
 
 
 def test_sites_of_one_kind_are_timed_once() -> None:
@@ -220,7 +220,7 @@ def test_what_is_neither_faster_nor_nearly_as_exact_is_not_looked_into_at_sites_
         y = MatMul(a2, w1) }}"""
     model = ir.from_onnx_text(_with_weights(text, 2, np.random.default_rng(0)))
     outcome = run(model, 2e-2, clock=Table(fine=4e-4, middle=3e-4, coarse=5e-4))
-    first, other = ({one.scheme for one in site.tried if one.local is not None} for site in outcome.sites)
+    first, other = ({one.scheme for one in site.schemes if one.local_error is not None} for site in outcome.sites)
     assert first == {"fine", "middle", "coarse"}
     assert other == {"fine", "middle"}, "a slower scheme that is less exact is of no use, a faster one is"
 
@@ -241,8 +241,8 @@ def test_ranges_that_cut_off_what_other_inputs_have_are_given_up_first(count: in
     model, every = chain(), some_inputs(count, larger)
     assert "cut" in run(model, 0.1, Cutting(), inputs=some_inputs(count, range(0)), sizes={}).lowered
     outcome = run(model, 0.1, Cutting(), inputs=every, sizes={})
-    assert outcome.taken.choice
-    assert "h0" not in [name for name, scheme in outcome.taken.choice.items() if scheme == "cut"]
+    assert outcome.chosen.choice
+    assert "h0" not in [name for name, scheme in outcome.chosen.choice.items() if scheme == "cut"]
     assert any("fitted to what was observed" in note for note in outcome.notes)
     one, other = Session(model), Session(outcome.model)
     assert METRICS["l2"].of([one.run(i) for i in every], [other.run(i) for i in every], every).error <= 0.1
@@ -253,34 +253,34 @@ def test_all_inputs_tell_of_schemes_without_observed_ranges(scheme_set: Rounding
     """Of eight sets, taken in another order, four are for the search; ranges are observed on these."""
     model, every = chain(), some_inputs(8, range(0))
     outcome = run(model, 0.9, scheme_set, inputs=every, sizes={})
-    assert scheme in outcome.taken.choice.values()
+    assert scheme in outcome.chosen.choice.values()
     one, other = Session(model), Session(outcome.model)
     order = np.random.default_rng(0).permutation(8)
     searched_first = [every[number] for number in (*order[4:], *order[:4])]
     errors = [METRICS["l2"].of([one.run(i)], [other.run(i)], [i]).error for i in searched_first]
     expected = max(limit_of(errors[first:], clips=scheme == "cut"), *errors)
-    assert outcome.taken.likely == pytest.approx(expected, rel=1e-3)
+    assert outcome.chosen.expected_error == pytest.approx(expected, rel=1e-3)
 
 
 def test_effects_are_not_measured_where_ranges_were_observed() -> None:
     """The ranges are those of small inputs: what is cut off of the others is known before anything is run as a whole."""
     made = some_inputs(64, range(32, 32 + PROBED))
     outcome = run(chain(), 0.1, Cutting(), inputs=made, sizes={})
-    tried = {one.scheme: one for one in outcome.sites[0].tried}
-    assert tried["cut"].propagated is not None
-    assert tried["cut"].propagated > 0.1
+    tried = {one.scheme: one for one in outcome.sites[0].schemes}
+    assert tried["cut"].output_error is not None
+    assert tried["cut"].output_error > 0.1
 
 
 def test_what_is_best_by_the_end_of_the_time_is_the_result_and_the_next_search_goes_on(tmp_path: Path) -> None:
     model, store = chain(), Store(tmp_path / "kept")
     short = run(model, 0.1, store=store, budget=1e-9)
-    assert [site.name for site in short.sites if not site.left] == ["h0"]
-    assert all("'h0'" in site.left for site in short.sites[1:]), "the others are of its kind"
-    assert set(short.taken.choice) == {"h0", "h1", "h2", "h3"}
+    assert [site.name for site in short.sites if not site.unquantized] == ["h0"]
+    assert all("'h0'" in site.unquantized for site in short.sites[1:]), "the others are of its kind"
+    assert set(short.chosen.choice) == {"h0", "h1", "h2", "h3"}
     assert any("3 of 4 sites were not measured in the time given (3 of them" in note for note in short.notes)
     clock = Table()
     whole = run(model, 0.1, store=store, clock=clock)
-    assert set(whole.taken.choice) == {"h0", "h1", "h2", "h3"}
+    assert set(whole.chosen.choice) == {"h0", "h1", "h2", "h3"}
     assert clock.asked == 1  # the whole model: the times of this kind of site are known
 
 
@@ -301,19 +301,19 @@ def test_where_time_is_short_one_scheme_everywhere_is_run_first(monkeypatch: pyt
     short = run(chain(), 0.1, progress=said.append)
     first = next(text for text in said if "lowered sites" in text)
     assert "everywhere: running 4" in first
-    assert len(set(short.taken.choice.values())) == 1
+    assert len(set(short.chosen.choice.values())) == 1
 
 
 def test_what_an_earlier_search_took_is_run_again(tmp_path: Path) -> None:
     """Under a bound that it keeps it is not lost, whatever is predicted now; under another one it does no harm."""
     model, store = chain(), Store(tmp_path / "kept")
-    taken = run(model, 0.1, store=store).taken
+    taken = run(model, 0.1, store=store).chosen
     said: list[str] = []
     again = run(model, 0.1, store=store, budget=1e-9, progress=said.append)
     assert any("the choice of an earlier search" in text for text in said)
-    assert again.taken.predicted_speedup >= taken.predicted_speedup
+    assert again.chosen.predicted_speedup >= taken.predicted_speedup
     strict = run(model, 1e-3, store=store)
-    assert max(strict.error, strict.held_out or 0.0) <= 1e-3
+    assert max(strict.error, strict.held_out_error or 0.0) <= 1e-3
 
 
 def test_where_runs_take_long_one_effect_at_a_site_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,10 +324,10 @@ def test_where_runs_take_long_one_effect_at_a_site_tells_the_others(monkeypatch:
     monkeypatch.setattr(mixed_precision_search, "EFFECTS_SECONDS", 0.0)
     outcome = run(chain(), 2e-2)
     assert len(followed) == 4, "one scheme at each of the sites"
-    assert max(outcome.error, outcome.held_out or 0.0) <= 2e-2
+    assert max(outcome.error, outcome.held_out_error or 0.0) <= 2e-2
     for one, other in zip(outcome.sites, exact.sites, strict=True):
-        for told, measured in zip(one.tried, other.tried, strict=True):
-            assert told.propagated == pytest.approx(measured.propagated, rel=0.6)
+        for told, measured in zip(one.schemes, other.schemes, strict=True):
+            assert told.output_error == pytest.approx(measured.output_error, rel=0.6)
 
 
 def test_every_site_is_reported_with_what_was_tried_there() -> None:
@@ -335,8 +335,8 @@ def test_every_site_is_reported_with_what_was_tried_there() -> None:
     assert [site.name for site in outcome.sites] == ["h0", "h1", "h2", "h3"]
     for site in outcome.sites:
         assert site.spread is not None
-        assert {one.scheme for one in site.tried} == {"fine", "middle", "coarse"}
-        assert all(one.local is not None and one.propagated is not None for one in site.tried)
+        assert {one.scheme for one in site.schemes} == {"fine", "middle", "coarse"}
+        assert all(one.local_error is not None and one.output_error is not None for one in site.schemes)
     assert outcome.to_dict()["sites"][0]["schemes"]
 
 
@@ -359,8 +359,8 @@ def test_squares_of_errors_predict_the_error_of_the_whole() -> None:
 @pytest.mark.parametrize("name", ["max", "cosine", "top1"])
 def test_other_metrics_are_kept_too(name: str) -> None:
     outcome = run(chain(), 0.05, metric=METRICS[name])
-    assert outcome.taken.choice
-    assert max(outcome.error, outcome.held_out or 0.0) <= 0.05
+    assert outcome.chosen.choice
+    assert max(outcome.error, outcome.held_out_error or 0.0) <= 0.05
 
 
 def test_a_function_of_the_user_is_kept() -> None:
@@ -368,21 +368,21 @@ def test_a_function_of_the_user_is_kept() -> None:
         return max(float(np.abs(a["y"] - b["y"]).max()) for a, b in zip(expected, found, strict=True))
 
     outcome = run(chain(), 0.05, metric=metric_of(far))
-    assert outcome.taken.choice
+    assert outcome.chosen.choice
     assert outcome.error <= 0.05
 
 
 def test_one_set_of_inputs_is_split_along_its_batch() -> None:
     x = np.random.default_rng(0).standard_normal((12, SIZE), np.float32)
     outcome = run(chain(), 5e-2, inputs=[{"a0": x}], sizes={})
-    assert outcome.held_out is not None
+    assert outcome.held_out_error is not None
     assert outcome.inputs == "12 sets of inputs, 6 of them held out"
 
 
 def test_few_inputs_are_said_to_be_few() -> None:
     x = np.random.default_rng(0).standard_normal((1, SIZE), np.float32)
     outcome = run(chain(), 5e-2, inputs=[{"a0": x}], sizes={})
-    assert outcome.held_out is None
+    assert outcome.held_out_error is None
     assert any("one set of inputs only" in note for note in outcome.notes)
 
 
@@ -419,7 +419,7 @@ def test_sites_that_take_longer_alone_than_the_whole_win_no_more_than_it_has() -
             return {name: taken * (3 if len(models) > 1 else 1) for name, taken in found.items()}
 
     outcome = run(chain(), 0.9, clock=Slow())
-    assert outcome.taken.predicted_speedup == pytest.approx(2.5, rel=0.05)
+    assert outcome.chosen.predicted_speedup == pytest.approx(2.5, rel=0.05)
 
 
 def test_times_of_sites_are_known_from_other_models_with_the_same_sizes(tmp_path: Path) -> None:
@@ -427,7 +427,7 @@ def test_times_of_sites_are_known_from_other_models_with_the_same_sizes(tmp_path
     other = chain(5, seed=1)
     other.graph.opset_imports[""] = 18
     clock = Table()
-    assert run(other, 0.1, store=Store(tmp_path / "kept"), clock=clock).taken.choice
+    assert run(other, 0.1, store=Store(tmp_path / "kept"), clock=clock).chosen.choice
     assert clock.asked == 1, "the whole model alone"
 
 
@@ -442,7 +442,9 @@ def test_choices_above_the_bound_on_the_first_inputs_are_not_run_on_the_others(
     assert any(not one.whole for one in tested)
     assert all(one.whole or one.seen > 1e-2 for one in tested)
     wide = run(chain(), 0.9, store=store)
-    assert wide.held_out is not None, "what was run on some inputs alone is run on all where it may keep the bound"
+    assert wide.held_out_error is not None, (
+        "what was run on some inputs alone is run on all where it may keep the bound"
+    )
 
 
 @pytest.mark.parametrize(

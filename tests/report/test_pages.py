@@ -132,9 +132,9 @@ def test_too_few_runs_tell_nothing() -> None:
 def test_a_quantised_model_is_shown_site_by_site() -> None:
     sites = [
         SiteReport(
-            "s", "MatMul", "[1, 4]", "dynamic_int8", 1e-4, tried=(Tried("dynamic_int8", 5e-5, 5e-5, 9, 1e-3, 1e-4),)
+            "s", "MatMul", "[1, 4]", "dynamic_int8", 1e-4, schemes=(Tried("dynamic_int8", 5e-5, 5e-5, 9, 1e-3, 1e-4),)
         ),
-        SiteReport(EVIL, "Conv", "[1]", left="nothing"),
+        SiteReport(EVIL, "Conv", "[1]", unquantized="nothing"),
     ]
     taken = Point("knapsack", {"s": "dynamic_int8"}, 1e-3, 1e-3, 1.4, 2e-3, 3e-3, 1.5, 100)
     other = Point("all", {}, 0.0, 0.0, 1.0, 0.0)
@@ -253,7 +253,7 @@ def test_the_two_models_of_a_difference_are_called_by_name(path: Path, tmp_path:
 def test_a_profile_is_shown_with_every_kernel(path: Path) -> None:
     model = ortfuse.load(path)
     kernel = Kernel(
-        EVIL, "Erf", "CPU", 1, 1e-3, ("n1",), "layer.0", "", "", "fused", 1000, 100, "compute", least=5e-4
+        EVIL, "Erf", "CPU", 1, 1e-3, ("n1",), "layer.0", "", "", "fused", 1000, 100, "compute", roofline_seconds=5e-4
     )  # fmt: skip
     found = Profile(
         "n=4", 1, Timing(3, 1.0, 2.0, 900.0, 0.0, 5.0, 10**6), (kernel, replace(kernel, name="b", rule="gelu.from_erf_form")), 3e-3, 3,

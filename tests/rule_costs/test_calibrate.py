@@ -52,7 +52,7 @@ def test_a_calibration_goes_on_where_it_was_stopped(file: Path, measured: list[s
     assert (first.measured, len(measured)) == (1, 1)
     assert json.loads(file.read_text())
     second = ortfuse.calibrate(only=["clip"])
-    assert second.measured == first.left
+    assert second.measured == first.remaining
     assert len(set(measured)) == len(measured), "nothing is measured twice"
     assert ortfuse.calibrate(only=["clip"]).measured == 0
     assert ortfuse.calibrate(only=["clip"], threads=1).measured == len(measured) / 2, "other threads, other costs"
@@ -178,7 +178,7 @@ def test_a_rule_that_is_silent_for_a_type_is_not_measured_in_it() -> None:
 def test_what_a_busy_machine_cannot_tell_is_left_for_the_next_run(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "speedup", lambda candidate, threads: Measurement(0.9, (0.5, 1.5)))
     found = ortfuse.calibrate(only=["clip.clip_of_clip"])
-    assert (found.measured, found.left, found.speedups) == (0, len(found.unsure), {})
+    assert (found.measured, found.remaining, found.speedups) == (0, len(found.inconclusive), {})
     assert not file.exists()
     assert not Measurement(0.9, (0.88, 0.98)).unsure, "near the border, where both decisions are as good"
     assert not Measurement(0.5, (0.4, 0.6)).unsure, "slower in any case"

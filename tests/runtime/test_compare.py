@@ -146,7 +146,7 @@ def test_float64_forgives_what_the_original_does_worse() -> None:
     assert not compare("y", off(5e-4), off(-5e-4)).ok
     judged = compare("y", off(5e-4), off(-5e-4), truth)
     assert judged.ok
-    assert judged.judged_by == "float64"
+    assert judged.criterion == "float64"
     assert judged.original_error == pytest.approx(5e-4, rel=1e-2)
     assert judged.optimised_error == pytest.approx(5e-4, rel=1e-2)
 
@@ -163,7 +163,7 @@ def test_float64_is_not_believed_where_the_original_is_far_from_it() -> None:
     truth = off(0.5).astype(np.float64)
     judged = compare("y", NORMAL, off(0.5), truth)
     assert not judged.ok
-    assert judged.judged_by == "tolerance"
+    assert judged.criterion == "tolerance"
     assert judged.original_error == pytest.approx(0.5, rel=1e-2)
 
 

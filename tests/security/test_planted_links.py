@@ -101,7 +101,7 @@ def test_what_is_copied_with_a_model_stays_in_the_folder_of_the_result(location:
     Path("out", "link").symlink_to(mine.parent / "new")
     before = sorted(mine.parent.iterdir())
     if location == "sub/w.bin":
-        assert ortfuse.optimize("left.onnx", output="out/r.onnx").left_alone
+        assert ortfuse.optimize("left.onnx", output="out/r.onnx").unchanged
         assert Path("out/sub/w.bin").read_bytes() == Path("w.bin").read_bytes()
     else:
         with pytest.raises(ortfuse.OrtfuseError):

@@ -171,7 +171,7 @@ def test_what_is_refused_is_not_handed_on(tmp_path: Path) -> None:
     assert not written(tmp_path / "o.onnx")
     onnx.save(with_no_graph(model(content)), tmp_path / "left.onnx")
     result = ortfuse.optimize(tmp_path / "left.onnx", output=tmp_path / "copy.onnx")
-    assert result.left_alone
+    assert result.unchanged
     assert written(tmp_path / "copy.onnx") == {"enable_mem_reuse": False}
     assert MEMORY_STATS not in metadata(tmp_path / "copy.onnx")[KEY]
     result.save(tmp_path / "again.onnx")

@@ -89,7 +89,7 @@ def test_a_known_failure_is_as_expected_and_one_that_is_gone_or_another_is_told(
     assert remarks["fixed"].startswith("unexpected success") and "never mended" in remarks["fixed"]
     assert remarks["other"].startswith("another failure")
     again = ortfuse.sweep(models=folder / "models.toml", measured=False, output=folder / "out")
-    assert again.kept == 5 and again.rows == found.rows
+    assert again.resumed == 5 and again.rows == found.rows
 
 
 @pytest.mark.usefixtures("here")
@@ -98,7 +98,7 @@ def test_what_the_file_says_of_one_model_does_not_touch_the_rows_of_others(folde
     ortfuse.sweep(models=table, measured=False, output=folder / "out")
     table.write_text(TABLE.replace("n = 5", "n = 6").replace("never mended", "mended").replace("cut off", "gone"))
     again = ortfuse.sweep(models=table, measured=False, output=folder / "out")
-    assert again.kept == 4  # other sizes are another question; another expectation is not
+    assert again.resumed == 4  # other sizes are another question; another expectation is not
     assert again.rows[1].why == "mended" and again.rows[3].outcome == "failed"
 
 

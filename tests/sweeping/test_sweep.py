@@ -88,10 +88,10 @@ def test_every_model_is_a_row_and_a_second_run_knows_them(folder: Path, tmp_path
     with (out / "sweep.jsonl").open("a") as file:
         file.write('{"key": "cut o')  # the process was killed while it wrote
     again = ortfuse.sweep(folder, output=out, measured=False)
-    assert again.kept == 3
+    assert again.resumed == 3
     assert again.rows == found.rows
     other = ortfuse.Options(passes="disabled")
-    assert ortfuse.sweep(folder / "a.onnx", other, output=out, measured=False).kept == 0
+    assert ortfuse.sweep(folder / "a.onnx", other, output=out, measured=False).resumed == 0
 
 
 @pytest.mark.usefixtures("here")
@@ -106,7 +106,7 @@ def test_a_known_row_counts_only_while_its_result_is_there(tmp_path: Path) -> No
     assert [Path(row.model).name for row in again.rows] == ["one.onnx", "same.onnx"]  # and no results of the first
     assert (out / "one.onnx").is_file()
     assert (
-        ortfuse.sweep(tmp_path / "models" / "one.onnx", store=out / "sweep.jsonl", output=other, measured=False).kept
+        ortfuse.sweep(tmp_path / "models" / "one.onnx", store=out / "sweep.jsonl", output=other, measured=False).resumed
         == 0
     )
     assert (other / "one.onnx").is_file()
@@ -122,7 +122,7 @@ def test_other_weights_beside_a_model_are_another_model(tmp_path: Path) -> None:
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.full((2, 8), number, np.float32), "w"))
         place.with_name("w.bin").unlink(missing_ok=True)
         onnx.save(model, place, save_as_external_data=True, location="w.bin", size_threshold=0)
-        assert ortfuse.sweep(place, output=out, measured=False).kept == kept
+        assert ortfuse.sweep(place, output=out, measured=False).resumed == kept
         result = onnx.load(out / "m.onnx").graph.initializer[0]
         assert onnx.numpy_helper.to_array(result, str(out)).flat[0] == number
 
@@ -149,7 +149,7 @@ def test_a_file_of_rules_that_has_changed_is_another_option(folder: Path, tmp_pa
     for text in ("RULES = []\n", "RULES = []\n", "# other\nRULES = []\n"):
         rules.write_text(text)
         options = ortfuse.Options(patterns=str(rules))
-        kept.append(ortfuse.sweep(folder / "a.onnx", options, output=tmp_path / "out", measured=False).kept)
+        kept.append(ortfuse.sweep(folder / "a.onnx", options, output=tmp_path / "out", measured=False).resumed)
     assert kept == [0, 1, 0]
 
 
@@ -157,7 +157,7 @@ def test_a_file_of_rules_that_has_changed_is_another_option(folder: Path, tmp_pa
 def test_a_row_behind_one_that_was_cut_off_is_kept(folder: Path, tmp_path: Path) -> None:
     store = tmp_path / "rows.jsonl"
     store.write_bytes(b'{"key": "cut o\xff')
-    kept = [ortfuse.sweep(folder / "a.onnx", store=store, measured=False).kept for _ in range(2)]
+    kept = [ortfuse.sweep(folder / "a.onnx", store=store, measured=False).resumed for _ in range(2)]
     assert kept == [0, 1]
 
 

@@ -64,7 +64,7 @@ def test_weights_that_are_stored_small_stay_small(nodes: str, dtype: str) -> Non
     result = ortfuse.optimize(model, verify="whole")
     assert constant_bytes(result.model) < 1.1 * before
     assert "Cast" in operators(result.model)
-    (held,) = result.report.held_back
+    (held,) = result.report.not_folded
     assert held.bytes >= 8192
     np.testing.assert_allclose(run(result.model, {"x": x})[0], run(original, {"x": x})[0], rtol=1e-5)
 
@@ -104,7 +104,7 @@ def test_a_table_that_would_make_a_small_model_many_times_larger_stays_computed(
     model = model_of(text.replace("AAA", ", ".join(["0.1"] * 1024)).replace("BBB", ", ".join(["0.01"] * 2048)))
     report = ortfuse.optimize(model).report
     assert report.after.constants < 2 * report.before.constants
-    assert [one.operator for one in report.held_back] == ["Exp"]
+    assert [one.operator for one in report.not_folded] == ["Exp"]
 
 
 def test_results_that_are_smaller_than_their_operands_are_folded_however_large_those_are() -> None:

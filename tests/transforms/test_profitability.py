@@ -63,7 +63,7 @@ def test_a_rule_is_left_out_only_at_sizes_where_it_is_slower(length: int, fused:
     found, choices = _run(TEXT.format(length), SWISH, choices=_table(_1x16x768=0.5, _1x128x768=2.0))
     assert found == (["QuickGelu"] if fused else ["Sigmoid", "Mul"])
     (choice,) = choices.list()
-    assert (choice.rule, choice.taken, list(choice.sites)) == ("swish.plain", fused, ["y"])
+    assert (choice.rule, choice.applied, list(choice.sites)) == ("swish.plain", fused, ["y"])
     assert choice.to_dict()["speedup"] == (2.0 if fused else 0.5)
 
 
@@ -85,7 +85,9 @@ def test_a_forced_operator_is_taken_whatever_it_costs(name: str, pin: str) -> No
     choices = Choices(_table(_1x16x768=0.5).costs, {name: pin})
     found, choices = _run(TEXT.format(16), SWISH, BACK, choices=choices)
     assert found == ["QuickGelu"], "and what would take it away again is not applied"
-    assert [(choice.rule, choice.taken, choice.estimate) for choice in choices.list()] == [("swish.plain", True, None)]
+    assert [(choice.rule, choice.applied, choice.estimate) for choice in choices.list()] == [
+        ("swish.plain", True, None)
+    ]
 
 
 def test_a_forced_choice_picks_among_the_replacements() -> None:
@@ -100,13 +102,13 @@ def test_a_family_can_be_left_alone() -> None:
 def test_the_fastest_of_several_replacements_is_taken() -> None:
     found, choices = _run(NEG, TWICE, choices=Choices(meter=Meter(Identity=1.1, Abs=1.5)))
     assert found == ["Neg", "Abs"]
-    assert [(choice.makes, choice.taken) for choice in choices.list()] == [("Neg, Abs", True)]
+    assert [(choice.produces, choice.applied) for choice in choices.list()] == [("Neg, Abs", True)]
 
 
 def test_nothing_is_taken_that_is_slower_where_it_stands() -> None:
     found, choices = _run(NEG, TWICE, choices=Choices(meter=Meter(Identity=0.5, Abs=0.7)))
     assert found == ["Neg", "Neg"]
-    assert {choice.makes: choice.taken for choice in choices.list()} == {"Neg, Abs": False, "Identity": False}
+    assert {choice.produces: choice.applied for choice in choices.list()} == {"Neg, Abs": False, "Identity": False}
 
 
 def test_where_nothing_can_be_measured_the_table_decides() -> None:

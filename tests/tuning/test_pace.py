@@ -84,7 +84,7 @@ def test_the_whole_search_takes_its_budget(path: Path, opening: float, run: floa
     spent = clock.now - 1000 + 0.1 * budget
     assert tuned.outcome.seconds == pytest.approx(spent)
     assert 0.75 * budget < spent <= 1.1 * budget
-    assert len(tuned.outcome.points) > 2
+    assert len(tuned.outcome.trials) > 2
     assert not any("instead of" in note for note in tuned.outcome.notes)
 
 
@@ -92,7 +92,7 @@ def test_what_one_model_takes_at_least_is_told_where_it_is_more_than_the_budget(
     clock = Clock()
     machine = Machine(clock, 3.0, 0.5)
     tuned = ortfuse.tune(path, budget=5, meter=machine, clock=clock)
-    assert len(tuned.outcome.points) == 1
+    assert len(tuned.outcome.trials) == 1
     assert len(machine.rounds) == 2, "one trial, and that once more"
     assert machine.rounds[1] == 3, "the fewest"
     spent = clock.now - 1000

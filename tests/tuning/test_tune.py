@@ -157,7 +157,7 @@ def test_what_is_best_is_measured_once_more_and_these_times_are_told(path: Path)
 def test_settings_that_were_only_lucky_give_way_to_what_optimize_makes(path: Path, tmp_path: Path) -> None:
     lucky = unlike_before(lambda candidate, found: 0.49 if candidate.settings else found)
     tuned = ortfuse.tune(path, output=tmp_path / "b.onnx", trials=12, meter=lucky)
-    assert tuned.outcome.best.choice == tuned.outcome.points[0].choice
+    assert tuned.outcome.best.choice == tuned.outcome.trials[0].choice
     assert any("0.49 times when it was measured once more; another" in note for note in tuned.outcome.notes)
     assert not len(tuned.session)
     assert not len(stored_config(tmp_path / "b.onnx"))
@@ -185,7 +185,7 @@ def test_a_model_that_is_not_verified_is_not_taken(path: Path, monkeypatch: pyte
     monkeypatch.setattr("ortfuse.tuning.model_variants.verify", lambda *models, **more: Wrong())
     tuned = ortfuse.tune(path, trials=8, meter=Meter)
     assert tuned.outcome.best.choice["model"] == "original"
-    assert any("differ from the original's" in point.failure for point in tuned.outcome.points)
+    assert any("differ from the original's" in point.failure for point in tuned.outcome.trials)
 
 
 def test_trials_of_other_weights_beside_the_same_file_are_not_taken_up(path: Path, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_trials_of_other_weights_beside_the_same_file_are_not_taken_up(path: Pat
     study = tmp_path / "trials.sqlite"
 
     def trials() -> list[str]:
-        found = ortfuse.tune(file, study=study, trials=2, meter=Meter).outcome.points
+        found = ortfuse.tune(file, study=study, trials=2, meter=Meter).outcome.trials
         return [point.content for point in found if point.choice["model"] != "original"]
 
     first = trials()
@@ -238,7 +238,7 @@ def test_only_the_model_that_is_taken_is_verified(path: Path, monkeypatch: pytes
 
 def test_sessions_are_measured_and_their_outputs_compared(path: Path) -> None:
     tuned = ortfuse.tune(path, trials=1, rounds=6)
-    assert all(0 <= point.error < 1e-5 and not point.failure for point in tuned.outcome.points)
+    assert all(0 <= point.error < 1e-5 and not point.failure for point in tuned.outcome.trials)
 
 
 def with_outputs(outputs: Mapping[str, Any]) -> type[Meter]:
@@ -259,7 +259,7 @@ def test_outputs_of_another_shape_or_with_nan_are_failures(path: Path, shape: tu
     wrong = with_outputs({"y": np.full(shape, value, np.float32)})
     tuned = ortfuse.tune(path, trials=6, meter=wrong, inputs=[{"x": np.ones((1, 8), np.float32)}])
     assert "the outputs are of other shapes, or NaN or infinite elsewhere" in {
-        point.failure for point in tuned.outcome.points
+        point.failure for point in tuned.outcome.trials
     }
     assert not len(tuned.session)
 
@@ -274,7 +274,7 @@ def test_an_output_that_is_drawn_at_random_is_not_compared(tmp_path: Path) -> No
         tmp_path / "random.onnx",
     )
     tuned = ortfuse.tune(tmp_path / "random.onnx", trials=1, rounds=6)
-    assert [point.failure for point in tuned.outcome.points] == [""]
+    assert [point.failure for point in tuned.outcome.trials] == [""]
     assert [note for note in tuned.outcome.notes if "not the same in two runs" in note] == [
         "the output y is not the same in two runs of the original, so errors of it are not told"
     ]
@@ -311,7 +311,7 @@ def test_the_search_for_lower_precision_has_most_of_the_budget(path: Path, monke
     monkeypatch.setattr("ortfuse.tuning.model_variants.quantize", quantized)
     tuned = ortfuse.tune(path, budget=90, trials=3, meter=Meter, constraints=ortfuse.Constraints(max_error=0.1))
     assert given == [pytest.approx(54, abs=1)]
-    assert tuned.outcome.points[1].failure == "nothing is faster"
+    assert tuned.outcome.trials[1].failure == "nothing is faster"
 
 
 def test_lower_precision_is_looked_for_at_the_sizes_that_were_given(
@@ -368,7 +368,7 @@ def test_a_process_that_was_killed_loses_nothing(
     assert [text.partition(",")[0] for text in told if text.startswith("trial")] == [
         f"trial {number}" for number in range(kept + 1, 13)
     ]
-    assert again.outcome.points == whole.outcome.points
+    assert again.outcome.trials == whole.outcome.trials
     assert again.outcome.best == whole.outcome.best
     assert output.read_bytes() == other.read_bytes()
     assert left.isdisjoint(temporary.iterdir())

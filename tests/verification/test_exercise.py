@@ -120,7 +120,7 @@ def test_an_error_above_the_tolerance_says_why_it_is_allowed() -> None:
     x = np.ones(4, "f4")
     found = compare("y", x * np.float32(1.0003), x * np.float32(1.0001), x.astype("f8"))
     assert found.ok
-    assert found.judged_by == "float64"
+    assert found.criterion == "float64"
     verdict = Verdict([Trial("s=4", False, [found])])
     assert verdict.summary().endswith(
         "output 'y': more than 0.0001 is allowed, since the error against float64 is 0.0001 of the scale, the original's 0.0003"

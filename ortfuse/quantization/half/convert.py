@@ -63,7 +63,7 @@ class Conversion(Record):
 
     Attributes:
         model: The model, of the same kind as the input (an `onnx_ir.Model` for a path).
-        to: Its type.
+        precision: Its type.
         islands: What computes in float32, with the reason of each; of caches of integers, what has others.
         operators: How many operators compute in half precision, or read caches of integers.
         casts: How many Casts were added.
@@ -73,18 +73,18 @@ class Conversion(Record):
             provider does not.
         bytes_before: The bytes of the weights.
         bytes_after: The same in the result.
-        weak: Whether ranges were taken from generated inputs instead of the user's.
+        generated_ranges: Whether ranges were taken from generated inputs instead of the user's.
         notes: What was left out, in words.
         written: The file that it was written to.
         caches: The caches that are integers.
         token_bytes: What a token takes in these caches, in bytes: in float32, and now.
-        counted: The outputs whose error is a share of elements, since they hold no floating-point numbers.
-        ordered: The errors where TopK, ArgMax, ArgMin and NonMaxSuppression decide as in float32; empty if they do, or errors
-            are small.
+        integer_outputs: The outputs whose error is a share of elements, since they hold no floating-point numbers.
+        errors_in_float32_order: The errors where TopK, ArgMax, ArgMin and NonMaxSuppression decide as in float32; empty
+            if they do, or errors are small.
     """
 
     model: Any = field(repr=False, metadata=entry(omit=True))
-    to: str = field(metadata=entry("precision"))
+    precision: str
     islands: Mapping[str, str]
     operators: int
     casts: int
@@ -92,19 +92,17 @@ class Conversion(Record):
     emulated: bool
     bytes_before: int
     bytes_after: int
-    weak: bool = field(metadata=entry("generated_ranges"))
+    generated_ranges: bool
     notes: Sequence[str] = ()
     written: Path | None = None
     caches: Sequence[Cache] = ()
     token_bytes: tuple[int, int] | None = None
-    counted: Sequence[str] = field(default=(), metadata=entry("integer_outputs"))
-    ordered: Mapping[str, float] = field(default_factory=dict, metadata=entry("errors_in_float32_order"))
+    integer_outputs: Sequence[str] = ()
+    errors_in_float32_order: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         islands = len(self.islands)
-        return (
-            f"<{type(self).__name__}: {self.to}, {self.operators} operators, {islands} islands, error {self.error:.2g}>"
-        )
+        return f"<{type(self).__name__}: {self.precision}, {self.operators} operators, {islands} islands, error {self.error:.2g}>"
 
     @property
     def error(self) -> float:
@@ -115,21 +113,25 @@ class Conversion(Record):
     @derived()
     def warnings(self) -> list[str]:
         """The largest error in words if it is large; first of those that another order does not explain."""
-        name, error = _largest(self.ordered or self.errors)
-        if error < LARGE[self.to]:
+        name, error = _largest(self.errors_in_float32_order or self.errors)
+        if error < LARGE[self.precision]:
             name, error = _largest(self.errors)
-            if error < LARGE[self.to]:
+            if error < LARGE[self.precision]:
                 return []
-            least = _largest(self.ordered)[1]
+            least = _largest(self.errors_in_float32_order)[1]
             return [
                 f"the error of '{name}' is {error_words(error)}, since near ties are decided otherwise; in the order of float32 "
                 f"errors are {least:.2g} at most: see whether the order matters to you"
             ]
         size = f"{error:.2g}" if math.isfinite(error) else "without bounds"
         remedy = (
-            "a bound (--max-error) leaves more operators in float32" if self.to in TYPES else "a bound is --max-error"
+            "a bound (--max-error) leaves more operators in float32"
+            if self.precision in TYPES
+            else "a bound is --max-error"
         )
-        return [f"the error of '{name}' is {size}, much for {self.to}: {remedy}, and --inputs measures it on your data"]
+        return [
+            f"the error of '{name}' is {size}, much for {self.precision}: {remedy}, and --inputs measures it on your data"
+        ]
 
 
 def _largest(errors: Mapping[str, float]) -> tuple[str, float]:
@@ -248,7 +250,7 @@ def _in_half(
     return Conversion(
         best.model, to, search.islands(best.wide), search.count(best.wide), best.casts, best.errors, best.is_emulated,
         weight_bytes(model), weight_bytes(best.model), inputs is None, [*raised, *notes, *search.notes, *order.notes],
-        counted=_counted(best.errors, found[0].expected), ordered=order.errors,
+        integer_outputs=_counted(best.errors, found[0].expected), errors_in_float32_order=order.errors,
     )  # fmt: skip
 
 

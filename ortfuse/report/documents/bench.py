@@ -12,32 +12,32 @@ from ortfuse.runtime.bench import Latencies, Latency
 
 def bench_document(measured: Latencies) -> Document:
     """Show models measured side by side, under the shortest names that tell them apart."""
-    full = [row.name for row in measured.rows]
+    full = [row.name for row in measured.latency]
     names = dict(zip(full, short_names(full), strict=True))
     found = replace(
         measured,
-        rows=tuple(replace(row, name=names[row.name]) for row in measured.rows),
+        latency=tuple(replace(row, name=names[row.name]) for row in measured.latency),
         sessions=tuple(replace(row, name=_shortened(row.name, names)) for row in measured.sessions),
     )
-    blocks = latency_blocks(found, f"Latency at {found.sizes}")
+    blocks = latency_blocks(found, f"Latency at {found.inputs}")
     return Document("Latency side by side", _summary(found), blocks)
 
 
 def _summary(found: Latencies) -> str:
-    rows = [row for row in found.rows if not row.crash]
+    rows = [row for row in found.latency if not row.crash]
     surely = [row for row in rows if is_faster(row)]
     fastest = max(surely or rows, key=lambda row: row.speedup, default=None)
     if fastest is None:
         return "No model could be run."
     if fastest is rows[0]:
-        return f"Nothing is faster than {fastest.name}, at {found.sizes}."
+        return f"Nothing is faster than {fastest.name}, at {found.inputs}."
     if is_faster(fastest):
         within = _within(fastest)
-        return f"{fastest.name} is the fastest: {fastest.speedup:.2f} times as fast as {rows[0].name}{within}, at {found.sizes}."
+        return f"{fastest.name} is the fastest: {fastest.speedup:.2f} times as fast as {rows[0].name}{within}, at {found.inputs}."
     if fastest.speedup_bounds is None:
-        return f"Which is the fastest cannot be told from so few runs, at {found.sizes}."
+        return f"Which is the fastest cannot be told from so few runs, at {found.inputs}."
     return (
-        f"Nothing is faster than {rows[0].name} beyond noise, at {found.sizes}: {fastest.name} is between "
+        f"Nothing is faster than {rows[0].name} beyond noise, at {found.inputs}: {fastest.name} is between "
         "{:.2f} and {:.2f} times as fast.".format(*fastest.speedup_bounds)
     )
 

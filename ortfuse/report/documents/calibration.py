@@ -20,9 +20,7 @@ DEFAULTS = "the runtime's defaults"
 def calibration_document(found: Calibration) -> Document:
     """Show the measured rule costs: the number of them, and the decisions that they change."""
     sizes, rules = sum(len(rows) for rows in found.speedups.values()), len(found.speedups)
-    counts = (
-        f"{found.measured} measured now, {sizes} in all ({rules} rule{'s' if rules != 1 else ''}), {found.left} left"
-    )
+    counts = f"{found.measured} measured now, {sizes} in all ({rules} rule{'s' if rules != 1 else ''}), {found.remaining} left"
     count = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
     threads = count if found.threads else "threads as the runtime chooses"
     kind, fits = found.table
@@ -32,7 +30,7 @@ def calibration_document(found: Calibration) -> Document:
         f"the table that comes with ortfuse {table}",
         *(["all decisions are as by that table"] if sizes and not found.changed else []),
     ]
-    changed = [(one.rule, one.sizes, f"{one.shipped:.2f}", f"{one.here:.2f}") for one in found.changed]
+    changed = [(one.rule, one.sizes, f"{one.shipped:.2f}", f"{one.measured:.2f}") for one in found.changed]
     headings = ("rule", "sizes", "speedup there", "here")
     blocks: list[Block] = [
         Notes("Measurements", lines),
@@ -45,7 +43,7 @@ def calibration_document(found: Calibration) -> Document:
 
 def settings_document(found: MeasuredSettings) -> Document:
     """Show the speedup of each setting of a session, and the recommended ones."""
-    rows = [_row(effect) for effect in (*found.effects, *([found.together] if found.together else []))]
+    rows = [_row(effect) for effect in (*found.effects, *([found.combined] if found.combined else []))]
     recommended = f"recommended: {', '.join(map(str, found.session)) or DEFAULTS}"
     headings = ("setting", "speedup", "(95 %)", "why not")
     blocks: list[Block] = [
@@ -67,12 +65,12 @@ def _row(effect: Effect) -> tuple[str, str, str, str]:
 def _remarks(found: Calibration) -> Iterator[str]:
     if found.problem:
         yield found.problem
-    if found.left:
-        yield f"{found.left} measurements are left for the next run; until then the table of ortfuse decides there"
-    if found.unsure:
-        yield f"the machine is too busy to tell: {_listed(found.unsure)}; end what can be ended, and run it again"
-    if found.silent:
-        yield f"cannot be measured here: {_listed(found.silent)}"
+    if found.remaining:
+        yield f"{found.remaining} measurements are left for the next run; until then the table of ortfuse decides there"
+    if found.inconclusive:
+        yield f"the machine is too busy to tell: {_listed(found.inconclusive)}; end what can be ended, and run it again"
+    if found.unmeasurable:
+        yield f"cannot be measured here: {_listed(found.unmeasurable)}"
 
 
 def _listed(names: Sequence[str]) -> str:

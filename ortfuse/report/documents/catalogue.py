@@ -18,7 +18,7 @@ _ORIGINS = {"built-in": "", "user": ", your own", "package": ", of an installed 
 def catalogue_document(found: Described, lists: Collection[PassList]) -> Document:
     """Show every pass that is no set of rules, every rule, and the pass lists."""
     passes = [
-        (one.name, one.what if one.source == "built-in" else f"{one.what} ({one.source})")
+        (one.name, one.description if one.source == "built-in" else f"{one.description} ({one.source})")
         for one in found.passes
         if one.kind != "rules"
     ]
@@ -44,19 +44,19 @@ def name_document(name: str, found: Described) -> Document:
 def _pass(one: PassInfo) -> Item:
     options = [_option(option) for option in one.options] or ["it has no options"]
     example = f"example: ortfuse optimize MODEL -o RESULT --passes '{one.example}'"
-    return Item(f"{one.name}, {_KINDS[one.kind]}{_ORIGINS[one.source]}: {one.what}", [*options, example])
+    return Item(f"{one.name}, {_KINDS[one.kind]}{_ORIGINS[one.source]}: {one.description}", [*options, example])
 
 
 def _option(option: OptionInfo) -> str:
     default = "" if option.default in (None, "") else f", by default {str(option.default).lower()}"
-    what = f": {option.what}" if option.what else ""
+    what = f": {option.description}" if option.description else ""
     return f"{option.name} ({option.type}{default}){what}"
 
 
 def _rule(rule: RuleInfo, passes: Sequence[PassInfo]) -> Item:
     lines = [
         f"exactness: {rule.exactness}",
-        f"makes: {', '.join(rule.makes) or 'one of its inputs'}",
+        f"makes: {', '.join(rule.produces) or 'one of its inputs'}",
         f"source: {rule.source}",
         f"example: ortfuse explain MODEL --rule {rule.name}",
     ]
@@ -69,7 +69,7 @@ def _rule(rule: RuleInfo, passes: Sequence[PassInfo]) -> Item:
 def _list(one: ListInfo) -> Item:
     lines = [
         f"passes: {one.passes}",
-        f"auto takes it for models {one.when}" if one.when else "used only by name",
+        f"auto takes it for models {one.condition}" if one.condition else "used only by name",
         f"example: ortfuse optimize MODEL -o RESULT --passes {one.name}",
     ]
     return Item(f"{one.name}, a pass list: {one.description} {one.reason}".strip(), lines)
@@ -77,7 +77,7 @@ def _list(one: ListInfo) -> Item:
 
 def _rules(rules: Sequence[RuleInfo]) -> Rows:
     cells = [
-        (one.name, one.pass_name, one.exactness, ", ".join(one.makes) or "its input", one.formula) for one in rules
+        (one.name, one.pass_name, one.exactness, ", ".join(one.produces) or "its input", one.formula) for one in rules
     ]
     headings = ("rule", "pass", "exactness", "makes", "formula")
     return Rows("Rules", headings, cells, whole=frozenset({0, 2}), spare=("makes", "exactness", "pass"))

@@ -32,13 +32,13 @@ def explanation_blocks(found: Explanation) -> list[Block]:
     blocks: list[Block] = [
         _fused(found.fused),
         Items("What was not fused, and why", misses, "bold", MOST_MISSES, LONGEST_REASON),
-        Notes("Rewritten by others", [f"{taken.rule}: {taken.text()}" for taken in found.taken]),
+        Notes("Rewritten by others", [f"{taken.rule}: {taken.text()}" for taken in found.lost]),
     ]
     reasons: dict[str, list[str]] = {}
     for rule, why in found.absent.items():
         reasons.setdefault(why, []).append(rule)
     blocks.append(Notes("Rules without a site", [f"{', '.join(rules)}: {why}" for why, rules in reasons.items()]))
-    if not (found.missed or found.absent or found.taken):
+    if not (found.missed or found.absent or found.lost):
         none = "no fusion has a site in this model, nor comes near to one"
         blocks.append(Notes("Misses", ["no other site comes near to a fusion" if found.fused else none]))
     return blocks
@@ -72,7 +72,7 @@ def _matched(miss: Missed) -> str:
     """The nodes of a pattern that matched."""
     if miss.step != "pattern":
         return f"all of the pattern matched, {_nodes(miss.matched)}"
-    return f"{_nodes(miss.matched)} matched" + (f" of at least {miss.least}" if miss.matched < miss.least else "")
+    return f"{_nodes(miss.matched)} matched" + (f" of at least {miss.minimum}" if miss.matched < miss.minimum else "")
 
 
 def _nodes(count: int) -> str:

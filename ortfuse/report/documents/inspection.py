@@ -27,7 +27,7 @@ def inspection_document(name: str, found: Inspection) -> Document:
     nodes, sizes = sum(found.operators.values()), ", ".join(f"{one}={size}" for one, size in found.sizes.items())
     missing = [
         f"{one.operator}, {len(one.nodes)} nodes such as '{one.nodes[0]}': {one.reason}; "
-        + (one.instead or "it does not load the model")
+        + (one.fallback or "it does not load the model")
         for one in found.detours
     ]
     cards = [

@@ -55,10 +55,10 @@ def speedup_card(name: str, speedup: float, bounds: tuple[float, float] | None, 
 
 def latency_blocks(found: Latencies, title: str) -> list[Rows | Notes]:
     """All measurements of models and sessions in numbers, and how far they can be trusted."""
-    blocks: list[Rows | Notes] = [latency_rows(found.rows, title)]
+    blocks: list[Rows | Notes] = [latency_rows(found.latency, title)]
     if found.sessions:
         blocks.append(_session_rows(found.sessions))
-    return [*blocks, Notes("How far to trust it", [*found.notes, *doubts(found.rows)], "note: ", "yellow")]
+    return [*blocks, Notes("How far to trust it", [*found.notes, *doubts(found.latency)], "note: ", "yellow")]
 
 
 def latency_rows(rows: Sequence[Latency], title: str) -> Rows:

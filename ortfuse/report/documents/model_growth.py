@@ -40,12 +40,12 @@ def growth_remarks(report: RunReport) -> Iterator[str]:
     if report.after.constants > report.before.constants and growth:
         passes = ", ".join(f"{name} {size_text(size)}" for name, size in list(growth.items())[:_MOST])
         yield f"the constants grew: added by {passes}{_largest(report.folded)}"
-    if report.held_back:
-        total = sum(one.bytes for one in report.held_back)
-        count = len(report.held_back)
+    if report.not_folded:
+        total = sum(one.bytes for one in report.not_folded)
+        count = len(report.not_folded)
         values = "1 value is" if count == 1 else f"{count} values are"
         yield (
-            f"{values} not folded, as that would add {size_text(total)} to the file{_largest(report.held_back)}; "
+            f"{values} not folded, as that would add {size_text(total)} to the file{_largest(report.not_folded)}; "
             f"the runtime computes such values when it loads the model; --max-growth {-(-total // 1000)}kB folds them"
         )
 

@@ -76,10 +76,10 @@ def optimization_document(name: str, result: Result, drawn: Drawn | None = None,
 
 def _summary(result: Result) -> str:
     said = f"{result.report.before.nodes} nodes became {result.report.after.nodes}"
-    if result.latencies is not None and len(result.latencies.rows) > 1:
+    if result.latencies is not None and len(result.latencies.latency) > 1:
         from ortfuse.runtime.bench.speedup_words import speedup_words
 
-        last = result.latencies.rows[-1]
+        last = result.latencies.latency[-1]
         said += f"; {speedup_words(last.speedup, last.speedup_bounds, 'the original')}"
     if result.verdict is not None:
         said += f"; the outputs are {result.verdict.state}"
@@ -104,7 +104,7 @@ def _sites(result: Result) -> list[str]:
         for families in (report.families(), report.improved())
     )
     return [
-        f"auto takes {report.chosen}" if report.chosen else f"passes: {report.pipeline}",
+        f"auto takes {report.pass_list}" if report.pass_list else f"passes: {report.pipeline}",
         f"fused sites: {fused or 'none'}",
         *([f"improved, which were one operator before: {improved}"] if improved else []),
     ]
@@ -114,11 +114,11 @@ def _cards(result: Result) -> list[Card]:
     report = result.report
     cards = [Card("nodes", f"{report.before.nodes} → {report.after.nodes}")]
     cards.append(Card("constants", size_text(report.after.constants), f"were {size_text(report.before.constants)}"))
-    if result.latencies is not None and len(result.latencies.rows) > 1:
+    if result.latencies is not None and len(result.latencies.latency) > 1:
         from ortfuse.report.documents.latencies import speedup_card
         from ortfuse.runtime.bench.number_format import digits
 
-        first, last = result.latencies.rows[0], result.latencies.rows[-1]
+        first, last = result.latencies.latency[0], result.latencies.latency[-1]
         cards += [
             speedup_card("speedup", last.speedup, last.speedup_bounds),
             Card("median latency", f"{digits(last.median_ms)} ms", f"was {digits(first.median_ms)} ms"),
@@ -144,7 +144,7 @@ def _pictures(result: Result, drawn: Drawn) -> Iterator[Block]:
     if drawn.profiles is not None:
         from ortfuse.report.documents.latencies import profile_rows
 
-        yield profile_rows(drawn.profiles, () if result.latencies is None else result.latencies.rows)
+        yield profile_rows(drawn.profiles, () if result.latencies is None else result.latencies.latency)
     if result.explanation is None:
         return
     pictures = Pictures(drawn.original, drawn.optimised)
@@ -168,7 +168,7 @@ def _choices(result: Result) -> Rows:
     choices = result.report.choices
     rows = [
         (
-            choice.rule, choice.makes, f"{choice.estimate.speedup:.2f}" if choice.estimate else "",
+            choice.rule, choice.produces, f"{choice.estimate.speedup:.2f}" if choice.estimate else "",
             choice.estimate.sizes if choice.estimate else "forced", str(len(choice.sites)), choice.decision,
         )
         for choice in choices
@@ -199,7 +199,7 @@ def _latencies(result: Result) -> Iterator[Rows | Notes]:
     if found is not None:
         from ortfuse.report.documents.latencies import latency_blocks
 
-        yield from latency_blocks(found, f"Latency at {found.sizes}, interleaved with the original")
+        yield from latency_blocks(found, f"Latency at {found.inputs}, interleaved with the original")
     if result.slowdown is not None:
         yield Notes("Slower than the original", [result.slowdown.text()], style="bold red")
 

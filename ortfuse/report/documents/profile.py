@@ -52,7 +52,7 @@ def profile_document(model: str, found: Profile) -> Document:
     if found.notes:
         blocks.append(Notes("What to know about the numbers", found.notes, on="page"))
     if found.bottlenecks:
-        rows = [(one.what, f"{one.share:.1%}", one.remedy) for one in found.bottlenecks]
+        rows = [(one.description, f"{one.share:.1%}", one.remedy) for one in found.bottlenecks]
         blocks.append(
             Rows(
                 "What takes the time, and what can be done", ("what", "share", "remedy"), rows, _SHARES, frozenset({1})
@@ -69,7 +69,7 @@ def _summary(found: Profile) -> str:
     count = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
     threads = count if found.threads else "as many threads as the runtime chooses"
     return (
-        f"A run takes {digits(found.timing.p50_ms)} ms at {found.sizes} with {threads}. Of the time of its nodes, the largest "
+        f"A run takes {digits(found.timing.p50_ms)} ms at {found.inputs} with {threads}. Of the time of its nodes, the largest "
         f"shares go to {most or 'nothing'}."
     )
 
@@ -80,10 +80,10 @@ def _times(found: Profile) -> list[str]:
     memory = "" if one.memory is None else f", peak memory {one.memory / 1e6:.1f} MB"
     scaled = f", a factor of {1 / found.scale:.2f}, which is taken out here" if found.scale < WORTH_A_WORD else ""
     lines = [
-        f"latency at {found.sizes}: p50 {one.p50_ms:.3f} ms, p95 {one.p95_ms:.3f} ms, {one.throughput:.4g} runs/s "
+        f"latency at {found.inputs}: p50 {one.p50_ms:.3f} ms, p95 {one.p95_ms:.3f} ms, {one.throughput:.4g} runs/s "
         f"({one.rounds} rounds, {threads_in_words(found.threads)}); session {one.session_ms:.0f} ms{memory}",
         f"of a run {len(found.kernels)} kernels take {found.seconds * scale:.3f} ms, and what lies between them "
-        f"{found.between * scale:.3f} ms (under the profiler a run takes {found.run_seconds * 1e3:.3f} ms{scaled})",
+        f"{found.between_seconds * scale:.3f} ms (under the profiler a run takes {found.run_seconds * 1e3:.3f} ms{scaled})",
     ]
     if found.peaks is not None and found.reached is not None:
         peaks = found.peaks
@@ -102,7 +102,7 @@ def _view(found: Profile, view: str, about: str) -> Rows:
     rows = [
         (
             one.name, digits(one.seconds * scale), f"{one.share:.1%}", str(one.kernels), str(one.calls),
-            "" if one.reached is None else _whole(one.reached),
+            "" if one.roofline_fraction is None else _whole(one.roofline_fraction),
         )
         for one in groups[:MOST_GROUPS]
     ]  # fmt: skip
@@ -231,7 +231,7 @@ def _kernels(found: Profile) -> Rows:
         (
             one.operator, one.name, str(one.calls), f"{one.seconds * microseconds:.1f}",
             f"{one.seconds / (found.seconds or 1):.1%}", "" if one.reached is None else _whole(one.reached),
-            one.module, one.rule or one.made,
+            one.module, one.rule or one.origin,
         )
         for one in found.kernels
     ]  # fmt: skip

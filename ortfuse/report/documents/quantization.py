@@ -48,7 +48,7 @@ def quantization_document(name: str, found: Quantized, profiles: SideBySide | No
         _schemes(outcome),
         _curve(outcome),
         Notes("Outcome", [*_told(outcome), *_spent(outcome)]),
-        _left(outcome.left),
+        _left(outcome.unquantized),
         Notes("Remarks", [*([outcome.reason] if outcome.reason else []), *outcome.notes], on="page"),
         Notes("", outcome.notes, "note: ", "yellow", on="terminal"),
         Notes("", [] if outcome.reason else [_written(found.written)], on="terminal"),
@@ -62,12 +62,14 @@ def lowering_document(name: str, found: Lowered) -> Document:
     schemes = list(made.choice.values())
     lowered = _listed({scheme: schemes.count(scheme) for scheme in schemes})
     notes = [*found.notes, "the error is not known: ortfuse verify MODEL RESULT --max-error NUMBER compares the two"]
-    if made.left:
-        notes.append(f"{len(made.left)} sites need ranges of values; give inputs with --inputs to observe them on")
+    if made.without_ranges:
+        notes.append(
+            f"{len(made.without_ranges)} sites need ranges of values; give inputs with --inputs to observe them on"
+        )
     told = [f"{len(schemes)} sites lowered: {lowered}", _weights(made.size, made.float_size)]
     blocks = [
         Notes("Outcome", told),
-        _left(made.kept),
+        _left(made.unquantized),
         Notes("Remarks", notes, "note: ", "yellow"),
         Notes("", [_written(found.written)], on="terminal"),
     ]
@@ -78,21 +80,21 @@ def _summary(outcome: Outcome) -> str:
     if outcome.reason:
         return f"The float32 model is the result: {outcome.reason}."
     return (
-        f"{len(outcome.taken.choice)} of {len(outcome.sites)} sites are in lower precision: {_speed(outcome)}, "
+        f"{len(outcome.chosen.choice)} of {len(outcome.sites)} sites are in lower precision: {_speed(outcome)}, "
         f"with an error ({outcome.metric}) of {_largest(outcome):.2g} where {outcome.bound:.2g} is allowed."
     )
 
 
 def _largest(outcome: Outcome) -> float:
-    return max(outcome.error, outcome.held_out or 0.0)
+    return max(outcome.error, outcome.held_out_error or 0.0)
 
 
 def _speed(outcome: Outcome) -> str:
-    return speedup_words(outcome.speedup, _bounds(outcome), "float32") if outcome.latencies else UNTIMED
+    return speedup_words(outcome.speedup, _bounds(outcome), "float32") if outcome.latency else UNTIMED
 
 
 def _bounds(outcome: Outcome) -> tuple[float, float] | None:
-    return outcome.latencies[-1].speedup_bounds if outcome.latencies else None
+    return outcome.latency[-1].speedup_bounds if outcome.latency else None
 
 
 def _listed(schemes: Mapping[str, int]) -> str:
@@ -118,9 +120,11 @@ def _told(outcome: Outcome) -> Iterator[str]:
         memory = ""
         if outcome.memory is not None:
             memory = "; at most {1} of memory instead of {0}".format(*map(size_text, outcome.memory))
-        yield f"{len(outcome.taken.choice)} of {len(outcome.sites)} sites lowered: {_listed(outcome.lowered)}"
-        yield f"{_speed(outcome)}; {_weights(outcome.taken.size or 0, outcome.float_size)}{memory}"
-    unseen = "" if outcome.held_out is None else f", {outcome.held_out:.3g} on inputs that the search never saw"
+        yield f"{len(outcome.chosen.choice)} of {len(outcome.sites)} sites lowered: {_listed(outcome.lowered)}"
+        yield f"{_speed(outcome)}; {_weights(outcome.chosen.size or 0, outcome.float_size)}{memory}"
+    unseen = (
+        "" if outcome.held_out_error is None else f", {outcome.held_out_error:.3g} on inputs that the search never saw"
+    )
     yield f"{outcome.metric} error {outcome.error:.3g}{unseen}; the bound is {outcome.bound:.3g}"
 
 
@@ -136,24 +140,26 @@ def _cards(outcome: Outcome) -> Iterator[Card]:
 
     yield (
         speedup_card("speedup over float32", outcome.speedup, _bounds(outcome))
-        if outcome.latencies
+        if outcome.latency
         else Card("speedup over float32", "none" if outcome.timed else "not timed")
     )
-    held_out = "on inputs that the search never saw" if outcome.held_out is not None else "no inputs were held out"
+    held_out = (
+        "on inputs that the search never saw" if outcome.held_out_error is not None else "no inputs were held out"
+    )
     largest = _largest(outcome)
     kept = largest <= outcome.bound
     yield Card(f"error ({outcome.metric})", f"{largest:.2g}", f"bound {outcome.bound:.2g}, {held_out}", kept)
-    yield Card("sites lowered", f"{len(outcome.taken.choice)} of {len(outcome.sites)}")
-    if outcome.taken.size:
-        yield Card("weights", size_text(outcome.taken.size), f"were {size_text(outcome.float_size)}")
+    yield Card("sites lowered", f"{len(outcome.chosen.choice)} of {len(outcome.sites)}")
+    if outcome.chosen.size:
+        yield Card("weights", size_text(outcome.chosen.size), f"were {size_text(outcome.float_size)}")
 
 
 def _bars(outcome: Outcome, profiles: SideBySide | None) -> Iterator[Block]:
     from ortfuse.report.documents.latencies import latency_rows, profile_rows
 
-    yield replace(latency_rows(outcome.latencies, "Speed over float32"), on="page")
+    yield replace(latency_rows(outcome.latency, "Speed over float32"), on="page")
     if profiles is not None:
-        yield profile_rows(profiles, outcome.latencies)
+        yield profile_rows(profiles, outcome.latency)
 
 
 def _plane(outcome: Outcome) -> Iterator[Scatter]:
@@ -163,7 +169,7 @@ def _plane(outcome: Outcome) -> Iterator[Scatter]:
             error,
             speedup,
             f"{point.label}: error {error:.2g}, {speedup:.2f}×" + ("" if point.speedup else " (predicted)"),
-            point.choice == outcome.taken.choice,
+            point.choice == outcome.chosen.choice,
             hollow=not point.speedup,
         )
         for point in outcome.curve
@@ -187,8 +193,8 @@ def _curve(outcome: Outcome) -> Rows:
     )  # fmt: skip
     cells = [
         (
-            ("* " if point.choice == outcome.taken.choice else "") + point.label, str(len(point.choice)),
-            _error(point.predicted_error), _error(point.linear_error), _error(point.error), _error(point.likely),
+            ("* " if point.choice == outcome.chosen.choice else "") + point.label, str(len(point.choice)),
+            _error(point.predicted_error), _error(point.linear_error), _error(point.error), _error(point.expected_error),
             f"{point.predicted_speedup:.2f}" if outcome.timed else "", f"{point.speedup:.2f}" if point.speedup else "",
             f"{point.size / 1e6:.1f}" if point.size is not None else "",
         )
@@ -199,7 +205,7 @@ def _curve(outcome: Outcome) -> Rows:
 
 
 def _sites(outcome: Outcome) -> Rows:
-    ranked = sorted(outcome.sites, key=lambda site: -(site.chosen.saved if site.chosen else -1.0))
+    ranked = sorted(outcome.sites, key=lambda site: -(site.chosen.saved_seconds if site.chosen else -1.0))
     headings = (
         "site", "operator", "shapes", "scheme", "float32 µs", "scheme µs", "saved µs", "error there", "of outputs", "range",
         "outliers", "remark",
@@ -216,20 +222,20 @@ def _site(site: SiteReport, label: str) -> tuple[str, ...]:
     chosen, spread = site.chosen, site.spread
     return (
         label, site.operator, site.shapes, site.scheme or "float32", f"{1e6 * site.seconds:.0f}" if site.seconds else "",
-        f"{1e6 * chosen.seconds:.0f}" if chosen else "", f"{1e6 * chosen.saved:.0f}" if chosen and site.seconds else "",
-        _error(chosen.local if chosen else None), _error(chosen.propagated if chosen else None),
-        f"{spread.low:.3g}..{spread.high:.3g}" if spread else "", f"{spread.outliers:.1f}×" if spread else "", site.left,
+        f"{1e6 * chosen.seconds:.0f}" if chosen else "", f"{1e6 * chosen.saved_seconds:.0f}" if chosen and site.seconds else "",
+        _error(chosen.local_error if chosen else None), _error(chosen.output_error if chosen else None),
+        f"{spread.low:.3g}..{spread.high:.3g}" if spread else "", f"{spread.outliers:.1f}×" if spread else "", site.unquantized,
     )  # fmt: skip
 
 
 def _schemes(outcome: Outcome) -> Rows:
     rows = [
         (
-            outcome.labels[site.name], one.scheme, signed(1e6 * one.saved), _error(one.local), _error(one.propagated),
-            f"{one.size / 1e3:.0f}", one.dropped,
+            outcome.labels[site.name], one.scheme, signed(1e6 * one.saved_seconds), _error(one.local_error),
+            _error(one.output_error), f"{one.size / 1e3:.0f}", one.dropped,
         )
         for site in outcome.sites
-        for one in site.tried
+        for one in site.schemes
     ]  # fmt: skip
     headings = ("site", "scheme", "saved µs", "error there", "of outputs", "weights kB", "why not followed")
     return Rows(

@@ -102,4 +102,4 @@ def summary(found: Sweep) -> str:
         said += f"; {mean}, {min(told):.2f} to {max(told):.2f}" if told else f"; {NO_DIFFERENCE} in speed"
         if told and (count := len(ratios) - len(told)):
             said += f", {NO_DIFFERENCE} for {count} of {len(ratios)}"
-    return said + (f"; {found.kept} known from before" if found.kept else "")
+    return said + (f"; {found.resumed} known from before" if found.resumed else "")

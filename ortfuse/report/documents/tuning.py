@@ -35,7 +35,7 @@ def tuning_document(name: str, tuned: Tuned) -> Document:
         Card("median latency", f"{digits(best.median_ms)} ms", f"was {digits(outcome.baseline.median_ms)} ms"),
         Card("95 % of the runs within", f"{digits(best.p95_ms)} ms"),
         Card("peak memory", f"{best.peak_mb:.0f} MB", f"was {outcome.baseline.peak_mb:.0f} MB"),
-        Card("trials", str(len(outcome.points)), f"in {outcome.seconds:.0f} s"),
+        Card("trials", str(len(outcome.trials)), f"in {outcome.seconds:.0f} s"),
     ]
     blocks: list[Block] = [Cards(cards)]
     if outcome.finalists or not outcome.confirmed:
@@ -51,7 +51,7 @@ def tuning_document(name: str, tuned: Tuned) -> Document:
     settings = [(setting.name, str(setting.value), setting.reason) for setting in tuned.session]
     if settings:
         blocks.append(Rows("Settings of the session", ("name", "value", "reason"), settings, on="page"))
-    blocks += [_trials(outcome.points, usual), Notes("", _counts(outcome), on="terminal")]
+    blocks += [_trials(outcome.trials, usual), Notes("", _counts(outcome), on="terminal")]
     if outcome.notes:
         blocks.append(Notes("Remarks", list(outcome.notes), "note: ", "yellow"))
     blocks.append(Notes("", [str(setting) for setting in tuned.session], "session: ", on="terminal"))
@@ -86,8 +86,8 @@ def _measured(point: Point) -> tuple[str, ...]:
 
 def _counts(outcome: TuningOutcome) -> list[str]:
     """The number of trials, and why some failed."""
-    failed = [point for point in outcome.points if point.failure]
-    count = "1 trial" if len(outcome.points) == 1 else f"{len(outcome.points)} trials"
+    failed = [point for point in outcome.trials if point.failure]
+    count = "1 trial" if len(outcome.trials) == 1 else f"{len(outcome.trials)} trials"
     said = f"{count} in {outcome.seconds:.0f} s" + (f", {len(failed)} of them failed" if failed else "")
     reasons = Counter(point.failure for point in failed).most_common(REASONS)
     return [said, *(f"failed{f' {times} times' if times > 1 else ''}: {why}" for why, times in reasons)]

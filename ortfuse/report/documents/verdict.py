@@ -22,11 +22,11 @@ def verification_document(first: str, second: str, verdict: Verdict) -> Document
     """
     rows = [
         (
-            trial.label, "on" if trial.optimise else "off", one.output, f"{one.relative:.3g}", f"{one.absolute:.3g}",
-            "yes" if one.ok else "no", trial.refusal or one.reason,
+            trial.inputs, "on" if trial.runtime_optimisations else "off", one.output, f"{one.relative:.3g}",
+            f"{one.absolute:.3g}", "yes" if one.ok else "no", trial.refusal or one.reason,
         )
         for trial in verdict.trials
-        for one in trial.differences
+        for one in trial.outputs
     ]  # fmt: skip
     headings = ("inputs", "runtime's optimisations", "output", "error / scale", "error", "passes", "reason")
     every = Rows("Comparisons", headings, rows, numbers=frozenset({3, 4}), folded=len(rows) > MOST_ROWS, on="page")

@@ -14,7 +14,7 @@ from ortfuse.options.types import TargetLike
 from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime.execution_target import executing_for
 from ortfuse.runtime.worker import WORKER
-from ortfuse.serialization import Record, entry
+from ortfuse.serialization import Record
 from ortfuse.targets import CostTable, Target, resolve_target, shipped_costs
 from ortfuse.targets.calibrated_speedups import calibration_file, store, stored
 from ortfuse.targets.processor import demand_threads, processor_kind, processor_name
@@ -37,13 +37,13 @@ class Decision:
         rule: The rule.
         sizes: The sizes.
         shipped: The speedup in the table that comes with ortfuse.
-        here: The speedup on this machine.
+        measured: The speedup on this machine.
     """
 
     rule: str
     sizes: str
     shipped: float
-    here: float = field(metadata=entry("measured"))
+    measured: float
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Calibration(Record):
         threads: The threads per operator; 0 is as many as the runtime chooses.
         speedups: What has been measured by now: speedups by sizes, by rule.
         measured: How many of these are new.
-        left: How many are still to be measured, because the budget was used up.
-        unsure: What could not be told because the machine was busy; it is measured again next time.
-        silent: What cannot be measured here in float32: a rule is silent on what it declares, or the runtime refuses it.
+        remaining: How many are still to be measured, because the budget was used up.
+        inconclusive: What could not be told because the machine was busy; it is measured again next time.
+        unmeasurable: What cannot be measured here in float32: a rule is silent on what it declares, or the runtime refuses it.
         changed: The decisions that are others than those of the shipped table.
         table: The kind of processor of the shipped table, and whether it is this one's.
         file: Where the costs are kept.
@@ -70,9 +70,9 @@ class Calibration(Record):
     threads: int
     speedups: dict[str, dict[str, float]] = field(repr=False)
     measured: int
-    left: int = field(metadata=entry("remaining"))
-    unsure: tuple[str, ...] = field(metadata=entry("inconclusive"))
-    silent: tuple[str, ...] = field(metadata=entry("unmeasurable"))
+    remaining: int
+    inconclusive: tuple[str, ...]
+    unmeasurable: tuple[str, ...]
     changed: tuple[Decision, ...]
     table: tuple[str, bool]
     file: Path
@@ -159,9 +159,9 @@ def calibrate(
         threads=threads,
         speedups=known,
         measured=len(new),
-        left=len(open_) - done + len(unsure),
-        unsure=tuple(unsure),
-        silent=tuple(silent),
+        remaining=len(open_) - done + len(unsure),
+        inconclusive=tuple(unsure),
+        unmeasurable=tuple(silent),
         changed=tuple(_changed(wanted, known, shipped)),
         table=(shipped.processor, shipped.processor == processor_kind()),
         file=place,

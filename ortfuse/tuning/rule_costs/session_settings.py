@@ -89,7 +89,7 @@ class MeasuredSettings(Record):
         inputs: What was measured on, in words.
         threads: The threads per operator; 0 is as many as the runtime chooses.
         effects: What each setting buys by itself.
-        together: What those that pay buy together; `None` if there are none.
+        combined: What those that pay buy together; `None` if there are none.
         session: What is recommended for the model now.
         file: Where that is kept.
         problem: Why it could not be kept; empty if it was.
@@ -99,7 +99,7 @@ class MeasuredSettings(Record):
     inputs: str
     threads: int
     effects: tuple[Effect, ...]
-    together: Effect | None = field(metadata=entry("combined"))
+    combined: Effect | None
     session: SessionConfig = field(metadata=entry(convert=settings_of))
     file: Path
     problem: str = ""

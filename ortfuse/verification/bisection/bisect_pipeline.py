@@ -213,7 +213,7 @@ def bisect(
     if verdict.ok:
         return Bisection(verdict, runs=1)
     worst = _failing(trials)
-    experiment = next(one for one in found if one.label == worst.label)
+    experiment = next(one for one in found if one.label == worst.inputs)
     search = _Search(original, manager, experiment, worst, tolerance, progress)
     return search.run(verdict, report)
 
@@ -221,7 +221,7 @@ def bisect(
 def _with_runtime(verdict: Verdict, found: Sequence[Experiment], original: ir.Model, result: ir.Model) -> Verdict:
     """The verdict with what the runtime's own optimisations change in the original, and by which optimisers."""
     moved = {
-        trial.label for trial in verdict.trials if any(one.judged_by == "the same level" for one in trial.differences)
+        trial.inputs for trial in verdict.trials if any(one.criterion == "the same level" for one in trial.outputs)
     }
     change = runtime_change(original, [one for one in found if one.label in moved], Sensitivity(original))
     return verdict if change is None else told(replace(verdict, runtime=change), found, original, result)[0]
@@ -240,7 +240,7 @@ def _whole_run(original: ir.Model, manager: PassManager) -> tuple[PassManager, i
 def _failing(trials: Sequence[Trial]) -> Trial:
     """The trial to continue with: one without the runtime's own optimisations, if it fails there."""
     failing = [trial for trial in trials if not trial.ok]
-    return min(failing, key=lambda trial: (trial.optimise, -(trial.worst.relative if trial.worst else 0)))
+    return min(failing, key=lambda trial: (trial.runtime_optimisations, -(trial.worst.relative if trial.worst else 0)))
 
 
 class _Search:
@@ -341,7 +341,7 @@ class _Search:
         model = self._make(Gate(allowed))
         if model is None:
             return None
-        model, level = seeded(model), self._failing.optimise
+        model, level = seeded(model), self._failing.runtime_optimisations
         trials = judge([self._experiment], model, self._tolerance, levels=(level,))
         if level:
             trials = at_the_same_level(trials, [self._experiment], self._seeded, model, self._tolerance)
@@ -358,4 +358,4 @@ class _Search:
         after = None if second is None else second.worst
         if first is None or after is None:
             return None, None
-        return next(found for found in first.differences if found.output == after.output), after
+        return next(found for found in first.outputs if found.output == after.output), after

@@ -129,7 +129,7 @@ def _nature(before: ir.Model, after: ir.Model, inputs: Sequence[Inputs], verdict
         if apart <= SAME:
             return "rounding", f"in float64 both sides agree to {apart:.1g}"
         return "wrong rewrite", f"in float64 both sides differ by {apart:.3g} of the scale"
-    without = "" if any(found.judged_by == "float64" for found in verdict.differences) else " (no float64 evaluation)"
+    without = "" if any(found.criterion == "float64" for found in verdict.differences) else " (no float64 evaluation)"
     if verdict.ok:
         return "rounding", f"both sides differ by no more than rounding explains{without}"
     return "wrong rewrite", f"both sides differ by more than rounding explains{without}"

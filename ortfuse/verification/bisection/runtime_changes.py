@@ -39,4 +39,6 @@ def told(
     trials = judge_session(lambda: Session(candidate, disabled=disabled), found, verdict.tolerance, optimise=True)
     if not all(trial.ok for trial in trials):
         return verdict, ()
-    return replace(verdict, trials=[*(one for one in verdict.trials if not one.optimise), *trials]), disabled
+    return replace(
+        verdict, trials=[*(one for one in verdict.trials if not one.runtime_optimisations), *trials]
+    ), disabled

@@ -147,7 +147,7 @@ def bisect_runtime(
     if verdict.ok:
         return RuntimeBisection(verdict, candidates=tuple(changed), runs=1)
     failing = max((trial for trial in trials if not trial.ok), key=lambda trial: _relative(trial))
-    experiment = next(one for one in found if one.label == failing.label)
+    experiment = next(one for one in found if one.label == failing.inputs)
     search = _Search(make, seen, experiment, failing, tolerance, progress)
     culprits = search.run(changed)
     site = _site(original, search.names - set(culprits) - search.helpers, experiment) if culprits else None

@@ -60,7 +60,7 @@ class Slowdown(Record):
         without: The measurement, against the original, of the result without the culprit.
         model: The model that is offered instead: the result without the culprit or, if that is slower too, the original.
         report: What was done to that model; `None` if it is the original.
-        taken: Whether it was taken for the result, as `fastest` asks for.
+        applied: Whether it was taken for the result, as `fastest` asks for.
     """
 
     result: Latency = field(metadata=entry(omit=True))
@@ -68,7 +68,7 @@ class Slowdown(Record):
     without: Latency | None = field(metadata=entry(omit=True))
     model: ir.Model = field(repr=False, compare=False, metadata=entry(omit=True))
     report: RunReport | None = field(default=None, repr=False, compare=False, metadata=entry(omit=True))
-    taken: bool = field(default=False, metadata=entry("applied"))
+    applied: bool = False
 
     @property
     @derived("alternative")
@@ -83,7 +83,7 @@ class Slowdown(Record):
             said += "No single pass is to blame: leaving out none of them helps. "
         elif self.without is not None:
             said += f"It is {_named(self.culprit)}: without, {_ratio(self.without)}. "
-        return said + (f"Taken instead: {self.offered}" if self.taken else f"--fastest takes {self.offered}")
+        return said + (f"Taken instead: {self.offered}" if self.applied else f"--fastest takes {self.offered}")
 
     @property
     @derived()

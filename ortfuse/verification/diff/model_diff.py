@@ -64,8 +64,8 @@ class ModelDifference(Record):
 
 def of_tensors(tensors: Tensors) -> str:
     """The first tensor that differs, in words."""
-    sets = _counted(tensors.sets, "set") + " of inputs"
-    rest = f"; {tensors.alone} more are in the first model alone" if tensors.alone else ""
+    sets = _counted(tensors.input_sets, "set") + " of inputs"
+    rest = f"; {tensors.unmatched} more are in the first model alone" if tensors.unmatched else ""
     first = tensors.first
     if first is None:
         return f"all {_counted(tensors.compared, 'tensor')} that both compute are the same on {sets}{rest}"

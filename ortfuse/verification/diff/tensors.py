@@ -7,7 +7,7 @@ the same in both, so that its producer is the difference.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.random_seeds import seeded
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import showing
-from ortfuse.serialization import Record, derived, entry
+from ortfuse.serialization import Record, derived
 from ortfuse.verification.diff.constants import constant_of
 from ortfuse.verification.diff.matching import Matching
 from ortfuse.verification.diff.structure import name_of, operator_of
@@ -61,14 +61,14 @@ class Tensors(Record):
 
     Attributes:
         compared: How many tensors both models compute and were compared.
-        alone: How many tensors of the first model have no counterpart in the second.
-        sets: How many sets of inputs both models ran on.
+        unmatched: How many tensors of the first model have no counterpart in the second.
+        input_sets: How many sets of inputs both models ran on.
         differing: The tensors that differ, in the order of execution of the first model.
     """
 
     compared: int
-    alone: int = field(metadata=entry("unmatched"))
-    sets: int = field(metadata=entry("input_sets"))
+    unmatched: int
+    input_sets: int
     differing: Sequence[TensorDifference]
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -23,7 +23,7 @@ from ortfuse.ir.traits import PLAIN
 from ortfuse.naming import name_today
 from ortfuse.pipeline import Catalogue, Counts, RunReport
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule, Step
-from ortfuse.serialization import Record, entry
+from ortfuse.serialization import Record
 from ortfuse.verification.explanation.lost_sites import Taken, taken_sites
 from ortfuse.verification.explanation.near_miss_relevance import POINTLESS, Nearness
 
@@ -66,7 +66,7 @@ class Missed(Record):
         root: The node there, as its operator and name.
         step: The step at which it failed: the pattern, its guards (or another use of a node), or the replacement.
         matched: How many nodes matched.
-        least: The minimum number of nodes of the pattern.
+        minimum: The minimum number of nodes of the pattern.
         refusal: What stopped it, and what would make it match.
         nodes: The names of the nodes that matched.
     """
@@ -76,7 +76,7 @@ class Missed(Record):
     root: str
     step: Step
     matched: int
-    least: int = field(metadata=entry("minimum"))
+    minimum: int
     refusal: Refusal
     nodes: tuple[str, ...]
 
@@ -94,7 +94,7 @@ class Explanation(Record):
         fused: The sites that rules fused, in the order of the graph.
         missed: The nearest misses, the nearest first.
         absent: For each rule that was asked for and found no site, the reason.
-        taken: The sites that rules that were asked for did not get, and that something else has rewritten since.
+        lost: The sites that rules that were asked for did not get, and that something else has rewritten since.
         notes: Remarks of the run, such as rules left out because they are slower here.
     """
 
@@ -102,7 +102,7 @@ class Explanation(Record):
     missed: tuple[Missed, ...]
     absent: Mapping[str, str]
     notes: tuple[str, ...] = ()
-    taken: tuple[Taken, ...] = field(default=(), metadata=entry("lost"))
+    lost: tuple[Taken, ...] = ()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self.fused)} fused, {len(self.missed)} missed>"

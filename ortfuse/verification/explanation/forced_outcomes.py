@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -11,7 +11,7 @@ from ortfuse.ir.traits import PLAIN
 from ortfuse.pipeline import Catalogue, RunReport
 from ortfuse.pipeline.forced_rules_first import following, forced_rules, is_pass
 from ortfuse.rewrite import Exactness, NearMiss, Rule
-from ortfuse.serialization import Record, entry
+from ortfuse.serialization import Record
 from ortfuse.targets import KnownBug
 from ortfuse.transforms import LEAVE, names_one
 from ortfuse.verification.explanation.explain import explanation, fused_nodes
@@ -28,14 +28,14 @@ class ForcedOutcome(Record):
         name: The family or rule.
         operator: What its sites were to become, or `none`.
         followed: The sites that became that, or that a forced choice to `none` left as they are.
-        otherwise: For each other site of the family: what it is now, and why.
+        not_followed: For each other site of the family: what it is now, and why.
         absent: Why the forced choice had no site; empty if it had one.
     """
 
     name: str
     operator: str
     followed: tuple[str, ...]
-    otherwise: Mapping[str, str] = field(metadata=entry("not_followed"))
+    not_followed: Mapping[str, str]
     absent: str = ""
 
     def lines(self) -> list[str]:
@@ -45,7 +45,7 @@ class ForcedOutcome(Record):
         if self.followed:
             found.append(f"{wanted}: followed at {_listed(self.followed)}")
         reasons: dict[str, list[str]] = {}
-        for site, why in self.otherwise.items():
+        for site, why in self.not_followed.items():
             reasons.setdefault(why.replace(f"'{site}'", "it"), []).append(site)
         return found + [f"{wanted}: NOT followed at {_listed(sites)}: {why}" for why, sites in reasons.items()]
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ortfuse.ir.remark import Subject, refuse
 from ortfuse.pipeline import RunReport
 from ortfuse.rewrite import Event, NearMiss, Rule
 from ortfuse.rewrite.pattern.min_nodes import least_operators, uncovered
 from ortfuse.rewrite.rule import HALF
-from ortfuse.serialization import Record, entry
+from ortfuse.serialization import Record
 from ortfuse.transforms import Choice
 from ortfuse.verification.explanation.near_miss_relevance import FEWEST
 
@@ -25,14 +25,14 @@ class Taken(Record):
     Attributes:
         rule: The rule.
         sites: The values at the root, by the names that they had then.
-        by: The rules and passes that took them, each with the number of sites.
+        lost_to: The rules and passes that took them, each with the number of sites.
         reason: Why the rule did not take them when it could, such as their cost; empty if another one came first.
         remedy: What would have it take them all the same.
     """
 
     rule: str
     sites: tuple[str, ...]
-    by: Mapping[str, int] = field(metadata=entry("lost_to"))
+    lost_to: Mapping[str, int]
     reason: str = ""
     remedy: str = ""
 
@@ -41,7 +41,7 @@ class Taken(Record):
         count = len(self.sites)
         more = f" and {count - MOST_SITES} more" if count > MOST_SITES else ""
         where = f"{count} site{'' if count == 1 else 's'} ({', '.join(self.sites[:MOST_SITES])}{more})"
-        takers = ", ".join(f"{name} ({hits})" for name, hits in self.by.items())
+        takers = ", ".join(f"{name} ({hits})" for name, hits in self.lost_to.items())
         if not self.reason:
             return f"{where} taken by {takers}"
         return f"{where} left: {self.reason}; {self.remedy}" + (f"; since rewritten by {takers}" if takers else "")
@@ -67,7 +67,7 @@ def _by_cost(report: RunReport, chosen: Mapping[str, Rule], told: Collection[tup
     """The sites that cost decided against."""
     sites_of: dict[str, tuple[Choice, list[str]]] = {}
     for choice in report.choices:
-        if not choice.taken and choice.rule in chosen:
+        if not choice.applied and choice.rule in chosen:
             left = [site for site in choice.sites if (choice.rule, site) not in told]
             sites_of.setdefault(choice.rule, (choice, []))[1].extend(left)
     for name, (choice, sites) in sites_of.items():
@@ -78,7 +78,7 @@ def _by_cost(report: RunReport, chosen: Mapping[str, Rule], told: Collection[tup
                 if taker:
                     by[taker] = by.get(taker, 0) + 1
             reason = refuse("slower", Subject("rule", name), found=str(choice.estimate)).reason
-            wanted = "" if "," in choice.makes else f" {name.partition('.')[0]}={choice.makes}"
+            wanted = "" if "," in choice.produces else f" {name.partition('.')[0]}={choice.produces}"
             yield Taken(name, tuple(dict.fromkeys(sites)), by, reason, f"--force{wanted} takes it whatever it costs")
 
 

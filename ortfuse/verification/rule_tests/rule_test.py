@@ -50,7 +50,7 @@ class RuleTestReport(Record):
     near_misses: int = 0
     near_misses_fired: int = 0
     counterexamples_tried: int = 0
-    silent: list[str] = field(default_factory=list, metadata=entry("untriggered"))
+    untriggered: list[str] = field(default_factory=list)
     """Instances that run but on which the rule does not fire, with the reason; not failures by themselves."""
     failures: list[str] = field(default_factory=list)
     counterexamples: dict[str, ir.Model] = field(default_factory=dict, metadata=entry(omit=True))
@@ -189,7 +189,7 @@ class _Run:
             return True
         tried = self._try(instance, runner, exact)
         if not tried.rewritten.hits:
-            self.report.silent.append(f"{text}: {tried.rewritten.reason}")
+            self.report.untriggered.append(f"{text}: {tried.rewritten.reason}")
             self.reasons[group] = tried.rewritten.reason
             return True
         self.report.instances += 1
