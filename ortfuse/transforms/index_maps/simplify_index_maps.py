@@ -184,7 +184,7 @@ def _least_cost(found: IndexMap, facts: Facts) -> int:
     sources = found.sources
     source = facts.shape(sources[0])
     is_cut = len(sources) == 1 and source is not None and product(source) == product(found.shape)
-    return _COPY * (1 + len(reads) - (0 if is_cut and len(reads) > 1 else len(sources)))
+    return _COPY * (1 + len(reads)) if is_cut and len(reads) > 1 else _COPY
 
 
 def _maps(output: ir.Value, facts: Facts) -> Iterator[IndexMap]:
