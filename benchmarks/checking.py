@@ -15,7 +15,7 @@ def experiment(source: Path, target: Path) -> list[str]:
     It is evaluated in float64 too: compared with the original's rounded outputs alone, sums over thousands of terms that
     are taken in another order look broken.
     """
-    from ortfuse.io.files import load
+    from ortfuse.io.load_and_save import load
     from ortfuse.verification import experiments
 
     found, notes = experiments(load(source))

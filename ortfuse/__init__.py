@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         rule_from_models,
         substitute,
     )
-    from ortfuse.io.files import load, save
+    from ortfuse.io.load_and_save import load, save
     from ortfuse.options import Options
     from ortfuse.pipeline import PassManager, RunReport, register_pass
     from ortfuse.quantization.half import convert
@@ -73,7 +73,7 @@ _HOMES = {
     "ortfuse.api.compare": "diff verify",
     "ortfuse.api.explain": "explain find inspect",
     "ortfuse.api.optimize": "optimize",
-    "ortfuse.io.files": "load save",
+    "ortfuse.io.load_and_save": "load save",
     "ortfuse.tuning.rule_costs": "calibrate calibrate_session",
     "ortfuse.interop": "as_ir_pass describe_operator pattern_from read_functions register_operators rule_from rule_from_models "
     "substitute",

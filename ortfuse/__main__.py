@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from ortfuse.cli.closed_streams import discard, secure
-from ortfuse.errors.printable import visible, visible_lines
+from ortfuse.errors.escape_control_characters import visible, visible_lines
 
 _INTERRUPTED = 130
 

@@ -17,7 +17,7 @@ ORDER = (
     "cpu/decompose_activations",
     "cpu/merge_small_ops",
     "matmul/decompose_einsum",
-    "feed_forward/fuse_two_linear_layers",
+    "feed_forward/fuse_linear_activation_linear",
     "feed_forward/fuse_glu",
     "algebra/sink_scale_shift_below_concat",
     "cpu/decompose_lpnorm",

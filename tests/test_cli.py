@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 import ortfuse
 from ortfuse.__main__ import main
 from ortfuse.cli.app import app
-from ortfuse.cli.given_options import Given, options_of
+from ortfuse.cli.options_as_flags import Given, options_of
 from ortfuse.options.parse_text import seconds
 from ortfuse.pipeline import PassManager, built_in_lists
 from ortfuse.report.document import Document

@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortfuse
 from ortfuse.errors import ModelFileError, OrtfuseError
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 
 SECONDS = 120
 """Of the processor, not of the clock: far more than any of these takes, and far less than what is exponential in anything."""
@@ -329,7 +329,7 @@ def test_an_initializer_that_claims_another_size_is_an_error(dims: list[int], fi
 WRITER = """
 import sys, time
 import numpy as np, onnx_ir
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 one, other = (load(path) for path in sys.argv[2:])
 save(one, sys.argv[1])
 print("written", flush=True)
@@ -365,7 +365,7 @@ def test_killing_the_writer_at_any_moment_leaves_one_whole_model(external: bool,
 FULL = """
 import resource, sys
 from ortfuse.errors import OutputError
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 model = load(sys.argv[2])
 for size in (0, 1, 100, 1000, 50_000, 199_999):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

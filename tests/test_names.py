@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from ortfuse.report.terminal.long_names import Names
+from ortfuse.report.terminal.break_long_names import Names
 
 
 def _lines(text: str, width: int) -> list[str]:

@@ -33,7 +33,7 @@ from ortfuse.runtime.bench import SiteMeter
 from ortfuse.targets import CostTable, Estimate
 from ortfuse.targets.processor import processor_in_full
 from ortfuse.targets.rule_speedups import WORTH_IT, Measured
-from ortfuse.transforms.profitability import Choices
+from ortfuse.transforms.choose_legal_form import Choices
 from ortfuse.tuning.rule_costs import calibrate
 
 COSTS, SITES = "calibration.costs.json", "calibration.sites.json"

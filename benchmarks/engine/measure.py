@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.engine.stack import transformer_stack
 from benchmarks.peers import PACKAGES
 from benchmarks.results import Results
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.pipeline import PassManager
 
 FULL = ("bert.sdpa.ts", "bert.sdpa.dynamo", "gpt2.sdpa.ts", "gpt2.sdpa.dynamo", "swin.sdpa.ts", "swin.sdpa.dynamo")

@@ -66,7 +66,7 @@ def latencies(
     Returns:
         The sizes in words, and by tool what was measured; the original's under `default`.
     """
-    from ortfuse.io.files import load
+    from ortfuse.io.load_and_save import load
     from ortfuse.runtime.bench import measure, typical_inputs
 
     original = load(source)

@@ -31,7 +31,7 @@ COMMAND = "python -m benchmarks.latency.settings"
 
 def compare(source: Path, result: Path, sizes: Mapping[str, int], rounds: int, threads: int) -> dict[str, Any]:
     """Measure each setting on a result; then the original, the result, and the result in its best session, in turns."""
-    from ortfuse.io.files import load
+    from ortfuse.io.load_and_save import load
     from ortfuse.runtime.bench import Candidate, measure_sessions, typical_inputs
     from ortfuse.runtime.session_settings.recommendations import derived
     from ortfuse.tuning.rule_costs.session_settings import calibrate_session

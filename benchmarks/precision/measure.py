@@ -53,7 +53,7 @@ SLOWEST = 0.98
 
 def make_inputs(source: Path, sizes: Mapping[str, int], folder: Path) -> str:
     """Write the inputs into two folders, and tell their sizes."""
-    from ortfuse.io.files import load
+    from ortfuse.io.load_and_save import load
     from ortfuse.quantization.input_sets import generated
     from ortfuse.runtime.session import Session
 
@@ -74,7 +74,7 @@ def made_inputs(folder: Path) -> list[dict[str, Any]]:
 def compared(source: Path, results: Mapping[str, Path], folder: Path, rounds: int, threads: int) -> dict[str, Any]:
     """The errors on inputs that no tool has seen, and the latencies side by side, by tool."""
     from ortfuse.errors import OrtfuseError
-    from ortfuse.io.files import load
+    from ortfuse.io.load_and_save import load
     from ortfuse.quantization.metrics import METRICS
     from ortfuse.runtime.bench import measure
     from ortfuse.runtime.session import Session

@@ -23,7 +23,7 @@ from rich.table import Table
 import ortfuse
 from benchmarks.results import Results
 from ortfuse.quantization.metrics import METRICS
-from ortfuse.runtime.integer_matmul import saturates
+from ortfuse.runtime.int8_matmul_saturation import saturates
 from ortfuse.runtime.session import Session
 from ortfuse.targets.processor import processor_in_full
 

@@ -24,7 +24,7 @@ import ortfuse
 from benchmarks.models import GOLDEN
 from benchmarks.results import Results
 from ortfuse.errors import BoundError
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.quantization import final_measurement
 from ortfuse.quantization.input_sets import generated
 from ortfuse.quantization.measurement_store import Store

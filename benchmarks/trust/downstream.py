@@ -32,7 +32,7 @@ from benchmarks.models import GOLDEN
 from benchmarks.results import Results
 from benchmarks.trust.downstream_tools import TOOLS
 from ortfuse import optimize
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.verification import experiments
 
 COMMAND = "python -m benchmarks.trust.downstream"

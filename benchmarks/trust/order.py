@@ -21,7 +21,7 @@ import suite
 import ortfuse
 from benchmarks.results import Results
 from ortfuse.errors import OrtfuseError
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.rewrite import Debugging
 
 

@@ -74,7 +74,7 @@ def one_model(
     """Both searches and every list on one model, measured side by side."""
     from ortfuse import Constraints, Options, optimize, tune
     from ortfuse.api.assessment import inputs_to_measure
-    from ortfuse.io.files import load
+    from ortfuse.io.load_and_save import load
     from ortfuse.runtime.bench import SessionMeter
     from ortfuse.runtime.session_settings import stored_config
 

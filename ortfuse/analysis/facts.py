@@ -16,7 +16,7 @@ Bodies of If, Loop and Scan and of model functions are covered: facts inside a l
 inside a function body at every call.
 
 Taken on trust: sizes that are computed in float32 or with 32 bits are not so large that they are rounded or wrap around (see
-`ortfuse.analysis.transfer.symbolic_elements.fitting`); and no empty tensor is reshaped to a target of which two
+`ortfuse.analysis.transfer.symbolic_element_arithmetic.fitting`); and no empty tensor is reshaped to a target of which two
 elements happen to be 0,
 or one beside a -1 (see `ortfuse.analysis.operators.reshape_and_transpose`). For empty tensors facts follow ONNX even where
 the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
@@ -35,9 +35,9 @@ from ortfuse.analysis.equal_sizes import agreeing_sizes
 from ortfuse.analysis.index_maps import IndexMap, IndexMapOf
 from ortfuse.analysis.onnxruntime_shape_inference import Inferred
 from ortfuse.analysis.propagation import Analysis
+from ortfuse.analysis.ranges.last_axis_repeats_halves_or_pairs import Repeats
 from ortfuse.analysis.ranges.queries import Assumption, FillOf, RangeOf, Values
 from ortfuse.analysis.ranges.range import Range
-from ortfuse.analysis.ranges.repeated_last_axis import Repeats
 from ortfuse.analysis.ranges.vector_norms import NormOf
 from ortfuse.analysis.transfer.fact import INTEGERS, Element, Fact, IntTensor, Shape, static_shape
 from ortfuse.ir.dims import Dim, DimLike

@@ -40,7 +40,7 @@ def given_inputs(options: Options, model: Runnable) -> Sequence[Inputs] | None:
     """
     found = _given(options, model)
     if found is not None and isinstance(model, ir.Model) and declared_sizes(model):
-        from ortfuse.runtime.inputs.declared_sizes import demand_declared
+        from ortfuse.runtime.inputs.check_declared_sizes import demand_declared
 
         demand_declared(model, found)
     return found
@@ -223,7 +223,7 @@ class Assessment:
         candidate = repeatable(optimised)
         verdict = verdict_on(found, original, candidate, options.tolerance, budget)
         if verdict.runtime is not None and isinstance(original, ir.Model) and isinstance(candidate, ir.Model):
-            from ortfuse.verification.bisection.runtime_changes import told
+            from ortfuse.verification.bisection.name_changing_runtime_optimizers import told
 
             self._progress("looking for the runtime's optimiser that changes the original")
             verdict, self.disabled = told(verdict, found.experiments, original, candidate)

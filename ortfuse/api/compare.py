@@ -64,7 +64,7 @@ def verify(
     from ortfuse.quantization.stated_error_bound import bound_between, keeps
     from ortfuse.runtime.inputs.read_input_files import notes_of
     from ortfuse.verification import verify as compare
-    from ortfuse.verification.bisection.runtime_changes import told
+    from ortfuse.verification.bisection.name_changing_runtime_optimizers import told
 
     options = effective_options(options, **changes, verify="whole")
     if options.tolerance is not None and (max_error is not None or metric is not None):

@@ -27,8 +27,8 @@ from ortfuse.io.copy_model import copy_model
 from ortfuse.io.declare_sizes import declare_sizes
 from ortfuse.io.external_data import resolved
 from ortfuse.io.external_locations import locations
-from ortfuse.io.files import save
 from ortfuse.io.from_protobuf import NOTES
+from ortfuse.io.load_and_save import save
 from ortfuse.io.model_conversion import AnyModel, Source, enter, leave
 from ortfuse.io.training_mode import to_inference
 from ortfuse.ir.declared_sizes import LARGEST, DeclaredSizes, declared_sizes

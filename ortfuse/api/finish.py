@@ -14,7 +14,7 @@ from ortfuse.api.assessment import Assessment
 from ortfuse.api.fallback import Attempts
 from ortfuse.api.result import Result, Timings, WrongResultError
 from ortfuse.errors import VerificationError
-from ortfuse.io.files import save, stored_bytes
+from ortfuse.io.load_and_save import save, stored_bytes
 from ortfuse.io.model_conversion import leave
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport

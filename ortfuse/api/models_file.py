@@ -30,7 +30,7 @@ from typing import Any, Literal, get_args
 
 from ortfuse.api.assessment import idle
 from ortfuse.errors import ModelFileError, OptionError
-from ortfuse.errors.printable import brief
+from ortfuse.errors.escape_control_characters import brief
 from ortfuse.io.bounded_text_files import from_toml, read_text
 from ortfuse.options import DECLARATIONS, FORMER, LARGEST_FLOAT, Options, PathLike, from_folder, named_paths
 

@@ -15,7 +15,7 @@ from ortfuse.api.assessment import Progress, given_inputs, silent
 from ortfuse.api.optimize import optimize
 from ortfuse.errors import OptionError, OrtfuseError
 from ortfuse.io.atomic_write import writable_target
-from ortfuse.io.files import save
+from ortfuse.io.load_and_save import save
 from ortfuse.io.model_conversion import AnyModel, enter, leave
 from ortfuse.io.training_mode import told_of_training, training_note
 from ortfuse.ir import walk
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ortfuse.quantization.input_labels import LabelsLike
     from ortfuse.quantization.metrics import UserFunction
     from ortfuse.quantization.outcome import Goal, Outcome
-    from ortfuse.quantization.phases import Phases
+    from ortfuse.quantization.phase_times import Phases
     from ortfuse.quantization.uniform_scheme import Uniform
 
 
@@ -153,7 +153,7 @@ def quantize(
     from ortfuse.quantization.metrics import metric_of
     from ortfuse.quantization.mixed_precision_search import Request, fastest
     from ortfuse.quantization.outcome import GOALS
-    from ortfuse.quantization.phases import Phases
+    from ortfuse.quantization.phase_times import Phases
     from ortfuse.quantization.rounded_weights_cache import FOR_A_SEARCH, ROUNDED, settle
     from ortfuse.quantization.scheme_rules import Rules
     from ortfuse.quantization.schemes import quantization_rules

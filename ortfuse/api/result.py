@@ -115,7 +115,7 @@ class Result(Record):
             OutputError: It cannot be written; what was there before is unchanged.
         """
         from ortfuse.io.copy_model import copy_model
-        from ortfuse.io.files import save
+        from ortfuse.io.load_and_save import save
         from ortfuse.io.model_conversion import enter
 
         if self.unchanged and isinstance(self.model, str | os.PathLike | onnx.ModelProto):

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.answer import Answer
-from ortfuse.cli.arguments import Check, Models
-from ortfuse.cli.given_options import Given, options_of, settings_of, with_options
+from ortfuse.cli.command_output import Answer
+from ortfuse.cli.options_as_flags import Given, options_of, settings_of, with_options
 from ortfuse.cli.regression_check import demand_no_regression, demand_same_names, stored
+from ortfuse.cli.shared_arguments import Check, Models
 from ortfuse.cli.terminal import out, progress_line
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.answer import Answer
-from ortfuse.cli.arguments import Exclude, Model, Models, Only
-from ortfuse.cli.given_options import Given, options_of, settings_of, with_options
+from ortfuse.cli.command_output import Answer
+from ortfuse.cli.options_as_flags import Given, options_of, settings_of, with_options
+from ortfuse.cli.shared_arguments import Exclude, Model, Models, Only
 from ortfuse.cli.terminal import progress_line
 from ortfuse.errors import BoundError
 from ortfuse.options.parse_text import positive_number

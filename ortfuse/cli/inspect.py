@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.answer import Answer
-from ortfuse.cli.arguments import Model
-from ortfuse.cli.given_options import Given, options_of, with_options
+from ortfuse.cli.command_output import Answer
+from ortfuse.cli.options_as_flags import Given, options_of, with_options
+from ortfuse.cli.shared_arguments import Model
 from ortfuse.cli.terminal import progress_line
 
 

@@ -23,7 +23,7 @@ def name_of(command: str) -> str:
 def check_json(path: Path | None) -> None:
     """Check that a report can be written, before minutes of work are spent on its contents.
 
-    Arguments that name one file are refused while they are parsed (`ortfuse.cli.output_paths`).
+    Arguments that name one file are refused while they are parsed (`ortfuse.cli.check_output_paths`).
 
     Raises:
         OutputError: It cannot be written.

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import typer
 
 import ortfuse
-from ortfuse.cli.answer import Answer, profiled
-from ortfuse.cli.arguments import Check, Config, Model, Models
-from ortfuse.cli.given_options import Given, options_of, settings_of, with_options
+from ortfuse.cli.command_output import Answer, profiled
+from ortfuse.cli.options_as_flags import Given, options_of, settings_of, with_options
 from ortfuse.cli.parsing import NO
 from ortfuse.cli.regression_check import demand_no_regression, demand_same_model, stored
+from ortfuse.cli.shared_arguments import Check, Config, Model, Models
 from ortfuse.cli.terminal import out, print_unexpected, progress_line
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import ortfuse
-from ortfuse.cli.given_options import with_flags_of_today
-from ortfuse.cli.output_paths import demand_own_files
-from ortfuse.errors.printable import visible
+from ortfuse.cli.check_output_paths import demand_own_files
+from ortfuse.cli.options_as_flags import with_flags_of_today
+from ortfuse.errors.escape_control_characters import visible
 from ortfuse.options import Verification
 
 NO = 1

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ortfuse.cli.answer import Answer
-from ortfuse.cli.given_options import Given, with_options
+from ortfuse.cli.command_output import Answer
+from ortfuse.cli.options_as_flags import Given, with_options
 
 
 @with_options

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.answer import Answer, print_refusal, profiled
-from ortfuse.cli.arguments import Config, Exclude, Model, Models, Only
-from ortfuse.cli.given_options import Given, options_of, settings_of, with_options
+from ortfuse.cli.command_output import Answer, print_refusal, profiled
 from ortfuse.cli.json_output import check_json
+from ortfuse.cli.options_as_flags import Given, options_of, settings_of, with_options
 from ortfuse.cli.parsing import NO
+from ortfuse.cli.shared_arguments import Config, Exclude, Model, Models, Only
 from ortfuse.cli.terminal import progress_line
 from ortfuse.errors import BoundError, NoSiteError, OptionError
 from ortfuse.options import Options

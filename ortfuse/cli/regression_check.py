@@ -85,7 +85,7 @@ def demand_same_model(before: Data | None, model: Path) -> None:
     Raises:
         OptionError: It is of another model.
     """
-    from ortfuse.io.files import load
+    from ortfuse.io.load_and_save import load
     from ortfuse.pipeline.report import Counts
 
     if before is None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.answer import Answer
-from ortfuse.cli.arguments import Check, Config, check_folder
-from ortfuse.cli.given_options import Given, options_of, with_options
+from ortfuse.cli.command_output import Answer
 from ortfuse.cli.json_output import check_json
+from ortfuse.cli.options_as_flags import Given, options_of, with_options
 from ortfuse.cli.parsing import NO
 from ortfuse.cli.regression_check import demand_no_regression, stored
+from ortfuse.cli.shared_arguments import Check, Config, check_folder
 from ortfuse.cli.terminal import err, out, shown
 from ortfuse.options.parse_text import seconds, whole_number
 

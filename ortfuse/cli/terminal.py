@@ -19,10 +19,10 @@ from rich.segment import Segment
 from rich.text import Text
 
 from ortfuse.cli.closed_streams import discard
-from ortfuse.cli.given_options import in_flags
+from ortfuse.cli.options_as_flags import in_flags
 from ortfuse.cli.parsing import INTERRUPTED, UNUSABLE
 from ortfuse.errors import OptionError, OrtfuseError, OrtfuseWarning, OutputError
-from ortfuse.errors.printable import visible, visible_lines
+from ortfuse.errors.escape_control_characters import visible, visible_lines
 
 if TYPE_CHECKING:
     from ortfuse.api.models_file import Settings

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ortfuse.cli.answer import Answer
-from ortfuse.cli.arguments import check_folder
-from ortfuse.cli.given_options import with_options
+from ortfuse.cli.command_output import Answer
+from ortfuse.cli.options_as_flags import with_options
 from ortfuse.cli.parsing import NO
+from ortfuse.cli.shared_arguments import check_folder
 from ortfuse.cli.terminal import progress_line
 from ortfuse.options.parse_text import whole_number
 
@@ -44,7 +44,7 @@ def test_rules(
     The exit code is 1 if a rule fails. A small model that shows the failure is written.
     """
     from ortfuse.io.atomic_write import demand_no_link
-    from ortfuse.io.files import save
+    from ortfuse.io.load_and_save import save
     from ortfuse.pipeline import rules_in
     from ortfuse.report.documents.rule_tests import rule_tests_document
     from ortfuse.verification.rule_tests import run_rule_test

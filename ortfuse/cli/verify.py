@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.answer import Answer
-from ortfuse.cli.arguments import Models
-from ortfuse.cli.given_options import Given, options_of, settings_of, with_options
+from ortfuse.cli.command_output import Answer
+from ortfuse.cli.options_as_flags import Given, options_of, settings_of, with_options
 from ortfuse.cli.parsing import NO, UNUSABLE
+from ortfuse.cli.shared_arguments import Models
 from ortfuse.cli.terminal import print_unexpected, progress_line
 from ortfuse.options.parse_text import positive_number
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ortfuse.errors.printable import visible
+from ortfuse.errors.escape_control_characters import visible
 
 
 class OrtfuseError(Exception):

@@ -16,8 +16,8 @@ from ortfuse.inspection.paths_between_values import Block
 from ortfuse.io.training_mode import training_note
 from ortfuse.ir import walk
 from ortfuse.ir.dims import Dim, DimLike, evaluate, symbols
+from ortfuse.ir.enumerate_tensors import tensors
 from ortfuse.ir.schemas import needed_opset
-from ortfuse.ir.tensors import tensors
 from ortfuse.rewrite import NODES_KEY
 from ortfuse.runtime.bench.machine_peaks import Peaks
 from ortfuse.serialization import Record, derived

@@ -7,7 +7,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.api.optimize import optimize
-from ortfuse.ir.listing import changes, contents
+from ortfuse.ir.detect_unlogged_edits import changes, contents
 from ortfuse.options import Options, PipelineLike
 from ortfuse.pipeline import PassManager
 from ortfuse.transforms import Pass

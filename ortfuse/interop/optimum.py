@@ -21,7 +21,7 @@ from typing import Any
 from ortfuse.api.optimize import optimize
 from ortfuse.api.result import Result
 from ortfuse.errors import ModelFileError, OptionError
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.options import Options
 
 MODEL_FILE = "model.onnx"

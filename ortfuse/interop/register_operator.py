@@ -6,12 +6,12 @@ from typing import Any
 
 from ortfuse.analysis.costs import COSTS, CostOf
 from ortfuse.analysis.ranges.queries import BY_ELEMENT, COLUMNS, RANGES, Answer
-from ortfuse.analysis.transfer.op import TRANSFERS, Transfer
+from ortfuse.analysis.transfer.transfer_function_registry import TRANSFERS, Transfer
 from ortfuse.errors import OperatorError
 from ortfuse.ir.operators import Facet, describe, key_of
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE
 from ortfuse.transforms.canonicalize.strided_views import INDEX_MAPS, IndexMap
-from ortfuse.transforms.layout.layout_op import LAYOUTS, Interface
+from ortfuse.transforms.layout.layout_unit import LAYOUTS, Interface
 
 _OF_ONNX_AND_RUNTIME = ("ai.onnx.", "com.microsoft")
 """Beginnings of the domains whose operators ortfuse describes, besides that of ai.onnx, which is empty."""

@@ -21,7 +21,7 @@ from ortfuse.io.model_conversion import AnyModel
 from ortfuse.ir.remark import Refusal
 from ortfuse.naming.former_arguments import former_arguments, former_fields
 from ortfuse.options import AllOptions, Options, PipelineOptions
-from ortfuse.pipeline.catalogue import GIVEN
+from ortfuse.pipeline.discover_rule_files import GIVEN
 from ortfuse.rewrite import RULE_KEY, Exactness, Rule, RuleTest, missing_shapes
 from ortfuse.rewrite.pattern import Guard, Match, Matcher, redundant
 from ortfuse.rewrite.pattern.find import matches

@@ -17,10 +17,10 @@ import onnx_ir
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 from ortfuse.errors import ModelFileError
+from ortfuse.io.check_tensor_bytes import byte_size
 from ortfuse.io.data_file import DataFile
 from ortfuse.io.stored_tensor import ExternalStoredTensor, FileBytes
-from ortfuse.io.tensor_size import byte_size
-from ortfuse.ir.tensors import tensors
+from ortfuse.ir.enumerate_tensors import tensors
 
 HELD_OPEN = 64
 """External files kept open per model; a process may have about 1,000 open."""

@@ -8,8 +8,8 @@ import onnx
 import onnx_ir
 
 from ortfuse.errors import InvalidModelError
-from ortfuse.io.proto import from_proto, keep_types
-from ortfuse.io.repair import admit
+from ortfuse.io.convert_modelproto import from_proto, keep_types
+from ortfuse.io.repair_graph import admit
 from ortfuse.io.repair_protobuf import tidy
 from ortfuse.io.wire_format import Extent
 

@@ -14,7 +14,7 @@ import onnx_ir
 from onnx import defs
 
 from ortfuse.errors import InvalidModelError
-from ortfuse.io.runtime_registry import RegistryError, definitions
+from ortfuse.io.read_kernel_registry import RegistryError, definitions
 
 ONNX_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training"})
 """The domains whose operators ONNX itself defines. All others are open: anyone may define operators there."""

@@ -13,12 +13,12 @@ import onnx_ir
 from ortfuse.errors import OutputError
 from ortfuse.io import wire_format
 from ortfuse.io.atomic_write import Staging, real
+from ortfuse.io.convert_modelproto import Weight, separate
 from ortfuse.io.data_file import DataFile
 from ortfuse.io.external_locations import locations
-from ortfuse.io.proto import Weight, separate
 from ortfuse.io.stored_tensor import ExternalStoredTensor, in_file
 from ortfuse.ir import walk
-from ortfuse.ir.tensors import tensors, tensors_of
+from ortfuse.ir.enumerate_tensors import tensors, tensors_of
 
 MAX_FILE = 2**31 - 1
 """The largest message in bytes that protobuf can read."""

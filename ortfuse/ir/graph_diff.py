@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ortfuse.ir import walk
-from ortfuse.ir.listing import Place, bodies, key_of, operation, places
+from ortfuse.ir.detect_unlogged_edits import Place, bodies, key_of, operation, places
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import onnx_ir as ir
 
-from ortfuse.ir.function_expansion import beyond, expanded_nodes
+from ortfuse.ir.count_expanded_nodes import beyond, expanded_nodes
 from ortfuse.ir.inline_into_copy import inline_all
 from ortfuse.ir.schemas import accepts, changes, keeps_meaning
 from ortfuse.ir.walk import nodes_within

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from ortfuse.errors import OptionError
 from ortfuse.ir import walk
 from ortfuse.ir.change import EXCLUDED_KEY, ONLY_KEY
-from ortfuse.ir.modules import SCOPES_KEY, module_of
+from ortfuse.ir.nn_module_of_node import SCOPES_KEY, module_of
 
 CLASSES_KEY = "pkg.torch.onnx.class_hierarchy"
 """Metadata by PyTorch: the class of each module around a node, and then that of the node itself."""

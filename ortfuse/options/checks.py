@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, get_args
 
 from ortfuse.analysis.assumptions import ASSUMPTIONS
 from ortfuse.errors import OptionError
-from ortfuse.errors.printable import brief
+from ortfuse.errors.escape_control_characters import brief
 from ortfuse.options.parse_text import LONGEST
 from ortfuse.options.types import Verification
 from ortfuse.targets.processor import demand_threads

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ortfuse.errors import OptionError
-from ortfuse.errors.printable import brief
+from ortfuse.errors.escape_control_characters import brief
 
 LONGEST = 100
 """The most digits of a size in a text: Python reads no number of thousands of digits."""

@@ -1,6 +1,6 @@
 """Pipelines: their text, pass lists, the registry of passes, the catalogue of rules, and the manager that runs them."""
 
-from ortfuse.pipeline.catalogue import load_catalogue, rules_in
+from ortfuse.pipeline.discover_rule_files import load_catalogue, rules_in
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.model_features import Content
 from ortfuse.pipeline.passlists import PassList, built_in_lists, lists_with, read_list, suitable_list

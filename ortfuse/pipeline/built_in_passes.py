@@ -53,7 +53,7 @@ BUILT_IN: Mapping[str, PassEntry] = {
             _ACTIVATIONS | _RECURRENT, _PRODUCTS | _RECURRENT,
         ),
         _entry("layout.choose_layouts", "Layout", "layout", _TRANSPOSES),
-        _entry("recurrence.vectorize_loops", "VectorizeLoops", "vectorize_loops", _LOOPS),
+        _entry("recurrence.loops_to_recurrent_and_batched_ops", "VectorizeLoops", "vectorize_loops", _LOOPS),
         _entry("control_flow.unroll_loops", "UnrollLoops", "unroll_loops", _LOOPS),
         _entry("cleanup.finalize", "Finalize", "finalize"),
         _entry("canonicalize.wrap_in_functions", "WrapInFunctions", "wrap_in_functions"),

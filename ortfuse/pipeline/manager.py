@@ -16,15 +16,15 @@ import onnx_ir as ir
 from ortfuse.analysis.assumptions import ASSUMPTIONS
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, PipelineError, RewriteError, RuleError
-from ortfuse.io.check import check
-from ortfuse.io.files import uncollected
+from ortfuse.io.check_model import check
 from ortfuse.io.from_protobuf import NOTES
+from ortfuse.io.load_and_save import uncollected
 from ortfuse.io.training_mode import training_note
 from ortfuse.ir import walk
 from ortfuse.ir.edit import Inspector
 from ortfuse.ir.preserved_nodes import release, telling
 from ortfuse.options import Options, PipelineLike
-from ortfuse.pipeline.catalogue import load_catalogue
+from ortfuse.pipeline.discover_rule_files import load_catalogue
 from ortfuse.pipeline.forced_rules_first import checked, forced_first, forced_rules, with_forced_passes
 from ortfuse.pipeline.model_features import Content
 from ortfuse.pipeline.opaque_functions import opaque_functions, take_out
@@ -38,8 +38,8 @@ from ortfuse.rewrite import Debugging, Log, Rule
 from ortfuse.targets import DEFECTS, Target, resolve_target
 from ortfuse.targets.raise_opset import AUTHOR as RAISE_OPSET
 from ortfuse.transforms import Choices, Context, Finalize, Meter, Pass
+from ortfuse.transforms.choose_legal_form import full_name, names_one
 from ortfuse.transforms.onnx_ir_adapter import ForeignPass, foreign_pass
-from ortfuse.transforms.profitability import full_name, names_one
 from ortfuse.transforms.recurrence.nonempty_sizes import declared_least_sizes
 from ortfuse.transforms.user_pass import is_of_ortfuse, run_pass
 

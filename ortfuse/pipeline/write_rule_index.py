@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ortfuse.pipeline.catalogue import BUILT_IN_PACKAGE, load_catalogue
+from ortfuse.pipeline.discover_rule_files import BUILT_IN_PACKAGE, load_catalogue
 from ortfuse.pipeline.rule_files import RuleFile
 from ortfuse.pipeline.rule_index import FILE, FORMAT, hash_of
 from ortfuse.rewrite.deferred_rule import stored_properties

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ortfuse.ir.traits import MOVES
-from ortfuse.profiling.kernel_limits import of_others, of_products
+from ortfuse.profiling.advise_on_slow_kernels import of_others, of_products
 from ortfuse.profiling.kernels import Kernel, reached
 from ortfuse.profiling.result import Bottleneck, Denormals, Profile
 from ortfuse.runtime.bench.number_format import digits

@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from ortfuse.ir import walk
 from ortfuse.ir.change import NODES_KEY, RULE_KEY
-from ortfuse.ir.modules import common_module, module_of
+from ortfuse.ir.nn_module_of_node import common_module, module_of
 from ortfuse.ir.traits import MOVES, SIZES, has
 
 Made = Literal["", "fused", "inserted"]

@@ -20,7 +20,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError, VerificationError
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.profiling.profiled_runs import ASLEEP, AWAKE, WARMUP, run_settled
 from ortfuse.runtime.bench.executed_operators import KERNEL, is_execution
 from ortfuse.runtime.inputs.random_inputs import Inputs

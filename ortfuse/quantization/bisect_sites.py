@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ortfuse.quantization.scheme_application import Choice
+from ortfuse.quantization.scheme_set_protocol import Choice
 
 CONCENTRATED = 1.5
 """A half is searched further only if it exceeds the prediction by this factor more than the other one."""

@@ -3,10 +3,10 @@
 T(a(G(x)), W) = T(a(G'(x)), W'), where G' makes channel k 1/s_k times as large, and W' has its row k s_k times as large
 
 If single channels are much larger than others, one scale for all of them leaves the others few quantisation steps. Such
-factors change no bit of the float32 result; `ortfuse.quantization.scale_links` finds the sites for them. Their sizes are
-tried: by the largest numbers in each channel, by the weights, or by both (SmoothQuant, arXiv:2211.10438; cross-layer
-equalisation, arXiv:1906.04721). The choice with the least predicted error of 8-bit products wins, unless it makes 4-bit
-weights less exact.
+factors change no bit of the float32 result; `ortfuse.quantization.find_equalizable_channels` finds the sites for them.
+Their sizes are tried: by the largest numbers in each channel, by the weights, or by both (SmoothQuant, arXiv:2211.10438;
+cross-layer equalisation, arXiv:1906.04721). The choice with the least predicted error of 8-bit products wins, unless it makes
+4-bit weights less exact.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.quantization.calibration import observed
-from ortfuse.quantization.scale_links import SMALL, Constant, Link, links
+from ortfuse.quantization.find_equalizable_channels import SMALL, Constant, Link, links
 from ortfuse.targets import installed
 from ortfuse.transforms import Context, DeadCodeElimination
 from ortfuse.transforms.cleanup.fold_constant_movement import KeyedTensor, key_of

@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError
 from ortfuse.quantization.measurement_store import Store
-from ortfuse.quantization.scheme_application import Choice, SchemeSet
 from ortfuse.quantization.scheme_families import family_of
+from ortfuse.quantization.scheme_set_protocol import Choice, SchemeSet
 from ortfuse.quantization.site_measurements import MeasuredScheme, MeasuredSite
 from ortfuse.quantization.site_times import Clock
 from ortfuse.runtime.inputs.random_inputs import Inputs

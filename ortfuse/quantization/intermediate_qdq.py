@@ -24,7 +24,7 @@ from ortfuse.ir.traits import MICROSOFT
 from ortfuse.ir.walk import Scope
 from ortfuse.quantization.qparams import unsigned_grid
 from ortfuse.rewrite.pattern.match_result import Ranges
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms import Context
 from ortfuse.transforms.node_builder import Builder
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import BoundError, VerificationError
 from ortfuse.ir import walk
-from ortfuse.ir.modules import labels_of
+from ortfuse.ir.nn_module_of_node import labels_of
 from ortfuse.ir.traits import RANDOM, has
 from ortfuse.quantization.cross_layer_equalization import equalised
 from ortfuse.quantization.error_prediction import Predictions
@@ -19,15 +19,15 @@ from ortfuse.quantization.extrapolate import in_turns, with_extrapolated
 from ortfuse.quantization.final_measurement import Final, finish
 from ortfuse.quantization.input_sets import PROBED, Samples, refuse_nan, samples
 from ortfuse.quantization.interaction_cost import interactions, shared
+from ortfuse.quantization.knapsack_search_loop import Search
 from ortfuse.quantization.measurement_store import Store, inputs_digest, machine, model_digest
 from ortfuse.quantization.metrics import Arrays, Metric, error_words
 from ortfuse.quantization.model_trials import Trial
 from ortfuse.quantization.outcome import Goal, Outcome, Point, SiteReport
 from ortfuse.quantization.output_effects import Probe, guide_of
-from ortfuse.quantization.phases import Phases
-from ortfuse.quantization.scheme_application import SchemeSet, SiteLike
+from ortfuse.quantization.phase_times import Phases
 from ortfuse.quantization.scheme_families import family_of
-from ortfuse.quantization.scheme_search import Search
+from ortfuse.quantization.scheme_set_protocol import SchemeSet, SiteLike
 from ortfuse.quantization.site_kind_times import KindTimes
 from ortfuse.quantization.site_measurements import FASTER, MOST, MeasuredSite, Measuring
 from ortfuse.quantization.site_times import CACHED, Clock, Stopwatch, Untimed

@@ -16,7 +16,7 @@ from ortfuse.quantization.input_sets import Samples
 from ortfuse.quantization.measurement_store import Store
 from ortfuse.quantization.metrics import Arrays, Measured, Metric
 from ortfuse.quantization.output_effects import Probe
-from ortfuse.quantization.scheme_application import Choice, SchemeSet
+from ortfuse.quantization.scheme_set_protocol import Choice, SchemeSet
 from ortfuse.runtime.session import Session, weight_bytes
 
 LATEST = 3

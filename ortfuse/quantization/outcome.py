@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 
 import onnx_ir as ir
 
-from ortfuse.ir.modules import labels_of
+from ortfuse.ir.nn_module_of_node import labels_of
 from ortfuse.quantization.output_effects import Spread
-from ortfuse.quantization.phases import Phase
+from ortfuse.quantization.phase_times import Phase
 from ortfuse.runtime.bench import Latency
 from ortfuse.serialization import Record, derived, entry
 

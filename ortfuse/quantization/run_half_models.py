@@ -1,6 +1,7 @@
 """Models in half precision, run on what their float32 originals take: as the runtime executes them, and rounded as they say.
 
-The CPU provider drops most roundings to float16 and has few kernels for bfloat16; `ortfuse.quantization.half_emulation` rounds.
+The CPU provider drops most roundings to float16 and has few kernels for bfloat16.
+`ortfuse.quantization.emulate_half_model_in_float32` rounds.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
-from ortfuse.quantization.half_emulation import HALVES, halves_of, imitation
+from ortfuse.quantization.emulate_half_model_in_float32 import HALVES, halves_of, imitation
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Arrays, Session
 from ortfuse.runtime.unrepresentable_models import Runnable, signature_of

@@ -24,7 +24,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import PrecisionError
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.edit import Edit
-from ortfuse.ir.modules import common_module, module_of
+from ortfuse.ir.nn_module_of_node import common_module, module_of
 from ortfuse.ir.remark import Refusal, refuse
 from ortfuse.ir.selection import EVERYTHING, Selected
 from ortfuse.pipeline import load_catalogue

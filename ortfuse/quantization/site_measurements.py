@@ -16,8 +16,8 @@ from ortfuse.quantization.measurement_store import Store
 from ortfuse.quantization.metrics import norm
 from ortfuse.quantization.outcome import Goal, Tried
 from ortfuse.quantization.output_effects import Array, Probe, Spread, local_errors, spread_of
-from ortfuse.quantization.phases import Phases
-from ortfuse.quantization.scheme_application import SchemeSet
+from ortfuse.quantization.phase_times import Phases
+from ortfuse.quantization.scheme_set_protocol import SchemeSet
 from ortfuse.quantization.site_kind_times import KindTimes, kind_of, shapes_of
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session

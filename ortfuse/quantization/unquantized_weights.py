@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 import onnx_ir as ir
 
 from ortfuse.ir import walk
-from ortfuse.ir.modules import describe_in_module
+from ortfuse.ir.nn_module_of_node import describe_in_module
 from ortfuse.ir.traits import WEIGHS, has
 from ortfuse.quantization.scheme_families import names_of
 from ortfuse.rewrite import Log, NearMiss

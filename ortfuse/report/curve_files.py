@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortfuse.errors import OptionError
-from ortfuse.errors.printable import cell
+from ortfuse.errors.escape_control_characters import cell
 from ortfuse.io.atomic_write import write_bytes
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from ortfuse.errors.printable import visible
+from ortfuse.errors.escape_control_characters import visible
 
 ROW, GAP, HEIGHT, PAD = 62.0, 18.0, 30.0, 12.0
 CHARACTER = 7.4

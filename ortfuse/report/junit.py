@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from xml.etree import ElementTree
 
-from ortfuse.errors.printable import visible
+from ortfuse.errors.escape_control_characters import visible
 from ortfuse.report.documents.sweep import done, speed
 from ortfuse.sweeping import Row, Sweep
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ortfuse.errors.printable import visible
+from ortfuse.errors.escape_control_characters import visible
 from ortfuse.report.documents.sweep import done, speed, summary
 from ortfuse.sweeping import Row, Sweep
 

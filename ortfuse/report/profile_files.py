@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortfuse.errors import OptionError
-from ortfuse.errors.printable import cell, visible
+from ortfuse.errors.escape_control_characters import cell, visible
 from ortfuse.io.atomic_write import write_bytes
 from ortfuse.runtime.bench.number_format import digits
 

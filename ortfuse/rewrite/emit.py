@@ -31,7 +31,7 @@ from ortfuse.rewrite.pattern.language import (
     Sum,
     Var,
 )
-from ortfuse.rewrite.pattern.match import Match
+from ortfuse.rewrite.pattern.match_operators import Match
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
 from ortfuse.rewrite.pattern.siblings import Siblings
 

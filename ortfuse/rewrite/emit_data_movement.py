@@ -13,7 +13,7 @@ from ortfuse.ir.dims import DimLike, is_nonzero
 from ortfuse.ir.remark import Refusal, refuse
 from ortfuse.rewrite.pattern.axis_names import Axes, Factor
 from ortfuse.rewrite.pattern.language import Part
-from ortfuse.rewrite.pattern.match import Match
+from ortfuse.rewrite.pattern.match_operators import Match
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
 
 _AXES_ARE_INPUTS, _SHAPE_HAS_ENDS, _ZERO_CAN_BE_MEANT = 13, 15, 14

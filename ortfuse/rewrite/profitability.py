@@ -8,7 +8,7 @@ from typing import Protocol
 from ortfuse.ir.edit import Edit
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite.pattern.language import Pattern
-from ortfuse.rewrite.pattern.match import Match
+from ortfuse.rewrite.pattern.match_operators import Match
 from ortfuse.rewrite.rule import Rule
 
 

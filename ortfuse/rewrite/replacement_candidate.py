@@ -17,7 +17,7 @@ from ortfuse.ir.schemas import accepts, schema_at
 from ortfuse.ir.walk import captured_values
 from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.pattern.language import Pattern
-from ortfuse.rewrite.pattern.match import Match
+from ortfuse.rewrite.pattern.match_operators import Match
 from ortfuse.rewrite.rule import Exactness, Rule
 from ortfuse.targets.known_bugs import KnownBug
 from ortfuse.targets.spec import TargetSpec

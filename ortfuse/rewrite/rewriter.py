@@ -19,13 +19,13 @@ from ortfuse.ir.traits import CONTROL_FLOW
 from ortfuse.ir.walk import nested_nodes, used_values
 from ortfuse.rewrite.deferred_rule import DeferredRule, RuleEntry
 from ortfuse.rewrite.invariants import Debugging
+from ortfuse.rewrite.magic_number_rounding import merged_with_others
 from ortfuse.rewrite.pattern.language import Pattern
-from ortfuse.rewrite.pattern.match import Match, Miss
+from ortfuse.rewrite.pattern.match_operators import Match, Miss
 from ortfuse.rewrite.pattern.match_result import Ranges
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
 from ortfuse.rewrite.replacement_candidate import Candidate, Legality, Outputs, author_of
 from ortfuse.rewrite.rewrite_log import Event, Log, Step
-from ortfuse.rewrite.rounding_sums import merged_with_others
 from ortfuse.rewrite.rule import Rule, demand_rule_test
 from ortfuse.rewrite.worklist import Worklist
 

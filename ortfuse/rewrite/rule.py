@@ -20,7 +20,7 @@ from ortfuse.ir.dims import DimLike
 from ortfuse.ir.traits import PLAIN
 from ortfuse.naming.former_arguments import former_fields
 from ortfuse.rewrite.pattern.language import Attr, Built, Chain, Op, Opt, Part, Pattern, Scalar, Var, bare
-from ortfuse.rewrite.pattern.match import Guard, Match, Matcher
+from ortfuse.rewrite.pattern.match_operators import Guard, Match, Matcher
 from ortfuse.rewrite.pattern.min_nodes import least_nodes
 from ortfuse.rewrite.pattern.pattern_statistics import names_in_bodies
 from ortfuse.rewrite.pattern.rearrangement import Rearrange

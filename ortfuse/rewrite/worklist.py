@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.walk import graphs
 from ortfuse.rewrite.deferred_rule import RuleEntry
-from ortfuse.rewrite.pattern.sibling_roots import MOST_TRIED
+from ortfuse.rewrite.pattern.match_siblings import MOST_TRIED
 
 _MOST_BESIDE = MOST_TRIED + 1
 """The most users of a value that may have a new one as a further root."""

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortfuse.errors import ModelFileError, VerificationError
 from ortfuse.io import wire_format
 from ortfuse.io.data_file import DataFile
-from ortfuse.ir.function_expansion import beyond, expanded_nodes, total
+from ortfuse.ir.count_expanded_nodes import beyond, expanded_nodes, total
 from ortfuse.targets.registry import default_spec
 from ortfuse.targets.table_cache import table_of
 

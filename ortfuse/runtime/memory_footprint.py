@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OptionError, VerificationError
-from ortfuse.io.files import save
+from ortfuse.io.load_and_save import save
 from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import shortened

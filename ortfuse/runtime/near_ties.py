@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ortfuse.ir.operators import Facet, Key
 from ortfuse.ir.traits import MICROSOFT
 from ortfuse.runtime.comparison import TOLERANCES, allowed
-from ortfuse.runtime.integer_ties import before_rounding
+from ortfuse.runtime.integer_results_before_rounding import before_rounding
 
 Array = np.ndarray[Any, Any]
 

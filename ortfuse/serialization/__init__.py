@@ -4,7 +4,7 @@ A field is in the data under its own name. `entry` declares another key, or that
 or method. `Record` gives a dataclass its `to_dict`.
 """
 
-from ortfuse.serialization.data import Record, to_data
+from ortfuse.serialization.dataclass_to_json import Record, to_data
 from ortfuse.serialization.declarations import derived, entry
 
 __all__ = ["Record", "derived", "entry", "to_data"]

@@ -26,8 +26,8 @@ from ortfuse.io.python_subprocess import start
 from ortfuse.io.version import __version__
 from ortfuse.options import Options
 from ortfuse.serialization import Record, derived, entry
+from ortfuse.sweeping.files_of_sweep_row import model_files, named_files
 from ortfuse.sweeping.find_models import find_models
-from ortfuse.sweeping.model_digest import model_files, named_files
 from ortfuse.sweeping.result_row import Row
 
 LIMIT = 1800.0

@@ -17,8 +17,8 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.analysis.transfer.fact import Fact
-from ortfuse.analysis.transfer.fallback import infer as infer_by_onnx
-from ortfuse.analysis.transfer.op import TRANSFERS, Op
+from ortfuse.analysis.transfer.onnx_shape_inference import infer as infer_by_onnx
+from ortfuse.analysis.transfer.transfer_function_registry import TRANSFERS, Op
 from ortfuse.errors import TargetError
 from ortfuse.ir import walk
 from ortfuse.targets.kernel_table import Formal, Kernel, Operator, Schema

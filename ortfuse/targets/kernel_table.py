@@ -25,7 +25,7 @@ import onnx
 from ortfuse.errors import OutputError, TargetError
 from ortfuse.io.atomic_write import write_text
 from ortfuse.io.bounded_text_files import from_json, read_text
-from ortfuse.io.runtime_registry import Definition, definitions
+from ortfuse.io.read_kernel_registry import Definition, definitions
 from ortfuse.targets.kernel_constraints import Limit
 from ortfuse.targets.known_bugs import KnownBug, Quirk
 from ortfuse.targets.registry import default_spec, known_targets

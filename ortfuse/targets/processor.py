@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ortfuse.errors import OptionError
-from ortfuse.errors.printable import brief
+from ortfuse.errors.escape_control_characters import brief
 
 MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
 """The most threads that an operator can have: tens of thousands never get to run."""

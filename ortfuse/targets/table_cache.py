@@ -19,7 +19,7 @@ import onnx
 import platformdirs
 
 from ortfuse.errors import OrtfuseWarning, TargetError
-from ortfuse.io.runtime_registry import RegistryError
+from ortfuse.io.read_kernel_registry import RegistryError
 from ortfuse.targets.kernel_table import FORMAT, KernelTable
 from ortfuse.targets.registry import spec_of
 from ortfuse.targets.spec import TargetSpec

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ortfuse.transforms.canonicalize.simplify_data_movement import SimplifyDataMovement
     from ortfuse.transforms.canonicalize.slices_to_split import SlicesToSplit
     from ortfuse.transforms.canonicalize.wrap_in_functions import WrapInFunctions
+    from ortfuse.transforms.choose_legal_form import LEAVE, Choice, Choices, Meter, check_forced, names_one
     from ortfuse.transforms.cleanup.constant_folding import ConstantFolding
     from ortfuse.transforms.cleanup.cse import CommonSubexpressionElimination
     from ortfuse.transforms.cleanup.dce import DeadCodeElimination
@@ -37,10 +38,9 @@ if TYPE_CHECKING:
     from ortfuse.transforms.layout.choose_layouts import Layout
     from ortfuse.transforms.layout.merge_sibling_transposes import MergeSiblingTransposes
     from ortfuse.transforms.layout.sink_transpose_below_split import SinkTransposeBelowSplit
-    from ortfuse.transforms.profitability import LEAVE, Choice, Choices, Meter, check_forced, names_one
     from ortfuse.transforms.recurrence.eliminate_unbind_stack import EliminateUnbindStack
     from ortfuse.transforms.recurrence.fuse_recurrent import FuseRecurrent
-    from ortfuse.transforms.recurrence.vectorize_loops import VectorizeLoops
+    from ortfuse.transforms.recurrence.loops_to_recurrent_and_batched_ops import VectorizeLoops
     from ortfuse.transforms.rule_pass import RulePass
 
 _HOMES = {
@@ -71,10 +71,10 @@ _HOMES = {
     "layout.choose_layouts": "Layout",
     "layout.merge_sibling_transposes": "MergeSiblingTransposes",
     "layout.sink_transpose_below_split": "SinkTransposeBelowSplit",
-    "profitability": "LEAVE Choice Choices Meter check_forced names_one",
+    "choose_legal_form": "LEAVE Choice Choices Meter check_forced names_one",
     "recurrence.eliminate_unbind_stack": "EliminateUnbindStack",
     "recurrence.fuse_recurrent": "FuseRecurrent",
-    "recurrence.vectorize_loops": "VectorizeLoops",
+    "recurrence.loops_to_recurrent_and_batched_ops": "VectorizeLoops",
     "rule_pass": "RulePass",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortfuse.ir.tensors import constant_tensor
+from ortfuse.ir.enumerate_tensors import constant_tensor
 from ortfuse.ir.walk import graphs
 
 FREE_BYTES = 1 << 16

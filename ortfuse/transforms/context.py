@@ -14,10 +14,10 @@ from ortfuse.ir.editor import Editor
 from ortfuse.ir.walk import Scope, scopes
 from ortfuse.rewrite import Debugging, Log
 from ortfuse.targets import Quirk, Target
+from ortfuse.transforms.choose_legal_form import Choices
 from ortfuse.transforms.constant_growth import Growth
-from ortfuse.transforms.constant_store import Spill
-from ortfuse.transforms.keep_values_between_qdq import PairsApart
-from ortfuse.transforms.profitability import Choices
+from ortfuse.transforms.refuse_adjacent_qdq_pairs import PairsApart
+from ortfuse.transforms.spill_constants import Spill
 
 
 @dataclass

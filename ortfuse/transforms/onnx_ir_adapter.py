@@ -18,8 +18,8 @@ import onnx_ir as ir
 
 from ortfuse.errors import PipelineError
 from ortfuse.ir import walk
+from ortfuse.ir.detect_unlogged_edits import changes, contents
 from ortfuse.ir.graph_diff import Region, difference
-from ortfuse.ir.listing import changes, contents
 from ortfuse.ir.preserved_nodes import keep, keeper, telling
 from ortfuse.rewrite import Exactness
 from ortfuse.transforms.context import Context

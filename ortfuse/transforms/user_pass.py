@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ortfuse.errors import OrtfuseError, PipelineError
 from ortfuse.ir import walk
 from ortfuse.ir.change import Change
-from ortfuse.ir.listing import Identity, changes, contents
+from ortfuse.ir.detect_unlogged_edits import Identity, changes, contents
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Log
 from ortfuse.transforms.context import Context, Pass

@@ -18,7 +18,7 @@ from ortfuse.api.optimize import optimize
 from ortfuse.api.quantize import quantize
 from ortfuse.api.result import Result
 from ortfuse.errors import OrtfuseError
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 from ortfuse.options import Options
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.runtime.session_settings import SessionConfig

@@ -20,7 +20,7 @@ from ortfuse.api.effective_options import target_spec
 from ortfuse.api.quantize import OVER, QuantizeOptions
 from ortfuse.errors import OptionError
 from ortfuse.io.atomic_write import demand_no_link, writable_target, write_text
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 from ortfuse.io.model_conversion import AnyModel, enter
 from ortfuse.io.training_mode import training_note
 from ortfuse.io.version import __version__

@@ -25,7 +25,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.ir.traits import BROADCASTS, COMPARES, ELEMENTWISE, MOVES
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, const, op, redundant, var
-from ortfuse.rewrite.pattern.formula_constants import EPSILON
+from ortfuse.rewrite.pattern.compare_constants_up_to_rounding import EPSILON
 
 from .._rule_test_inputs import COST
 from .._shared_guards import array_like

@@ -5,7 +5,7 @@ ORDER = (
     "sdpa",
     "fold_query_scale",
     "multi_head_attention",
-    "gqa_decode",
+    "gqa_query_rows_to_heads",
     "grouped_query",
     "heads_and_cache",
     "fully_masked_rows",
@@ -17,6 +17,6 @@ ORDER = (
     "attention_sinks",
     "transposed_products",
     "merge_values_under_one_softmax",
-    "hoist_window_masks",
+    "merge_window_axis_into_batch",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts, Range
 from ortfuse.analysis.ranges.queries import Asking
 from ortfuse.analysis.ranges.range import between
-from ortfuse.analysis.transfer.op import UnknownError
+from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
 
 _SLACK = 1.001
 """The allowance for rounding."""

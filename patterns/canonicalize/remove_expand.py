@@ -20,7 +20,7 @@ from ortfuse.ir.dims import product as volume
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, fixed, op, var
-from ortfuse.rewrite.pattern.parameters import attribute_value
+from ortfuse.rewrite.pattern.node_parameters import attribute_value
 
 from .._rule_test_inputs import NUMBERS, computed_shape
 from .._shared_guards import is_filled_with, same_shape, snake_case

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.analysis.holds_one_size import holds_size
+from ortfuse.analysis.tensor_filled_with_dim import holds_size
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, op, var

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import RULE_KEY, Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, op, redundant, rest
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
 
 from .._rule_test_inputs import COST
 

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, op, redundant, var
-from ortfuse.rewrite.pattern.parameters import attribute_value, parameter
+from ortfuse.rewrite.pattern.node_parameters import attribute_value, parameter
 from ortfuse.targets import Quirk
 
 x = var("x")

@@ -24,7 +24,7 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.ir.traits import DEQUANTISES, QUANTISES, has
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, attr, computed, const, op, redundant, var
-from ortfuse.runtime.integer_matmul import saturates
+from ortfuse.runtime.int8_matmul_saturation import saturates
 
 from .._shared_guards import ints
 

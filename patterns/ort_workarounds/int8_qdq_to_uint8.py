@@ -20,9 +20,9 @@ from ortfuse.ir.remark import Refusal
 from ortfuse.ir.traits import MOVES, has
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, computed, const, op, redundant, var
-from ortfuse.runtime.integer_matmul import saturates
+from ortfuse.runtime.int8_matmul_saturation import saturates
 from ortfuse.targets import Quirk
-from ortfuse.transforms.keep_values_between_qdq import UNSEEN, has_scales
+from ortfuse.transforms.refuse_adjacent_qdq_pairs import UNSEEN, has_scales
 
 x = var("x")
 

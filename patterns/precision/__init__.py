@@ -18,7 +18,7 @@ ORDER = (
     "dynamic_int8_lstm",
     "canonicalize_matmul",
     "split_int8_matmul",
-    "quantize_batched_matmul",
+    "quantize_stacked_weights",
     "static_int8_matmul",
     "hoist_quantize",
     "weight_only_quantization",

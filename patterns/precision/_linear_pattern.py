@@ -14,7 +14,7 @@ from ortfuse.quantization.gptq import compensated
 from ortfuse.quantization.rounded_weights_cache import Rounding
 from ortfuse.rewrite.pattern import Match, const, op, opt, var
 from ortfuse.rewrite.pattern.language import Computed
-from ortfuse.runtime.integer_matmul import saturates
+from ortfuse.runtime.int8_matmul_saturation import saturates
 
 from ._weight_quantization import Array, Compensated, asymmetric, is_weight, part_of, symmetric, tensor_of
 

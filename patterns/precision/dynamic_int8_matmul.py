@@ -13,10 +13,10 @@ from __future__ import annotations
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import ms, op
 
-from ._activations import was_observed
 from ._linear_pattern import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, weight8, x
 from ._smooth_quant import COLUMNS, factors, smoothed
 from ._smooth_quant import SOURCE as SMOOTH_SOURCE
+from ._static_activation_quantization import was_observed
 
 SOURCE = "ONNX operators DynamicQuantizeLinear and MatMulInteger"
 

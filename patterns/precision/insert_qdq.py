@@ -21,8 +21,8 @@ from ortfuse.quantization.scheme_families import QDQ
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, const, op, opt, var
 
-from ._activations import grid_of, was_observed
 from ._linear_pattern import GUARDS, GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, in_float32, weight8, x
+from ._static_activation_quantization import grid_of, was_observed
 from ._weight_quantization import Array, is_weight, read_later, symmetric, tensor_of
 
 SOURCE = "ONNX operators QuantizeLinear and DequantizeLinear; TensorRT documentation, explicit quantisation"

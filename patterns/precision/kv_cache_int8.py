@@ -20,8 +20,8 @@ from ortfuse.quantization.qparams import SMALLEST_SCALE
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, ms, op, var
 
-from ._activations import was_observed
 from ._smooth_quant import COLUMNS
+from ._static_activation_quantization import was_observed
 from ._weight_quantization import Array
 
 PASS = "precision.kv_cache"

@@ -11,8 +11,8 @@ from __future__ import annotations
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import ms, op
 
-from ._activations import grid_of, was_observed
 from ._block_quantized_weights import blocks_of, fills_a_block
+from ._static_activation_quantization import grid_of, was_observed
 from ._weight_layouts import (
     GUARDS_OF_INTEGER_LEFT,
     GUARDS_OF_LEFT,

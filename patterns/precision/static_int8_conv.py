@@ -36,8 +36,8 @@ from ortfuse.rewrite.pattern import (
 )
 
 from .._rule_test_inputs import COST
-from ._activations import grid, grid_of, was_observed
 from ._linear_pattern import LONGEST, in_float32, signed_limit
+from ._static_activation_quantization import grid, grid_of, was_observed
 from ._weight_quantization import Array, is_weight, read_later, read_later_as, tensor_of
 
 SOURCE = "ONNX operator QLinearConv, ONNX Runtime operator com.microsoft.QLinearAdd"

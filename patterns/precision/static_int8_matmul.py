@@ -22,10 +22,10 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, computed, ms, op
 from ortfuse.rewrite.pattern.language import Computed
 
-from ._activations import grid_of, was_observed
 from ._linear_pattern import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, weight8, x
 from ._smooth_quant import COLUMNS, factors, reach, smoothed
 from ._smooth_quant import SOURCE as SMOOTH_SOURCE
+from ._static_activation_quantization import grid_of, was_observed
 
 SOURCE = "ONNX operators QuantizeLinear and MatMulInteger"
 

@@ -21,7 +21,7 @@ from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, built, op, rear
 from .._rule_test_inputs import COST, FINITE_SCORES, angles
 from .._shared_guards import constant
 from ..canonicalize.compose_slice_and_concat import Window, window_of
-from ._parts import (
+from ._shared_parts import (
     HEADS_FIRST,
     LENGTH_FIRST,
     NEVER_EMPTY,

@@ -15,7 +15,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, built, op, rearrange, var
 
 from .._shared_guards import constant
-from ._parts import (
+from ._shared_parts import (
     HEADS_FIRST,
     LEADING,
     LENGTH_FIRST,

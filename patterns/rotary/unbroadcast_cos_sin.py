@@ -23,11 +23,11 @@ from ortfuse.ir.dims import DimLike
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, redundant, var
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
 
 from .._rule_test_inputs import COST
 from .._shared_guards import ints
-from ._parts import NEVER_EMPTY
+from ._shared_parts import NEVER_EMPTY
 
 PASS = "target_decompositions"
 

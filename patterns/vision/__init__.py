@@ -1,7 +1,7 @@
 """Fuse Resize, RoiAlign, GridSample, affine grids, and boxes of NonMaxSuppression."""
 
 ORDER = (
-    "affine_grid_to_matmul",
+    "affine_grid_sum_to_matmul",
     "nms_corners_to_center_boxes",
     "fuse_bilinear_resize",
     "fuse_roi_align",

@@ -12,8 +12,8 @@ import pytest
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import Box, Fill, IndexMap, Number, Read, Select, axis
-from ortfuse.analysis.index_maps.formulas import quotient, remainder, simplified
-from ortfuse.analysis.index_maps.proving import is_never_negative
+from ortfuse.analysis.index_maps.prove_inequalities import is_never_negative
+from ortfuse.analysis.index_maps.simplify_formulas import quotient, remainder, simplified
 from ortfuse.ir.dims import floor_div, symbol
 from tests.fuzz.index_maps import differences
 from tests.fuzz.movement_chains import chain_of

@@ -11,7 +11,7 @@ from crashing import CRASHES
 from small_graphs import model
 
 from ortfuse.errors import VerificationError
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.verification import Session
 from ortfuse.verification.bisection.runtime_optimizers import bisect_runtime
 

@@ -172,7 +172,7 @@ def test_models_with_other_inputs_cannot_be_run_side_by_side() -> None:
 def test_the_command_says_it_and_writes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ortfuse.cli.answer.out", Console(width=200))
+    monkeypatch.setattr("ortfuse.cli.command_output.out", Console(width=200))
     onnx.save(edited(), tmp_path / "a.onnx")
     onnx.save(edited(("b = {1,2,3}", "b = {1,2,4}")), tmp_path / "b.onnx")
     (tmp_path / "inputs").mkdir()

@@ -12,7 +12,7 @@ import pytest
 
 import ortfuse
 from ortfuse.errors import RuleError
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import NODES_KEY, RULE_KEY
 from ortfuse.rewrite.pattern import op, opt, scalar, variables

@@ -17,7 +17,7 @@ import ortfuse
 from ortfuse.errors import VerificationError
 from ortfuse.ir.traits import REDUCES
 from ortfuse.ir.walk import graphs, own_values, scopes
-from ortfuse.pipeline.catalogue import load_catalogue
+from ortfuse.pipeline.discover_rule_files import load_catalogue
 from ortfuse.pipeline.report import PassReport
 from ortfuse.rewrite import Exactness
 from ortfuse.runtime.comparison import compare_all

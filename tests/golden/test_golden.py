@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.pipeline import PassManager
 from ortfuse.runtime.bench import executed_ops, typical_inputs
 from ortfuse.verification import verify

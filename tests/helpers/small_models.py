@@ -11,7 +11,7 @@ import onnx_ir as ir
 from graphs import run
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.io.check import check
+from ortfuse.io.check_model import check
 from ortfuse.io.model_conversion import enter
 from ortfuse.targets import Target
 from ortfuse.transforms import Context, Pass

@@ -14,7 +14,7 @@ from benchmarks.trust.grid.judge import Judge
 from ortfuse.analysis import propagation
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.ranges import queries
-from ortfuse.analysis.transfer.op import UnknownError
+from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
 
 ort.set_default_logger_severity(3)
 

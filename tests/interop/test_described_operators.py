@@ -17,7 +17,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.ranges.queries import Asking
 from ortfuse.analysis.ranges.range import Range, between
 from ortfuse.analysis.transfer.fact import Fact
-from ortfuse.analysis.transfer.op import Op
+from ortfuse.analysis.transfer.transfer_function_registry import Op
 from ortfuse.errors import OperatorError
 from ortfuse.ir import operators, traits
 from ortfuse.ir.operators import Facet

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from ortfuse.cli.app import app
 from ortfuse.errors import ModelFileError, OrtfuseError
-from ortfuse.io import files
-from ortfuse.io.files import load, save
-from ortfuse.ir.tensors import tensors
+from ortfuse.io import load_and_save
+from ortfuse.io.load_and_save import load, save
+from ortfuse.ir.enumerate_tensors import tensors
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 
@@ -48,7 +48,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise PermissionError(13, "Permission denied")  # root may read everything
 
     path = write_linear(tmp_path / "m.onnx")
-    monkeypatch.setattr(files.os, "open", refuse)
+    monkeypatch.setattr(load_and_save.os, "open", refuse)
     with pytest.raises(ModelFileError, match=r"m\.onnx: cannot be opened: .*Permission denied"):
         load(path)
 
@@ -277,7 +277,7 @@ def test_the_model_with_every_feature_loads(tmp_path: Path) -> None:
 def test_a_damaged_file_is_an_error_or_a_model(
     left_in_file: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_LEFT_IN_FILE", left_in_file)
+    monkeypatch.setattr(load_and_save, "_LEFT_IN_FILE", left_in_file)
     whole, rng, loaded = every_feature(), random.Random(left_in_file), 0
     for number in range(600):
         (tmp_path / "m.onnx").write_bytes(mutated(whole, rng))

@@ -11,10 +11,10 @@ from model_files import GOLDEN, large, linear, run, weight_of, write_external, w
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortfuse.errors import InvalidModelError, ModelFileError
-from ortfuse.io.files import save
+from ortfuse.io.load_and_save import save
 from ortfuse.io.model_conversion import enter, leave
 from ortfuse.ir import walk
-from ortfuse.ir.tensors import tensors
+from ortfuse.ir.enumerate_tensors import tensors
 
 KINDS: dict[str, tuple[type, Callable[[Path], Any]]] = {
     "path": (onnx_ir.Model, lambda path: path),

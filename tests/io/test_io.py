@@ -16,7 +16,7 @@ import ortfuse.io.write
 from ortfuse.errors import InvalidModelError, ModelFileError, OutputError
 from ortfuse.io import wire_format
 from ortfuse.io.copy_model import copy_model
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
@@ -369,7 +369,7 @@ def test_weights_go_from_file_to_file_without_being_in_memory(tmp_path: Path) ->
     script = f"""
 import resource
 from ortfuse.io import wire_format
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 save(load({str(path)!r}), {str(tmp_path / "o.onnx")!r})
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

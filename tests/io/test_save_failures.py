@@ -14,7 +14,7 @@ from model_files import large, run, weight_of, write_external, write_linear
 import ortfuse.io.write
 from ortfuse.errors import OutputError
 from ortfuse.io import atomic_write
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 
 
 class Interrupted(BaseException):
@@ -134,7 +134,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     script = f"""
 import resource
 from ortfuse.errors import OutputError
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 model = load({str(path)!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import ortfuse
 from ortfuse.errors import InvalidModelError
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 from ortfuse.runtime.session import Session
 
 X = np.arange(3, dtype=np.float32)

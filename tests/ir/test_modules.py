@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
-from ortfuse.ir.modules import MODULE_KEY, SCOPES_KEY, common_module, module_of
+from ortfuse.ir.nn_module_of_node import MODULE_KEY, SCOPES_KEY, common_module, module_of
 
 SCOPES = "['', 'encoder', 'encoder.layer.0', 'encoder.layer.0.attention', '{}']"
 

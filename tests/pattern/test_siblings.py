@@ -12,7 +12,7 @@ from ortfuse.errors import PatternError
 from ortfuse.rewrite.pattern import Match, Matcher, Miss, Pattern, attr, op, opt, siblings, var, variables
 from ortfuse.rewrite.pattern.find import matches
 from ortfuse.rewrite.pattern.language import Const
-from ortfuse.rewrite.pattern.sibling_roots import MOST_TRIED
+from ortfuse.rewrite.pattern.match_siblings import MOST_TRIED
 
 x, y, a, b, c = variables("x y a b c")
 PAIR = siblings(x @ a, x @ b)

@@ -9,7 +9,7 @@ from rewriting import ops, parse, rewritten
 
 import ortfuse
 from ortfuse.runtime.bench import executed_ops, typical_inputs
-from ortfuse.runtime.integer_matmul import saturates
+from ortfuse.runtime.int8_matmul_saturation import saturates
 from ortfuse.targets import Quirk, default_spec, installed
 from ortfuse.verification import Session, verify
 from ortfuse.verification.sensitivity_verdict import with_unsigned_pairs

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.pipeline import registry
 from ortfuse.pipeline.built_in_passes import BUILT_IN
 from ortfuse.pipeline.pipeline_text import Call

@@ -20,7 +20,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RuleError
 from ortfuse.ir.editor import Editor
 from ortfuse.pipeline import PassManager, load_catalogue, rules_in
-from ortfuse.pipeline import catalogue as catalogue_module
+from ortfuse.pipeline import discover_rule_files as catalogue_module
 from ortfuse.rewrite import Rewriter, Rule
 from ortfuse.targets import Target
 from ortfuse.transforms import RulePass

@@ -66,13 +66,13 @@ def test_what_the_users_rule_spells_out_is_not_fused_again() -> None:
 
 def test_what_only_prepares_a_model_for_other_rules_may_be_fused() -> None:
     """A rule of the pass `canonicalize` brings the model to the form that others look for."""
-    from ortfuse.pipeline import catalogue
+    from ortfuse.pipeline import discover_rule_files
 
     spelled = rule("mine.prepared", op.Swish(x), x * op.Sigmoid(x))
     text = '<ir_version: 10, opset_import: ["" : 24]> agraph (float[n, 8] x) => (float[n, 8] y) { t = Tanh(x) y = Swish(t) }'
-    file = catalogue.RuleFile("canonicalize", (spelled,), "a package", "package")
+    file = discover_rule_files.RuleFile("canonicalize", (spelled,), "a package", "package")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalogue, "_from_packages", lambda: [file])
+        patch.setattr(discover_rule_files, "_from_packages", lambda: [file])
         assert "QuickGelu" in operators(ortfuse.optimize(model_of(text), passes="canonicalize, fuse.activation, dce"))
 
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.errors import PipelineError
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.options import Options
 from ortfuse.pipeline import (
     Content,

@@ -15,7 +15,7 @@ from rule_files import HEAD
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RuleError
 from ortfuse.ir.editor import Editor
-from ortfuse.pipeline import catalogue, load_catalogue
+from ortfuse.pipeline import discover_rule_files, load_catalogue
 from ortfuse.pipeline.rule_files import RuleFile
 from ortfuse.pipeline.rule_index import FILE, RuleIndex
 from ortfuse.pipeline.write_rule_index import index_of, text_of
@@ -35,8 +35,8 @@ def built_in() -> tuple[RuleFile, ...]:
 
 
 def of_a_folder(folder: Path, name: str, index: RuleIndex | None) -> dict[str, RuleFile]:
-    package: ModuleType = catalogue._folder_as_package(folder, name)
-    return dict(catalogue._by_path(package, "built-in", index=index))
+    package: ModuleType = discover_rule_files._folder_as_package(folder, name)
+    return dict(discover_rule_files._by_path(package, "built-in", index=index))
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_what_stands_for_a_rule_has_its_properties(built_in: tuple[RuleFile, ...
 
 def test_a_catalogue_is_the_same_with_and_without_an_index(built_in: tuple[RuleFile, ...]) -> None:
     package = sys.modules["ortfuse.patterns"]
-    without = [file for _, file in catalogue._by_path(package, "built-in")]
+    without = [file for _, file in discover_rule_files._by_path(package, "built-in")]
     facts = [
         (file.pass_name, file.origin, file.source, file.targets, [rule.name for rule in file.rules]) for file in without
     ]
@@ -144,7 +144,7 @@ def test_a_wrong_rule_is_refused_where_no_index_has_it(folder: Path) -> None:
 
 
 def test_a_rule_is_told_apart_from_another_of_its_name(folder: Path) -> None:
-    known = catalogue.Catalogue(tuple(read(folder).values()))
+    known = discover_rule_files.Catalogue(tuple(read(folder).values()))
     own = Rule.__new__(Rule)
     object.__setattr__(own, "name", "signs.neg_neg")
     assert not known.is_built_in(own)

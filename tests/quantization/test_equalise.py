@@ -11,7 +11,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.quantization import lowered, sites
 from ortfuse.quantization.calibration import calibrate
 from ortfuse.quantization.cross_layer_equalization import equalised
-from ortfuse.quantization.scale_links import links
+from ortfuse.quantization.find_equalizable_channels import links
 from ortfuse.quantization.schemes import names_to_observe
 from ortfuse.runtime.session import Session
 
@@ -159,7 +159,7 @@ def test_a_large_weight_that_something_else_takes_is_not_written_twice(monkeypat
     body = "i = Cast<to = 7>(x) t = Gather(v, i) a = LayerNormalization(t, k, n) y = MatMul(a, v)"
     made = model(body, "float[s] x", "float[s,32] y", MATRICES)
     assert [*links(made.graph, Facts(made))]
-    monkeypatch.setattr("ortfuse.quantization.scale_links.SMALL", 64)
+    monkeypatch.setattr("ortfuse.quantization.find_equalizable_channels.SMALL", 64)
     assert not [*links(made.graph, Facts(made))]
 
 

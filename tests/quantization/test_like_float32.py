@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 from ortfuse.quantization.half import convert
 from ortfuse.quantization.run_half_models import imitation
 from ortfuse.runtime.session import Session

@@ -10,8 +10,8 @@ import pytest
 
 from ortfuse.quantization import model_trials as trials
 from ortfuse.quantization.error_prediction import Predictions
+from ortfuse.quantization.knapsack_search_loop import Search
 from ortfuse.quantization.metrics import METRICS
-from ortfuse.quantization.scheme_search import Search
 from ortfuse.quantization.site_measurements import MOST, MeasuredScheme, MeasuredSite, _worthwhile
 
 pytest.importorskip("scipy")

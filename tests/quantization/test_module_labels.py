@@ -11,7 +11,7 @@ from rich.console import Console
 
 import ortfuse
 from ortfuse.errors import BoundError
-from ortfuse.ir.modules import SCOPES_KEY, labels_of
+from ortfuse.ir.nn_module_of_node import SCOPES_KEY, labels_of
 from ortfuse.quantization.half import convert
 from ortfuse.report.documents.quantization import quantization_document
 from ortfuse.report.terminal.document import show_document

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import ortfuse
 from ortfuse.cli.app import app
 from ortfuse.errors import NoSiteError, OptionError
-from ortfuse.ir.modules import SCOPES_KEY
+from ortfuse.ir.nn_module_of_node import SCOPES_KEY
 from ortfuse.ir.selection import CLASSES_KEY
 from ortfuse.quantization.half import convert
 

@@ -12,8 +12,8 @@ import ortfuse
 from ortfuse.analysis.facts import Facts
 from ortfuse.io.model_conversion import enter
 from ortfuse.rewrite import Exactness, Rule, RuleTest
+from ortfuse.rewrite.magic_number_rounding import rounding_number
 from ortfuse.rewrite.pattern import op, scalar, var
-from ortfuse.rewrite.rounding_sums import rounding_number
 
 X = np.random.default_rng(0).uniform(-9, 9, (2, 3, 3)).astype(np.float32)
 CONSTANTS = (

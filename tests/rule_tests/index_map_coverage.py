@@ -21,7 +21,7 @@ from ortfuse.targets import installed
 from ortfuse.transforms import DeadCodeElimination, Pass, SimplifyIndexMaps
 from ortfuse.transforms.context import Context
 from ortfuse.verification.rule_tests import run_rule_test
-from ortfuse.verification.rule_tests.tried_model import Tried
+from ortfuse.verification.rule_tests.rule_trial import Tried
 
 FOLDERS = ("canonicalize", "data_movement")
 MOST_INSTANCES = 24

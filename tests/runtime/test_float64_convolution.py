@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ortfuse.errors import VerificationError
-from ortfuse.runtime.float64 import cost
+from ortfuse.runtime.float64 import estimate_reference_cost
 from ortfuse.runtime.float64.convolution import Conv, ConvTranspose
 from ortfuse.runtime.float64.pooling import AveragePool
 from ortfuse.runtime.float64.reference import Reference
@@ -100,7 +100,7 @@ def test_widely_dilated_kernels_are_not_laid_out() -> None:
 
 
 def test_what_memory_would_not_hold_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "available_bytes", lambda: 20_000_000)
+    monkeypatch.setattr(estimate_reference_cost, "available_bytes", lambda: 20_000_000)
     model = ir.from_onnx_text("""<ir_version: 8, opset_import: ["": 17]> g (float[1, 8, n, n] x) => (float[1, 8, n, n] y)
         { y = LpPool<kernel_shape = [9, 9], pads = [4, 4, 4, 4]>(x) }""")
     reference = Reference(model)

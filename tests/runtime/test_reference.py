@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from small_graphs import model
 
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.runtime.float64 import reference
 from ortfuse.runtime.float64.partition import cut
 from ortfuse.runtime.float64.widen import in_float64

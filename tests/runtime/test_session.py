@@ -10,7 +10,7 @@ import pytest
 from small_graphs import model
 
 from ortfuse.errors import VerificationError
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 from ortfuse.verification import Session
 
 WEIGHTS = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)

@@ -17,7 +17,7 @@ from crashing import CRASHES, runtime_that
 from small_graphs import model
 
 from ortfuse.errors import CrashError, VerificationError
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 from ortfuse.runtime import session as sessions
 from ortfuse.runtime import worker
 from ortfuse.runtime.session import Session

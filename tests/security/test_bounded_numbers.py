@@ -15,7 +15,7 @@ import ortfuse
 from ortfuse.api.models_file import ModelsFile
 from ortfuse.cli.app import main
 from ortfuse.errors import OptionError, OrtfuseError
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.runtime.memory_footprint import footprint
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.session_settings import SessionConfig, Setting

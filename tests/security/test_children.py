@@ -16,7 +16,7 @@ import pytest
 
 from ortfuse.errors import CrashError, TargetError
 from ortfuse.io import python_subprocess
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.runtime import session_subprocess, worker
 from ortfuse.runtime.decode_plain_data import of_plain_data
 from ortfuse.runtime.memory_footprint import footprint

@@ -24,7 +24,7 @@ from limits import limited
 import ortfuse
 from ortfuse.cli.app import main
 from ortfuse.errors import OrtfuseError, OutputError, VerificationError
-from ortfuse.io import bounded_text_files, size_limits
+from ortfuse.io import bounded_text_files, memory_limits
 from ortfuse.io.json_records import of_type, record
 from ortfuse.io.sqlite import opened
 from ortfuse.quantization.measurement_store import Store
@@ -261,7 +261,7 @@ def test_an_array_that_claims_what_it_does_not_hold_is_an_error(content: bytes) 
 def test_an_archive_that_unpacks_to_more_than_there_is_room_for_is_not_unpacked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(size_limits, "room", lambda: 1 << 20)
+    monkeypatch.setattr(memory_limits, "room", lambda: 1 << 20)
     value = ir.val("x", ir.DataType.FLOAT, ["n", 4])
     with pytest.raises(VerificationError, match="there is room for"):
         read_inputs(npz({"x.npy": npy("(1000000, 4)", data=bytes(16_000_000))}), [value])

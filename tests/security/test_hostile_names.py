@@ -26,10 +26,10 @@ import ortfuse
 from ortfuse.cli.app import main
 from ortfuse.cli.terminal import Terminal, shown
 from ortfuse.errors import InvalidModelError, OrtfuseError, OrtfuseWarning
-from ortfuse.errors.printable import cell, visible, visible_lines
+from ortfuse.errors.escape_control_characters import cell, visible, visible_lines
 from ortfuse.report.document import Document, Notes, Rows
 from ortfuse.report.html.write_page import html
-from ortfuse.report.terminal.long_names import Names
+from ortfuse.report.terminal.break_long_names import Names
 from ortfuse.runtime.session_settings import Setting
 
 UNSEEN = ["\x00", "\x07", "\x08", "\x0b", "\x0c", "\x1b", "\x7f", "\x80", "\x85", "\x9b", "\x9d", "\u00ad", "\u061c", "\u115f", "\u180e", "\u200b",

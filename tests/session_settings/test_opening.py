@@ -11,7 +11,7 @@ import pytest
 
 import ortfuse
 from ortfuse.errors import ModelFileError, OptionError, VerificationError
-from ortfuse.io.files import metadata
+from ortfuse.io.load_and_save import metadata
 from ortfuse.runtime.session_settings import SessionConfig, Setting, config_beside, stored_config, write_beside
 from ortfuse.targets.processor import granted_processors
 

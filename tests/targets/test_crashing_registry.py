@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ortfuse.errors import OrtfuseWarning, TargetError
-from ortfuse.io import operator_check, runtime_registry
-from ortfuse.io.runtime_registry import RegistryError, definitions
+from ortfuse.io import operator_check, read_kernel_registry
+from ortfuse.io.read_kernel_registry import RegistryError, definitions
 from ortfuse.targets import table_cache
 from ortfuse.targets.kernel_table import KernelTable
 
@@ -17,7 +17,7 @@ def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A runtime whose registry query ends its process, as that of a GPU build without the libraries of CUDA."""
     program = tmp_path / "crash.py"
     program.write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    monkeypatch.setattr(runtime_registry, "PROGRAM", program)
+    monkeypatch.setattr(read_kernel_registry, "PROGRAM", program)
     monkeypatch.setattr(table_cache.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache"))
     caches = (definitions, table_cache.installed_table, operator_check._runtime_operators)
     for cached in caches:

@@ -6,7 +6,7 @@ import pytest
 from graphs import operators
 from small_models import apply, floats
 
-from ortfuse.ir.tensors import constant_tensor
+from ortfuse.ir.enumerate_tensors import constant_tensor
 from ortfuse.transforms import LiftConstants
 
 CHAIN = "agraph (float[2] x) => (float[2] y) { c = Constant <VALUE> () \n y = Add(x, c) }"

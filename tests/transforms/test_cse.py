@@ -9,12 +9,12 @@ from graphs import operators
 from small_models import apply, context_of, floats, model_of
 
 from ortfuse.io.data_file import DataFile
-from ortfuse.io.files import load, save
-from ortfuse.io.own_tensors import own
+from ortfuse.io.load_and_save import load, save
 from ortfuse.io.stored_tensor import chunks
+from ortfuse.io.unshare_tensor_objects import own
 from ortfuse.targets import Quirk
 from ortfuse.transforms import CommonSubexpressionElimination
-from ortfuse.transforms.cleanup import tensor_hash as tensor_hash_module
+from ortfuse.transforms.cleanup import find_equal_initializers as tensor_hash_module
 
 
 def test_the_same_computation_is_done_once() -> None:

@@ -7,7 +7,7 @@ from graphs import run
 from small_models import apply, context_of, floats, model_of
 
 from ortfuse.errors import TargetError
-from ortfuse.io.check import check
+from ortfuse.io.check_model import check
 from ortfuse.transforms import ConstantFolding, Finalize
 from ortfuse.transforms.cleanup import finalize as finalize_module
 

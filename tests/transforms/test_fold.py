@@ -18,7 +18,7 @@ from ortfuse.runtime import evaluate_constants
 from ortfuse.runtime.evaluate_constants import evaluate
 from ortfuse.runtime.session import Session
 from ortfuse.transforms import ConstantFolding, DeadCodeElimination, LiftConstants
-from ortfuse.transforms import constant_store as spill_module
+from ortfuse.transforms import spill_constants as spill_module
 from ortfuse.transforms.cleanup import constant_folding as fold_module
 from ortfuse.transforms.cleanup.fold_constant_movement import MovedTensor
 

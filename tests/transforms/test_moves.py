@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.io.data_file import DataFile
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 from ortfuse.io.stored_tensor import in_file
 from ortfuse.transforms.cleanup.fold_constant_movement import MovedTensor
 

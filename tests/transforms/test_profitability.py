@@ -14,7 +14,7 @@ from ortfuse.rewrite.pattern import Pattern, ms, op, var
 from ortfuse.targets import CostTable, Estimate
 from ortfuse.targets.rule_speedups import Measured
 from ortfuse.transforms import Choices, RulePass, check_forced
-from ortfuse.transforms.profitability import Choice
+from ortfuse.transforms.choose_legal_form import Choice
 
 x = var("x")
 TYPICAL = ({"x": "1 128 768"},)

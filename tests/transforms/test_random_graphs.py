@@ -9,7 +9,7 @@ import pytest
 from graphs import operators, run
 from small_models import HEAD, floats, proto_of
 
-from ortfuse.io.check import check
+from ortfuse.io.check_model import check
 from ortfuse.io.model_conversion import enter
 from ortfuse.pipeline import PassManager
 

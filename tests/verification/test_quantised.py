@@ -11,8 +11,8 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
-from ortfuse.runtime.integer_matmul import saturates
-from ortfuse.runtime.integer_ties import before_rounding
+from ortfuse.runtime.int8_matmul_saturation import saturates
+from ortfuse.runtime.integer_results_before_rounding import before_rounding
 from ortfuse.runtime.near_ties import explained as ties_explained
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import computing

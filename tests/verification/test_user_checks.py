@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.pipeline import catalogue
+from ortfuse.pipeline import discover_rule_files
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import ms, op, var
 from ortfuse.transforms import Context, RulePass
@@ -91,8 +91,8 @@ def test_a_rule_in_a_pass_that_is_given_as_an_object_is_checked() -> None:
 
 
 def test_a_rule_of_an_installed_package_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    file = catalogue.RuleFile("fuse.offered", (WRONG,), "a package", "package")
-    monkeypatch.setattr(catalogue, "_from_packages", lambda: [file])
+    file = discover_rule_files.RuleFile("fuse.offered", (WRONG,), "a package", "package")
+    monkeypatch.setattr(discover_rule_files, "_from_packages", lambda: [file])
     result = ortfuse.optimize(model_of(TEXT), passes=PASSES)
     assert checked(result) == [("mine.swish", "h", "undone")]
 

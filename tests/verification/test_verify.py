@@ -11,7 +11,7 @@ import pytest
 from small_graphs import model
 
 from ortfuse.errors import VerificationError
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.runtime.comparison import failed
 from ortfuse.verification import Trial, Verdict, experiments, judge, verify
 

@@ -12,11 +12,17 @@ positions along the axes as further variables (`box`), so that sizes may be symb
 Integers are followed through arithmetic and comparisons, so that Gather and Scatter with computed indices are data movement, too.
 """
 
-from ortfuse.analysis.index_maps import counting, indexing, joining, reshaping, scattering
+from ortfuse.analysis.index_maps import (
+    concat_pad_where,
+    indexing,
+    integer_and_bool_operators,
+    reshape_transpose_expand,
+    scattering,
+)
 from ortfuse.analysis.index_maps.box import Box, axes, axis
-from ortfuse.analysis.index_maps.elements import Element, Fill, IndexMap, Number, Read, Select, leaves
+from ortfuse.analysis.index_maps.element_expressions import Element, Fill, IndexMap, Number, Read, Select, leaves
 from ortfuse.analysis.index_maps.evaluation import evaluated
-from ortfuse.analysis.index_maps.question import ELEMENT_MAPS, IndexMapOf, Moves, Moving, element_map
+from ortfuse.analysis.index_maps.index_map_query import ELEMENT_MAPS, IndexMapOf, Moves, Moving, element_map
 
 __all__ = [
     "ELEMENT_MAPS",
@@ -32,12 +38,12 @@ __all__ = [
     "Select",
     "axes",
     "axis",
-    "counting",
+    "concat_pad_where",
     "element_map",
     "evaluated",
     "indexing",
-    "joining",
+    "integer_and_bool_operators",
     "leaves",
-    "reshaping",
+    "reshape_transpose_expand",
     "scattering",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.index_maps.box import axis_number
-from ortfuse.analysis.index_maps.elements import Element, Fill, IndexMap, Number, Read
+from ortfuse.analysis.index_maps.element_expressions import Element, Fill, IndexMap, Number, Read
 from ortfuse.ir.dims import Dim, DimLike, evaluate
 from ortfuse.ir.dims.polynomial import Atom
 

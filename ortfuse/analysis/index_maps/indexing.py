@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ortfuse.analysis.index_maps.elements import Element, Select, lifted, number_of
-from ortfuse.analysis.index_maps.question import Moving, element_map
-from ortfuse.analysis.transfer.op import UnknownError, normalize_axes
+from ortfuse.analysis.index_maps.element_expressions import Element, Select, lifted, number_of
+from ortfuse.analysis.index_maps.index_map_query import Moving, element_map
+from ortfuse.analysis.transfer.transfer_function_registry import UnknownError, normalize_axes
 from ortfuse.ir.dims import DimLike, is_nonnegative, maximum, minimum, total
 
 _OPEN_ENDS = frozenset({2**31 - 1, 2**63 - 1})

@@ -15,12 +15,12 @@ from ortfuse.analysis.ranges.intervals import combine, extreme, multiply, unless
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, anything, between, one_of, stored
 from ortfuse.analysis.ranges.vector_norms import broadcast_norm, magnitude_of, norm_question, norms
-from ortfuse.analysis.transfer import symbolic_elements as el
+from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
 from ortfuse.analysis.transfer.broadcasting import broadcast_shapes
-from ortfuse.analysis.transfer.elementwise_shapes import binary_shape, unknown_element, variadic_shape
-from ortfuse.analysis.transfer.evaluate import arithmetic, evaluates
+from ortfuse.analysis.transfer.elementwise_shape_functions import binary_shape, unknown_element, variadic_shape
+from ortfuse.analysis.transfer.evaluate_small_tensors import arithmetic, evaluates
 from ortfuse.analysis.transfer.fact import INTEGERS, Fact
-from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, transfer
+from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axes, transfer
 from ortfuse.ir.operators import describe
 
 transfer("Add")(binary_shape(el.add))

@@ -13,12 +13,12 @@ from ortfuse.analysis.ranges.bounds_by_sizes import ENDS
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, one_of, union
 from ortfuse.analysis.ranges.vector_norms import broadcast_norm, norms
-from ortfuse.analysis.transfer import symbolic_elements as el
+from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
 from ortfuse.analysis.transfer.broadcasting import broadcast_all, map_elements
-from ortfuse.analysis.transfer.elementwise_shapes import binary_shape, unary_shape
-from ortfuse.analysis.transfer.evaluate import arithmetic, evaluates
+from ortfuse.analysis.transfer.elementwise_shape_functions import binary_shape, unary_shape
+from ortfuse.analysis.transfer.evaluate_small_tensors import arithmetic, evaluates
 from ortfuse.analysis.transfer.fact import Fact
-from ortfuse.analysis.transfer.op import Op, transfer
+from ortfuse.analysis.transfer.transfer_function_registry import Op, transfer
 from ortfuse.ir.dims import at_most
 from ortfuse.ir.operators import describe
 

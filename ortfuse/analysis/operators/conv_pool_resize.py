@@ -13,9 +13,9 @@ from ortfuse.analysis.costs import NodeSizes, Work, cost, macs, nothing, per_res
 from ortfuse.analysis.ranges.intervals import SLACK
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, between
-from ortfuse.analysis.transfer import symbolic_elements as el
+from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
 from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
-from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, transfer
+from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axes, transfer
 from ortfuse.ir.dims import DimLike, ceil_div, floor_div, is_nonnegative, maximum, product, uncut
 from ortfuse.ir.operators import describe
 from ortfuse.ir.traits import MICROSOFT

@@ -13,7 +13,7 @@ from ortfuse.analysis.operators.reshape_and_transpose import rank_of_target
 from ortfuse.analysis.ranges.bounds_by_sizes import Ends, bounds, bounds_of, demand_wide
 from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
 from ortfuse.analysis.ranges.range import Range, between, of_array, one_of
-from ortfuse.analysis.transfer.evaluate import Arrays, moves_elements
+from ortfuse.analysis.transfer.evaluate_small_tensors import Arrays, moves_elements
 from ortfuse.analysis.transfer.fact import (
     INTEGERS,
     MAX_ELEMENTS,
@@ -26,7 +26,7 @@ from ortfuse.analysis.transfer.fact import (
     static_shape,
     static_size,
 )
-from ortfuse.analysis.transfer.op import Op, UnknownError, transfer
+from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, transfer
 from ortfuse.ir.dims import Dim, DimLike, at_most, ceil_div, floor_div, maximum
 from ortfuse.ir.operators import describe
 

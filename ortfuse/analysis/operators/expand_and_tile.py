@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ortfuse.analysis.operators.reshape_and_transpose import rank_of_target
+from ortfuse.analysis.ranges.last_axis_repeats_halves_or_pairs import in_pairs, keeps_size, operand_repeats, periods
 from ortfuse.analysis.ranges.queries import Asking, columns
 from ortfuse.analysis.ranges.range import Range
-from ortfuse.analysis.ranges.repeated_last_axis import in_pairs, keeps_size, operand_repeats, periods
 from ortfuse.analysis.ranges.vector_norms import (
     broadcast_norm,
     norms,
@@ -15,9 +15,9 @@ from ortfuse.analysis.ranges.vector_norms import (
     size_along,
 )
 from ortfuse.analysis.transfer.broadcasting import broadcast_shapes, map_elements
-from ortfuse.analysis.transfer.evaluate import Arrays, moves_elements
+from ortfuse.analysis.transfer.evaluate_small_tensors import Arrays, moves_elements
 from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape, static_shape
-from ortfuse.analysis.transfer.op import Op, transfer
+from ortfuse.analysis.transfer.transfer_function_registry import Op, transfer
 from ortfuse.ir.dims import (
     DimLike,
     is_nonzero,

@@ -6,15 +6,15 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, nothing, per_operand
+from ortfuse.analysis.ranges.last_axis_repeats_halves_or_pairs import if_last_axis_is_kept, periods
 from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
 from ortfuse.analysis.ranges.range import Range, union
-from ortfuse.analysis.ranges.repeated_last_axis import if_last_axis_is_kept, periods
 from ortfuse.analysis.ranges.vector_norms import NormOf, norm_of, norm_question, norms, result_size_along, size_along
-from ortfuse.analysis.transfer.elementwise_shapes import same_shape
-from ortfuse.analysis.transfer.evaluate import Arrays, moves_elements
+from ortfuse.analysis.transfer.elementwise_shape_functions import same_shape
+from ortfuse.analysis.transfer.evaluate_small_tensors import Arrays, moves_elements
 from ortfuse.analysis.transfer.fact import UNKNOWN, Elements, Fact, Shape
-from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, transfer
-from ortfuse.analysis.transfer.slices import positions, slice_length
+from ortfuse.analysis.transfer.slice_positions import positions, slice_length
+from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axes, transfer
 from ortfuse.ir.dims import DimLike, product
 from ortfuse.ir.operators import describe
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
 from ortfuse.analysis.ranges.range import Range, one_of, union
-from ortfuse.analysis.transfer.elementwise_shapes import same_shape
+from ortfuse.analysis.transfer.elementwise_shape_functions import same_shape
 from ortfuse.analysis.transfer.fact import UNKNOWN, Fact
-from ortfuse.analysis.transfer.op import Op, normalize_axes, transfer
+from ortfuse.analysis.transfer.transfer_function_registry import Op, normalize_axes, transfer
 from ortfuse.ir.operators import describe
 
 

@@ -11,10 +11,10 @@ from ortfuse.analysis.costs import cost, per_operand
 from ortfuse.analysis.ranges.intervals import SLACK, not_negative
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, between, limits, one_of, union
-from ortfuse.analysis.transfer import symbolic_elements as el
-from ortfuse.analysis.transfer.elementwise_shapes import same_shape
+from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
+from ortfuse.analysis.transfer.elementwise_shape_functions import same_shape
 from ortfuse.analysis.transfer.fact import UNKNOWN, Element, Elements, Fact, Shape
-from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, transfer
+from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axes, transfer
 from ortfuse.ir.dims import is_positive, upper_bound
 from ortfuse.ir.dims import product as product_of
 from ortfuse.ir.operators import describe

@@ -9,23 +9,29 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.ranges.bounds_by_sizes import Ends, bounds, bounds_of
-from ortfuse.analysis.ranges.queries import Asking, columns, ranges
-from ortfuse.analysis.ranges.range import Range
-from ortfuse.analysis.ranges.repeated_last_axis import (
+from ortfuse.analysis.ranges.last_axis_repeats_halves_or_pairs import (
     if_last_axis_is_kept,
     in_pairs,
     keeps_size,
     operand_repeats,
     periods,
 )
+from ortfuse.analysis.ranges.queries import Asking, columns, ranges
+from ortfuse.analysis.ranges.range import Range
 from ortfuse.analysis.ranges.vector_norms import (
     norm_of,
     norm_question,
     norms,
 )
-from ortfuse.analysis.transfer.evaluate import Arrays, moves_elements
+from ortfuse.analysis.transfer.evaluate_small_tensors import Arrays, moves_elements
 from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape, static_shape
-from ortfuse.analysis.transfer.op import Op, UnknownError, normalize_axes, normalize_axis, transfer
+from ortfuse.analysis.transfer.transfer_function_registry import (
+    Op,
+    UnknownError,
+    normalize_axes,
+    normalize_axis,
+    transfer,
+)
 from ortfuse.ir.dims import (
     Dim,
     DimLike,

@@ -22,11 +22,11 @@ from ortfuse.analysis.ranges.intervals import (
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Number, Range, one_of, stored, union
 from ortfuse.analysis.ranges.vector_norms import norm_of, norms
-from ortfuse.analysis.transfer import symbolic_elements as el
-from ortfuse.analysis.transfer.elementwise_shapes import same_shape, unary_shape
-from ortfuse.analysis.transfer.evaluate import arithmetic, evaluates
+from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
+from ortfuse.analysis.transfer.elementwise_shape_functions import same_shape, unary_shape
+from ortfuse.analysis.transfer.evaluate_small_tensors import arithmetic, evaluates
 from ortfuse.analysis.transfer.fact import Fact, element_of_float
-from ortfuse.analysis.transfer.op import Op, transfer
+from ortfuse.analysis.transfer.transfer_function_registry import Op, transfer
 from ortfuse.ir.traits import MICROSOFT
 
 transfer("Neg")(unary_shape(el.negate))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from ortfuse.analysis.ranges.queries import NOT_KNOWN, Asking, Question, Values
-from ortfuse.analysis.transfer.op import UnknownError
+from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
 from ortfuse.ir.dims import DimLike, maximum, minimum
 from ortfuse.ir.operators import Facet
 

@@ -27,7 +27,7 @@ from ortfuse.analysis.ranges.range import (
     whatever_fits,
 )
 from ortfuse.analysis.transfer.fact import INTEGERS, Fact
-from ortfuse.analysis.transfer.op import Op, UnknownError
+from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError
 from ortfuse.ir.operators import Facet
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, PRODUCT, RANGED, REDUCES, RESHAPES, SUM
 

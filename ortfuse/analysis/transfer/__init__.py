@@ -4,6 +4,6 @@ A shape function (`transfer`) infers the facts of an operator's outputs from tho
 `ortfuse.analysis.operators`.
 """
 
-from ortfuse.analysis.transfer.op import TRANSFERS
+from ortfuse.analysis.transfer.transfer_function_registry import TRANSFERS
 
 __all__ = ["TRANSFERS"]

@@ -12,7 +12,7 @@ from ortfuse.errors import RuleError
 from ortfuse.interop.function_rules.accepted_function_forms import AnyFunction, Body, body_of
 from ortfuse.interop.function_rules.function_to_pattern import lift_pattern, lift_replacement
 from ortfuse.interop.function_rules.function_to_pattern_base import Captures
-from ortfuse.interop.function_rules.split_spellings import same_parts
+from ortfuse.interop.function_rules.split_output_sizes import same_parts
 from ortfuse.naming.former_arguments import former_arguments
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Pattern

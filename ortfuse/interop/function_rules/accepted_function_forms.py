@@ -109,7 +109,7 @@ def read_functions(path: str | os.PathLike[str]) -> dict[str, ir.Function]:
         RuleError: There are none.
         OrtfuseError: The file cannot be read.
     """
-    from ortfuse.io.files import load
+    from ortfuse.io.load_and_save import load
 
     functions = load(path).functions
     if not functions:

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from ortfuse.errors import RuleError
 from ortfuse.interop.function_rules.accepted_function_forms import Body, Given
 from ortfuse.interop.function_rules.function_to_pattern_base import Captures, Lifter, decimal
-from ortfuse.interop.function_rules.split_spellings import Parts
+from ortfuse.interop.function_rules.split_output_sizes import Parts
 from ortfuse.ir import walk
 from ortfuse.ir.traits import PARAMETER_INPUTS, PRODUCT, SUM
 from ortfuse.rewrite.pattern.language import Attr, Chain, Computed, Const, Op, Opt, Pattern, Product, Scalar, Sum, Var

@@ -41,10 +41,10 @@ from ortfuse.ir.dims.bounds import (
     lower_bound,
     upper_bound,
 )
+from ortfuse.ir.dims.constant_reshape_target import reshape_target
 from ortfuse.ir.dims.parser import parse
 from ortfuse.ir.dims.polynomial import Dim, DimLike, evaluate, exact_div, fresh, only_atom, symbol, symbols, total
-from ortfuse.ir.dims.positive import positive_from, shifted
-from ortfuse.ir.dims.reshaping import reshape_target
+from ortfuse.ir.dims.shift_symbol_to_positive import positive_from, shifted
 from ortfuse.ir.dims.substitution import substituted
 
 __all__ = [

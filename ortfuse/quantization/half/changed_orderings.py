@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.modules import describe_in_module
+from ortfuse.ir.nn_module_of_node import describe_in_module
 from ortfuse.quantization.metrics import METRICS
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Arrays, Session

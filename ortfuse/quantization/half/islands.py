@@ -13,11 +13,11 @@ import onnx_ir as ir
 
 from ortfuse.errors import BoundError, VerificationError
 from ortfuse.ir.selection import objection
+from ortfuse.quantization.emulate_half_model_in_float32 import imitation
 from ortfuse.quantization.half.changed_orderings import InOrder, Run, in_order
-from ortfuse.quantization.half.emulation import Finding, defaults, emulate, overflows
+from ortfuse.quantization.half.emulate_half_operators import Finding, defaults, emulate, overflows
+from ortfuse.quantization.half.rewrite_types_and_insert_casts import rewrite
 from ortfuse.quantization.half.same_type_units import Units
-from ortfuse.quantization.half.write_types import rewrite
-from ortfuse.quantization.half_emulation import imitation
 from ortfuse.quantization.metrics import METRICS
 from ortfuse.quantization.run_half_models import run_of
 from ortfuse.quantization.tolerance_limit import limit_of_rounding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.ir import walk
-from ortfuse.transforms.cleanup.tensor_hash import TensorPool, can_be_shared
+from ortfuse.transforms.cleanup.find_equal_initializers import TensorPool, can_be_shared
 
 LARGE = 1024
 """Constants of fewer numbers stay apart: whether such a number hides scores, or is a bound, depends on all that uses it."""

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir import walk
-from ortfuse.ir.modules import describe_in_module
+from ortfuse.ir.nn_module_of_node import describe_in_module
 from ortfuse.ir.traits import CONTRACTS, LAYER, has
 from ortfuse.quantization.half.min_cut_float32_islands import Kind, Wire, choose
 from ortfuse.quantization.half.shared_type_ports import Ports, is_float, ports

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ortfuse.errors import OptionError
-from ortfuse.errors.printable import visible_lines
+from ortfuse.errors.escape_control_characters import visible_lines
 from ortfuse.io.atomic_write import writable_target, write_text
 from ortfuse.report.document import Document
 from ortfuse.report.html.environment import command, environment

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ortfuse.errors.printable import visible
+from ortfuse.errors.escape_control_characters import visible
 from ortfuse.report.document import Document, Items, Notes, Rows
-from ortfuse.report.terminal.long_names import Names
+from ortfuse.report.terminal.break_long_names import Names
 
 LEAST = 12
 """The letters of a column of words that stand in one line at least, if it has so many."""

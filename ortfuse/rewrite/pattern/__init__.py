@@ -1,7 +1,7 @@
 """Patterns over ONNX graphs: the language and the matcher."""
 
 from ortfuse.rewrite.pattern.language import Op, Pattern
-from ortfuse.rewrite.pattern.match import Guard, Match, Matcher, Miss
+from ortfuse.rewrite.pattern.match_operators import Guard, Match, Matcher, Miss
 from ortfuse.rewrite.pattern.pattern_functions import (
     OpBuilder,
     all_attributes,

@@ -12,9 +12,9 @@ from ortfuse.ir.remark import Refusal, Subject, refuse, words
 from ortfuse.ir.traits import PRODUCT, SUM
 from ortfuse.rewrite.pattern import flattened_chain as chains
 from ortfuse.rewrite.pattern.backtracking_machine import FAIL, Goals, Machine, bind_absent
-from ortfuse.rewrite.pattern.formula_constants import EPSILON, close
+from ortfuse.rewrite.pattern.compare_constants_up_to_rounding import EPSILON, close
 from ortfuse.rewrite.pattern.language import Chain, Opt, Pattern, Product, Var, bare
-from ortfuse.rewrite.pattern.unify import labelled
+from ortfuse.rewrite.pattern.unify_dims import labelled
 
 _PARTED = SUM | PRODUCT | {"Sum"}
 """Operators that make sums and products of their operands."""

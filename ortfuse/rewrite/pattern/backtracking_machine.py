@@ -1,6 +1,6 @@
 """The matching machine: goals, choice points and bindings with backtracking, like a small Prolog.
 
-A goal says "this pattern must match this value". Handlers (see `ortfuse.rewrite.pattern.match`) turn one goal into its
+A goal says "this pattern must match this value". Handlers (see `ortfuse.rewrite.pattern.match_operators`) turn one goal into its
 subgoals, or
 open a choice point (which operand order, which alternative, which part of a sum) to which matching returns when a later
 goal fails. A trail records bindings so that they can be undone. Recursion depth is bounded by the pattern, not the graph.
@@ -38,7 +38,7 @@ class Machine(Captures):
     """One attempt to match one value; goals are dispatched to `handlers` by the class of their pattern.
 
     Attributes:
-        pending: Axes whose size is not decided yet (see `ortfuse.rewrite.pattern.unify`).
+        pending: Axes whose size is not decided yet (see `ortfuse.rewrite.pattern.unify_dims`).
         memo: The node (for alternatives and chains, the value) that each shared part of the pattern is bound to, by its id.
         inner: The nodes matched so far in bodies of these.
         bodies: The graphs of bodies that are being matched.

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.walk import scopes
-from ortfuse.rewrite.pattern.match import Match, Matcher
+from ortfuse.rewrite.pattern.match_operators import Match, Matcher
 
 
 def matches(model: ir.Model, matcher: Matcher, facts: Facts) -> Iterator[Match]:

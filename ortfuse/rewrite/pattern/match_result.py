@@ -14,7 +14,7 @@ from ortfuse.ir.dims import DimLike
 from ortfuse.ir.remark import Code, Refusal, Subject, refuse, words
 from ortfuse.rewrite.pattern.compiled_pattern import CompiledPattern
 from ortfuse.rewrite.pattern.language import Var
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.targets.known_bugs import KnownBug
 from ortfuse.targets.registry import default_spec
 from ortfuse.targets.spec import TargetSpec

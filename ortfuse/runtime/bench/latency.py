@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeVar
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, VerificationError
-from ortfuse.io.proto import separate
+from ortfuse.io.convert_modelproto import separate
 from ortfuse.runtime.bench.confidence import median_bounds, quartile_spread
 from ortfuse.runtime.bench.executed_operators import profiled
 from ortfuse.runtime.bench.stopping_rule import Patience

@@ -16,12 +16,12 @@ from onnx.reference.op_run import OpRun
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import HangError, VerificationError
-from ortfuse.io.proto import to_proto
+from ortfuse.io.convert_modelproto import to_proto
 from ortfuse.ir import walk
 from ortfuse.ir.purity import draws_random
 from ortfuse.ir.traits import QUANTISES, has
 from ortfuse.runtime.float64.convolution import Conv, ConvTranspose
-from ortfuse.runtime.float64.cost import TooLargeError, demand_room
+from ortfuse.runtime.float64.estimate_reference_cost import TooLargeError, demand_room
 from ortfuse.runtime.float64.partition import Segment, cut, to_model
 from ortfuse.runtime.float64.pooling import AveragePool, GlobalAveragePool, GlobalMaxPool
 from ortfuse.runtime.float64.widen import in_float64

@@ -28,7 +28,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import OptionError, VerificationError
 from ortfuse.io.bounded_text_files import from_toml, read_text
-from ortfuse.io.size_limits import demand_room
+from ortfuse.io.memory_limits import demand_room
 
 Array = np.ndarray[Any, Any]
 

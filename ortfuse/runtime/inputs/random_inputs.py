@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import VerificationError
-from ortfuse.io.size_limits import demand_room
+from ortfuse.io.memory_limits import demand_room
 from ortfuse.ir.dims import Dim, DimLike, evaluate
 from ortfuse.ir.inlinable_functions import looked_into
 from ortfuse.runtime.inputs import sampling

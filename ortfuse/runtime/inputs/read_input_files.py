@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
 from ortfuse.io.bounded_text_files import read_bytes, regular_file
-from ortfuse.io.size_limits import demand_room, room
+from ortfuse.io.memory_limits import demand_room, room
 from ortfuse.runtime.inputs.image_preprocessing import FILE, Preprocessing, read_preprocessing
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.inputs.single_files import SINGLE, notes_on_images, read_single

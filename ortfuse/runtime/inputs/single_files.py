@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.io.bounded_text_files import regular_file
-from ortfuse.io.size_limits import demand_room
+from ortfuse.io.memory_limits import demand_room
 from ortfuse.runtime.inputs.image_preprocessing import Preprocessing
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ortfuse.errors import OptionError, OrtfuseWarning
-from ortfuse.errors.printable import brief, visible
+from ortfuse.errors.escape_control_characters import brief, visible
 from ortfuse.io.bounded_text_files import from_json
 from ortfuse.runtime.session_settings.allow_list import refusal
 from ortfuse.serialization import Record

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ortfuse.errors import ModelFileError, VerificationError
-from ortfuse.io.files import metadata
+from ortfuse.io.load_and_save import metadata
 from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.session import shortened
 from ortfuse.runtime.session_settings.config import SessionConfig

@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.analysis.transfer import symbolic_elements
+from ortfuse.analysis.transfer import symbolic_element_arithmetic
 from ortfuse.analysis.transfer.fact import Element
 from ortfuse.ir.dims import Dim, DimLike, only_atom, positive_from, shifted, symbols
 from ortfuse.ir.editor import constant_node
@@ -121,10 +121,10 @@ class _Sizes:
 _WINDOWS = frozenset({"Conv", "MaxPool", "AveragePool"})
 
 _ARITHMETIC = {
-    "Add": symbolic_elements.add,
-    "Sub": symbolic_elements.subtract,
-    "Mul": symbolic_elements.multiply,
-    "Div": symbolic_elements.divide_integer,
+    "Add": symbolic_element_arithmetic.add,
+    "Sub": symbolic_element_arithmetic.subtract,
+    "Mul": symbolic_element_arithmetic.multiply,
+    "Div": symbolic_element_arithmetic.divide_integer,
 }
 
 

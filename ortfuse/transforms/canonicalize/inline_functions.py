@@ -20,7 +20,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortfuse.errors import TargetError
-from ortfuse.ir.function_expansion import MOST_NODES, beyond, calls_in_all, expanded_nodes
+from ortfuse.ir.count_expanded_nodes import MOST_NODES, beyond, calls_in_all, expanded_nodes
 from ortfuse.ir.inlinable_functions import called, changed_operator, is_to_be_raised
 from ortfuse.ir.walk import nested_nodes, nodes_within
 from ortfuse.targets import raise_opset

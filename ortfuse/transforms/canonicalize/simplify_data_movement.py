@@ -21,8 +21,8 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.walk import Scope
-from ortfuse.transforms.canonicalize.movement_plan import Step, build_chain, chains
 from ortfuse.transforms.canonicalize.strided_views import INDEX_MAPS, Shape, View, moved
+from ortfuse.transforms.canonicalize.view_to_movement_chain import Step, build_chain, chains
 from ortfuse.transforms.context import Context, version_in
 from ortfuse.transforms.node_builder import Builder
 

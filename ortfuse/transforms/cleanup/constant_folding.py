@@ -39,8 +39,8 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.ir.enumerate_tensors import constant_tensor
 from ortfuse.ir.purity import Purity
-from ortfuse.ir.tensors import constant_tensor
 from ortfuse.ir.traits import DEQUANTISES, QUANTISES
 from ortfuse.ir.walk import Scope
 from ortfuse.runtime.evaluate_constants import NATIVE, Region, evaluate

@@ -3,7 +3,7 @@
 Transforms: nodes of the same operator, version, attributes (tensors by value; axes counted from either end, as attributes or
 inputs) and inputs (in either order for operators that commute to the bit), with the same outputs present; small integer
 tensors whose elements the facts know to be the same symbolic sizes, however they are computed; initializers of the same
-type, shape and bytes (see `tensor_hash`).
+type, shape and bytes (see `find_equal_initializers`).
 Sizes of a model input are read from it, others from the first value that has them. So no value in between is kept for
 its shape alone. Nodes of a subgraph are also merged into equal ones of the graphs around it, never the reverse.
 
@@ -27,13 +27,13 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.purity import Purity
 from ortfuse.ir.traits import ALONG_AXIS, COMMUTES, PICKS, REDUCES, has
 from ortfuse.ir.walk import roots, subgraphs
-from ortfuse.rewrite.pattern.parameters import UNKNOWN, parameter
+from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, parameter
 from ortfuse.targets import Quirk
 from ortfuse.transforms.canonicalize.hoist_shape_reads import ReadSizes
 from ortfuse.transforms.canonicalize.sink_shape_ops import settle
-from ortfuse.transforms.cleanup.tensor_hash import TensorPool, can_be_shared, content_key
+from ortfuse.transforms.cleanup.find_equal_initializers import TensorPool, can_be_shared, content_key
 from ortfuse.transforms.context import Context
-from ortfuse.transforms.keep_values_between_qdq import is_signed
+from ortfuse.transforms.refuse_adjacent_qdq_pairs import is_signed
 
 _EXCHANGEABLE = COMMUTES - PICKS
 """Operators of two operands whose order makes no difference to the bits."""

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortfuse.ir.tensors import constant_tensor
+from ortfuse.ir.enumerate_tensors import constant_tensor
 from ortfuse.ir.walk import nested
 from ortfuse.transforms.context import Context
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.ir.walk import nested, used_values
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Rounds
-from ortfuse.transforms.recurrence.iteration import origin
+from ortfuse.transforms.recurrence.describe_loop import origin
 from ortfuse.transforms.recurrence.nonempty_sizes import Nonempty
 
 

@@ -11,7 +11,7 @@ Transforms:
   (a Scan over nothing fails in the runtime).
 
 Needless loop-carried values go first (`dead_loop_carried`), then counters that repeat the iteration number
-(`recurrence.redundant_counters`).
+(`counters_to_iteration_number`).
 
 Does not handle: nodes that draw random numbers, belong to unknown domains or hold graphs themselves, and nodes without inputs.
 """
@@ -31,8 +31,8 @@ from ortfuse.transforms.cleanup.cse import computation
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.control_flow.dead_loop_carried import narrow
 from ortfuse.transforms.node_builder import take_over
+from ortfuse.transforms.recurrence.counters_to_iteration_number import count_once
 from ortfuse.transforms.recurrence.nonempty_sizes import Nonempty
-from ortfuse.transforms.recurrence.redundant_counters import count_once
 
 _SAFE = ELEMENTWISE | {"Transpose", "Unsqueeze", "Shape", "Size"}
 """Operators that do not fail on a tensor of numbers."""

@@ -22,7 +22,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.walk import Scope, nested_nodes, subgraphs
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
-from ortfuse.transforms.recurrence.iteration import Iteration, iteration_of
+from ortfuse.transforms.recurrence.describe_loop import Iteration, iteration_of
 
 _FARTHEST = 16
 """How many values the condition of an If may be computed of."""

@@ -30,8 +30,8 @@ from ortfuse.ir.dims import exact_div
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.traits import RESHAPES
 from ortfuse.ir.walk import Scope
-from ortfuse.rewrite.pattern.parameters import parameter
-from ortfuse.rewrite.rounding_sums import rounding_number
+from ortfuse.rewrite.magic_number_rounding import rounding_number
+from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.canonicalize.strided_views import View, cut, moved
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds

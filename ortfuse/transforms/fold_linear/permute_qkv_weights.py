@@ -21,7 +21,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.walk import Scope
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.canonicalize.slices_to_split import part_of
 from ortfuse.transforms.node_builder import Builder
 

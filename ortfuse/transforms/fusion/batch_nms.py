@@ -25,7 +25,7 @@ from ortfuse.ir import walk
 from ortfuse.ir.remark import refuse
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, has
 from ortfuse.ir.walk import Scope
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 

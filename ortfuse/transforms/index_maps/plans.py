@@ -1,6 +1,6 @@
 """Plans: operators that write the elements of an index map, as few as are found.
 
-x[...]                          Reshape -> Slice or Gather -> Transpose -> Expand or Tile -> Reshape   (`movement_plan`)
+x[...]                          Reshape -> Slice or Gather -> Transpose -> Expand or Tile -> Reshape   (`view_to_movement_chain`)
 x[...] if i < n else y[...]     Concat of both along the axis; of their digits, then Reshape
 x[...] if i < n else 0          Pad
 """
@@ -12,9 +12,9 @@ from typing import Any
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import Box, Element, Fill, IndexMap, Number, Read, Select, axes, axis, leaves
-from ortfuse.analysis.index_maps.elements import at, simplest
+from ortfuse.analysis.index_maps.element_expressions import at, simplest
 from ortfuse.ir.dims import DimLike, is_nonnegative
-from ortfuse.transforms.canonicalize.movement_plan import symbolic_chains
+from ortfuse.transforms.canonicalize.view_to_movement_chain import symbolic_chains
 from ortfuse.transforms.index_maps.aligned import aligned_plan, reshaped
 from ortfuse.transforms.index_maps.digits import Shape, conditions, linear_in_axis, splits, strided_view
 from ortfuse.transforms.index_maps.make import Make, Operand, Plan, Supply
@@ -95,7 +95,7 @@ def _empty(read: Read, source: Shape, shape: Shape) -> Plan | None:
 
 
 def _step(plan: Plan, op_type: str, how: Any, before: Shape, supply: Supply) -> Plan | None:
-    """One more node of a chain of `movement_plan`; `None` if it needs a size that is not there."""
+    """One more node of a chain of `view_to_movement_chain`; `None` if it needs a size that is not there."""
     if op_type == "Reshape":
         return reshaped(plan, before, tuple(how), supply)
     if op_type == "Transpose":

@@ -13,15 +13,15 @@ from ortfuse.ir.dims import DimLike, is_nonnegative, reshape_target
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.remark import Refusal, refuse
 from ortfuse.ir.traits import EXACT, has
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
+from ortfuse.transforms.layout.count_transposed_elements import elements, moved_ones, moves_only_ones, typical_elements
 from ortfuse.transforms.layout.find_units import Map
 from ortfuse.transforms.layout.flattened_matmul import Flattened
-from ortfuse.transforms.layout.layout_op import Port, State, Unit
+from ortfuse.transforms.layout.layout_unit import Port, State, Unit
 from ortfuse.transforms.layout.matmul import ABSORBING
 from ortfuse.transforms.layout.permutation import Order, between, swaps_last_two, then, unmoved
 from ortfuse.transforms.layout.region import Tensor
 from ortfuse.transforms.layout.reordered_node import Draft
-from ortfuse.transforms.layout.transpose_elements import elements, moved_ones, moves_only_ones, typical_elements
 from ortfuse.transforms.layout.transpose_tie_break import axes_beyond, disadvantage
 
 

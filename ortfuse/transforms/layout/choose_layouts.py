@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from ortfuse.targets import Quirk
 from ortfuse.transforms.context import Context
-from ortfuse.transforms.layout import assignment
+from ortfuse.transforms.layout import assign_axis_orders
 from ortfuse.transforms.layout.apply_orders import Move
 from ortfuse.transforms.layout.find_units import Map
-from ortfuse.transforms.layout.layout_op import State, Unit, start
+from ortfuse.transforms.layout.layout_unit import State, Unit, start
 from ortfuse.transforms.layout.region import Region, joined_by_node
 from ortfuse.transforms.layout.transpose_lower_bound import bound
 
@@ -33,14 +33,14 @@ class Layout:
         for scope in context.scopes():
             found = Map(scope.graph, context.facts, turned, context.target.spec.fast_transpose_axes)
             for region in list(found.regions()):
-                states = assignment.best(region)
+                states = assign_axis_orders.best(region)
                 parts = list(_parts(region, states, found))
                 changed = [
                     self._change(Move(found, part, states, context.editor, context.facts), context) for part in parts
                 ]
                 count += sum(changed)
                 if len(region.orders) > 2 or not all(changed):
-                    gaps += _gap(region, states if all(changed) else assignment.as_it_is(region))
+                    gaps += _gap(region, states if all(changed) else assign_axis_orders.as_it_is(region))
         if gaps:
             context.note(_told(gaps))
         return count
@@ -65,7 +65,7 @@ class _Gap:
 
 def _gap(region: Region, states: Mapping[Unit, State]) -> list[_Gap]:
     """How far the choice may be from the best one; with two orders it is the best, unless a change was not made."""
-    left = assignment.transposed(region, states) + sum(unit.cost(states[unit]) for unit in region.units)
+    left = assign_axis_orders.transposed(region, states) + sum(unit.cost(states[unit]) for unit in region.units)
     least = bound(region) + sum(_least(unit, region) for unit in region.units)
     return [_Gap(region.tensors[0].base.name or "", len(region.units), left, least)] if left > least else []
 

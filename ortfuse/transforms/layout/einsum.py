@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.rewrite.pattern.parameters import attribute_value
-from ortfuse.transforms.layout.layout_op import Port, State, Unit, layout
+from ortfuse.rewrite.pattern.node_parameters import attribute_value
+from ortfuse.transforms.layout.count_transposed_elements import typical_elements
+from ortfuse.transforms.layout.layout_unit import Port, State, Unit, layout
 from ortfuse.transforms.layout.permutation import Order, unmoved
 from ortfuse.transforms.layout.reordered_node import Draft
-from ortfuse.transforms.layout.transpose_elements import typical_elements
 
 _READABLE = re.compile(r"[a-z]+(,[a-z]+)*->[a-z]*", re.IGNORECASE)
 

@@ -9,16 +9,16 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir import walk
-from ortfuse.rewrite.pattern.parameters import parameter
-from ortfuse.transforms.keep_values_between_qdq import is_signed
+from ortfuse.rewrite.pattern.node_parameters import parameter
+from ortfuse.transforms.layout.count_transposed_elements import moved_ones, typical_elements
 from ortfuse.transforms.layout.flattened_matmul import Flattened
 from ortfuse.transforms.layout.layout_interfaces import units_of
-from ortfuse.transforms.layout.layout_op import State, Unit
+from ortfuse.transforms.layout.layout_unit import State, Unit
 from ortfuse.transforms.layout.matmul import Batched
 from ortfuse.transforms.layout.permutation import Order, between, then, unmoved
 from ortfuse.transforms.layout.region import Region, Tensor, Use, split
-from ortfuse.transforms.layout.transpose_elements import moved_ones, typical_elements
 from ortfuse.transforms.layout.transpose_tie_break import axes_beyond, disadvantage
+from ortfuse.transforms.refuse_adjacent_qdq_pairs import is_signed
 
 _MOST_SPREAD = 16
 """How many times as many units as a region has may be visited to find out how far the orders in it reach."""

@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import reshape_target
-from ortfuse.rewrite.pattern.parameters import attribute_value
-from ortfuse.transforms.layout.layout_op import Port, State, layout
+from ortfuse.rewrite.pattern.node_parameters import attribute_value
+from ortfuse.transforms.layout.layout_unit import Port, State, layout
 from ortfuse.transforms.layout.permutation import Order, is_unmoved, unmoved
 from ortfuse.transforms.layout.reordered_node import Draft
 from ortfuse.transforms.layout.reshape import Shape, reshaped

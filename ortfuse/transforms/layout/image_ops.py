@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.traits import MICROSOFT
-from ortfuse.rewrite.pattern.parameters import attribute_value, parameter
-from ortfuse.transforms.layout.layout_op import Framed, Port, Unit, layout, nothing
+from ortfuse.rewrite.pattern.node_parameters import attribute_value, parameter
+from ortfuse.transforms.layout.layout_unit import Framed, Port, Unit, layout, nothing
 from ortfuse.transforms.layout.permutation import Order, unmoved
 from ortfuse.transforms.layout.reordered_node import Draft
 

@@ -26,21 +26,21 @@ from ortfuse.ir.traits import (
     has,
     operator_name,
 )
-from ortfuse.rewrite.pattern.parameters import UNKNOWN, attribute_value, parameter
+from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, attribute_value, parameter
 from ortfuse.transforms.layout import (
     einsum,
     flattened_matmul,
+    gather_nd_and_grid_sample,
     image_ops,
-    indexed_ops,
     matmul,
     positional_ops,
     quantized,
     reshape,
 )
-from ortfuse.transforms.layout.layout_op import LAYOUTS, Framed, Interface, Unit, layout
+from ortfuse.transforms.layout.count_transposed_elements import typical_elements
+from ortfuse.transforms.layout.layout_unit import LAYOUTS, Framed, Interface, Unit, layout
 from ortfuse.transforms.layout.permutation import Order
 from ortfuse.transforms.layout.reordered_node import Draft
-from ortfuse.transforms.layout.transpose_elements import typical_elements
 from ortfuse.transforms.layout.unit_ports import is_movable, is_single, keeps_last, operand_of, rank_of, results_of
 
 _SINCE_REPEATS = 6
@@ -53,8 +53,8 @@ _SINCE_AXES = 13
 __all__ = [
     "einsum",
     "flattened_matmul",
+    "gather_nd_and_grid_sample",
     "image_ops",
-    "indexed_ops",
     "is_movable_operator",
     "matmul",
     "positional_ops",

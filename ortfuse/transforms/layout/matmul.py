@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.layout.flattened_matmul import flattened
-from ortfuse.transforms.layout.layout_op import Port, State, Unit, layout
+from ortfuse.transforms.layout.layout_unit import Port, State, Unit, layout
 from ortfuse.transforms.layout.permutation import Order, is_unmoved, swaps_last_two, unmoved
 from ortfuse.transforms.layout.reordered_node import Draft
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortfuse.transforms.layout.layout_op import State, Unit, start
+from ortfuse.transforms.layout.layout_unit import State, Unit, start
 from ortfuse.transforms.layout.permutation import Order, then
 
 ELEMENT = 1 << 16

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike, reshape_target
-from ortfuse.transforms.layout.layout_op import Port, State, layout
+from ortfuse.transforms.layout.layout_unit import Port, State, layout
 from ortfuse.transforms.layout.permutation import Order, extended, is_unmoved, unmoved
 from ortfuse.transforms.layout.reordered_node import Draft
 

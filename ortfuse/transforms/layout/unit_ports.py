@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.transforms.layout.layout_op import Port
+from ortfuse.transforms.layout.layout_unit import Port
 from ortfuse.transforms.layout.permutation import Order
 
 

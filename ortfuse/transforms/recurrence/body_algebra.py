@@ -21,7 +21,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.transfer.fact import Shape
 from ortfuse.ir.walk import used_values
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
 
 _MOST_TERMS, _MOST_FACTORS = 8, 16
 

@@ -10,10 +10,10 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.transforms.recurrence.cell import Cells
 from ortfuse.transforms.recurrence.cell_weights import Weights, weights_of
-from ortfuse.transforms.recurrence.iteration import Iteration, State
+from ortfuse.transforms.recurrence.compact_masked_iterations import Mask
+from ortfuse.transforms.recurrence.describe_loop import Iteration, State
 from ortfuse.transforms.recurrence.linear_form import Source
-from ortfuse.transforms.recurrence.mask_gaps import Mask
-from ortfuse.transforms.recurrence.row_lengths import Choices, Lengths
+from ortfuse.transforms.recurrence.sequence_lengths_in_loop_body import Choices, Lengths
 
 
 @dataclass(frozen=True)

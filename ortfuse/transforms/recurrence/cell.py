@@ -24,7 +24,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.operators import RECURRENT_ACTIVATIONS
 from ortfuse.ir.traits import PRODUCT, SUM
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.recurrence.linear_form import Form, Forms, Offset, Part, Source
 from ortfuse.transforms.recurrence.sequence_operands import is_state
 

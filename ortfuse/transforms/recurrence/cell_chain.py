@@ -16,9 +16,9 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.transforms.recurrence.cell import Cell, Cells
 from ortfuse.transforms.recurrence.cell_weights import Weights, weights_of
 from ortfuse.transforms.recurrence.linear_form import Forms, Source
-from ortfuse.transforms.recurrence.row_lengths import Lengths
+from ortfuse.transforms.recurrence.sequence_lengths_in_loop_body import Lengths
+from ortfuse.transforms.recurrence.sequence_lengths_in_unrolled_steps import Bound, Bounds, Kept
 from ortfuse.transforms.recurrence.sequence_operands import is_zero
-from ortfuse.transforms.recurrence.unrolled_lengths import Bound, Bounds, Kept
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.remark import refuse
 from ortfuse.ir.walk import Scope
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
-from ortfuse.transforms.recurrence.batched_ops import Lifted
+from ortfuse.transforms.recurrence.apply_body_ops_to_all_iterations import Lifted
 from ortfuse.transforms.recurrence.linear_form import Forms, Source
 from ortfuse.transforms.recurrence.sequence_operands import Track, from_front
 

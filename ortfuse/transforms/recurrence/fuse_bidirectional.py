@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.walk import Scope, used_values
-from ortfuse.rewrite.pattern.parameters import UNKNOWN, attribute_value, parameter
+from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, attribute_value, parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds
 from ortfuse.transforms.recurrence.recurrent_operator import (

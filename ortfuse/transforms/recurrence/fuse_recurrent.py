@@ -38,8 +38,8 @@ from ortfuse.transforms.recurrence.fuse_time_reversal import turn
 from ortfuse.transforms.recurrence.linear_form import Source
 from ortfuse.transforms.recurrence.merge_consecutive import join_consecutive
 from ortfuse.transforms.recurrence.recurrent_operator import OLDEST, SLOWER, operator, pays
-from ortfuse.transforms.recurrence.replace_states import Results
-from ortfuse.transforms.recurrence.row_lengths import OLDEST as OLDEST_WITH_LENGTHS
+from ortfuse.transforms.recurrence.replace_cell_chain_states import Results
+from ortfuse.transforms.recurrence.sequence_lengths_in_loop_body import OLDEST as OLDEST_WITH_LENGTHS
 from ortfuse.transforms.recurrence.sequence_operands import (
     Track,
     common_direction,

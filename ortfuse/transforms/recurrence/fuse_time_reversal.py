@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.walk import Scope
-from ortfuse.rewrite.pattern.parameters import attribute_value, parameter
+from ortfuse.rewrite.pattern.node_parameters import attribute_value, parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds
 from ortfuse.transforms.recurrence.recurrent_operator import LENGTHS, dropped_axes, is_operator, operands_of

@@ -15,7 +15,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.traits import MICROSOFT
 from ortfuse.transforms.node_builder import SLICES_HAVE_STEPS, Builder
 from ortfuse.transforms.recurrence.body_algebra import Factor, Labels, Term
-from ortfuse.transforms.recurrence.iteration import Iteration
+from ortfuse.transforms.recurrence.describe_loop import Iteration
 from ortfuse.transforms.recurrence.linear_state import LinearState, Reading, Rule
 from ortfuse.transforms.recurrence.value_signs import Signs
 

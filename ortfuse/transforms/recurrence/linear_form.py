@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.traits import RESHAPES
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
 
 _DEEPEST = 40
 """The most nodes that a form leads through."""

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.transforms.recurrence.body_algebra import Algebra, Factor, Labels, NotASumError, Term
-from ortfuse.transforms.recurrence.iteration import Iteration, State
+from ortfuse.transforms.recurrence.describe_loop import Iteration, State
 
 
 @dataclass(frozen=True)

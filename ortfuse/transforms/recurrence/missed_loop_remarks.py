@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.traits import CONTRACTS
 from ortfuse.ir.walk import describe, nested_nodes, used_values
-from ortfuse.rewrite.pattern.parameters import parameter
+from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context
 
 _PRODUCTS = CONTRACTS | {"Conv"}

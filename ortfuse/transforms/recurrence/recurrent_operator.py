@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.traits import RESHAPES
-from ortfuse.rewrite.pattern.parameters import attribute_value, parameter
+from ortfuse.rewrite.pattern.node_parameters import attribute_value, parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.recurrence.cell_weights import Weights

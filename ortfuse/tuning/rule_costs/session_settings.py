@@ -15,7 +15,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError, VerificationError
-from ortfuse.io.files import load
+from ortfuse.io.load_and_save import load
 from ortfuse.ir import walk
 from ortfuse.options import PathLike
 from ortfuse.options.types import TargetLike

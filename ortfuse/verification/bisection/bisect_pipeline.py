@@ -32,8 +32,8 @@ from ortfuse.runtime.rounding_sensitivity import Sensitivity
 from ortfuse.serialization import Record, derived, entry
 from ortfuse.transforms import Finalize
 from ortfuse.verification.bisection.ddmin import first_showing, smallest
-from ortfuse.verification.bisection.judge_edit import Culprit, examine, examine_model, nature_of_refusal
-from ortfuse.verification.bisection.runtime_changes import told
+from ortfuse.verification.bisection.name_changing_runtime_optimizers import told
+from ortfuse.verification.bisection.rounding_or_wrong_edit import Culprit, examine, examine_model, nature_of_refusal
 from ortfuse.verification.runtime_changes import runtime_change
 from ortfuse.verification.sensitivity_verdict import at_the_same_level
 from ortfuse.verification.verdict import Trial, Verdict, judge

@@ -17,7 +17,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError, VerificationError
-from ortfuse.io.files import load, save
+from ortfuse.io.load_and_save import load, save
 from ortfuse.runtime.comparison import Difference, compare
 from ortfuse.runtime.float64.reference import Reference
 from ortfuse.runtime.inputs.random_inputs import Inputs
@@ -26,7 +26,7 @@ from ortfuse.runtime.session import Session, log
 from ortfuse.runtime.submodel import computing
 from ortfuse.serialization import Record, derived
 from ortfuse.verification.bisection.ddmin import smallest
-from ortfuse.verification.bisection.judge_edit import Nature
+from ortfuse.verification.bisection.rounding_or_wrong_edit import Nature
 from ortfuse.verification.verdict import Trial, Verdict, judge_session
 
 _RULES = (

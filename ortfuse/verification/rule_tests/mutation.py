@@ -20,8 +20,8 @@ from ortfuse.rewrite.pattern.rearrangement import Rearrange
 from ortfuse.rewrite.pattern.redundant_guards import redundant_because
 from ortfuse.targets import Target, installed
 from ortfuse.verification.rule_tests.rule_test import run_rule_test
+from ortfuse.verification.rule_tests.rule_trial import Tried
 from ortfuse.verification.rule_tests.run_instance import Rewritten, rewrite
-from ortfuse.verification.rule_tests.tried_model import Tried
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,9 +26,9 @@ from ortfuse.verification.rule_tests.build_instances import (
 from ortfuse.verification.rule_tests.instance import Instance
 from ortfuse.verification.rule_tests.near_miss_inputs import hidden
 from ortfuse.verification.rule_tests.near_misses import Possible, evenly, near_misses, near_misses_with_less_known
+from ortfuse.verification.rule_tests.rule_trial import Tried
 from ortfuse.verification.rule_tests.run_instance import Rewritten, Runner, may_fire, rewrite
 from ortfuse.verification.rule_tests.spelling_choices import Chooser, Coverage, spellings
-from ortfuse.verification.rule_tests.tried_model import Tried
 
 OTHER_DTYPES = ("float32", "float16", "float64", "bfloat16", "int32", "int64")
 OLDER_OPSETS = (*OPSETS, 11)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ortfuse.transforms.layout import assignment
-from ortfuse.transforms.layout.layout_op import start
+from ortfuse.transforms.layout import assign_axis_orders
+from ortfuse.transforms.layout.layout_unit import start
 from ortfuse.transforms.layout.region import Region
 
 HEAD = '<ir_version: 8, opset_import: ["": 20]>\n'
@@ -54,7 +54,7 @@ def random_text(seed: int, nodes: int = 14, kinds: int = 2) -> str:
     return f"{HEAD}agraph (float[2,3,4,5] x0, float[2,3,4,5] x1) => ({declared}) <int64[1] first = {{1}}> {{ {body} }}"
 
 
-def assignments(region: Region) -> Iterator[assignment.Assignment]:
+def assignments(region: Region) -> Iterator[assign_axis_orders.Assignment]:
     """All assignments of states that some order of the region gives, or in which units are as they are."""
     options = [
         list(dict.fromkeys([start(unit), *(order[unit] for order in region.orders if unit in order)]))

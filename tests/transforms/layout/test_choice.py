@@ -12,7 +12,7 @@ from small_models import apply, context_of, floats, model_of, proto_of
 
 import ortfuse
 from ortfuse.transforms import Layout
-from ortfuse.transforms.layout import assignment
+from ortfuse.transforms.layout import assign_axis_orders
 from ortfuse.transforms.layout.find_units import Map
 from ortfuse.transforms.layout.transpose_lower_bound import bound
 
@@ -27,16 +27,16 @@ def test_no_choice_of_orders_is_cheaper(seed: int, kinds: int) -> None:
     for region in Map(context.model.graph, context.facts).regions():
         if combinations(region) > MOST:
             continue
-        least = min(assignment.cost(region, states) for states in assignments(region))
-        assert assignment.cost(region, assignment.best(region)) == least
-        assert bound(region) <= assignment.transposed(region, assignment.best(region))
+        least = min(assign_axis_orders.cost(region, states) for states in assignments(region))
+        assert assign_axis_orders.cost(region, assign_axis_orders.best(region)) == least
+        assert bound(region) <= assign_axis_orders.transposed(region, assign_axis_orders.best(region))
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_two_orders_reach_the_bound_however_large_the_graph(seed: int) -> None:
     context = context_of(model_of(random_text(seed, nodes=60)))
     for region in Map(context.model.graph, context.facts).regions():
-        assert assignment.transposed(region, assignment.best(region)) == bound(region)
+        assert assign_axis_orders.transposed(region, assign_axis_orders.best(region)) == bound(region)
 
 
 def test_the_gap_to_the_bound_stands_in_the_report_and_in_explanations() -> None:

@@ -1,0 +1,164 @@
+"""The question which elements of which values a value consists of, and the table of functions that answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.analysis.index_maps.box import Box, axes
+from ortfuse.analysis.index_maps.constant_to_index_formula import element_of_array, element_of_integers
+from ortfuse.analysis.index_maps.element_expressions import MOST_PIECES, Element, IndexMap, Number, leaves
+from ortfuse.analysis.index_maps.prove_inequalities import highest, lowest
+from ortfuse.analysis.ranges.queries import NOT_KNOWN, Asking, Question, Values
+from ortfuse.analysis.transfer.fact import Fact
+from ortfuse.analysis.transfer.symbolic_element_arithmetic import fitting
+from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
+from ortfuse.ir.dims import DimLike
+from ortfuse.ir.operators import Facet
+
+MOST_CONSTANT = 1 << 14
+"""Constants with at most this many elements are read to see how their numbers rise."""
+
+MAX_RANK = 9
+"""The most axes of a tensor that is looked at."""
+
+
+class Moving(Asking):
+    """A node with the index maps of its operands, for the function that gives the element of an output at each position."""
+
+    __slots__ = ("__dict__",)
+
+    @cached_property
+    def shape_after(self) -> tuple[DimLike, ...]:
+        """The shape of the output.
+
+        Raises:
+            UnknownError: Its rank is unknown.
+        """
+        shape = self.result.shape
+        if shape is None:
+            raise UnknownError
+        return shape
+
+    @cached_property
+    def box(self) -> Box:
+        """The positions of the output."""
+        return Box.of_shape(self.shape_after)
+
+    @property
+    def place(self) -> tuple[DimLike, ...]:
+        """The position of the element that is asked for."""
+        return axes(len(self.shape_after))
+
+    def map_of(self, index: int) -> IndexMap:
+        """The index map of an operand.
+
+        Raises:
+            UnknownError: It is absent, or its rank is unknown.
+        """
+        found: IndexMap | None = self.ask(self.operand(index))
+        if found is None:
+            raise UnknownError
+        return found
+
+    def at(self, index: int, place: Sequence[DimLike]) -> Element:
+        """The element of an operand at a position."""
+        return self.map_of(index).read_at(place)
+
+    def broadcast_at(self, index: int) -> Element:
+        """The element of an operand that is broadcast to the output.
+
+        Raises:
+            UnknownError: It is not known along which axes it is repeated.
+        """
+        before, after = self.known_shape(index), self.shape_after
+        more = len(after) - len(before)
+        if more < 0:
+            raise UnknownError
+        return self.at(index, [self._repeated(dim, more + number) for number, dim in enumerate(before)])
+
+    def _repeated(self, dim: DimLike, number: int) -> DimLike:
+        if dim == 1:
+            return 0
+        if dim != self.shape_after[number]:
+            raise UnknownError
+        return self.place[number]
+
+    def number_at(self, formula: DimLike) -> Element:
+        """An integer, if the element type of the output can hold all that a formula may be.
+
+        Raises:
+            UnknownError: It may not.
+        """
+        for bound in (lowest(formula, self.box), highest(formula, self.box)):
+            if bound is None or fitting(bound, self.result.dtype) is None:
+                raise UnknownError
+        return Number(formula)
+
+
+Moves: TypeAlias = Callable[[Moving], Element]
+
+ELEMENT_MAPS: Facet[Moves] = Facet("element_map", "which element of which operand each element of an output is")
+
+element_map = ELEMENT_MAPS.register
+"""Register the decorated function for the given operators."""
+
+
+class IndexMapOf(Question):
+    """Return the index map of a value: down to values that no operator with a known map computes, or to some that are given.
+
+    Args:
+        sources: Values that are taken as they are.
+    """
+
+    def __init__(self, sources: frozenset[ir.Value] = frozenset()) -> None:
+        self._sources = sources
+
+    def answer(self, value: ir.Value, values: Values) -> IndexMap | None:
+        """The map; `None` if the rank of the value is unknown or high."""
+        fact = values.analysis.fact(value)
+        if fact.shape is None or len(fact.shape) > MAX_RANK:
+            return None
+        found = None
+        if value not in self._sources:
+            found = _of_integers(fact)
+            found = self._of_constant(fact) if found is None and fact.is_constant else found
+            found = self._computed(value, values) if found is None else found
+        if found is None:
+            return IndexMap.identity(value, fact.shape)
+        return IndexMap.of(fact.shape, found)
+
+    def _of_constant(self, fact: Fact) -> Element | None:
+        if fact.tensor is not None and fact.tensor.size > MOST_CONSTANT:
+            return None
+        array: Any = fact.array()
+        if array is None and fact.tensor is not None:
+            array = fact.tensor.numpy()
+        return None if array is None or fact.dtype is None else element_of_array(np.asarray(array), fact.dtype)
+
+    def _computed(self, value: ir.Value, values: Values) -> Element | None:
+        node = value.producer()
+        function = None if node is None else ELEMENT_MAPS.of(node)
+        if function is None or node is None:
+            return None
+        moving = Moving(node, value, self, values)
+        try:
+            found = function(moving)
+            if sum(1 for _ in leaves(found)) > MOST_PIECES:
+                return None
+        except NOT_KNOWN:
+            return None
+        return found
+
+
+def _of_integers(fact: Fact) -> Element | None:
+    """The element of a small tensor of integers that are all known."""
+    known = fact.integers() if not fact.is_constant else None
+    if not known or None in known or fact.shape is None:
+        return None
+    numbers = [number for number in known if number is not None]
+    return element_of_integers(numbers, fact.shape)

@@ -1,0 +1,200 @@
+"""Windows: states that keep the last elements of a sequence, as causal convolutions do from step to step.
+
+    W' = concat(W, x)[1:]          in run t: elements t, t + 1, ... of  concat(W before the loop, x of all runs)
+
+A slice of a window is a window, and so is a convolution along it: both are computed on the whole sequence at once.
+Whatever else a body does with windows is done with the windows of all runs side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.rewrite.pattern.node_parameters import parameter
+from ortfuse.transforms.canonicalize.slices_to_split import part_of
+from ortfuse.transforms.node_builder import Builder
+from ortfuse.transforms.recurrence.describe_loop import Iteration, State
+from ortfuse.transforms.recurrence.sequence_operands import from_front, to_front
+
+_ALL = 2**31
+"""An end of a Slice that is behind every element."""
+
+_WIDEST = 16
+"""The widest windows that are put side by side for all runs."""
+
+_PLAIN: tuple[tuple[Any, ...], ...] = ((None, (1,)), (None, (0, 0)), (None, "NOTSET", "VALID"))
+"""The strides, pads and automatic pads of a convolution that begins at each position and takes nothing from outside."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A state that keeps the last `size` elements along an axis; `entry` is the next one, of size 1 along the axis."""
+
+    state: State
+    axis: int
+    size: int
+    entry: ir.Value
+
+
+@dataclass(frozen=True)
+class View:
+    """In run t, the elements from `start + t` on, `size` of them, of a sequence that has `more` elements than there are runs."""
+
+    sequence: ir.Value
+    axis: int
+    more: int
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        """Return the end of a Slice that covers the windows of all iterations."""
+        behind = self.more - (self.start + self.size - 1)
+        return -behind if behind else _ALL
+
+
+def windows_in(iteration: Iteration, facts: Facts) -> Mapping[ir.Value, Window]:
+    """The windows that a body keeps, by what they are after a run."""
+    found = {}
+    for state in iteration.states if not iteration.is_reverse else ():
+        window = _window(state, facts)
+        if window is not None:
+            found[state.after] = window
+    return found
+
+
+def _window(state: State, facts: Facts) -> Window | None:
+    """The window that a state is: the last elements of it and one more."""
+    node = state.after.producer()
+    part = None if node is None else part_of(node, facts)
+    joined = node if part is None else part.node.inputs[0].producer()  # type: ignore[union-attr]
+    if joined is None or joined.op_type != "Concat" or joined.domain or len(joined.inputs) != 2:
+        return None
+    kept, entry = joined.inputs
+    axis = parameter(joined, "axis", facts)
+    shapes = [facts.shape(value) for value in (state.initial, state.before, entry)]
+    if kept is None or entry is None or not isinstance(axis, int) or None in shapes:
+        return None
+    size = shapes[1][axis]  # type: ignore[index]
+    if not isinstance(size, int) or shapes[0] != shapes[1] or shapes[2][axis] != 1:  # type: ignore[index]
+        return None
+    if part is None:
+        older = None if (cut := kept.producer()) is None else part_of(cut, facts)
+        is_kept = older is not None and older.node.inputs[0] is state.before
+        is_next = is_kept and older is not None and (older.axis, older.start, older.end) == (axis, 1, size)
+    else:
+        is_next = kept is state.before and (part.axis, part.start, part.end) == (axis, 1, size + 1)
+    return Window(state, axis, size, entry) if is_next else None
+
+
+class Views:
+    """Return the windows that values of a body read, over all iterations.
+
+    `whole` gives any value of the body along a new first axis.
+    """
+
+    def __init__(
+        self,
+        windows: Mapping[ir.Value, Window],
+        whole: Callable[[ir.Value], ir.Value],
+        constant: Callable[[ir.Value], ir.Value],
+        build: Builder,
+        facts: Facts,
+    ) -> None:
+        self._windows, self._whole, self._constant = windows, whole, constant
+        self._build, self._facts = build, facts
+        self._kept = {window.state.before: window for window in windows.values()}
+        self._sequences: dict[Window, ir.Value] = {}
+        self._open: set[Window] = set()
+        self._views: dict[ir.Value, View | None] = {}
+
+    def of(self, value: ir.Value) -> ir.Value | None:
+        """Return the windows of all iterations, stacked along a new first axis; `None` if the value is no part of a window."""
+        view = self._view(value)
+        if view is None or view.size > _WIDEST:
+            return None
+        rank = self._facts.rank(value)
+        assert rank is not None
+        sequence = to_front(view.sequence, view.axis, rank, self._build)
+        places = (replace(view, start=view.start + place, size=1) for place in range(view.size))
+        seen = [self._part(place, sequence, 0) for place in places]
+        return self._build.concat([self._build.unsqueeze(one, view.axis + 1) for one in seen], view.axis + 1)
+
+    def final(self, state: State) -> ir.Value | None:
+        """A window after the last run; `None` if the state is none."""
+        window = self._windows.get(state.after)
+        sequence = None if window is None else self._sequence(window)
+        if window is None or sequence is None:
+            return None
+        return self._build.slice(sequence, window.axis, -window.size, _ALL)
+
+    def _part(self, view: View, sequence: ir.Value, axis: int) -> ir.Value:
+        """Return the part of a sequence that all iterations read, from the first element to the last."""
+        if (view.start, view.end) == (0, _ALL):
+            return sequence
+        return self._build.slice(sequence, axis, view.start, view.end)
+
+    def _sequence(self, window: Window) -> ir.Value | None:
+        """The window before the loop, followed by the entries of all runs; `None` while these are computed from it."""
+        if window not in self._sequences and window not in self._open:
+            self._open.add(window)
+            rank = self._facts.rank(window.entry)
+            assert rank is not None
+            entries = self._build.squeeze(self._whole(window.entry), window.axis + 1)
+            entries = from_front(entries, window.axis, rank, self._build)
+            self._sequences[window] = self._build.concat([window.state.initial, entries], window.axis)
+        return self._sequences.get(window)
+
+    def _view(self, value: ir.Value) -> View | None:
+        if value not in self._views:
+            self._views[value] = self._found(value)
+        return self._views[value]
+
+    def _found(self, value: ir.Value) -> View | None:
+        window, node = self._kept.get(value), value.producer()
+        if window is not None:
+            sequence = self._sequence(window)
+            return None if sequence is None else View(sequence, window.axis, window.size, 0, window.size)
+        if node is None or node.domain:
+            return None
+        if node.op_type in ("Concat", "Conv"):
+            return self._joined(node) if node.op_type == "Concat" else self._convolved(node)
+        part = part_of(node, self._facts)
+        view = None if part is None or node.inputs[0] is None else self._view(node.inputs[0])
+        if view is None or part is None or part.axis != view.axis:
+            return None
+        return replace(view, start=view.start + part.start, size=part.end - part.start)
+
+    def _joined(self, node: ir.Node) -> View | None:
+        """The end of a window with the entry behind it."""
+        if len(node.inputs) != 2 or node.inputs[0] is None:
+            return None
+        view, entry = self._view(node.inputs[0]), node.inputs[1]
+        if view is None or parameter(node, "axis", self._facts) != view.axis:
+            return None
+        for window, sequence in self._sequences.items():
+            if entry is window.entry and view.sequence is sequence and view.start + view.size == window.size:
+                return replace(view, size=view.size + 1)
+        return None
+
+    def _convolved(self, node: ir.Node) -> View | None:
+        """A convolution along a window, which is one along the sequence."""
+        data, weight = node.inputs[0], node.inputs[1]
+        shape = self._facts.shape(weight)
+        if data is None or shape is None or len(shape) != 3 or not isinstance(shape[2], int):
+            return None
+        view, moves = self._view(data), [parameter(node, name, self._facts) for name in ("strides", "pads", "auto_pad")]
+        if view is None or view.axis != 2 or any(one not in usual for one, usual in zip(moves, _PLAIN, strict=True)):
+            return None
+        gaps = parameter(node, "dilations", self._facts)
+        size = view.size - (shape[2] - 1) * (1 if gaps is None else gaps[0])
+        if size < 1:
+            return None
+        operands = [None if operand is None else self._constant(operand) for operand in node.inputs[1:]]
+        made = self._build.like(node, [self._part(view, view.sequence, 2), *operands])
+        return View(made, 2, size - 1, 0, size)
