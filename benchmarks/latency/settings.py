@@ -34,7 +34,7 @@ def compare(source: Path, result: Path, sizes: Mapping[str, int], rounds: int, t
     from ortfuse.io.load_and_save import load
     from ortfuse.runtime.bench import Candidate, measure_sessions, typical_inputs
     from ortfuse.runtime.session_settings.recommendations import derived
-    from ortfuse.tuning.rule_costs.session_settings import calibrate_session
+    from ortfuse.tuning.rule_costs.measure_session_settings import calibrate_session
 
     with tempfile.TemporaryDirectory() as folder:
         found = calibrate_session(

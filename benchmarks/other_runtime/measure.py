@@ -101,7 +101,7 @@ def compared(
 ) -> dict[str, Any]:
     """The errors on inputs that no tool has seen, and latencies side by side, by tool; the original's under `default`."""
     from ortfuse.quantization.metrics import METRICS
-    from ortfuse.runtime.bench.latency import interleaved
+    from ortfuse.runtime.bench.models_side_by_side import interleaved
     from ortfuse.runtime.session import Session
 
     given, unseen = made_inputs(folder / "given"), made_inputs(folder / "unseen")

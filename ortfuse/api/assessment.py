@@ -211,7 +211,7 @@ class Assessment:
             VerificationError: The original cannot be executed.
         """
         from ortfuse.runtime.reference_runs import explored
-        from ortfuse.runtime.time_budget import Budget
+        from ortfuse.runtime.verification_time_budget import Budget
         from ortfuse.verification.blame_pass import blame
         from ortfuse.verification.equivalence import repeatable, verdict_on
 

@@ -86,7 +86,7 @@ class Answer(Bundle):
         """
         print_refusal(f"{prefix}{why}")
         write_json(self._json, self._command, refused(model, why))
-        from ortfuse.report.documents.unmet import unmet_document
+        from ortfuse.report.documents.unmet_constraints import unmet_document
 
         self._write_page(unmet_document(str(model), str(why), blocks))
         raise typer.Exit(NO) from None

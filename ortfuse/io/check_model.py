@@ -13,8 +13,8 @@ import onnx_ir
 
 from ortfuse.errors import InvalidModelError
 from ortfuse.io import check_tensor_bytes
+from ortfuse.io.check_node import OperatorCheck, check_imports
 from ortfuse.io.convert_modelproto import has_kept_type
-from ortfuse.io.operator_check import OperatorCheck, check_imports
 from ortfuse.ir import walk
 from ortfuse.ir.enumerate_tensors import tensors_of
 from ortfuse.ir.traits import MICROSOFT

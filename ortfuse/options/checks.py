@@ -149,7 +149,7 @@ def inputs(name: str, value: Any) -> Any:
     if value is None or isinstance(value, str | os.PathLike):
         return value if value is None else path(name, value)
     if hasattr(value, "get_next"):
-        from ortfuse.runtime.inputs.data_reader import from_reader
+        from ortfuse.runtime.inputs.from_calibration_data_reader import from_reader
 
         value = from_reader(value)
     if isinstance(value, Mapping) or not isinstance(value, Sequence) or not value:

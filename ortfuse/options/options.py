@@ -28,7 +28,7 @@ from ortfuse.options.types import (
     TargetLike,
     Verification,
 )
-from ortfuse.runtime.time_budget import SECONDS
+from ortfuse.runtime.verification_time_budget import SECONDS
 
 if TYPE_CHECKING:
     from ortfuse.options.keywords import AllOptions

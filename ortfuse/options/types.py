@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from ortfuse.rewrite import Rule
-    from ortfuse.runtime.inputs.data_reader import DataReader
+    from ortfuse.runtime.inputs.from_calibration_data_reader import DataReader
     from ortfuse.runtime.inputs.random_inputs import Inputs
     from ortfuse.targets import Target, TargetSpec
 

@@ -25,13 +25,13 @@ from ortfuse.ir.edit import Inspector
 from ortfuse.ir.preserved_nodes import release, telling
 from ortfuse.options import Options, PipelineLike
 from ortfuse.pipeline.discover_rule_files import load_catalogue
-from ortfuse.pipeline.forced_rules_first import checked, forced_first, forced_rules, with_forced_passes
 from ortfuse.pipeline.model_features import Content
 from ortfuse.pipeline.opaque_functions import opaque_functions, take_out
 from ortfuse.pipeline.passlists import lists_with, read_list
 from ortfuse.pipeline.pipeline_text import Item, parse
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.rule_files import Catalogue
+from ortfuse.pipeline.run_rules_of_forced_choices_first import checked, forced_first, forced_rules, with_forced_passes
 from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.steps import CANONICALIZE, Builder, Repeated, Single, Step, call_of
 from ortfuse.rewrite import Debugging, Log, Rule

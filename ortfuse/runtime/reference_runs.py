@@ -19,8 +19,8 @@ from ortfuse.runtime.inputs.generation import Generation, searches_for
 from ortfuse.runtime.inputs.random_inputs import Inputs, InputSpec
 from ortfuse.runtime.inputs.sizes import Search
 from ortfuse.runtime.session import Arrays, Session
-from ortfuse.runtime.time_budget import EVALUATING, Budget
 from ortfuse.runtime.unrepresentable_models import AsItIs, Runnable, signature_of
+from ortfuse.runtime.verification_time_budget import EVALUATING, Budget
 
 
 @dataclass(frozen=True)

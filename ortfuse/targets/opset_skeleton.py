@@ -8,7 +8,7 @@ memory, and its nodes carry data that the converter would lose, so it is given a
   the same in both opsets, or made for another opset) and for each large constant;
 - an If in place of every node with subgraphs, whatever its operator: the converter does not look into subgraphs of others.
 
-`ortfuse.targets.opset_conversion_plan` compares what comes back with what was sent and applies the differences.
+`ortfuse.targets.apply_converter_changes` compares what comes back with what was sent and applies the differences.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from ortfuse.errors import TargetError
 from ortfuse.ir import walk
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.inlinable_functions import read_otherwise
+from ortfuse.targets.apply_converter_changes import Plan
 from ortfuse.targets.custom_operators import opset_of_body
-from ortfuse.targets.opset_conversion_plan import Plan
 from ortfuse.targets.opset_skeleton import Skeleton
 from ortfuse.targets.target import Target, installed
 

@@ -13,8 +13,8 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.random_seeds import seeded, unseeded
 from ortfuse.runtime.reference_runs import Experiment, Explored, explored
 from ortfuse.runtime.rounding_sensitivity import Sensitivity
-from ortfuse.runtime.time_budget import SECONDS, Budget
 from ortfuse.runtime.unrepresentable_models import Runnable, signature_of
+from ortfuse.runtime.verification_time_budget import SECONDS, Budget
 from ortfuse.verification.runtime_changes import RuntimeChange, refuses, runtime_change
 from ortfuse.verification.sensitivity_verdict import at_the_same_level, weigh
 from ortfuse.verification.verdict import Verdict, judge
@@ -42,7 +42,7 @@ def verify(
         tolerance: Allowed relative error; the default is given in `ortfuse.runtime.comparison`.
         reference: Whether to evaluate the original in float64 too, where that is feasible.
         sizes: Sizes of open dimensions by name, for one more set of generated inputs.
-        budget: Seconds that the comparison may take; by default `ortfuse.runtime.time_budget.SECONDS`.
+        budget: Seconds that the comparison may take; by default `ortfuse.runtime.verification_time_budget.SECONDS`.
         tell: Names the runtime's own optimisers where they change the original.
 
     Raises:

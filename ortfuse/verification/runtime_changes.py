@@ -20,7 +20,7 @@ from ortfuse.runtime.comparison import compare_all
 from ortfuse.runtime.reference_runs import Experiment
 from ortfuse.runtime.rounding_sensitivity import FACTOR, OPTIMISED, Sensitivity
 from ortfuse.runtime.session import Session
-from ortfuse.runtime.time_budget import Budget
+from ortfuse.runtime.verification_time_budget import Budget
 from ortfuse.serialization import Record
 
 QUANTISED = 0.3

@@ -36,7 +36,7 @@ from ortfuse.runtime.comparison import TOLERANCES, Difference, compare_all
 from ortfuse.runtime.reference_runs import Experiment
 from ortfuse.runtime.rounding_sensitivity import FACTOR, LARGEST, OPTIMISED, Sensitivity, shaken_model
 from ortfuse.runtime.session import Session, weight_bytes
-from ortfuse.runtime.time_budget import Budget
+from ortfuse.runtime.verification_time_budget import Budget
 from ortfuse.targets import Quirk, installed
 from ortfuse.verification.compare_regions import BLUNT, SECONDS, Places, apart_in_float64, compare_places
 from ortfuse.verification.impose_decisions import Decided, compare_decided

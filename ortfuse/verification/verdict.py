@@ -15,8 +15,8 @@ from ortfuse.runtime.comparison import Difference, compare_all, failed
 from ortfuse.runtime.inputs.coverage_guided_inputs import Exercise
 from ortfuse.runtime.reference_runs import Experiment
 from ortfuse.runtime.session import Session
-from ortfuse.runtime.time_budget import Budget
 from ortfuse.runtime.unrepresentable_models import Runnable
+from ortfuse.runtime.verification_time_budget import Budget
 from ortfuse.serialization import Record, derived, entry
 from ortfuse.verification.runtime_changes import RuntimeChange
 

@@ -122,7 +122,7 @@ def _without(name: str, between: str = "") -> Rule:
     build = getattr(op, name)
     wrap: Callable[[Pattern], Pattern] = getattr(op, between) if between else lambda reduced: reduced
     return Rule(
-        name=f"reduction.fold_squeeze_into_{between.lower()}{'_of_' if between else ''}{name.removeprefix('Reduce').lower()}",
+        name=f"reduction.fold_squeeze_into_{name.removeprefix('Reduce').lower()}{'_below_' if between else ''}{between.lower()}",
         formula=f"squeeze({between}{'(' if between else ''}{name}(x)){')' if between else ''}",
         pattern=op.Squeeze(wrap(build(x, axes=axes, keepdims=1)), axes=axes),
         replace=wrap(build(x, axes=attr("axes"), keepdims=0)),
@@ -156,7 +156,7 @@ def _of_added(name: str, keepdims: int) -> Rule:
     build = getattr(op, name)
     reduced = build(x, axes=_rest, keepdims=keepdims)
     return Rule(
-        name=f"reduction.drop_unsqueeze_before_{name.removeprefix('Reduce').lower()}{'_keepdims' if keepdims else ''}",
+        name=f"reduction.{'sink_unsqueeze_below' if keepdims else 'drop_unsqueeze_before'}_{name.removeprefix('Reduce').lower()}",
         formula=f"{name}(unsqueeze(x))",
         pattern=build(op.Unsqueeze(x, axes=attr("added")), axes=axes, keepdims=keepdims),
         replace=op.Unsqueeze(reduced, axes=attr("added")) if keepdims else reduced,

@@ -90,7 +90,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="gather.drop_expand_of_indices_below_add",
+        name="gather.unbroadcast_indices_of_added_rows",
         formula="x + Gather(table, expand(indices))",
         pattern=op.Add(
             x,

@@ -5,7 +5,7 @@ ORDER = (
     "merge_parallel_branches",
     "causal_conv_decode_step",
     "fold_channel_permutation",
-    "sink_resize_through_concat",
+    "sink_resize_of_concat_below_conv",
     "fold_batchnorm",
     "conv2d_to_conv1d",
     "fold_scale_shift_through_pad",

@@ -179,6 +179,6 @@ def _reduction_rule(name: str, operator: str, *, divided: bool) -> Rule:
 
 
 RULES = [
-    _reduction_rule("sum_to_matmul", "ReduceSum", divided=False),
-    _reduction_rule("mean_to_matmul", "ReduceMean", divided=True),
+    _reduction_rule("leading_sum_to_matmul_with_ones", "ReduceSum", divided=False),
+    _reduction_rule("leading_mean_to_matmul_with_shares", "ReduceMean", divided=True),
 ]

@@ -242,7 +242,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="groupnorm.from_decomposed_form",
+        name="groupnorm.decomposed_to_instance_normalization",
         formula="merge((y - mean(y)) / sqrt(mean((y - mean(y))^2) + epsilon) * scale + bias), y = split(x) in groups",
         pattern=op.Reshape(_normalised(split), var("shape"), allowzero=attr("allowzero")),
         replace=_group_normalisation,

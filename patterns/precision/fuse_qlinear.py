@@ -137,7 +137,7 @@ MEAN = op.ReduceMean(op.DequantizeLinear(a, a_scale, a_zero).kept(), axes=attr("
 
 RULES = [
     Rule(
-        name="qdq.fuse_qlinear_global_average_pool",
+        name="qdq.quantize_of_dequantized_mean_to_qlinear_pool",
         pattern=op.QuantizeLinear(MEAN, scale, zero),
         replace=ms.QLinearGlobalAveragePool(a, a_scale, a_zero, scale, zero, channels_last=0),
         guards=(kinds_agree, image_scale_fits, mean_of_positions),
@@ -154,7 +154,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="qdq.fuse_qlinear_matmul",
+        name="qdq.quantize_of_matmul_integer_to_qlinear_matmul",
         pattern=_quantised(PLAIN),
         replace=op.QLinearMatMul(*ENDS, scale, zero),
         guards=(kinds_agree, scales_are_normal, relu_is_rounding),
@@ -169,7 +169,7 @@ RULES = [
         ),
     ),
     Rule(
-        name="qdq.fuse_qgemm",
+        name="qdq.quantize_of_matmul_integer_to_qgemm",
         pattern=_quantised(WITH_BIAS),
         replace=ms.QGemm(
             *ENDS,

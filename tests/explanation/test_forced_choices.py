@@ -42,7 +42,7 @@ def test_a_site_that_became_something_else_is_reported_with_the_reasons() -> Non
     assert len(outcome.not_followed) == 2
     for why in outcome.not_followed.values():
         assert why.startswith("attention.") and " made it Attention: attention.to_multi_head_attention: " in why
-        assert "attention.unmasked_to_multi_head_attention: Attention" in why
+        assert "attention.unmasked_attention_op_to_multi_head_attention: Attention" in why
     assert all("NOT followed at 1 site" in line for line in outcome.lines())
     assert result.to_dict()["forced"][0]["not_followed"] == dict(outcome.not_followed)
 

@@ -58,7 +58,7 @@ def test_every_site_is_fused_and_the_result_is_as_expected(name: str) -> None:
 @pytest.mark.parametrize("name", FAMILIES, scope="module")
 def test_auto_takes_the_list_of_the_golden_models_family_and_says_why(name: str) -> None:
     report = suite.optimised(name).report
-    assert report.chosen.startswith(f"{FAMILIES[name]}, since the model has ")
+    assert report.pass_list.startswith(f"{FAMILIES[name]}, since the model has ")
     # What the list leaves out costs nothing.
     every = PassManager("all").run(load(suite.MODELS / f"{name}.onnx"))
     assert report.after.operators == every.after.operators

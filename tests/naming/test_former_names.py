@@ -18,8 +18,8 @@ from ortfuse.naming import former as module
 from ortfuse.options import Options
 from ortfuse.pipeline import PassManager, load_catalogue, passes
 from ortfuse.pipeline.descriptions import described
-from ortfuse.pipeline.forced_rules_first import checked
 from ortfuse.pipeline.passlists import built_in_lists
+from ortfuse.pipeline.run_rules_of_forced_choices_first import checked
 from ortfuse.pipeline.steps import AUTO, CANONICALIZE, FUSIONS, USER
 from ortfuse.quantization.scheme_families import family_of
 from ortfuse.quantization.schemes import quantization_rules

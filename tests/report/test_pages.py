@@ -27,7 +27,7 @@ from ortfuse.report.documents.optimization import Drawn, optimization_document
 from ortfuse.report.documents.profile import profile_document
 from ortfuse.report.documents.quantization import quantization_document
 from ortfuse.report.documents.tuning import failed_trials, tuning_document
-from ortfuse.report.documents.unmet import unmet_document
+from ortfuse.report.documents.unmet_constraints import unmet_document
 from ortfuse.report.html.write_page import html, write_page
 from ortfuse.report.model_pictures import operators
 from ortfuse.report.terminal.document import show_document

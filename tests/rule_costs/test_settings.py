@@ -12,7 +12,7 @@ import pytest
 import ortfuse
 from ortfuse.runtime.bench import Candidate, SessionLatency
 from ortfuse.runtime.session_settings import recommended, settings_cache, stored_config
-from ortfuse.tuning.rule_costs.session_settings import choices
+from ortfuse.tuning.rule_costs.measure_session_settings import choices
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[n,4] x) => (float[n,4] y)
 <float[4,4] w = {WEIGHTS}> { m = MatMul(x, w) y = Sin(m) }"""

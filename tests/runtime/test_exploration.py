@@ -11,7 +11,7 @@ from ortfuse.runtime.inputs.random_inputs import InputSpec, input_specs, make_in
 from ortfuse.runtime.inputs.sampling import COUNTS, Drawing, Integers
 from ortfuse.runtime.inputs.size_valued_inputs import size_inputs
 from ortfuse.runtime.reference_runs import explored
-from ortfuse.runtime.time_budget import Budget
+from ortfuse.runtime.verification_time_budget import Budget
 
 HEAD = '<ir_version: 10, opset_import: ["": 17]>'
 

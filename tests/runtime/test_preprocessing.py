@@ -13,7 +13,7 @@ import pytest
 
 from ortfuse.errors import OptionError, VerificationError
 from ortfuse.options import Options
-from ortfuse.runtime.inputs.data_reader import from_reader
+from ortfuse.runtime.inputs.from_calibration_data_reader import from_reader
 from ortfuse.runtime.inputs.read_input_files import InputSets, read_inputs
 
 PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)

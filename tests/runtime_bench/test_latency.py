@@ -16,9 +16,17 @@ from crashing import CRASHES
 
 import ortfuse
 from ortfuse.errors import VerificationError
-from ortfuse.runtime.bench import doubts, executed_ops, latency, measure, numbered, stages_of, typical_inputs
+from ortfuse.runtime.bench import (
+    doubts,
+    executed_ops,
+    measure,
+    models_side_by_side,
+    numbered,
+    stages_of,
+    typical_inputs,
+)
 from ortfuse.runtime.bench.confidence import median_bounds, quartile_spread
-from ortfuse.runtime.bench.latency import Latency, file_bytes
+from ortfuse.runtime.bench.models_side_by_side import Latency, file_bytes
 from ortfuse.runtime.bench.stopping_rule import Patience
 from ortfuse.verification import Session
 
@@ -65,8 +73,8 @@ def test_models_run_in_turn_and_the_first_runs_with_every_group(monkeypatch: pyt
             ran.append(self.name)
             return super().run(inputs)
 
-    monkeypatch.setattr(latency, "Session", Recorded)
-    monkeypatch.setattr(latency, "OPEN_AT_ONCE", 1)
+    monkeypatch.setattr(models_side_by_side, "Session", Recorded)
+    monkeypatch.setattr(models_side_by_side, "OPEN_AT_ONCE", 1)
     weighty = HEADER + " NAME (float[2,3] x) => (float[2,3] y) <float[3] w = {1, 2, 3}> { y = Mul(x, w) }"
     models = {name: ir.from_onnx_text(weighty.replace("NAME", name)) for name in "abc"}
     rows = measure(models, X, rounds=2, warmup=0)
@@ -97,9 +105,9 @@ def rounds_of(
         return {"first": Drawn([1.0]), "other": Drawn(times)}
 
     monkeypatch.setattr(Drawn, "now", 0.0)
-    monkeypatch.setattr(latency.time, "perf_counter", lambda: Drawn.now)
+    monkeypatch.setattr(models_side_by_side.time, "perf_counter", lambda: Drawn.now)
     patience = Patience(least, seconds, lambda: Drawn.now)
-    found = latency._as_long_as_needed(open_both, opening, patience, {}, 0)
+    found = models_side_by_side._as_long_as_needed(open_both, opening, patience, {}, 0)
     assert len(found["first"]) == len(found["other"])
     return len(found["other"]), len(opened)
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.runtime.bench.blocked_convolution import pools, runs_in_blocks, surrounded
 from ortfuse.runtime.bench.executed_operators import executed_ops
-from ortfuse.runtime.bench.side_by_side import _ratio, ratios
+from ortfuse.runtime.bench.rewrite_sides_in_turns import _ratio, ratios
 from ortfuse.runtime.session import Session
 from ortfuse.targets.cpu.blocked_layout import reads_blocks, unless_blocked
 

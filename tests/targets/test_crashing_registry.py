@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ortfuse.errors import OrtfuseWarning, TargetError
-from ortfuse.io import operator_check, read_kernel_registry
+from ortfuse.io import check_node, read_kernel_registry
 from ortfuse.io.read_kernel_registry import RegistryError, definitions
 from ortfuse.targets import table_cache
 from ortfuse.targets.kernel_table import KernelTable
@@ -19,7 +19,7 @@ def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     program.write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     monkeypatch.setattr(read_kernel_registry, "PROGRAM", program)
     monkeypatch.setattr(table_cache.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache"))
-    caches = (definitions, table_cache.installed_table, operator_check._runtime_operators)
+    caches = (definitions, table_cache.installed_table, check_node._runtime_operators)
     for cached in caches:
         cached.cache_clear()
     yield
@@ -46,7 +46,7 @@ def test_the_table_that_comes_with_ortfuse_stands_in_on_the_cpu() -> None:
 
 @pytest.mark.usefixtures("crashing")
 def test_operators_of_the_runtime_are_known_by_its_schemas() -> None:
-    assert ("", "SimplifiedLayerNormalization") in operator_check._runtime_operators()
+    assert ("", "SimplifiedLayerNormalization") in check_node._runtime_operators()
 
 
 @pytest.mark.filterwarnings("ignore")

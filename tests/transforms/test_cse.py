@@ -9,9 +9,9 @@ from graphs import operators
 from small_models import apply, context_of, floats, model_of
 
 from ortfuse.io.data_file import DataFile
+from ortfuse.io.detach_from_source_object import own
 from ortfuse.io.load_and_save import load, save
 from ortfuse.io.stored_tensor import chunks
-from ortfuse.io.unshare_tensor_objects import own
 from ortfuse.targets import Quirk
 from ortfuse.transforms import CommonSubexpressionElimination
 from ortfuse.transforms.cleanup import find_equal_initializers as tensor_hash_module

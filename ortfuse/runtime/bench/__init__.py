@@ -1,8 +1,8 @@
 """Measures the latency of models side by side, as a whole and pass by pass."""
 
 from ortfuse.runtime.bench.executed_operators import executed_ops
-from ortfuse.runtime.bench.latency import Latency, measure, numbered, stages_of
 from ortfuse.runtime.bench.latency_comparison import Latencies
+from ortfuse.runtime.bench.models_side_by_side import Latency, measure, numbered, stages_of
 from ortfuse.runtime.bench.rewrite_timing import SiteMeter
 from ortfuse.runtime.bench.session_timing import (
     Candidate,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ortfuse.runtime.bench.latency import Latency
+from ortfuse.runtime.bench.models_side_by_side import Latency
 from ortfuse.runtime.bench.session_timing import SessionLatency
 from ortfuse.serialization import Record
 

@@ -22,7 +22,7 @@ from ortfuse.ir.dims import Dim, evaluate, symbols
 from ortfuse.ir.edit import Edit
 from ortfuse.ir.structure_key import content_of
 from ortfuse.runtime.bench.blocked_convolution import runs_in_blocks
-from ortfuse.runtime.bench.side_by_side import ratios
+from ortfuse.runtime.bench.rewrite_sides_in_turns import ratios
 from ortfuse.runtime.bench.typical_inputs import LEADING, OTHERS, check_sizes
 from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.inputs.generation import attempt

@@ -1,8 +1,9 @@
 """Measures sessions side by side, each in a process of its own: some settings hold for a whole process, and so does its memory.
 
 The sessions take turns, round after round, and each is compared with the first within the same round, as in
-`ortfuse.runtime.bench.latency`. They are as an application has them: threads wait busily for the next run unless a setting says
-otherwise. A turn ends when they have stopped to, so that they do not take processors from the next session.
+`ortfuse.runtime.bench.models_side_by_side`. They are as an application has them: threads wait busily for the next run
+unless a setting says otherwise. A turn ends when they have stopped to, so that they do not take processors from the
+next session.
 """
 
 from __future__ import annotations

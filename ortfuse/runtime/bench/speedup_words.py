@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortfuse.runtime.bench.latency import Latency
+from ortfuse.runtime.bench.models_side_by_side import Latency
 from ortfuse.runtime.bench.stopping_rule import NARROW
 
 NOISY = 0.1

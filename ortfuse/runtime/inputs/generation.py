@@ -20,7 +20,7 @@ from ortfuse.runtime.inputs.sampling import COUNTS, EASIER, Drawing
 from ortfuse.runtime.inputs.size_search import climb
 from ortfuse.runtime.inputs.sizes import Search, Sizes, describe, fixed_sizes, obeys, open_dims, wanted
 from ortfuse.runtime.session import Session
-from ortfuse.runtime.time_budget import EXPLORING, Budget
+from ortfuse.runtime.verification_time_budget import EXPLORING, Budget
 
 FEW = 3
 """How many sizes are tried beside empty caches."""

@@ -2,7 +2,7 @@
 
 from ortfuse.tuning.rule_costs.candidates import Candidate, candidates
 from ortfuse.tuning.rule_costs.measure import Calibration, Decision, calibrate
-from ortfuse.tuning.rule_costs.session_settings import Effect, MeasuredSettings, calibrate_session
+from ortfuse.tuning.rule_costs.measure_session_settings import Effect, MeasuredSettings, calibrate_session
 
 __all__ = [
     "Calibration",

@@ -97,7 +97,7 @@ def calibrate(
 
     Args:
         budget: The seconds after which no further measurement is begun; `None` for no limit.
-        only: Families (`"attention"`) and rules (`"attention.unmasked_to_multi_head_attention"`) to measure; by default all.
+        only: Families (`"attention"`) and rules (`"attention.fold_query_scale"`) to measure; by default all.
         threads: Threads per operator; 0 leaves the choice to the runtime.
         patterns: Files and folders with rules of the user's own.
         target: The target for which rules are chosen and models are run; by default the default one.

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError
 from ortfuse.runtime.bench.confidence import median_bounds
-from ortfuse.runtime.bench.side_by_side import ratios
+from ortfuse.runtime.bench.rewrite_sides_in_turns import ratios
 from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.traits import PLAIN
 from ortfuse.pipeline import Catalogue, RunReport
-from ortfuse.pipeline.forced_rules_first import following, forced_rules, is_pass
+from ortfuse.pipeline.run_rules_of_forced_choices_first import following, forced_rules, is_pass
 from ortfuse.rewrite import Exactness, NearMiss, Rule
 from ortfuse.serialization import Record
 from ortfuse.targets import KnownBug

@@ -27,7 +27,7 @@ def _sizes(length: int, size: int, keys: int | None = None) -> dict[str, str]:
 
 RULES = [
     Rule(
-        name="attention.unmasked_to_multi_head_attention",
+        name="attention.unmasked_attention_op_to_multi_head_attention",
         formula="attention(query, key, value) without a mask",
         is_refinement=True,
         pattern=op.Attention(query, key, value, q_num_heads=heads, kv_num_heads=heads, scale=scale),
