@@ -20,9 +20,9 @@ SCRIPT = """
 import re, sys
 from pathlib import Path
 import ortfuse
-from ortfuse.transforms import constant_store
+from ortfuse.transforms import spill_constants
 from ortfuse.transforms.cleanup import constant_folding
-constant_folding._BATCH_BYTES, constant_store.IN_MEMORY = 1 << 25, 1 << 23
+constant_folding._BATCH_BYTES, spill_constants.IN_MEMORY = 1 << 25, 1 << 23
 
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10

@@ -233,12 +233,12 @@ def number(match: Match, name: str) -> Refusal | None:
 
 
 @predicate("numbers so large are not tried")
-def moderate_constants(match: Match) -> Refusal | None:
-    """No intermediate result overflows where the combined one does not: the constants are of moderate size."""
+def moderate_constants(match: Match, name: str) -> Refusal | None:
+    """No intermediate result overflows where the combined one does not: all constants, and their product, are moderate."""
     found = (match.facts.scalar(value) for node in match.nodes for value in node.inputs if value is not None)
     limit = 2.0**10 if match.dtype("root") == ir.DataType.FLOAT16 else 2.0**40
-    held = all(1 / limit <= abs(number) <= limit for number in found if number is not None)
-    return None if held else match.refuse("value", "root", f"of numbers of {1 / limit:.3g} to {limit:.3g} in size")
+    held = all(1 / limit <= abs(number) <= limit for number in (match[name], *found) if number is not None)
+    return match.unless_value(name, held, f"of {1 / limit:.3g} to {limit:.3g} in size")
 
 
 @predicate("one operation on few numbers is cheaper than one on many")

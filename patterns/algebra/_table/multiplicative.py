@@ -29,7 +29,7 @@ SIMPLIFYING = [
     ),
     # 2 / (3 x) and the like, in any number of nodes.
     *identity(
-        "constant_div_scaled", "k / x -> k / x", ROUNDED, FLOATS, "moderate_constants() and several_nodes()", chain=True,
+        "constant_div_scaled", "k / x -> k / x", ROUNDED, FLOATS, "moderate_constants(k) and several_nodes()", chain=True,
         examples={"k": [0.5, -1.0, 2.0]}, uncovered={"number of k / x: multiplied": "that is a single quotient already"},
     ),
 ]  # fmt: skip
