@@ -46,6 +46,24 @@ def test_an_issue_form_has_what_github_requires(form: Path) -> None:
         assert part["attributes"]["value" if part["type"] == "markdown" else "label"]
 
 
+def test_the_page_of_the_structure_names_modules_that_there_are() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    folders = ("ortfuse", "patterns", "tests", "benchmarks", "docs", "golden")
+    files = {file.name for folder in folders for file in (ROOT / folder).rglob("*.py")}
+    assert set(re.findall(r"`(?:\w+/)*(\w+\.py)`", text)) <= files
+    modules = {file.relative_to(ROOT / "ortfuse").with_suffix("") for file in (ROOT / "ortfuse").rglob("*.py")}
+    dotted = {".".join(path.parts) for path in modules}
+    packages = {path.parts[0] for path in modules if len(path.parts) > 1}
+    named = {name for name in re.findall(r"`(\w+(?:\.\w+)+)`", text) if name.partition(".")[0] in packages}
+    gone = {
+        name
+        for name in named
+        if not any(f"{name}.".startswith(f"{one}.") or one.startswith(f"{name}.") for one in dotted)
+    }
+    assert named
+    assert not gone
+
+
 def test_the_workflow_runs_the_check_on_the_interpreters_of_the_package() -> None:
     workflow = read(".github/workflows/ci.yml")
     assert workflow[True].keys() == {"push", "pull_request"}  # YAML 1.1 reads the key `on` as true

@@ -2,8 +2,9 @@
 
 `patterns/rule_index.json` has for each rule file the properties that a `DeferredRule` has. `python docs/rule_index.py` writes it.
 An entry holds as long as its file, and each file of the catalogue that this imports, has the content that it had then. Without
-a valid entry a file is loaded at once, as those of users are: a missing or outdated index makes the start slower, and changes
-no result.
+a valid entry a file is loaded at once, as those of users are: a missing index, or one older than a rule file, makes the start
+slower and changes no result. A change of the pattern language or of the traits of operators can change what is stored, too:
+`.ci/run` and a test refuse an index that is not what the rules say today.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class RuleIndex:
             return None
 
     def declared(self, path: str, load: Callable[[], ModuleType]) -> Declared | None:
-        """What the file at a path in the folder (`attention/masks`) declares; `None` if that is not known, or was another file.
+        """Return the declarations of a file, by its path (`attention/masks`); `None` if it is not indexed, or has changed.
 
         Args:
             path: The path, without `.py`.
@@ -85,7 +86,7 @@ class RuleIndex:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a rule file declares, read from an index.
+    """The declarations of a rule file, read from an index.
 
     Attributes:
         file: The file.

@@ -1,4 +1,4 @@
-"""What a rule declares for its tests: shapes, constants and options of instances, and models on which it must not be wrong."""
+"""The declaration of the test of a rule: shapes, constants and options of instances, and models on which it must not be wrong."""
 
 from __future__ import annotations
 

@@ -62,12 +62,10 @@ class Formula:
 
     Args:
         text: The identity.
-        kept: Whether what is matched below the root may also be used elsewhere, and then stays; by default if the right
-            side is no more than one operator, which takes no longer than the one at the root of the left side.
         chain: Whether the left side is a sum or product modulo commutativity, associativity and numbers, in any number of nodes.
     """
 
-    def __init__(self, text: str, kept: bool | None = None, *, chain: bool = False) -> None:
+    def __init__(self, text: str, *, chain: bool = False) -> None:
         left, arrow, right = text.partition("->")
         if not arrow:
             raise RuleError(f"{text!r} is no identity such as 'x + -y -> x - y'")
@@ -75,7 +73,7 @@ class Formula:
         self.left, self.right = _parsed(left), _parsed(right)
         self.names = _names(self.left)
         self._inner = {_key(part) for part in _parts(self.left, past_alternatives=False) if part is not self.left}
-        self.kept, self.chain = self._takes_no_longer() if kept is None else kept, chain
+        self.chain = chain
         self._made: dict[str, Pattern] = {}
 
     def __str__(self) -> str:
@@ -111,17 +109,22 @@ class Formula:
 
     @cached_property
     def pattern(self) -> Pattern:
-        """What is looked for."""
+        """The pattern of the left side."""
         return self._matched(self.left)
 
     @cached_property
     def replacement(self) -> Pattern:
-        """What is written."""
+        """The replacement, made from the right side."""
         if self._is_constant(self.right):
             return op.Expand(self._constant(self.right, "root"), op.Shape(var(self.tensors[0])))
         return self._written(self.right)
 
-    def _takes_no_longer(self) -> bool:
+    @cached_property
+    def kept(self) -> bool:
+        """Whether nodes below the root may also be used elsewhere, and then stay.
+
+        They may if the right side is at most one operator, which takes no longer than the one at the root of the left side.
+        """
         written = [part for part in _parts(self.right) if _key(part) not in self._inner and not self._is_constant(part)]
         made = [_operator(part) for part in written if _operator(part)]
         roots = {_operator(part) for part in _options(self.left)}

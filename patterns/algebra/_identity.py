@@ -73,7 +73,6 @@ def identity(
     when: str = "",
     *,
     each: Sequence[Mapping[str, str]] = ({},),
-    kept: bool | None = None,
     chain: bool = False,
     examples: Mapping[str, Sequence[Any]] | None = None,
     written: Replacement | None = None,
@@ -88,7 +87,6 @@ def identity(
         types: The element types that it holds for.
         when: The condition under which it holds (see `_conditions`).
         each: What braces in the name, the identity and the condition stand for, if several identities have one form.
-        kept: See `Formula`.
         chain: See `Formula`.
         examples: What the captured numbers and element types are in the rule test, if not those that the condition leaves.
         written: The replacement, if the right side cannot be written as an expression.
@@ -96,7 +94,7 @@ def identity(
     """
     rules = []
     for one in each:
-        formula, condition = Formula(_filled(text, one), kept, chain=chain), Conditions(_filled(when, one))
+        formula, condition = Formula(_filled(text, one), chain=chain), Conditions(_filled(when, one))
         guards = _guards(formula, types, condition, drops=written is None)
         examples_of = _Examples(formula, types, condition, examples or {})
         tests = {key: value for key, value in more.items() if key in _TESTS}
@@ -119,7 +117,7 @@ def identity(
 
 
 def named(*names: str) -> list[dict[str, str]]:
-    """What `{f}` stands for in each of several identities: a function, which is the name too."""
+    """Return the words for `{f}` in each of several identities: a function, which is the name too."""
     return [{"f": name} for name in names]
 
 
@@ -128,7 +126,7 @@ def _filled(text: str, words: Mapping[str, str]) -> str:
 
 
 def _guards(formula: Formula, types: Types, condition: Conditions, *, drops: bool) -> tuple[Guard, ...]:
-    """What the pattern alone does not say: element types, the condition, and that what is left out adds no axes."""
+    """Return the guards: of element types, of the condition, and that values left out add no axes."""
     of_floats = types is FLOATS and bool(formula.operators & _OF_FLOATS)
     typed = () if types is ANY or of_floats else (_of_type(types, formula),)
     left_out = drops and not set(formula.tensors) <= formula.read

@@ -103,7 +103,7 @@ def _axis_of(index: DimLike, count: int) -> int | None:
 
 
 def _inverse(index: DimLike, axis: int, here: DimLike, size: DimLike) -> _Inverse:
-    """Where along an axis of this size the index is `here`."""
+    """Return the place along an axis of this size at which the index is `here`."""
     rest, step = split_off(index, atom_of(axis))
     if any(_contains(formula, axis) for formula in (rest, step)):
         raise UnknownError

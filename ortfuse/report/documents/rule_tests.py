@@ -53,7 +53,7 @@ def substitution_document(name: str, done: Substitution) -> Document:
 
 
 def _item(report: RuleTestReport, written: Path | None = None) -> Item:
-    """What was tried for a rule, the smallest model on which it fails, and the number of other failures."""
+    """Return the numbers of instances and near misses, the smallest model on which the rule fails, and other failures."""
     tried = f"{report.instances} instances"
     if report.passed:
         near = f"{report.near_misses} near misses ({report.near_misses_fired} rewritten and right)"

@@ -20,7 +20,7 @@ from ortfuse.transforms.index_maps.make import Make, Operand, Plan, Supply
 
 @dataclass(frozen=True)
 class _Along:
-    """What is taken of an axis of the source: elements from `start` on, `step` apart, along an axis of the map or one of them."""
+    """The elements taken along an axis of the source: from `start` on, `step` apart, along an axis of the map or one of them."""
 
     start: DimLike
     step: int
@@ -41,7 +41,7 @@ def aligned_plan(read: Read, source: Shape, shape: Shape, supply: Supply) -> Pla
 
 
 def _taken(read: Read, source: Shape, shape: Shape, box: Box) -> list[_Along] | None:
-    """What is taken of each axis of the source."""
+    """Return the elements taken along each axis of the source; `None` if they do not lie along axes of the map."""
     found: list[_Along] = []
     used: set[int] = set()
     for formula, size in zip(read.index, source, strict=True):

@@ -4,7 +4,7 @@
 
 This is how TensorFlow spells a loop over time. The condition of a Loop that provably runs as often as its limit says is
 the one that it begins with. Its elements are selected by the iteration number. Counters that nothing needs then are left out (see
-`narrowing`), and so is what computed the condition.
+`dead_loop_carried`), and so is what computed the condition.
 
 Does not handle: loops that may end early or whose number of runs is not known; numbers of runs that are no scalars.
 """

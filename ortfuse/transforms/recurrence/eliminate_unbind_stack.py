@@ -4,7 +4,8 @@
     stack(f(x[0]), f(x[1])) = f(x)     stack(x[2], x[1], x[0]) = reverse(x)
 
 Unrolled loops over time leave such stacks, of what they take from a sequence and of what an operator made of them yields as one,
-often behind layers that are computed for each step: these are computed for all steps at once (see `lifted`).
+often behind layers that are computed for each step: these are computed for all steps at once
+(see `apply_body_ops_to_all_iterations`).
 Stacks are Concats of Unsqueezes, or of values with one element each along the axis; elements are taken by Gather of one index,
 or by Squeeze of a Split or Slice of size 1. Elements that are taken from the last to the first, as a loop over time that comes
 back leaves its results, are reversed as a whole.
