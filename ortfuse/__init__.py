@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ortfuse.io import import_on_use
-from ortfuse.io.version import __version__ as __version__
+from ortfuse.io.ortfuse_version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ortfuse.analysis.facts import Facts

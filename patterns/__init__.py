@@ -34,7 +34,7 @@ ORDER = (
     "data_movement/gather_of_range_to_slice",
     "algebra/identities",
     "data_movement/merge_concats",
-    "data_movement/fold_unit_dims",
+    "data_movement/unit_dims_of_transpose_and_expand",
     "matmul/vector_matmul_to_row_matmul",
     "vision",
     "matmul/fold_into_weights",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ortfuse
-from ortfuse.io.version import __version__
+from ortfuse.io.ortfuse_version import __version__
 from ortfuse.targets import load_target, registry
 
 yaml = pytest.importorskip("yaml")

@@ -14,8 +14,8 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.ir import body_copies, walk
-from ortfuse.ir.change import NODES_KEY, RULE_KEY, Change, Changes, Listener, Recorder, operation
 from ortfuse.ir.edit import Inspector
+from ortfuse.ir.graph_transaction import NODES_KEY, RULE_KEY, Change, Changes, Listener, Recorder, operation
 from ortfuse.ir.journal import (
     Assigned,
     Detached,

@@ -4,7 +4,7 @@ A pattern without a kind matches any of these. `*`, `?` and `[...]` are wildcard
 A module stands for all that is in it, a node with bodies (If, Loop, Scan) for all nodes of these.
 
 Nodes are marked in the original model, in their metadata. A node that a rewrite makes takes over the marks of those that it
-stands for (`ortfuse.ir.change`): it is excluded if one of these is, and among those asked for if one of these is.
+stands for (`ortfuse.ir.graph_transaction`): it is excluded if one of these is, and among those asked for if one of these is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import OptionError
 from ortfuse.ir import walk
-from ortfuse.ir.change import EXCLUDED_KEY, ONLY_KEY
+from ortfuse.ir.graph_transaction import EXCLUDED_KEY, ONLY_KEY
 from ortfuse.ir.nn_module_of_node import SCOPES_KEY, module_of
 
 CLASSES_KEY = "pkg.torch.onnx.class_hierarchy"

@@ -40,7 +40,7 @@ _PACKAGES = {
     "refusal": "ir.remark",
     "result": "api.result",
     "sessions": "runtime.session_settings",
-    "version": "io.version",
+    "version": "io.ortfuse_version",
 }
 """The packages and modules of version 0.1 within `ortfuse`, each with its place today."""
 

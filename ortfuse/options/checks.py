@@ -12,7 +12,7 @@ from ortfuse.analysis.assumptions import ASSUMPTIONS
 from ortfuse.errors import OptionError
 from ortfuse.errors.escape_control_characters import brief
 from ortfuse.options.parse_text import LONGEST
-from ortfuse.options.types import Verification
+from ortfuse.options.value_type_aliases import Verification
 from ortfuse.targets.processor import demand_threads
 from ortfuse.targets.spec import TargetSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
-from ortfuse.options.types import (
+from ortfuse.options.value_type_aliases import (
     InputsLike,
     Level,
     PathLike,

@@ -35,7 +35,7 @@ BUILT_IN: Mapping[str, PassEntry] = {
         _entry("canonicalize.eliminate_sequences", "EliminateSequences", "eliminate_sequences", _SEQUENCES),
         _entry("recurrence.eliminate_unbind_stack", "EliminateUnbindStack", "eliminate_unbind_stack", _CONCAT),
         _entry(
-            "canonicalize.dims_from_convolution", "DimsFromConvolution", "dims_from_convolution",
+            "canonicalize.recomputed_lengths_to_conv_dims", "RecomputedLengthsToConvDims", "recomputed_lengths_to_conv_dims",
             frozenset({"Conv"}), _SUMS_AND_PRODUCTS,
         ),
         _entry("canonicalize.drop_length_clamps", "DropLengthClamps", "drop_length_clamps", frozenset({"Min"})),

@@ -4,8 +4,8 @@ Besides registered passes, a name may be a pass of the catalogue (`fuse.attentio
 of these:
 
 - `canonicalize`: the rules of the canonical form together with inline_functions, lift_constants, fold, inline_branches, licm,
-  eliminate_sequences, eliminate_unbind_stack, dims_from_convolution, drop_length_clamps, sink_transpose_below_split, cse and dce,
-  to a fixed point;
+  eliminate_sequences, eliminate_unbind_stack, recomputed_lengths_to_conv_dims, drop_length_clamps, sink_transpose_below_split,
+  cse and dce, to a fixed point;
 - `fuse.*`: every fusion that comes with ortfuse, except those that the pipeline names itself;
 - `user`: every pass of rule files that do not come with ortfuse, except those that the pipeline names itself;
 - `auto`: the pass list that suits the model.
@@ -46,7 +46,7 @@ _CANONICAL = (
     "licm",
     "eliminate_sequences",
     "eliminate_unbind_stack",
-    "dims_from_convolution",
+    "recomputed_lengths_to_conv_dims",
     "drop_length_clamps",
     "sink_transpose_below_split",
     CANONICALIZE,

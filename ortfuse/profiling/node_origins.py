@@ -20,7 +20,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from ortfuse.ir import walk
-from ortfuse.ir.change import NODES_KEY, RULE_KEY
+from ortfuse.ir.graph_transaction import NODES_KEY, RULE_KEY
 from ortfuse.ir.nn_module_of_node import common_module, module_of
 from ortfuse.ir.traits import MOVES, SIZES, has
 

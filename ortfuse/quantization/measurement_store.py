@@ -20,10 +20,10 @@ import onnxruntime
 import platformdirs
 
 from ortfuse.io.bounded_text_files import from_json
-from ortfuse.io.json_records import record
+from ortfuse.io.ortfuse_version import __version__
 from ortfuse.io.sqlite import opened
-from ortfuse.io.version import __version__
 from ortfuse.runtime.session import separated
+from ortfuse.serialization.dataclass_from_json import record
 from ortfuse.targets.processor import processor_in_full
 
 FORMAT = 14

@@ -12,12 +12,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.io.json_records import of_type
 from ortfuse.ir.structure_key import content_of
 from ortfuse.quantization.measurement_store import Store
 from ortfuse.quantization.site_times import Clock
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import weight_bytes
+from ortfuse.serialization.dataclass_from_json import of_type
 
 Times = dict[str, list[float]]
 """The seconds and bytes of each scheme, and of float32 as the empty name; nothing of those that cannot be run."""

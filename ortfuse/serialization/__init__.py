@@ -5,6 +5,6 @@ or method. `Record` gives a dataclass its `to_dict`.
 """
 
 from ortfuse.serialization.dataclass_to_json import Record, to_data
-from ortfuse.serialization.declarations import derived, entry
+from ortfuse.serialization.json_field_declarations import derived, entry
 
 __all__ = ["Record", "derived", "entry", "to_data"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortfuse.serialization.declarations import NoFormError, entries
+from ortfuse.serialization.json_field_declarations import NoFormError, entries
 
 
 class Record:

@@ -14,7 +14,7 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ortfuse.serialization.declarations import NoFormError, entries
+from ortfuse.serialization.json_field_declarations import NoFormError, entries
 
 Schema = dict[str, Any]
 

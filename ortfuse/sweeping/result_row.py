@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ortfuse.api.models_file import Expected, Settings
-from ortfuse.io.json_records import record
 from ortfuse.serialization import Record, derived
+from ortfuse.serialization.dataclass_from_json import record
 
 Status = Literal["ok", "wrong", "refused", "crashed", "hung"]
 """`refused`: something could not be used, as the reason says. `crashed`, `hung`: the process of the model did, or the runtime."""

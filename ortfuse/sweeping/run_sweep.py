@@ -22,8 +22,8 @@ from ortfuse.api.models_file import ModelsFile, Settings
 from ortfuse.errors import ModelFileError, OptionError, OutputError
 from ortfuse.io.atomic_write import demand_no_link, real, writable_target
 from ortfuse.io.bounded_text_files import from_json, read_bytes, regular_file
+from ortfuse.io.ortfuse_version import __version__
 from ortfuse.io.python_subprocess import start
-from ortfuse.io.version import __version__
 from ortfuse.options import Options
 from ortfuse.serialization import Record, derived, entry
 from ortfuse.sweeping.files_of_sweep_row import model_files, named_files

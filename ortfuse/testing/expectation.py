@@ -129,6 +129,6 @@ def _sorted(counts: Mapping[str, int]) -> dict[str, int]:
 def _versions() -> dict[str, str]:
     from importlib.metadata import version
 
-    from ortfuse.io.version import __version__
+    from ortfuse.io.ortfuse_version import __version__
 
     return {"ortfuse": __version__, **{name: version(name) for name in ("onnx", "onnxruntime")}}

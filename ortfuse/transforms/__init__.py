@@ -10,10 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ortfuse.transforms.canonicalize.dims_from_convolution import DimsFromConvolution
     from ortfuse.transforms.canonicalize.drop_length_clamps import DropLengthClamps
     from ortfuse.transforms.canonicalize.eliminate_sequences import EliminateSequences
     from ortfuse.transforms.canonicalize.inline_functions import InlineFunctions
+    from ortfuse.transforms.canonicalize.recomputed_lengths_to_conv_dims import RecomputedLengthsToConvDims
     from ortfuse.transforms.canonicalize.simplify_data_movement import SimplifyDataMovement
     from ortfuse.transforms.canonicalize.slices_to_split import SlicesToSplit
     from ortfuse.transforms.canonicalize.wrap_in_functions import WrapInFunctions
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ortfuse.transforms.rule_pass import RulePass
 
 _HOMES = {
-    "canonicalize.dims_from_convolution": "DimsFromConvolution",
+    "canonicalize.recomputed_lengths_to_conv_dims": "RecomputedLengthsToConvDims",
     "canonicalize.drop_length_clamps": "DropLengthClamps",
     "canonicalize.eliminate_sequences": "EliminateSequences",
     "canonicalize.inline_functions": "InlineFunctions",
@@ -88,7 +88,6 @@ __all__ = [
     "ConstantFolding",
     "Context",
     "DeadCodeElimination",
-    "DimsFromConvolution",
     "DropLengthClamps",
     "EliminateSequences",
     "EliminateUnbindStack",
@@ -106,6 +105,7 @@ __all__ = [
     "MergeSiblingTransposes",
     "Meter",
     "Pass",
+    "RecomputedLengthsToConvDims",
     "RulePass",
     "SimplifyDataMovement",
     "SimplifyIndexMaps",

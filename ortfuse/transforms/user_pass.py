@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError, PipelineError
 from ortfuse.ir import walk
-from ortfuse.ir.change import Change
 from ortfuse.ir.detect_unlogged_edits import Identity, changes, contents
+from ortfuse.ir.graph_transaction import Change
 from ortfuse.ir.remark import Refusal
 from ortfuse.rewrite import Log
 from ortfuse.transforms.context import Context, Pass

@@ -17,9 +17,9 @@ from ortfuse.runtime.bench import Candidate, SessionLatency
 from ortfuse.runtime.bench.session_timing import Enough, Meter
 from ortfuse.tuning.model_variants import Variants
 from ortfuse.tuning.outcome import Point, TuningOutcome
+from ortfuse.tuning.search_pace import Pace
 from ortfuse.tuning.search_space import MODEL, ORIGINAL, QUANTIZED, Space
 from ortfuse.tuning.study import Study
-from ortfuse.tuning.time_estimates import Pace
 
 FINALISTS = 4
 """How many of the fastest choices are measured again, side by side."""

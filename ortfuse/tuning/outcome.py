@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ortfuse.io.json_records import record
 from ortfuse.serialization import Record
+from ortfuse.serialization.dataclass_from_json import record
 
 Value = bool | int | str
 

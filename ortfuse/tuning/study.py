@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortfuse.errors import OrtfuseError, OutputError
-from ortfuse.io.json_records import of_type
 from ortfuse.io.sqlite import opened
 from ortfuse.runtime.machine_lock import alone, locks
+from ortfuse.serialization.dataclass_from_json import of_type
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.coordinate_ascent import Ascent
 from ortfuse.tuning.outcome import Point

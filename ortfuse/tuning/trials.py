@@ -24,9 +24,9 @@ from ortfuse.runtime.session import Session
 from ortfuse.tuning.final_round import row_as_point
 from ortfuse.tuning.model_variants import Variants
 from ortfuse.tuning.outcome import Point
+from ortfuse.tuning.search_pace import Pace
 from ortfuse.tuning.search_space import Choice, Space
 from ortfuse.tuning.study import Study
-from ortfuse.tuning.time_estimates import Pace
 
 FEW, MANY = 3, 9
 """The rounds of a trial: at least, and at most."""

@@ -22,8 +22,8 @@ from ortfuse.errors import OptionError
 from ortfuse.io.atomic_write import demand_no_link, writable_target, write_text
 from ortfuse.io.load_and_save import load, save
 from ortfuse.io.model_conversion import AnyModel, enter
+from ortfuse.io.ortfuse_version import __version__
 from ortfuse.io.training_mode import training_note
-from ortfuse.io.version import __version__
 from ortfuse.options import Options, PathLike
 from ortfuse.runtime.bench import Candidate, SessionMeter
 from ortfuse.runtime.bench.session_timing import Meter
@@ -39,9 +39,9 @@ from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.final_round import Finals
 from ortfuse.tuning.model_variants import USUAL, Variant, Variants, write
 from ortfuse.tuning.outcome import TuningOutcome
+from ortfuse.tuning.search_pace import Pace
 from ortfuse.tuning.search_space import Space
 from ortfuse.tuning.study import MOST, Sampler, Study, demand_optuna, no_other_search
-from ortfuse.tuning.time_estimates import Pace
 from ortfuse.tuning.trials import Trials
 
 ERROR = 1e-3

@@ -18,7 +18,7 @@ from ortfuse.rewrite import Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, ms, op, opt, redundant, var
 
 from .._rule_test_inputs import COST
-from ._resize import becomes_larger, enlarged, leaves_channels
+from ._enlarging_resize import becomes_larger, enlarged, leaves_channels
 from .depthwise_conv1d_to_conv2d import ACTIVATED, bias, convolution_rule, weight, window_of_layer, x
 
 PASS = "target_decompositions"

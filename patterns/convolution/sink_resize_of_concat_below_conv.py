@@ -36,7 +36,7 @@ from ortfuse.rewrite.pattern import (
 
 from .._rule_test_inputs import COST
 from ._conv_windows import window
-from ._resize import becomes_larger, enlarged, leaves_channels
+from ._enlarging_resize import becomes_larger, enlarged, leaves_channels
 
 PASS = "target_decompositions"
 

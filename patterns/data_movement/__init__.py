@@ -1,7 +1,7 @@
 """Reshape, Transpose, Gather, Slice and Concat in fewer or cheaper nodes."""
 
 ORDER = (
-    "fold_unit_dims",
+    "unit_dims_of_transpose_and_expand",
     "gather_of_range_to_slice",
     "merge_concats",
 )

@@ -6,10 +6,10 @@ import pytest
 from small_graphs import model
 
 from ortfuse.runtime.inputs.coverage_guided_inputs import Exercise
+from ortfuse.runtime.inputs.find_size_inputs import size_inputs
 from ortfuse.runtime.inputs.input_roles import Role
 from ortfuse.runtime.inputs.random_inputs import InputSpec, input_specs, make_inputs
 from ortfuse.runtime.inputs.sampling import COUNTS, Drawing, Integers
-from ortfuse.runtime.inputs.size_valued_inputs import size_inputs
 from ortfuse.runtime.reference_runs import explored
 from ortfuse.runtime.verification_time_budget import Budget
 

@@ -25,12 +25,12 @@ import ortfuse
 from ortfuse.cli.app import main
 from ortfuse.errors import OrtfuseError, OutputError, VerificationError
 from ortfuse.io import bounded_text_files, memory_limits
-from ortfuse.io.json_records import of_type, record
 from ortfuse.io.sqlite import opened
 from ortfuse.quantization.measurement_store import Store
 from ortfuse.runtime import machine_lock
 from ortfuse.runtime.inputs import read_input_files
 from ortfuse.runtime.inputs.read_input_files import read_inputs
+from ortfuse.serialization.dataclass_from_json import of_type, record
 from ortfuse.sweeping import run_sweep
 from ortfuse.sweeping.result_row import Row
 from ortfuse.targets import custom_operators

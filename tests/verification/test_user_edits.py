@@ -146,8 +146,8 @@ def test_a_length_read_off_a_convolution_is_checked_with_the_convolutions_that_p
         batch = Shape<end=1>(x) open = Constant<value = int64[1] {-1}>() size = Constant<value = int64[1] {2}>()
         target = Concat<axis = 0>(batch, t, open, size) h = Reshape<allowzero = 1>(y, target) out = Relu(h) }"""
     model, checks = model_of(lengths), SiteChecks()
-    PassManager("dims_from_convolution").run(model, inspector=checks)
-    found = next(check for (rule, _), check in checks.found.items() if rule == "dims_from_convolution")
+    PassManager("recomputed_lengths_to_conv_dims").run(model, inspector=checks)
+    found = next(check for (rule, _), check in checks.found.items() if rule == "recomputed_lengths_to_conv_dims")
     assert (found.state, found.reason) == ("equal", "")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.ir import walk
-from ortfuse.ir.change import EXCLUDED_KEY, ONLY_KEY
+from ortfuse.ir.graph_transaction import EXCLUDED_KEY, ONLY_KEY
 
 _MARKED, _UNMARKED = "ortfuse.marked", "ortfuse.unmarked"
 """Metadata of functions whose nodes are all marked: how, and the overload that they were made of."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ortfuse.transforms.layout.min_cut import UNCUT, Network
+from ortfuse.transforms.layout.dinic_min_cut import UNCUT, Network
 
 Kind = Literal["float", "half", "free"]
 """The required type of a unit; a free one may have either."""

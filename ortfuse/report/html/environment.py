@@ -9,7 +9,7 @@ import shlex
 import sys
 from importlib.metadata import version
 
-from ortfuse.io.version import __version__
+from ortfuse.io.ortfuse_version import __version__
 from ortfuse.targets.processor import processor_name
 
 _PACKAGES = ("onnx", "onnxruntime", "onnx_ir", "numpy")

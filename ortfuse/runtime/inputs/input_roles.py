@@ -10,7 +10,7 @@ An input is followed through nodes that keep its numbers (casts, reshaping, slic
 - **Bias**: a floating-point input that is added to the scores of a Softmax.
 - **Values**: an integer is compared with certain numbers (a sample rate with 16000, tokens with that of the end).
 - **Length**: it is compared with positions; these say what lengths there are.
-- **Sizes**: sizes of tensors or numbers of iterations are computed from it (`ortfuse.runtime.inputs.size_valued_inputs`).
+- **Sizes**: sizes of tensors or numbers of iterations are computed from it (`ortfuse.runtime.inputs.find_size_inputs`).
 - **Boxes**: corners, or centres and sizes, of NonMaxSuppression.
 - **Holes**: numbers may be missing, as an Imputer or IsNaN asks.
 - **Words**: texts, or integers, that an encoder knows; those that are taken apart first are sentences of such words.
@@ -29,7 +29,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.traits import COMPARES, JOINS, LOGICAL, MOVES, PICKS
-from ortfuse.runtime.inputs import index_and_mask_inputs
+from ortfuse.runtime.inputs import find_index_and_mask_inputs
 
 MOST_STEPS = 100_000
 """Limit on the steps an input is followed: constants on many branching paths can produce too many different numbers."""
@@ -122,7 +122,7 @@ def role_of(value: ir.Value, facts: Facts, *, tells_sizes: bool = False) -> Role
     Args:
         value: The input.
         facts: The facts of its model.
-        tells_sizes: Whether it is one of `ortfuse.runtime.inputs.size_valued_inputs.size_inputs`.
+        tells_sizes: Whether it is one of `ortfuse.runtime.inputs.find_size_inputs.size_inputs`.
     """
     return replace(_Walk(value, facts).run(), tells_sizes=tells_sizes)
 
@@ -175,9 +175,9 @@ class _Walk:
             yield replace(step, value=node.outputs[0])
             return
         if step.scale and not self._floating:
-            for extent in index_and_mask_inputs.extents(node, index, self._facts):
+            for extent in find_index_and_mask_inputs.extents(node, index, self._facts):
                 self._limit(step, extent)
-        fused = index_and_mask_inputs.MASK_INPUTS.get((node.domain, node.op_type), {}).get(index)
+        fused = find_index_and_mask_inputs.MASK_INPUTS.get((node.domain, node.op_type), {}).get(index)
         if fused is not None:
             self._uses.add(Use.BIAS if self._floating else _fused_use(fused, step.flipped))
         elif node.domain:

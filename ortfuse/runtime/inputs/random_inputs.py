@@ -20,9 +20,9 @@ from ortfuse.io.memory_limits import demand_room
 from ortfuse.ir.dims import Dim, DimLike, evaluate
 from ortfuse.ir.inlinable_functions import looked_into
 from ortfuse.runtime.inputs import sampling
+from ortfuse.runtime.inputs.find_size_inputs import size_inputs
 from ortfuse.runtime.inputs.input_roles import Boxes, Limit, Role, Use, role_of
 from ortfuse.runtime.inputs.sampling import SMALL, USUAL, Drawing, Masks
-from ortfuse.runtime.inputs.size_valued_inputs import size_inputs
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, Array]

@@ -8,9 +8,9 @@ from typing import NamedTuple, cast
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.change import Change
 from ortfuse.ir.dims import DimLike, is_nonnegative, reshape_target
 from ortfuse.ir.editor import Editor
+from ortfuse.ir.graph_transaction import Change
 from ortfuse.ir.remark import Refusal, refuse
 from ortfuse.ir.traits import EXACT, has
 from ortfuse.rewrite.pattern.node_parameters import parameter

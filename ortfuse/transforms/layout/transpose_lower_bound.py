@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ortfuse.transforms.layout.dinic_min_cut import UNCUT, Network
 from ortfuse.transforms.layout.layout_unit import State, Unit, start
-from ortfuse.transforms.layout.min_cut import UNCUT, Network
 from ortfuse.transforms.layout.permutation import Order, unmoved
 from ortfuse.transforms.layout.region import ELEMENT, Region, Tensor, Use
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ortfuse.options import PathLike
-from ortfuse.options.types import TargetLike
+from ortfuse.options.value_type_aliases import TargetLike
 from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime.execution_target import executing_for
 from ortfuse.runtime.worker import WORKER

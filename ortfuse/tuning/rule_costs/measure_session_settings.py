@@ -18,7 +18,7 @@ from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.io.load_and_save import load
 from ortfuse.ir import walk
 from ortfuse.options import PathLike
-from ortfuse.options.types import TargetLike
+from ortfuse.options.value_type_aliases import TargetLike
 from ortfuse.runtime.bench import Candidate, SessionMeter, typical_inputs
 from ortfuse.runtime.bench.confidence import median_bounds
 from ortfuse.runtime.bench.session_timing import Meter

@@ -52,6 +52,6 @@ SIMPLIFYING = [
     *power("power.minus_half_to_reciprocal_sqrt", "x ** -0.5 -> reciprocal(sqrt(x))", ROUNDED, FLOATS, "x > 0"),
     *power("power.three_halves_to_mul_sqrt", "x ** 1.5 -> x * sqrt(x)", ROUNDED, FLOATS, "x >= 0"),
     *power("power.square_of_sqrt", "sqrt(x) * sqrt(x) or sqrt(x) ** 2 -> x", ROUNDED, when="x >= 0"),
-    *power("power.exp_of_log", "exp(log(x)) -> x", ROUNDED, when="x >= 0"),
-    *power("power.log_of_exp", "log(exp(x)) -> x", ROUNDED, when="moderate_exponent(x)"),
+    *power("algebra.exp_of_log", "exp(log(x)) -> x", ROUNDED, when="x >= 0"),
+    *power("algebra.log_of_exp", "log(exp(x)) -> x", ROUNDED, when="moderate_exponent(x)"),
 ]  # fmt: skip

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ortfuse.transforms.layout.min_cut import Network
+from ortfuse.transforms.layout.dinic_min_cut import Network
 
 
 @pytest.mark.parametrize("near_sink", [False, True])

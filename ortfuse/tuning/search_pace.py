@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from ortfuse.io.json_records import of_type
 from ortfuse.runtime.bench.session_timing import Enough, turn_seconds
+from ortfuse.serialization.dataclass_from_json import of_type
 from ortfuse.tuning.outcome import Point
 
 OPENING = 0.5

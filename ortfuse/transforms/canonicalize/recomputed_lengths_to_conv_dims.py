@@ -40,10 +40,10 @@ _DEEPEST = 200
 
 
 @dataclass(frozen=True)
-class DimsFromConvolution:
+class RecomputedLengthsToConvDims:
     """Replace a computed length by the Shape of a Conv or pool output that provably has this size."""
 
-    name: ClassVar[str] = "dims_from_convolution"
+    name: ClassVar[str] = "recomputed_lengths_to_conv_dims"
 
     def run(self, context: Context) -> int:
         """Replace what can be replaced; returns the number of lengths."""
@@ -176,7 +176,7 @@ def _read_off(context: Context, length: ir.Value, found: _Found) -> bool:
     assert user is not None
     editor = context.editor
     witnesses = [] if found.witness is None else list(dict.fromkeys([found.source, found.witness]))
-    with editor.change(DimsFromConvolution.name, nodes=_integers_above(length), witnesses=witnesses) as change:
+    with editor.change(RecomputedLengthsToConvDims.name, nodes=_integers_above(length), witnesses=witnesses) as change:
         shape = ir.node("Shape", [found.source.outputs[0]])
         place = constant_node(ir.tensor(index))
         made = ir.node("Gather", [shape.outputs[0], place.outputs[0]])
