@@ -24,7 +24,7 @@ CLASSES = {
 }
 """The classes of keywords, each with the command whose options it has."""
 
-HEAD = '''"""The options as keywords of functions, written by `python docs/options.py`: edit `ortfuse.options.options` instead."""
+HEAD = '''"""Generated TypedDicts of the options as keyword arguments; edit `ortfuse.options.options` instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `ortfuse`, also as `python -m ortfuse`; an interruption while it is loaded is told as one that comes later."""
+"""Run the command `ortfuse`, also as `python -m ortfuse`; handle interruptions during imports like later ones."""
 
 from __future__ import annotations
 

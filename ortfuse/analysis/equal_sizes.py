@@ -1,4 +1,4 @@
-"""Sizes of a model's inputs that agree in every run that succeeds, although they are declared as different ones.
+"""Prove that input dimensions with different names are equal, because MatMul or another operator fails otherwise.
 
     x @ y        needs as many columns of x as y has rows
 

@@ -1,4 +1,4 @@
-"""Facts: what is known about each value of a model. They stay valid, and as precise as possible, as the graph is edited.
+"""Facts about each value of a model (element type, shape, constants), kept valid and precise while the graph is edited.
 
 For each value: its element type, its symbolic shape, the symbolic integers inside small integer tensors, and its value if
 it is constant; on request, also the range of its elements. Facts hold in every run of the model that succeeds and whose inputs

@@ -1,4 +1,4 @@
-"""The shapes that the runtime infers, operator by operator: what it knows of a model when it optimises it.
+"""Predict, operator by operator, which shapes ONNX Runtime infers when it optimises a model.
 
 It does no arithmetic with symbols and follows few integers that are computed in the model, so it loses sizes that
 `ortfuse.analysis.facts` knows, as behind a Range or a Reshape to [batch, -1, heads]. Only costs may depend on it.

@@ -1,4 +1,4 @@
-"""The forward analysis: runs transfer functions over the graphs of a model. Use it through `ortfuse.analysis.facts`."""
+"""Forward analysis: run transfer functions over the graphs of a model. Use it through `ortfuse.analysis.facts`."""
 
 from __future__ import annotations
 

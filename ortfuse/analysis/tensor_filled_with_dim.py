@@ -1,4 +1,4 @@
-"""Whether a tensor holds one size throughout, as lengths of sequences do that are all whole."""
+"""Prove that all elements of an integer tensor equal one dimension, such as full sequence lengths."""
 
 from __future__ import annotations
 

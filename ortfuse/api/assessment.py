@@ -1,4 +1,4 @@
-"""Assessing an optimisation: checks of single changes, comparison with the original, latency after each pass."""
+"""Assess an optimisation: checks of single changes, comparison with the original, latency after each pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare two models: what they compute, and where they differ."""
+"""Compare two models numerically (`verify`) and by structure (`diff`)."""
 
 from __future__ import annotations
 

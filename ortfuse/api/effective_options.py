@@ -1,4 +1,4 @@
-"""Take the options of a call."""
+"""Merge the options and keyword arguments of a call, and resolve the target that they name."""
 
 from __future__ import annotations
 

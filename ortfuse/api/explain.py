@@ -1,4 +1,4 @@
-"""Tell what is in a model and why it was rewritten where it was: find, explain, inspect."""
+"""Explain rewrites and missed optimisations, find matches of a pattern, and inspect a model."""
 
 from __future__ import annotations
 

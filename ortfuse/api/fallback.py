@@ -1,4 +1,4 @@
-"""Runs a pipeline so that something usable comes of every model that the runtime loads.
+"""Run a pipeline again without the failing step, down to the original model, until the runtime loads the result.
 
 - If the opset cannot be raised, the run starts again without the rewrites that need it.
 - If a pass of ortfuse fails, it starts again without that pass, or without the rule that is to blame. A rule that raises an error

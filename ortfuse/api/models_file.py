@@ -1,4 +1,4 @@
-"""A TOML file that names models, each with its inputs, sizes, passes, tolerance and known failures: one file for all commands.
+"""Read a TOML file that names models, each with inputs, sizes, passes, tolerance and known failures, for all commands.
 
 rounds = 40                                  # options of all models, by the names of `ortfuse.Options`
 

@@ -1,4 +1,4 @@
-"""Optimise a model: from what is given to a result that is checked, measured and written.
+"""Optimise a model, then verify, measure and write the result as the options ask.
 
 Options are an `Options` object, `optimize(model, options)`, or keywords, `optimize(model, verify="whole")`; keywords win.
 """

@@ -1,4 +1,4 @@
-"""Profiling: where the time of a model goes, and what can be done about it."""
+"""Profile a model: time per operator, and advice on the bottlenecks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantising: the fastest model whose error stays under a stated bound, chosen site by site on the machine at hand."""
+"""Quantise a model: search the fastest one under an error bound (`quantize`), or apply given schemes (`lower`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No file that a command writes may be one that it reads, or that it writes under another name.
+"""Refuse output paths that a command also reads, or writes under another name.
 
 All paths of a command are looked at together, before anything is done: those on the command line, those in a file of options, the
 weights and settings that belong to models, and the files that come to stand beside the result. Two names are of one file if

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, or that nobody reads any more."""
+"""Handle standard streams that are closed, and pipes whose reader has gone."""
 
 from __future__ import annotations
 

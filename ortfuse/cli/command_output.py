@@ -1,4 +1,4 @@
-"""Give the answer of a command: a document on the terminal and, where asked for, as JSON and as a page."""
+"""Write the result of a command to the terminal and, where asked for, as JSON and as an HTML page."""
 
 from __future__ import annotations
 

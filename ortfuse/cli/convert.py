@@ -1,4 +1,4 @@
-"""The command `convert`: a model in half precision, or with caches of integers."""
+"""The command `convert`: convert a model to half precision, or the KV caches of a decoder to int8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `diff`: two models side by side."""
+"""The command `diff`: compare two models by nodes, attributes, constants and, if asked, tensors."""
 
 from __future__ import annotations
 

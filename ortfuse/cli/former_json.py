@@ -1,4 +1,4 @@
-"""Reads stored JSON of version 1: its keys of the past become those of today."""
+"""Convert stored JSON of version 1 to the keys of today."""
 
 from __future__ import annotations
 

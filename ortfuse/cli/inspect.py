@@ -1,4 +1,4 @@
-"""The command `inspect`: what is in a model."""
+"""The command `inspect`: list the opsets, operators, blocks and costs of a model."""
 
 from __future__ import annotations
 

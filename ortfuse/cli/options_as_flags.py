@@ -1,4 +1,4 @@
-"""The options of ortfuse on the command line: parameters of commands made from the declarations, and back."""
+"""Generate command-line flags from option declarations, and read options from them."""
 
 from __future__ import annotations
 

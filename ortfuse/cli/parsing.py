@@ -1,4 +1,4 @@
-"""How the command line parses arguments, and reports what it cannot parse: one line that says what to write instead.
+"""Parse command lines, and report errors in one line with the text to write instead.
 
 Exit codes: 0 if all is well; 1 if the answer is no (outputs differ, so that nothing is written, or a rule fails its test);
 2 if something cannot be used; 3 if something is worse than what is stored (`--check`); 130 after an interrupt.

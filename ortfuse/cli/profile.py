@@ -1,4 +1,4 @@
-"""The command `profile`: where the time of a model goes."""
+"""The command `profile`: report the time of a model by operator, block, module and rule."""
 
 from __future__ import annotations
 

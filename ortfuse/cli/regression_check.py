@@ -1,4 +1,4 @@
-"""`--check FILE`: whether what a command found is worse than what it found before and wrote with `--json FILE`."""
+"""Compare the findings of a command with those of an earlier run, and fail if they are worse (`--check FILE`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments that several commands share and that are no options of ortfuse: models, files of options, reports."""
+"""Arguments that several commands share and that are not options of ortfuse: models, option files, reports."""
 
 from __future__ import annotations
 

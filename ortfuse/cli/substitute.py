@@ -1,4 +1,4 @@
-"""The command `substitute`: one subgraph for another."""
+"""The command `substitute`: replace one subgraph by another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `sweep`: many models in one go."""
+"""The command `sweep`: optimise, verify and measure many models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `verify`: whether two models compute the same."""
+"""The command `verify`: compare two models numerically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hierarchy of errors ortfuse raises on purpose.
+"""The hierarchy of errors that ortfuse raises on purpose.
 
 Every message names the file, node or value concerned and says what the user can do. The command line prints these errors
 without a traceback and exits with code 2. Differing outputs are an answer there, not an error: the exit code is 1.

@@ -1,4 +1,4 @@
-"""Text that comes with a model or a file, made fit to be shown.
+"""Escape control and invisible characters in text from models and files, so that it can be printed safely.
 
 A name may hold sequences that move the cursor, colour or hide what stands before, or turn the direction of reading round. All
 such characters are shown as escapes, as Python writes them. JSON keeps the text as it is, and has escapes of its own.

@@ -1,4 +1,4 @@
-"""The blocks of a whole model: those that detectors find, without sums that are none, put together to layers."""
+"""Assemble detected blocks into the layers of a whole model, without sums that are long skips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of which networks are built, found by patterns: residual, feed-forward, squeeze-and-excite, recurrent, ...
+"""Detect the blocks of a network by patterns: residual, feed-forward, squeeze-and-excite, recurrent, and others.
 
 Each `Detector` is a pattern with guards, as in a rule, so that it can stand in a rule or in `ortfuse.find`:
 

@@ -1,4 +1,4 @@
-"""Blocks that end in a Concat: layers of one value beside one another, or beside the value itself.
+"""Detect blocks that end in a Concat of parallel branches, or of a branch and its input.
 
 | kind | what is joined | as in |
 |---|---|---|

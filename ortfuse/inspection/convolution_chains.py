@@ -1,4 +1,4 @@
-"""Convolutions one after the other that are in no other block, as in VGG (arXiv:1409.1556) and at each level of a U-Net.
+"""Detect chains of convolutions outside of other blocks, as in VGG (arXiv:1409.1556) and the levels of a U-Net.
 
 Activations, normalisations and padding may stand between; what makes an image smaller or larger, and what is used elsewhere, ends
 a chain.

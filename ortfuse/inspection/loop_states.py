@@ -1,4 +1,4 @@
-"""The states of loops: what a loop hands on from one run of its body to the next."""
+"""Decide whether the loop-carried values of a Loop or Scan are updated by a product."""
 
 from __future__ import annotations
 

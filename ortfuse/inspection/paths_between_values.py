@@ -1,4 +1,4 @@
-"""A block of a network, and what lies between two values: the nodes on the way, those that are layers, where ways part."""
+"""Find the nodes on the paths between two values, the layers among them, and where paths branch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pass for Olive: rewrites an ONNX model into the operators that ONNX Runtime executes fastest on a target.
+"""Olive pass that rewrites an ONNX model into the operators that ONNX Runtime executes fastest on a target.
 
     import olive
     from ortfuse.interop.olive import package_config

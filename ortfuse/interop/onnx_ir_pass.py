@@ -1,4 +1,4 @@
-"""Pipelines and passes of ortfuse as passes of onnx_ir, to be combined with other onnx_ir passes."""
+"""Wrap pipelines and passes of ortfuse as passes of onnx_ir, to be combined with other onnx_ir passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stands in for the `ORTOptimizer` of Optimum: the same calls, the same files, other rewrites.
+"""Replacement for the `ORTOptimizer` of Optimum: the same calls, the same files, other rewrites.
 
     from ortfuse.interop.optimum import ORTOptimizer
 

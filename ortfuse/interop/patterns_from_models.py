@@ -1,4 +1,4 @@
-"""Formulas given as ONNX models: a subgraph to look for, or what is to stand in its place.
+"""Convert an ONNX model to the pattern or the replacement of a rule.
 
 The inputs of the model are variables: any values of their element types and shapes, where a number is exactly that size and a
 name any size, the same wherever it occurs. An initializer is a constant of exactly its numbers. Free operands and

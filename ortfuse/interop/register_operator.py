@@ -1,4 +1,4 @@
-"""Describe an operator to ortfuse: its traits, shape function, value range, cost and layout interface, in one call."""
+"""Register a custom operator with its traits, shape function, value range, cost and layout interface, in one call."""
 
 from __future__ import annotations
 

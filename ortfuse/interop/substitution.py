@@ -1,4 +1,4 @@
-"""Substitution: wherever a model computes what one small model computes, it computes it as another one does."""
+"""Replace each subgraph that computes one small model by another small model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes files to temporary names and then moves them into place, so that a failure leaves the old files unchanged."""
+"""Write files to temporary names and then move them into place, so that a failure leaves the old files unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files of text that come from anywhere: settings, tables, lists of passes, caches.
+"""Read small, untrusted text files safely: regular files only, bounded size and nesting depth.
 
 Whoever writes such a file may make it a pipe that never says anything, a device without an end, or text that nests a hundred
 thousand deep. Each of these ends in an `OSError` or a `ValueError`, as a missing or damaged file does.

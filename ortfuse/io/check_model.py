@@ -1,4 +1,4 @@
-"""Structural validation of a model: one linear pass over the nodes that does not read the weights.
+"""Validate the structure of a model in one linear pass over the nodes, without reading the weights.
 
 `onnx.checker` is not used: it works on the serialized model, weights included, and does not know the runtime's own
 operators. The checks: every value is produced exactly once, before it is used and in a scope visible to its users; names

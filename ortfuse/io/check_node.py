@@ -1,4 +1,4 @@
-"""Checks that a node is a legal use of its operator: domain imported, operator known, operands and attributes valid.
+"""Check that a node is a legal use of its operator: domain imported, operator known, operands and attributes valid.
 
 The answer depends on little more than the operator and the number of its operands, so it is computed once per combination
 in a graph and cached.

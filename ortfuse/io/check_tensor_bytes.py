@@ -1,4 +1,4 @@
-"""Checks that a tensor has as many bytes as its type and shape claim.
+"""Check that a tensor has as many bytes as its type and shape claim.
 
 A tensor that claims more than it has would read as an array of zeros, of any size that the file claims, so this is checked
 before anything else looks at the values.

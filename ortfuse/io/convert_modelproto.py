@@ -1,4 +1,4 @@
-"""Converts between ModelProto and graph without the losses and uninformative errors of a plain conversion.
+"""Convert between ModelProto and graph without the losses and uninformative errors of a plain conversion.
 
 `onnx_ir.from_proto` drops what it cannot represent (sparse initializers, training information, the first of two
 initializers with the same name), and reports what it cannot read by dumping the protobuf text of everything around it.

@@ -1,4 +1,4 @@
-"""Copies a model as it is, with its external data."""
+"""Copy a model file unchanged, with its external data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that hold tensor data.
+"""Files of tensor data: read by offset, and temporary ones to append to.
 
 They are read with `pread` instead of being mapped: if someone truncates a mapped file the process is killed, whereas a short
 read can be reported.

@@ -1,4 +1,4 @@
-"""Declares sizes of a model's inputs as equal, bounded or fixed, in the model itself.
+"""Declare sizes of a model's inputs as equal, bounded or fixed, in the model itself.
 
 Names become other names, formulas or numbers wherever a declared shape has them, so that the analysis, the inputs that are
 generated and the file that is written know them without more. An axis without a name is called `input[axis]`.

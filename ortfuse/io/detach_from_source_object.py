@@ -1,4 +1,4 @@
-"""Gives a model its own tensor objects over shared data, so that it is independent of the object it was made from.
+"""Give a model its own tensor objects over shared data, so that edits do not change the object it was made from.
 
 Renaming a value also renames its tensor, so a graph that shared tensor objects with the caller's model would modify that
 model. The data are shared and never written.

@@ -1,4 +1,4 @@
-"""The files that a model file says its external data are in."""
+"""List the external data files that a model file names, without loading the model."""
 
 from __future__ import annotations
 

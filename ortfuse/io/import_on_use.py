@@ -1,4 +1,4 @@
-"""Modules of other libraries that are imported when they are used, and not along with the library.
+"""Import certain modules of other libraries on first use, instead of along with the library.
 
 onnx_ir imports sympy for arithmetic on symbolic dimensions, for which ortfuse has its own code. Loading sympy takes as long as
 optimising a small model. onnx imports its hub, its composition of models, and its other file formats.

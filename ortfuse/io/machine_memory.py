@@ -1,4 +1,4 @@
-"""How much memory this machine has, and has left."""
+"""Query the total and the available memory of this machine or container."""
 
 from __future__ import annotations
 

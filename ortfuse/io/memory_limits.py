@@ -1,4 +1,4 @@
-"""Bounds for the memory that files and models ask for, checked before any is taken."""
+"""Check that files and models fit into memory before any is allocated."""
 
 from __future__ import annotations
 

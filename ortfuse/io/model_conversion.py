@@ -1,4 +1,4 @@
-"""Conversion at the boundary: models of every kind come in as `onnx_ir.Model` and leave as the kind that came in.
+"""Convert models of every supported kind to `onnx_ir.Model`, and results back to the kind that was given.
 
 Call `model, source = enter(anything)` at the start and `result = leave(model, source)` at the end.
 """

@@ -1,4 +1,4 @@
-"""Prints the kernel registry of the installed ONNX Runtime as JSON.
+"""Print the kernel registry of the installed ONNX Runtime as JSON.
 
 `ortfuse.io.read_kernel_registry` runs this file in a process of its own: the runtime loads the libraries of all its
 providers for it, and a GPU build crashes if those of CUDA are missing.

@@ -1,4 +1,4 @@
-"""Starts processes of Python: the one place that does, so that all of them import from the same places as this one.
+"""Start Python child processes with the import paths of this process: the only module that starts any.
 
 Python looks for modules in the current folder, or beside a program, before it looks where packages are installed: a file
 `onnxruntime.py` that came with a model would be run. Processes are started so that it does not (`-P`). They are told where this

@@ -1,4 +1,4 @@
-"""The kernel registry of the installed ONNX Runtime, asked for in a process of its own, since that can crash the runtime."""
+"""Read the kernel registry of the installed ONNX Runtime in a child process, since reading it can crash the runtime."""
 
 from __future__ import annotations
 

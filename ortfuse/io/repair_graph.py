@@ -1,4 +1,4 @@
-"""Silently repairs the faults of an incoming model that may be repaired; anything else is an error.
+"""Repair faults of a graph that ONNX Runtime accepts, such as node order and shadowed names; raise for others.
 
 Empty lists of axes of a Squeeze are dropped: to the runtime they mean all axes of size 1, as if there were no list, while ONNX
 and the runtime's own optimiser take them for none.

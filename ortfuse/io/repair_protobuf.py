@@ -1,4 +1,4 @@
-"""Rewrites in a protobuf what ONNX Runtime accepts although a graph cannot represent it, as the runtime understands it.
+"""Rewrite protobuf models that ONNX Runtime accepts but a graph cannot represent, with the runtime's meaning.
 
 - A name defined several times alike, by initializers, sparse initializers and Constants, is defined once. If the definitions
   differ, it depends on the kernel which one the runtime takes, and nothing is done. Initializers without a name are of no use.

@@ -1,4 +1,4 @@
-"""Opens SQLite files that come from anywhere."""
+"""Open untrusted SQLite files: only tables, since views, triggers and virtual tables may compute without end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors whose data stay where they are: in the model file, in an external data file, or in the caller's protobuf.
+"""Tensors whose data stay in the model file, in an external data file, or in the caller's protobuf.
 
 The data are read on demand, and streamed when the model is saved.
 """

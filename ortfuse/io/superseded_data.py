@@ -1,4 +1,4 @@
-"""Data files of a model that is written over itself and needs them no longer.
+"""Remove external data files that a model no longer needs after it was overwritten.
 
 A model that becomes smaller, or whose weights change, gets a data file of its own or none. The old data files would stay behind.
 They are removed once the result is in place, except those that

@@ -1,4 +1,4 @@
-"""Training mode: Dropout that drops elements and BatchNormalization that takes the statistics of its batch.
+"""Find Dropout and BatchNormalization in training mode, warn of them, and convert them to inference mode.
 
 A model is exported so by mistake: it then computes something else in each run, or for each batch. Nothing is changed unless the
 user asks for it, since the model means what it says.

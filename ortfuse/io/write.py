@@ -1,4 +1,4 @@
-"""Serializes models to files: the small parts through protobuf, the weights streamed from where they are stored."""
+"""Serialize models to files: the small parts through protobuf, the weights streamed from where they are stored."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The graphs of a model: traversal, scopes, editing, and what is known about operators independently of their operands."""
+"""Graphs of a model: traversal, scopes, editing, and properties of operators that do not depend on operands."""

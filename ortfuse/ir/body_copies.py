@@ -1,4 +1,4 @@
-"""Copies of bodies, for the editor: in no graph yet, they are changed freely."""
+"""Copy bodies of control flow with fewer inputs and outputs, or with other operands."""
 
 from __future__ import annotations
 

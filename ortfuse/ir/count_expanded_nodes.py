@@ -1,4 +1,4 @@
-"""Sizes of models with their functions in the place of all calls, counted before anything is put there.
+"""Count the nodes that a model has after inlining all functions, without inlining them.
 
 Functions that call each other twice double the nodes at each level: a file of 5 kB stands for 2^60 nodes.
 """

@@ -1,4 +1,4 @@
-"""The declarations of a user about the sizes of a model's inputs, as they are kept in the model's metadata.
+"""Read and store the user's declarations about input sizes in the metadata of a model.
 
     same        s54 = s84              two open dimensions are equal; on the right a formula of names may stand
     size_range  sequence = 1:512       an open dimension is within bounds, both included

@@ -1,4 +1,4 @@
-"""Lists what a model contains, entry by entry, to detect whether and where other code edited it without the editor.
+"""List the contents of a model, to detect edits that bypass the editor.
 
 Tensors are the same if they are the same objects; clones of a model share theirs.
 """

@@ -1,4 +1,4 @@
-"""An edit: a change of a graph as seen by the inspectors, who may object before it becomes final."""
+"""Class `Edit`: a pending change of a graph, which inspectors may reject before it becomes final."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enumerates the tensors of a model and the places that hold them."""
+"""Enumerate the tensors of a model and the places that hold them."""
 
 from __future__ import annotations
 

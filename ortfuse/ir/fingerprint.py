@@ -1,4 +1,4 @@
-"""A short key of what a model computes and how, by which its states are told apart.
+"""Fingerprint of a model's graphs, by which a fixpoint detects a state that was seen before.
 
 Names and the order of nodes count for nothing. Large tensors are known by their objects, so that keys are good for the states of
 one model in one process.

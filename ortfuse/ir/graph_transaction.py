@@ -1,4 +1,4 @@
-"""Transactional changes of a graph: applied as a whole or not at all, and shown to inspectors before they are final."""
+"""Transactions: changes of a graph that inspectors approve and that are applied as a whole or not at all."""
 
 from __future__ import annotations
 

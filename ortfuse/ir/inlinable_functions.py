@@ -1,4 +1,4 @@
-"""Model-local functions: what stands in the way of putting their bodies in the place of calls."""
+"""Decide whether model-local functions can be inlined, and return the reasons where not."""
 
 from __future__ import annotations
 

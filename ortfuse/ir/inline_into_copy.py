@@ -1,4 +1,4 @@
-"""Bodies of functions in the place of their calls, in a copy of a model that is only looked into or run.
+"""Inline all functions in a copy of a model that is only analysed or run.
 
 `passes.inline_functions` does so in models that are optimised, where each change is journaled and checked.
 """

@@ -1,4 +1,4 @@
-"""Find the module of the original network that a node belongs to, if exporters name it: `encoder.layer.0.attention.self`.
+"""Find the PyTorch module that a node belongs to, from exporter metadata: `encoder.layer.0.attention.self`.
 
 PyTorch's exporters tell it in two ways: the newer one in metadata of the node (`pkg.torch.onnx.name_scopes`), the older one in
 its name (`/encoder/layer.0/attention/self/MatMul`), as do TensorFlow's; there a Sequential is named once more by what it

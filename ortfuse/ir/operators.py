@@ -1,7 +1,7 @@
-"""The registry of operators: one entry for each, in which every floor keeps its part.
+"""Registry of operators: one entry per operator, whose facets several packages declare.
 
-A facet is one thing that is known of operators: the shape function, the value range, the cost, the layout interface. The floor
-that uses it declares it, as a typed table of the registry. `op_info` returns all facets and traits of one operator.
+A facet is one thing that is known of operators: the shape function, the value range, the cost, the layout interface. The
+package that uses it declares it, as a typed table of the registry. `op_info` returns all facets and traits of one operator.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _source_of(entry: object) -> str:
 
 _FACETS: dict[str, Facet[Any]] = {}
 _WAITING: dict[str, dict[Key, Any]] = {}
-"""Facets that were described before the floor that declares them was imported."""
+"""Facets that were described before the package that declares them was imported."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class OpInfo:
         domain: The domain; empty for ai.onnx.
         op_type: The operator.
         traits: The traits, as in `ortfuse.ir.traits`.
-        facets: The facets by name, of those floors that are imported.
+        facets: The facets by name, of those packages that are imported.
     """
 
     domain: str
@@ -113,7 +113,7 @@ def op_info(domain: str, op_type: str) -> OpInfo:
 
 
 def facets() -> Mapping[str, str]:
-    """Return the meaning of each facet by name, of those floors that are imported."""
+    """Return the meaning of each facet by name, of those packages that are imported."""
     return {name: facet.meaning for name, facet in _FACETS.items()}
 
 
@@ -123,7 +123,7 @@ def describe(*operators: str, traits: str = "", **facets: object) -> None:
     Args:
         operators: Operators as in the sets of traits: with their domain, unless that is ai.onnx.
         traits: Traits, separated by spaces.
-        facets: Facets by name; one of a floor that is not imported yet takes effect once it is.
+        facets: Facets by name; one of a package that is not imported yet takes effect once it is.
 
     Raises:
         ValueError: There is no such trait.

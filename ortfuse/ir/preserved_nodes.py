@@ -1,4 +1,4 @@
-"""Nodes that stay: later passes do not take apart nodes that a rule of the user's own or a forced choice has made.
+"""Mark nodes made by the user's rules or forced choices, so that later passes preserve them.
 
 A change may move such a node, give it other operands or remove it where nothing needs it. It may not compute its value by
 other operators.

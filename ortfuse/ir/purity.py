@@ -1,4 +1,4 @@
-"""Decides which nodes are pure: deterministic and without side effects."""
+"""Decide which nodes are pure: deterministic and without side effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refusals: the one way in which patterns, guards, targets, costs and checks say why something is not done.
+"""Class `Refusal`: why a pattern, guard, target, cost or check rejects a rewrite; shown as missed-optimization remark.
 
 A `Refusal` names its subject, what was found and what is needed. The sentences that say why not and what would help are
 generated from these fields, here and nowhere else.

@@ -1,4 +1,4 @@
-"""Queries of operator definitions, in ONNX and in ONNX Runtime."""
+"""Query operator schemas of ONNX and ONNX Runtime: defaults, opset changes, optional outputs."""
 
 from __future__ import annotations
 

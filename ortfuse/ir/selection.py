@@ -1,4 +1,4 @@
-"""Nodes selected by the user: `op:Conv*`, `node:/encoder/*`, `module:encoder.layer.0`, `class:BertPooler`, `value:logits`.
+"""Select nodes by the user's patterns: `op:Conv*`, `node:/encoder/*`, `module:encoder.layer.0`, `value:logits`.
 
 A pattern without a kind matches any of these. `*`, `?` and `[...]` are wildcards; a text that is equal to a name matches it.
 A module stands for all that is in it, a node with bodies (If, Loop, Scan) for all nodes of these.

@@ -1,4 +1,4 @@
-"""The nodes of a graph and the types of its weights, without the names that it gives."""
+"""Key of a graph's nodes and weight types that does not depend on names."""
 
 from __future__ import annotations
 

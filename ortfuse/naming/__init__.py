@@ -1,4 +1,4 @@
-"""Names of rules, families, passes and pass lists: those of the past stand for those of today."""
+"""Names of rules, families, passes and pass lists: former names resolve to those of today."""
 
 from ortfuse.naming.former import (
     Kind,

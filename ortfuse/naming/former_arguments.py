@@ -1,4 +1,4 @@
-"""Keyword arguments and fields that were renamed: the names of the past still work, with a warning."""
+"""Accept renamed keyword arguments and fields by their former names, with a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The declaration of one option: all that ortfuse knows of it stands in the metadata of its field.
+"""Class `Declaration`: check, help, flags and commands of one option, kept in the metadata of its field.
 
     seed: int = option(0, whole_number(0), "Seed of the generated inputs.", commands="optimize verify", group="inputs")
 

@@ -1,4 +1,4 @@
-"""Options in files: TOML in and out, and the paths in them."""
+"""Read and write options as TOML, with paths relative to the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Former names of options: each stands for the name of today, with one warning in a process."""
+"""Accept former names of options for those of today, with one warning in a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options as keywords of functions, written by `python docs/options.py`: edit `ortfuse.options.options` instead."""
+"""Generated TypedDicts of the options as keyword arguments; edit `ortfuse.options.options` instead."""
 
 from __future__ import annotations
 

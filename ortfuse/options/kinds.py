@@ -1,4 +1,4 @@
-"""The kinds of option values: how each is checked, read from the command line, and written there."""
+"""Kinds of option values: check, reader and writer on the command line for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of ortfuse: each is one field of `Options`, and all else about it follows from its declaration."""
+"""Class `Options`: one field per option, from whose declaration checks, flags and documentation follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of option values as text, as the command line has them. Each raises `ValueError` with the text to show."""
+"""Parse option values from command-line text; raise `ValueError` with the message to show."""
 
 from __future__ import annotations
 

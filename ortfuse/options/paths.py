@@ -1,4 +1,4 @@
-"""The paths in options."""
+"""Find and resolve the paths in options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The types of option values."""
+"""Type aliases of option values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of the passes that come with ortfuse: where each is, and the operators that it is about."""
+"""Table of the built-in passes: the module of each, and the operators without which it does nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Discovery of rule files: the built-in catalogue, those of installed packages, and those that the user names.
+"""Discover rule files: the built-in catalogue, those of installed packages, and those that the user names.
 
 A rule file is a Python module with `RULES`, a list of rules, and optionally `PASS`, the name of the pass that runs them
 (`fuse.<module name>` if it is not given). Files that share a `PASS` are one pass. A folder of rule files holds one

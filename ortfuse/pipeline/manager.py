@@ -1,4 +1,4 @@
-"""The pass manager: takes a pipeline in any of its forms and runs it over models."""
+"""Pass manager: take a pipeline in any of its forms and run it over models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that the runtime reads otherwise than they are written: their calls stay, and they stay as they are.
+"""Keep calls of functions opaque that the runtime executes with another opset than they declare.
 
 The runtime reads the nodes of a function by the opset of the model. A Softmax in a function of opset 11 is one over the last axis
 for it where the model is of opset 13, although opset 11 means all axes from the second on. Whichever of the two was meant, the

@@ -1,4 +1,4 @@
-"""Pass lists: named pipelines, as data. Each is a TOML file:
+"""Load pass lists: named pipelines in TOML files, with the conditions for choosing them:
 
     description = "What it is for."
     reason = "Why these passes, in this order."                          # optional

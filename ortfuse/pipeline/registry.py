@@ -1,4 +1,4 @@
-"""The registry of passes: looks passes up by name, and creates them from a name with options."""
+"""Registry of passes: look passes up by name, and create them from a name with options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a run: for each pass its time and changes, for each rule its sites, and the model before and after."""
+"""Report of a run: time and changes per pass, sites per rule, and the model before and after."""
 
 from __future__ import annotations
 

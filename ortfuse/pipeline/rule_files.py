@@ -1,4 +1,4 @@
-"""A catalogue of rules: the files that were found, each with its rules, or with what stands for them until it is loaded."""
+"""Catalogue of rules: the files found, each with its rules, or with deferred rules until it is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of the built-in rules: what the rewriter asks of every rule, stored, so that only files with rules to try are loaded.
+"""Index of the built-in rules: stored properties that the rewriter reads, so that rule files load on demand.
 
 `patterns/rule_index.json` has for each rule file the properties that a `DeferredRule` has. `python docs/rule_index.py` writes it.
 An entry holds as long as its file, and each file of the catalogue that this imports, has the content that it had then. Without

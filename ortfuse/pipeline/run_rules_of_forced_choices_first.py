@@ -1,4 +1,4 @@
-"""Run the rules that follow a forced choice first.
+"""Run the rules that make a forced operator before the others of their family.
 
 A family may have several ways to a site: one rule makes the forced operator of the nodes as they were exported, another rule
 of the family would make something else of them before. Costs do not count where an operator is forced, nor does the order in

@@ -1,4 +1,4 @@
-"""Schedules the passes of a pipeline: which one runs next, and what each has done so far."""
+"""Schedule the passes of a pipeline: select the next one, and record the changes of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns a parsed pipeline into the steps that are run.
+"""Convert a parsed pipeline to the steps that are run.
 
 Besides registered passes, a name may be a pass of the catalogue (`fuse.attention`), a pass list (`transformer`), or one
 of these:

@@ -1,4 +1,4 @@
-"""Advise on operators for which nothing better is known, by what limits their kernels."""
+"""Advise on kernels that no rewrite improves, by their bottleneck: arithmetic, memory or dispatch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executed nodes with all that is known of them, and sums over groups of them."""
+"""Executed kernels joined with graph, cost and origin, and their sums by module, rule, block or operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a model takes when nothing else is looked at: latency, throughput, session creation, and its memory."""
+"""Measure latency, throughput, session creation and memory without the profiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles a model: the runtime's profiler, joined with the graph."""
+"""Profile a model: join the events of the runtime's profiler with the graph."""
 
 from __future__ import annotations
 

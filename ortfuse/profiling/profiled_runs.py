@@ -1,4 +1,4 @@
-"""Runs of a session under the runtime's profiler, as programs run it: one after the other, with threads that are awake."""
+"""Run a session under the profiler in its steady state: consecutive runs with warm threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a model under the runtime's profiler: what each node took, and the graph that was executed.
+"""Run a model under the runtime's profiler, and return the time of each node and the executed graph.
 
 The times are those of kernels: a node that runs others in its body (If, Loop, Scan) has only what is left without
 these. The time of a run besides its kernels goes to the runtime's executor.

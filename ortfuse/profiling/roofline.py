@@ -1,4 +1,4 @@
-"""Count the cost of executed nodes at the sizes that were seen, and the least time for it at the peaks of the machine.
+"""Compute FLOPs, bytes and the roofline time of executed nodes at their observed sizes.
 
 The roofline model: Williams, Waterman and Patterson, doi:10.1145/1498765.1498785.
 """

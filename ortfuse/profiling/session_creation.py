@@ -1,4 +1,4 @@
-"""Observe what the runtime does to a model when it creates a session."""
+"""Record the fusions and other changes that the runtime makes when it creates a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lower precision where it is worth it: the places, the schemes that fit there, and what is known of their values."""
+"""Lower the precision of sites that gain by it: the sites, the legal schemes, and the ranges of their values."""
 
 from ortfuse.quantization.schemes import Site, lowered, quantization_rules, sites
 

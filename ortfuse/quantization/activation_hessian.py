@@ -1,4 +1,4 @@
-"""Second moments of the activations of products, by which `ortfuse.quantization.gptq` rounds weights.
+"""Accumulate second moments of MatMul inputs, the Hessian by which `ortfuse.quantization.gptq` rounds weights.
 
 For a value x with K columns and means m:  H = E[(x - m) (x - m)'], a matrix of K x K numbers
 

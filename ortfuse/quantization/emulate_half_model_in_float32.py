@@ -1,4 +1,4 @@
-"""Models in half precision, imitated in float32: every value that they compute in half precision is rounded to it.
+"""Emulate a half-precision model in float32: round every value that it computes in half precision.
 
 The CPU provider executes float16 in float32 and drops the Casts between operators, and has few kernels for bfloat16 at all. An
 accelerator rounds after every operator; so does the imitation. Sums within an operator are those of float32.

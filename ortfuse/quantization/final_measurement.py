@@ -1,4 +1,4 @@
-"""The fastest choices of schemes, measured side by side with the float32 model: the last step of a search."""
+"""Measure the fastest choices beside the float32 model and select the winner: the last step of a search."""
 
 from __future__ import annotations
 

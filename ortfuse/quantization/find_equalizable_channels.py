@@ -1,4 +1,4 @@
-"""Find sites at which channels can be scaled without changing the result: the producer of a value, and its products.
+"""Find producers and consumers between which channels can be rescaled without changing the result.
 
 T(a(G(x)), W) = T(a(G'(x)), W'), where G' makes each channel 1/s times as large, and W' has its rows s times as large
 

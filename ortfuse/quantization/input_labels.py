@@ -1,4 +1,4 @@
-"""Labels of inputs, for metrics that ask how many predictions are right: another array in each set, which no model takes."""
+"""Pass labels of inputs to accuracy metrics, as a further array in each input set; the model does not take them."""
 
 from __future__ import annotations
 

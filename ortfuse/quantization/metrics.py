@@ -1,4 +1,4 @@
-"""How far the outputs of a lowered model are from those of the original, as one number: 0 if they are the same.
+"""Measure the distance between outputs of the quantised and the original model as one number: 0 if equal.
 
 With a and b the same output of the original and of the lowered model, for one set of inputs:
 

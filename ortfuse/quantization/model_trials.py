@@ -1,4 +1,4 @@
-"""Runs whole models with schemes applied, and compares their outputs with those of the original."""
+"""Run whole models with schemes applied, and compare their outputs with those of the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result of a search for the fastest model under a bound: the model, and what was found out about every site."""
+"""Class `Outcome`: the fastest model under the bound, and the measurements of every site."""
 
 from __future__ import annotations
 

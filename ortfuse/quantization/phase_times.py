@@ -1,4 +1,4 @@
-"""How long each phase of a search takes, and how many sessions it creates and runs."""
+"""Record time, sessions and runs of each phase of a search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grids of 8-bit numbers that ranges of values are rounded to."""
+"""Compute scale and zero point of an 8-bit quantisation grid for a range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cache rounded weights during a search: the same ones are needed for every model that it builds.
+"""Cache rounded weights during a search, since every model that it builds needs the same ones.
 
 Outside of a search nothing is kept, so that models larger than memory are written with a peak of a few of their weights.
 """

@@ -1,4 +1,4 @@
-"""Models in half precision, run on what their float32 originals take: as the runtime executes them, and rounded as they say.
+"""Run half-precision models on float32 inputs, as the runtime executes them or emulated with their roundings.
 
 The CPU provider drops most roundings to float16 and has few kernels for bfloat16.
 `ortfuse.quantization.emulate_half_model_in_float32` rounds.

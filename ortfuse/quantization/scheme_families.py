@@ -1,4 +1,4 @@
-"""Families of schemes, and the forms of an operator that have families of their own."""
+"""Group schemes into families, including variants for other forms of an operator."""
 
 from __future__ import annotations
 

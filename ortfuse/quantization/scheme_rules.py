@@ -1,4 +1,4 @@
-"""The schemes that come with ortfuse or with the user's rule files, for one target."""
+"""Load the quantisation schemes for a target: built-in rules and those of the user's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interfaces of quantisation schemes for the search: their legal sites, and the model with some of them applied."""
+"""Protocols of sites and scheme sets that the search works on."""
 
 from __future__ import annotations
 

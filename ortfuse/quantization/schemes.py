@@ -1,4 +1,4 @@
-"""The sites of a model that can be computed in lower precision, the schemes that fit each, and the model with schemes chosen.
+"""Find the quantisable sites of a model and the legal schemes of each, and apply chosen schemes.
 
 Products in another form than MatMul and Add are brought to that form first, where a scheme is chosen (the pass
 `precision.canonicalize_matmul`).

@@ -1,4 +1,4 @@
-"""Give values that consist of the same numbers one range, so that sites can pass them on as integers.
+"""Assign one quantisation range to values that hold the same numbers, so that integers pass between sites.
 
 Sites may derive ranges in different ways, but a value has one range: that of the site that computes it. If that site makes no
 integers, the first site that asks decides.

@@ -1,4 +1,4 @@
-"""The times of kinds of sites: every scheme at a glance, then those that may be chosen once more, fewer at a time.
+"""Time every scheme once per kind of site, then repeat the candidates with fewer remaining each round.
 
 Dozens of schemes that take turns leave time for a few runs of each, and what disturbs a machine makes some of these
 twice as long.

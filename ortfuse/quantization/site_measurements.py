@@ -1,4 +1,4 @@
-"""Every scheme at every site measured: the time, the error that it makes there, and what that does to the outputs."""
+"""Measure every scheme at every site: time, local error, and effect on the outputs."""
 
 from __future__ import annotations
 

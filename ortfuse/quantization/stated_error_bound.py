@@ -1,4 +1,4 @@
-"""The bound that a lowered model states: `ortfuse quantize` writes it into the model, and `ortfuse verify` checks it."""
+"""Store the error bound of a quantised model in its metadata, and check it in `ortfuse verify`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seconds that a search may take."""
+"""Divide the time budget of a search among its phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models with the same schemes everywhere, without a search: nothing is measured, and the model need not fit into memory.
+"""Apply the same schemes everywhere without search or measurement, for models that need not fit into memory.
 
 Weights are read and lowered tensor by tensor while the result is written.
 """

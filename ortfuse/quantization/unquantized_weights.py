@@ -1,4 +1,4 @@
-"""Weights that stay in float32 because no quantisation scheme takes them, and why."""
+"""List weights that no scheme quantises, with the reasons."""
 
 from __future__ import annotations
 

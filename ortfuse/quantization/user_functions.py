@@ -1,4 +1,4 @@
-"""Functions of the user by name: `module:function`, or `file.py:function`."""
+"""Load functions of the user by name: `module:function` or `file.py:function`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of `ortfuse quantize --curve`: the choices with their errors and times as JSON, CSV or a plot."""
+"""Write the files of `ortfuse quantize --curve`: choices with their errors and times as JSON, CSV or a plot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents of commands and their blocks, which the terminal and pages render.
+"""Classes of documents and their blocks, which the terminal and pages render: cards, charts, tables, pictures, notes.
 
 A page draws a block by the part of its template that has the `kind` of the block.
 """

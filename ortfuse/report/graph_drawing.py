@@ -1,4 +1,4 @@
-"""Small graphs as SVG: layers from top to bottom, without crossings where a sweep of barycentres finds none."""
+"""Draw small graphs as SVG by layered layout with barycentre ordering."""
 
 from __future__ import annotations
 

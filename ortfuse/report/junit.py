@@ -1,4 +1,4 @@
-"""A sweep as JUnit XML, the form in which services of continuous integration show tests: a test case a model.
+"""Write a sweep as JUnit XML, the test format of continuous integration: one test case per model.
 
 A wrong result and an unexpected success are failures; what is refused, crashes or hangs is an error; a known failure is skipped.
 """

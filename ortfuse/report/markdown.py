@@ -1,4 +1,4 @@
-"""A sweep as Markdown, for the summary of a workflow or a comment on a change: a table with a row a model."""
+"""Write a sweep as a Markdown table, one row per model."""
 
 from __future__ import annotations
 

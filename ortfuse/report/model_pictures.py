@@ -1,4 +1,4 @@
-"""Parts of models as pictures: a site before and after, and the regions in which two models differ."""
+"""Draw parts of models: a site before and after, and the regions in which two models differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of `ortfuse profile`: a table of all kernels as CSV, and a picture."""
+"""Write the files of `ortfuse profile`: a CSV table of kernels, and a plot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Result.page`: the page of a result that a Python program has."""
+"""Write the HTML page of a `Result` from Python (`Result.page`)."""
 
 from __future__ import annotations
 

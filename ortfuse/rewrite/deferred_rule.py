@@ -1,4 +1,4 @@
-"""Rules that are loaded when they are tried: until then only what the rewriter asks of every rule is known."""
+"""Defer loading a rule until it is tried: until then only the properties that the rewriter reads are known."""
 
 from __future__ import annotations
 

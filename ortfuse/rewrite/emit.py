@@ -1,4 +1,4 @@
-"""Builds the nodes of a replacement: a pattern expression used as a template that a match fills in."""
+"""Build the nodes of a replacement: a pattern expression used as a template that a match fills in."""
 
 from __future__ import annotations
 

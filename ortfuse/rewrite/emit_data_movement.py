@@ -1,4 +1,4 @@
-"""Builds the nodes of rearrangements and of slices of the last axis, from the dimensions that the match has named."""
+"""Build the nodes of rearrangements, and of slices of the last axis, from the named dimensions of a match."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Sums that round on purpose: x + 1.5 * 2^23 has no digits behind the point in float32, and taking the number off again
-leaves x rounded to an integer. Quantisation that is spelled out, and fast rounding, are written so. Together with other
-terms such a number would round something else, or nothing.
+"""Recognise rounding by adding and subtracting 1.5 * 2^23, and keep rules from merging such sums.
+
+In float32, `x + 1.5 * 2^23` has no digits behind the point, and subtracting the number again leaves x rounded to an integer.
+Exported quantisation and fast rounding use this. Merged with other terms, such a number would round something else, or
+nothing.
 """
 
 from __future__ import annotations

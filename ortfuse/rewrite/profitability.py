@@ -1,4 +1,4 @@
-"""Decides whether a legal rewrite is worthwhile, and which of several to make."""
+"""Decide whether a legal rewrite is worthwhile, and which of several to make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replacement, built next to the nodes that it is to replace and checked for legality."""
+"""Build a replacement beside the matched nodes and check its legality."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rewriter: applies a set of rules to a fixed point, driven by a worklist, through the editor."""
+"""Rewriter: apply a set of rules to a fixed point, driven by a worklist, through the editor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The declaration of the test of a rule: shapes, constants and options of instances, and models on which it must not be wrong."""
+"""Declaration of the test of a rule: instances (shapes, constants, options), and near misses where it must be right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worklist: which nodes remain to be visited, and by which rules; a node is revisited only after a change near it."""
+"""Worklist: the nodes to visit and the rules to try at each; a node is revisited only after a change near it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Runs a model or a part of one: inputs, sessions, float64 evaluation, crash isolation."""
+"""Run a model or a part of one: inputs, sessions, float64 evaluation, crash isolation."""

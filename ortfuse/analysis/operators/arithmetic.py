@@ -1,4 +1,4 @@
-"""Sums, products, powers, remainders, extremes and bit operations on broadcast operands."""
+"""Arithmetic on broadcast operands: Add, Sub, Mul, Div, Pow, Mod, Min, Max and bit operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that keep their operand up to its type: Cast, CastLike and Identity."""
+"""Operators that change at most the element type: Cast, CastLike and Identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that move elements and fill in numbers of their own: Pad and Trilu."""
+"""Operators that keep some elements and fill in others: Pad and Trilu."""
 
 from __future__ import annotations
 

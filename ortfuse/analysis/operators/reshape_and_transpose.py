@@ -1,4 +1,6 @@
-"""Operators that move all elements of a tensor, or tell its sizes: Reshape, Transpose, DepthToSpace, Shape, Size."""
+"""Operators that rearrange all elements of a tensor (Reshape, Transpose, DepthToSpace) or return its sizes (Shape,
+Size).
+"""
 
 from __future__ import annotations
 

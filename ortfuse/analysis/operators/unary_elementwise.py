@@ -1,4 +1,4 @@
-"""Functions of one number: activations, roots, exponentials, roundings and signs."""
+"""Elementwise operators with one operand: activations, roots, exponentials, rounding and signs."""
 
 from __future__ import annotations
 

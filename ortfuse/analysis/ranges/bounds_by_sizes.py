@@ -1,4 +1,4 @@
-"""Between which sizes the numbers of a tensor lie, as far as that is seen from the nodes that count and move them.
+"""Bound the integers in a tensor by symbolic sizes, for example 0 <= index <= sequence - 1.
 
 The ranges of `ask` are of numbers. Positions lie between sizes: those of a Range from 0 to `past + 1` are at most `past`,
 which tells that a single query sees all keys.

@@ -1,4 +1,4 @@
-"""Whether the last axis of a value repeats its numbers: half after half, or each one twice in a row."""
+"""Decide whether the last axis of a value repeats its first half, or repeats each element twice in a row."""
 
 from __future__ import annotations
 

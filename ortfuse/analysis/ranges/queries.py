@@ -1,4 +1,4 @@
-"""Questions about the numbers in a value, and the store of answers.
+"""Queries about the numbers in a value (ranges, norms, bounds), evaluated on demand, and the cache of their answers.
 
 The function for an operator asks about the operands as if all answers were available. If one is not, `MissingAnswerError` is
 raised, that question is answered first, and the function is called again: there is no recursion, so graphs may be deep, and

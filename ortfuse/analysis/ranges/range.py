@@ -1,4 +1,4 @@
-"""`Range`: the numbers that the elements of a tensor can be.
+"""Class `Range`: the set of numbers that the elements of a tensor can have.
 
 Integers and truth values are Python integers, exact at any size; floats are numbers of the element type, stored as float64.
 Zeros of different sign are not distinguished. A range holds for every element, and so says nothing about an empty tensor.

@@ -1,4 +1,4 @@
-"""How long vectors along an axis can be: upper bounds of their Euclidean norm.
+"""Bound the Euclidean norms of vectors along an axis of a tensor.
 
     |LayerNormalization(x)| <= sqrt(n) max|scale| + |bias|      |x W| <= |x| |W|_2      |x + y| <= |x| + |y|
 

@@ -1,4 +1,4 @@
-"""The shapes, element types and small contents of tensors: facts, and what shape functions are made of.
+"""Facts about tensors (shape, element type, small contents), and the building blocks of shape functions.
 
 A shape function (`transfer`) infers the facts of an operator's outputs from those of its inputs. The functions themselves are in
 `ortfuse.analysis.operators`.

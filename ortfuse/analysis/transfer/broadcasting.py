@@ -1,4 +1,4 @@
-"""Shapes and elements under multidirectional broadcasting (ONNX, Broadcasting in ONNX)."""
+"""Multidirectional broadcasting of shapes and of known elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluates small tensors: constants with numpy, and data movement of symbolic elements.
+"""Evaluate small tensors: constants with NumPy, and data movement of symbolic elements.
 
 Only operators whose result does not depend on the implementation are evaluated: data movement, comparisons, integer
 arithmetic, and float operations that IEEE 754 defines exactly.

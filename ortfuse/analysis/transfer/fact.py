@@ -1,4 +1,4 @@
-"""The facts about one value."""
+"""Class `Fact`: element type, shape and known contents of one value."""
 
 from __future__ import annotations
 

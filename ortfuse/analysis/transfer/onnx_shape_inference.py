@@ -1,4 +1,4 @@
-"""ONNX's own shape inference, for the operators without a transfer function."""
+"""Infer shapes by ONNX's own shape inference, for operators without a transfer function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The elements that a slice takes: its positions and its length."""
+"""Compute which positions of an axis a Slice selects, and how many."""
 
 from __future__ import annotations
 

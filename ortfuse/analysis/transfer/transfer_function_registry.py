@@ -1,4 +1,4 @@
-"""The view of a node that transfer functions get, and the registry of transfer functions.
+"""Registry of transfer functions, and class `Op`, the view of a node that they get.
 
 A transfer function takes an `Op` and returns the `Fact` of the first output, or a tuple with one per output. It leaves
 unknown what it cannot determine (`UNKNOWN` for a dimension, None for a shape or dtype); it must never guess.

@@ -1,4 +1,4 @@
-"""The forms in which a formula can be given as a function, and their common representation: a body of ONNX nodes.
+"""Convert formulas given as onnxscript, ONNX or Python functions to one form: a body of ONNX nodes.
 
 - a function of onnxscript, made by `@onnxscript.script()`;
 - an `onnx.FunctionProto` or `onnx_ir.Function`, such as a model-local function (`read_functions` reads those of a file);

@@ -1,4 +1,4 @@
-"""Lifts functions into the pattern language: the body of a function becomes a pattern or a replacement.
+"""Lift functions into the pattern language: the body of a function becomes a pattern or a replacement.
 
 Sums and products become chains, so that a lifted pattern matches modulo order, association and scalar coefficients like
 one written by hand; constants that onnxscript casts to the type of their neighbour become plain numbers. Inputs become

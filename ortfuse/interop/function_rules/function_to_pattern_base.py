@@ -1,4 +1,4 @@
-"""The common base of lifting patterns and replacements: the walk through a function's body."""
+"""Visitor over the body of a function, shared by conversions to patterns and to replacements."""
 
 from __future__ import annotations
 

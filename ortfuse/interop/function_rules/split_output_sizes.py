@@ -1,4 +1,4 @@
-"""The parts of a Split: three spellings say the same, and which of them an opset has differs."""
+"""Match the outputs of Split in its three equivalent forms: equal parts, sizes as attribute, sizes as input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces plain Python functions of `op` and values, as onnxscript's rewriter takes them, to record the nodes they create."""
+"""Trace plain Python functions of `op` and values, as onnxscript's rewriter takes them, and record their nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constant targets of Reshape for symbolic shapes."""
+"""Find a constant Reshape target from one symbolic shape to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses the formulas that exporters write into dimension names (`parse` of `ortfuse.ir.dims`)."""
+"""Parse the formulas that exporters write into dimension names (`parse` of `ortfuse.ir.dims`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dimensions in the runs in which one of them is not 0 (`positive_from` and `shifted` of `ortfuse.ir.dims`)."""
+"""Find the least value of a symbol for which a dimension is positive, and substitute the shifted symbol."""
 
 from __future__ import annotations
 

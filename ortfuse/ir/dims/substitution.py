@@ -1,4 +1,4 @@
-"""Dimensions with others in place of their symbols (`substituted` of `ortfuse.ir.dims`)."""
+"""Substitute dimensions for symbols in a dimension (`substituted` of `ortfuse.ir.dims`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks of nodes (`ortfuse.ir.selection`) that go over to the nodes of the functions that these call."""
+"""Mark the nodes of functions whose calls are marked (`ortfuse.ir.selection`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether errors come of another order: TopK, ArgMax, ArgMin and NonMaxSuppression decide otherwise between near ties.
+"""Decide whether an error stems from near ties that TopK, ArgMax, ArgMin or NonMaxSuppression order differently.
 
 Numbers that differ by rounding alone are the same to everything else. Here another row is taken, so that an output is as far off
 as two rows are apart, and an output of indices has others. In the order of float32 the model is run once more: what is off then

@@ -1,4 +1,4 @@
-"""Converts models to half precision, with the smallest float32 islands that keep what they compute, or caches to integers."""
+"""Convert models to half precision with the smallest float32 islands that preserve results, or KV caches to int8."""
 
 from __future__ import annotations
 

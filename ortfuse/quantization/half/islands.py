@@ -1,4 +1,4 @@
-"""Choose the operators of a model that stay in float32 when the others become half: as few as preserve its results."""
+"""Search the smallest set of operators that must stay in float32 when the others become half."""
 
 from __future__ import annotations
 

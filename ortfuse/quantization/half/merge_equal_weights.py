@@ -1,4 +1,4 @@
-"""Equal weights as one: functions that are called twice have the same constants, and some exporters copy tied weights."""
+"""Merge equal weights: tied weights that exporters copied, and constants of functions called twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses what stays in float32 beyond what has to, so that the fewest operators touch float32: a minimum cut.
+"""Extend float32 islands by a minimum cut, with the fewest operators and Casts in float32.
 
 A graph is seen as units, each of which computes in one type, and wires from the unit that makes a value to those that take it.
 Every operator in float32 counts one, and so does every Cast: one for each wire of which some end has another type than its

@@ -1,4 +1,4 @@
-"""Writes a model with every value in the type that was chosen for it, and Casts where two types meet."""
+"""Rewrite a model to the type chosen for each value, and insert Casts where types differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Units of a model that each compute in one type, and the values between them (see `min_cut_float32_islands`)."""
+"""Partition a model into units that each compute in one type (see `min_cut_float32_islands`)."""
 
 from __future__ import annotations
 

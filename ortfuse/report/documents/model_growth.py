@@ -1,4 +1,4 @@
-"""The size of a result for people: the constants and the file, before and after, and the reasons for growth."""
+"""Text on the size of the result: constants and file, before and after, with reasons for growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of passes with their times, which add up: of each repetition, and of the whole run."""
+"""Table of passes with their times, for each repetition and for the whole run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document of a command without a result, since nothing keeps what was asked."""
+"""The document of a command without a result, because no model keeps the constraints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document of `ortfuse verify`, and its blocks: the verdict on a whole model, and the checks of single changes."""
+"""The document of `ortfuse verify`, and its blocks: the verdict on a whole model, and the checks of single edits."""
 
 from __future__ import annotations
 

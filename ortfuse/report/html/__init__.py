@@ -1,1 +1,1 @@
-"""Reports that people can look at: one self-contained page, which opens from the disk and needs no network."""
+"""Reports as self-contained HTML pages, which open from the disk and need no network."""

@@ -1,4 +1,4 @@
-"""How a result can be repeated: the command line, and versions and machine."""
+"""Reproduction details: command line, versions and machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes a page to a file."""
+"""Write a page to a file."""
 
 from __future__ import annotations
 

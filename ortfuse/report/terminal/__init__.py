@@ -1,1 +1,1 @@
-"""Tables and text for the terminal, one module a command."""
+"""Tables and text for the terminal."""

@@ -1,4 +1,4 @@
-"""Names in the columns of tables, which are long and have no spaces: they are broken where their parts meet."""
+"""Break long names in table columns after dots, slashes and underscores."""
 
 from __future__ import annotations
 

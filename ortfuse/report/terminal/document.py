@@ -1,4 +1,4 @@
-"""Documents on the terminal: their tables and notes."""
+"""Print documents on the terminal: their tables and notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Matches sums and products: assigns the parts of a pattern, one by one, to parts of the flattened chain in the graph."""
+"""Match Add and Mul chains modulo associativity and commutativity: assign terms of the pattern to those of the
+graph.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The matching machine: goals, choice points and bindings with backtracking, like a small Prolog.
+"""Backtracking matcher: goals, choice points and bindings, like a small Prolog.
 
 A goal says "this pattern must match this value". Handlers (see `ortfuse.rewrite.pattern.match_operators`) turn one goal into its
 subgoals, or

@@ -1,4 +1,4 @@
-"""Decides whether a number in a model is the number of a formula, up to rounding."""
+"""Decide whether a constant of a model equals a constant of a formula up to rounding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compile a pattern: what matching many values asks of it, computed once."""
+"""Compile a pattern: precompute the properties that matching it against many values reads."""
 
 from __future__ import annotations
 

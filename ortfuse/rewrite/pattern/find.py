@@ -1,4 +1,4 @@
-"""Finds every place in a model where a pattern matches."""
+"""Find every match of a pattern in a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums and products of a graph, flattened so they can be matched modulo commutativity, associativity and scalar factors."""
+"""Flatten Add and Mul chains of a graph to signed terms and scalar constants, for `ac_matching`."""
 
 from __future__ import annotations
 

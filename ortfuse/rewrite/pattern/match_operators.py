@@ -1,4 +1,4 @@
-"""The matcher for patterns of operators, values, constants and alternatives; sums and products are in `ac_matching`."""
+"""Match patterns of operators, values, constants and alternatives; sums and products are in `ac_matching`."""
 
 from __future__ import annotations
 

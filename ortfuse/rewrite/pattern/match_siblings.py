@@ -1,4 +1,4 @@
-"""Matches siblings: looks for the further roots of a pattern among the users of what they share with the first.
+"""Match the further roots of a pattern among the users of values that they share with the first.
 
 The search is bounded: of the users of a shared value, no more than `MOST_USERS` are looked at, and no more than `MOST_TRIED`
 next to the first root are tried, so that the work at all of many siblings grows with their number alone. Roots that are the same

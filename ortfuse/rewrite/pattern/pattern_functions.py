@@ -1,4 +1,4 @@
-"""The functions that patterns are written with: `op.Name(...)`, `var("x")`, `rearrange(...)` and the like."""
+"""Functions to write patterns with: `op.Name(...)`, `var("x")`, `rearrange(...)` and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rearrangements in patterns: any nodes that move the elements of a value in a way that is written with its axes."""
+"""Pattern element for any data movement that is equivalent to an einops-like expression."""
 
 from __future__ import annotations
 

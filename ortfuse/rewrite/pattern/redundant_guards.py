@@ -1,4 +1,4 @@
-"""Declares guards that are not needed for soundness, with the reason."""
+"""Declare guards that are not needed for soundness, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Siblings: several roots of one pattern, computed side by side from values that they share."""
+"""Pattern with several roots, computed side by side from inputs that they share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unification of named dimensions: checks the shapes of matched values against the shapes in the pattern.
+"""Unify named dimensions of a pattern with the shapes of matched values.
 
 A name stands for the same dimension throughout the pattern. A constraint that cannot be decided when a value is matched
 (a product of

@@ -1,4 +1,4 @@
-"""Measures the latency of models side by side, as a whole and pass by pass."""
+"""Measure the latency of models side by side, as a whole and pass by pass."""
 
 from ortfuse.runtime.bench.executed_operators import executed_ops
 from ortfuse.runtime.bench.latency_comparison import Latencies

@@ -1,4 +1,4 @@
-"""Convolutions in the layout in which the runtime executes them within a network.
+"""Measure convolutions in ONNX Runtime's blocked layout, without the reorderings that a single operator would pay.
 
 The runtime computes most convolutions in blocks of channels, and reorders an image only where it comes from or goes to what
 does not. A convolution alone would be measured with both reorderings, which it does not have among others. So whatever

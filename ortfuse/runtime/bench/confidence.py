@@ -1,4 +1,4 @@
-"""How far a measurement can be trusted: how its numbers scatter, and a confidence interval of their median.
+"""Confidence interval of the median, and spread of measurements.
 
 The interval is that of the sign test: each of n independent numbers is above the true median with probability 1/2, so
 the true median lies between the k-th smallest and the k-th largest with a probability given by the binomial

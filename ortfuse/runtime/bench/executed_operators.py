@@ -1,4 +1,4 @@
-"""The operators that the runtime really executes after its own optimisations."""
+"""Count the operators that the runtime executes after its own optimisations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements of several models on the same inputs."""
+"""Class `Latencies`: latencies of several models on the same inputs."""
 
 from __future__ import annotations
 

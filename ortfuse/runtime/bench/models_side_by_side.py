@@ -1,4 +1,4 @@
-"""Measures the latency of models side by side: interleaved runs, medians, and ratios taken per round.
+"""Measure the latency of models side by side: interleaved runs, medians, and ratios taken per round.
 
 Machines drift: a number measured now cannot be compared with one measured a minute ago. The models therefore take turns,
 round after round. Each is compared with the first within the same round, and the median of these ratios is reported. If

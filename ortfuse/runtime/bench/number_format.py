@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Format numbers with a given number of significant digits, without exponents for large ones."""
 
 from __future__ import annotations
 
