@@ -22,17 +22,17 @@ from ortfuse.inspection import Inspection
 from ortfuse.interop import Substitution
 from ortfuse.pipeline.descriptions import Described
 from ortfuse.profiling import Profile
-from ortfuse.quantization.half.convert import Conversion
-from ortfuse.quantization.stated_error_bound import BoundVerdict
+from ortfuse.quantization.error_bound_in_model import BoundVerdict
+from ortfuse.quantization.half.convert_to_half import Conversion
 from ortfuse.runtime.bench import Latencies
 from ortfuse.serialization.json_schema import Schema, closed, schema
 from ortfuse.sweeping import Sweep
 from ortfuse.tuning.rule_costs import MeasuredSettings
-from ortfuse.tuning.rule_costs.measure import Calibration
+from ortfuse.tuning.rule_costs.measure_rule_costs import Calibration
 from ortfuse.tuning.tune import Tuned
 from ortfuse.verification import Verdict
 from ortfuse.verification.bisection.bisect_pipeline import Bisection
-from ortfuse.verification.bisection.runtime_optimizers import RuntimeBisection
+from ortfuse.verification.bisection.bisect_runtime_optimizers import RuntimeBisection
 from ortfuse.verification.diff import ModelDifference
 from ortfuse.verification.explanation import Explanation
 from ortfuse.verification.rule_tests import RuleTestReport

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.traits import DEQUANTISES, QUANTISES, has
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, redundant
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.ir.dims import symbol
-from ortfuse.ir.remark import ANY, Code, Refusal, Subject, refuse, words
+from ortfuse.ir.refusal import ANY, Code, Refusal, Subject, refuse, words
 
 X = ir.Value(name="x")
 MASK = Subject.of(X, "mask")

@@ -37,7 +37,7 @@ from ortfuse.runtime.bench.machine_peaks import Peaks
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.node_naming import name_all_nodes
 from ortfuse.targets import Target, default_spec, shipped_tables
-from ortfuse.verification.bisection.slowdown import WithoutRule
+from ortfuse.verification.bisection.bisect_slowdown import WithoutRule
 
 COMMAND = "python -m benchmarks.passes"
 NOMINAL = Peaks(flops=2e11, bandwidth=2e10, processor="nominal", threads=2)

@@ -30,8 +30,8 @@ from ortfuse.quantization.input_sets import generated
 from ortfuse.quantization.measurement_store import Store
 from ortfuse.quantization.metrics import METRICS
 from ortfuse.quantization.mixed_precision_search import Request, fastest
+from ortfuse.quantization.quantization_sites import quantization_rules
 from ortfuse.quantization.scheme_rules import Rules
-from ortfuse.quantization.schemes import quantization_rules
 from ortfuse.runtime.bench import Latency
 from ortfuse.runtime.bench.rewrite_timing import content_of
 from ortfuse.runtime.inputs.random_inputs import Inputs

@@ -22,7 +22,7 @@ import typer
 from benchmarks.results import Results
 from ortfuse.pipeline import load_catalogue
 from ortfuse.verification.rule_tests import prove
-from ortfuse.verification.rule_tests.mutation import Score, Trial, mutants
+from ortfuse.verification.rule_tests.mutation_testing import Score, Trial, mutants
 
 COMMAND = "python -m benchmarks.trust.rule_tests --write"
 COUNTS = (

@@ -22,7 +22,7 @@ import onnx_ir as ir
 from ortfuse.analysis.transfer.fact import Shape
 from ortfuse.ir import walk
 from ortfuse.ir.dims import DimLike, floor_div, product
-from ortfuse.ir.operators import Facet
+from ortfuse.ir.operator_registry import Facet
 from ortfuse.ir.traits import (
     BROADCASTS,
     CONTROL_FLOW,

@@ -33,7 +33,7 @@ import onnx_ir as ir
 from ortfuse.analysis import operators as _operators  # noqa: F401 - fills the registry
 from ortfuse.analysis.equal_sizes import agreeing_sizes
 from ortfuse.analysis.index_maps import IndexMap, IndexMapOf
-from ortfuse.analysis.onnxruntime_shape_inference import Inferred
+from ortfuse.analysis.onnxruntime_inferred_shapes import Inferred
 from ortfuse.analysis.propagation import Analysis
 from ortfuse.analysis.ranges.last_axis_repeats_halves_or_pairs import Repeats
 from ortfuse.analysis.ranges.queries import Assumption, FillOf, RangeOf, Values

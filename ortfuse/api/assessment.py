@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.declared_sizes import declared_sizes
 from ortfuse.ir.edit import Edit
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.options import Options
 from ortfuse.pipeline.report import RunReport
 from ortfuse.pipeline.schedule import OnPass, PassEvent
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ortfuse.runtime.bench import Latencies, Latency, SiteMeter
     from ortfuse.runtime.inputs.random_inputs import Inputs
     from ortfuse.verification import SiteChecks, Verdict
-    from ortfuse.verification.bisection.slowdown import Slowdown
+    from ortfuse.verification.bisection.bisect_slowdown import Slowdown
 
 Progress: TypeAlias = Callable[[str], None]
 """Called with short messages about what is going on."""
@@ -174,7 +174,7 @@ class Assessment:
         self._inputs = given_inputs(options, original)
         self._observed: Inputs | None = None
         if options.sizes:
-            from ortfuse.runtime.bench.typical_inputs import check_sizes
+            from ortfuse.runtime.bench.typical_benchmark_inputs import check_sizes
 
             check_sizes(original, options.sizes)
         self.start()
@@ -223,7 +223,7 @@ class Assessment:
         candidate = repeatable(optimised)
         verdict = verdict_on(found, original, candidate, options.tolerance, budget)
         if verdict.runtime is not None and isinstance(original, ir.Model) and isinstance(candidate, ir.Model):
-            from ortfuse.verification.bisection.name_changing_runtime_optimizers import told
+            from ortfuse.verification.bisection.blame_runtime_optimizers import told
 
             self._progress("looking for the runtime's optimiser that changes the original")
             verdict, self.disabled = told(verdict, found.experiments, original, candidate)
@@ -277,7 +277,7 @@ class Assessment:
             found: The latencies of the original and after each pass.
             make: Makes the result without a pass or a rule.
         """
-        from ortfuse.verification.bisection.slowdown import slowdown
+        from ortfuse.verification.bisection.bisect_slowdown import slowdown
 
         return slowdown(self._original, result, report, found.latency, make, self.measure, self._progress)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 from ortfuse.api.assessment import Progress, given_inputs, silent
 from ortfuse.api.effective_options import effective_options
 from ortfuse.api.fallback import taken_in
-from ortfuse.io.model_conversion import AnyModel, enter
+from ortfuse.io.accepted_model_types import AnyModel, enter
 from ortfuse.options import (
     BisectOptions,
     ComparisonOptions,
@@ -18,7 +18,7 @@ from ortfuse.pipeline.manager import PassManager
 
 if TYPE_CHECKING:
     from ortfuse.verification.bisection.bisect_pipeline import Bisection
-    from ortfuse.verification.bisection.runtime_optimizers import RuntimeBisection
+    from ortfuse.verification.bisection.bisect_runtime_optimizers import RuntimeBisection
 
 
 def bisect(
@@ -75,7 +75,7 @@ def bisect_runtime(
         VerificationError: The model cannot be executed without the runtime's optimisations.
         OrtfuseError: The model or an option cannot be used.
     """
-    from ortfuse.verification.bisection.runtime_optimizers import bisect_runtime as search
+    from ortfuse.verification.bisection.bisect_runtime_optimizers import bisect_runtime as search
 
     options = effective_options(options, **changes)
     original = enter(model)[0]

@@ -11,7 +11,7 @@ from ortfuse.api.assessment import Progress, at_common_sizes, given_inputs, sile
 from ortfuse.api.effective_options import effective_options, target_spec
 from ortfuse.api.fallback import declare, runnable
 from ortfuse.errors import OptionError
-from ortfuse.io.model_conversion import AnyModel, enter
+from ortfuse.io.accepted_model_types import AnyModel, enter
 from ortfuse.ir.declared_sizes import declared_sizes
 from ortfuse.options import (
     ComparisonOptions,
@@ -54,17 +54,17 @@ def verify(
         **changes: Single options; they override those of `options`.
 
     Returns:
-        The verdict; under a bound an `ortfuse.quantization.stated_error_bound.BoundVerdict`.
+        The verdict; under a bound an `ortfuse.quantization.error_bound_in_model.BoundVerdict`.
 
     Raises:
         VerificationError: One of the models cannot be executed, or the names of their inputs or outputs differ.
         OrtfuseError: One of the models or options cannot be used.
     """
+    from ortfuse.quantization.error_bound_in_model import bound_between, keeps
     from ortfuse.quantization.input_labels import with_labels
-    from ortfuse.quantization.stated_error_bound import bound_between, keeps
     from ortfuse.runtime.inputs.read_input_files import notes_of
     from ortfuse.verification import verify as compare
-    from ortfuse.verification.bisection.name_changing_runtime_optimizers import told
+    from ortfuse.verification.bisection.blame_runtime_optimizers import told
 
     options = effective_options(options, **changes, verify="whole")
     if options.tolerance is not None and (max_error is not None or metric is not None):

@@ -10,7 +10,7 @@ from ortfuse.api.assessment import Progress, silent
 from ortfuse.api.effective_options import effective_options
 from ortfuse.api.optimize import optimize
 from ortfuse.errors import PatternError
-from ortfuse.io.model_conversion import AnyModel, enter
+from ortfuse.io.accepted_model_types import AnyModel, enter
 from ortfuse.options import (
     Options,
     PathLike,
@@ -110,7 +110,7 @@ def inspect(
     """
     from ortfuse.inspection import PASSES, inspection
     from ortfuse.runtime.bench.machine_peaks import peaks
-    from ortfuse.runtime.bench.typical_inputs import labels_of_sizes, usual_sizes
+    from ortfuse.runtime.bench.typical_benchmark_inputs import labels_of_sizes, usual_sizes
 
     progress = progress or silent
     options = effective_options(

@@ -23,13 +23,13 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.api.assessment import Assessment, Progress, idle_options
 from ortfuse.api.result import Result
 from ortfuse.errors import InvalidModelError, OptionError, OrtfuseError, PassError, TargetError
+from ortfuse.io.accepted_model_types import AnyModel, Source, enter, leave
+from ortfuse.io.build_graph_from_protobuf import NOTES
 from ortfuse.io.copy_model import copy_model
 from ortfuse.io.declare_sizes import declare_sizes
 from ortfuse.io.external_data import resolved
-from ortfuse.io.external_locations import locations
-from ortfuse.io.from_protobuf import NOTES
+from ortfuse.io.external_data_locations import locations
 from ortfuse.io.load_and_save import save
-from ortfuse.io.model_conversion import AnyModel, Source, enter, leave
 from ortfuse.io.training_mode import to_inference
 from ortfuse.ir.declared_sizes import LARGEST, DeclaredSizes, declared_sizes
 from ortfuse.ir.dims import bounds, symbol
@@ -165,8 +165,8 @@ class Attempts:
         Raises:
             UnloadableError: It does not load the result without any edits either.
         """
+        from ortfuse.verification.bisection.bisect_runtime_optimizers import breaking
         from ortfuse.verification.bisection.edits_that_break_loading import edits_to_avoid
-        from ortfuse.verification.bisection.runtime_optimizers import breaking
 
         self.progress("looking for what the runtime does not load")
         original = taken_in(self.given, self.options)[0]
@@ -223,7 +223,7 @@ class Attempts:
 
     def without(self, left: tuple[str, str]) -> tuple[ir.Model, RunReport]:
         """The result without a pass or, if that is not empty, without one of its rules, and the report of the run."""
-        from ortfuse.verification.bisection.slowdown import WithoutRule
+        from ortfuse.verification.bisection.bisect_slowdown import WithoutRule
 
         (pass_name, rule), made, sites = left, taken_in(self.given, self.options)[0], self.asked.new_site_checks()
         manager = self.manager.without({*self._left_out, *(() if rule else (pass_name,))})

@@ -14,8 +14,8 @@ from ortfuse.api.assessment import Assessment
 from ortfuse.api.fallback import Attempts
 from ortfuse.api.result import Result, Timings, WrongResultError
 from ortfuse.errors import VerificationError
+from ortfuse.io.accepted_model_types import leave
 from ortfuse.io.load_and_save import save, stored_bytes
-from ortfuse.io.model_conversion import leave
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport
 from ortfuse.runtime.function_expansion_limit import not_loadable
@@ -26,7 +26,7 @@ from ortfuse.runtime.session_settings.recommendations import with_runtime
 if TYPE_CHECKING:
     from ortfuse.runtime.bench import Latencies
     from ortfuse.verification import SiteCheck
-    from ortfuse.verification.bisection.slowdown import Slowdown
+    from ortfuse.verification.bisection.bisect_slowdown import Slowdown
     from ortfuse.verification.explanation import Explanation, ForcedOutcome
 
 

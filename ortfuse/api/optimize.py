@@ -13,8 +13,8 @@ from ortfuse.api.fallback import Attempts, as_it_is, demand_possible, left_alone
 from ortfuse.api.finish import Clock, concluded
 from ortfuse.api.result import Result
 from ortfuse.errors import InvalidModelError, OptionError, PassError
+from ortfuse.io.accepted_model_types import AnyModel
 from ortfuse.io.atomic_write import writable_target
-from ortfuse.io.model_conversion import AnyModel
 from ortfuse.options import (
     AllOptions,
     Options,

@@ -14,7 +14,7 @@ from ortfuse.api.assessment import Progress, at_common_sizes, inputs_to_measure,
 from ortfuse.api.explain import explain
 from ortfuse.api.fallback import runnable
 from ortfuse.errors import OrtfuseError
-from ortfuse.io.model_conversion import AnyModel
+from ortfuse.io.accepted_model_types import AnyModel
 from ortfuse.options import BenchOptions, Options
 from ortfuse.targets import use_library
 

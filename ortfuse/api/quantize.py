@@ -14,9 +14,9 @@ import onnx_ir as ir
 from ortfuse.api.assessment import Progress, given_inputs, silent
 from ortfuse.api.optimize import optimize
 from ortfuse.errors import OptionError, OrtfuseError
+from ortfuse.io.accepted_model_types import AnyModel, enter, leave
 from ortfuse.io.atomic_write import writable_target
 from ortfuse.io.load_and_save import save
-from ortfuse.io.model_conversion import AnyModel, enter, leave
 from ortfuse.io.training_mode import told_of_training, training_note
 from ortfuse.ir import walk
 from ortfuse.ir.selection import EVERYTHING, Selected, demand_matches, mark, patterns_of, unmark
@@ -148,16 +148,16 @@ def quantize(
         VerificationError: The inputs do not fit the model, hold NaN, or the model cannot be run on them.
         OrtfuseError: The model cannot be used.
     """
+    from ortfuse.quantization.error_bound_in_model import Bound, demand_bound, write_bound
     from ortfuse.quantization.input_labels import with_labels
     from ortfuse.quantization.knapsack import demand_solver
     from ortfuse.quantization.metrics import metric_of
     from ortfuse.quantization.mixed_precision_search import Request, fastest
     from ortfuse.quantization.outcome import GOALS
     from ortfuse.quantization.phase_times import Phases
+    from ortfuse.quantization.quantization_sites import quantization_rules
     from ortfuse.quantization.rounded_weights_cache import FOR_A_SEARCH, ROUNDED, settle
     from ortfuse.quantization.scheme_rules import Rules
-    from ortfuse.quantization.schemes import quantization_rules
-    from ortfuse.quantization.stated_error_bound import Bound, demand_bound, write_bound
     from ortfuse.quantization.uniform_scheme import named
     from ortfuse.runtime.memory_footprint import demand_footprints
 
@@ -269,8 +269,8 @@ def lower(
         VerificationError: The inputs do not fit the model.
         OrtfuseError: The model cannot be used.
     """
+    from ortfuse.quantization.quantization_sites import quantization_rules
     from ortfuse.quantization.rounded_weights_cache import settle
-    from ortfuse.quantization.schemes import quantization_rules
     from ortfuse.quantization.uniform_scheme import named, uniform
 
     progress = progress or silent

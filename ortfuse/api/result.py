@@ -21,7 +21,7 @@ from ortfuse.serialization import Record, derived, entry
 if TYPE_CHECKING:
     from ortfuse.runtime.bench import Latencies, Latency
     from ortfuse.verification import SiteCheck, Verdict
-    from ortfuse.verification.bisection.slowdown import Slowdown
+    from ortfuse.verification.bisection.bisect_slowdown import Slowdown
     from ortfuse.verification.explanation import Explanation, ForcedOutcome
 
 
@@ -114,9 +114,9 @@ class Result(Record):
         Raises:
             OutputError: It cannot be written; what was there before is unchanged.
         """
+        from ortfuse.io.accepted_model_types import enter
         from ortfuse.io.copy_model import copy_model
         from ortfuse.io.load_and_save import save
-        from ortfuse.io.model_conversion import enter
 
         if self.unchanged and isinstance(self.model, str | os.PathLike | onnx.ModelProto):
             copy_model(self.model, path, hand_on)

@@ -123,10 +123,10 @@ def _write(junit: Path | None, markdown: Path | None, found: Sweep) -> None:
     from ortfuse.io.atomic_write import write_text
 
     if junit is not None:
-        from ortfuse.report.junit import junit as in_xml
+        from ortfuse.report.sweep_junit import junit as in_xml
 
         write_text(junit, in_xml(found))
     if markdown is not None:
-        from ortfuse.report.markdown import markdown as as_text
+        from ortfuse.report.sweep_markdown import markdown as as_text
 
         write_text(markdown, as_text(found))

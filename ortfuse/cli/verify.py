@@ -60,7 +60,7 @@ def verify(
     The exit code is 0 if they are equal within tolerance, or B keeps the bound that it states or that is given. It is 1 if not,
     and 2 if they could not be compared.
     """
-    from ortfuse.report.documents.verdict import verification_document
+    from ortfuse.report.documents.verification import verification_document
 
     settings = settings_of(models, original)
     options = options_of(given, None, settings, verify="whole")

@@ -10,7 +10,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.inspection.blocks import CONVOLUTIONAL, DETECTORS, NORMS, SKIPS, residual
+from ortfuse.inspection.block_detectors import CONVOLUTIONAL, DETECTORS, NORMS, SKIPS, residual
 from ortfuse.inspection.concat_blocks import joined
 from ortfuse.inspection.convolution_chains import chains
 from ortfuse.inspection.paths_between_values import ATTENTION, Block, layers, path

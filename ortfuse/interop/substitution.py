@@ -17,8 +17,8 @@ from ortfuse.api.result import Result
 from ortfuse.errors import InvalidModelError, OptionError, RuleError
 from ortfuse.interop.function_rules import rule_from
 from ortfuse.interop.patterns_from_models import Formula, corresponding, refuse_unknown, stem
-from ortfuse.io.model_conversion import AnyModel
-from ortfuse.ir.remark import Refusal
+from ortfuse.io.accepted_model_types import AnyModel
+from ortfuse.ir.refusal import Refusal
 from ortfuse.naming.former_arguments import former_arguments, former_fields
 from ortfuse.options import AllOptions, Options, PipelineOptions
 from ortfuse.pipeline.discover_rule_files import GIVEN

@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from ortfuse.errors import ModelFileError, OrtfuseError, OutputError
 from ortfuse.io import external_data, wire_format
 from ortfuse.io.atomic_write import real, writable_target
+from ortfuse.io.build_graph_from_protobuf import graph_of
 from ortfuse.io.check_model import check
 from ortfuse.io.data_file import DataFile
-from ortfuse.io.from_protobuf import graph_of
 from ortfuse.io.stored_tensor import FileBytes, StoredTensor
 from ortfuse.io.superseded_data import data_files, remove_unused
 from ortfuse.io.write import Check, write

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import onnx_ir as ir
 
 from ortfuse.ir import walk
-from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.walk import Scope
 
 

@@ -13,7 +13,7 @@ from ortfuse.ir.edit import Edit, Guard, Inspector, needed_elsewhere, sides_of
 from ortfuse.ir.journal import Flip, Rewired
 from ortfuse.ir.nn_module_of_node import MODULE_KEY, common_module, module_of
 from ortfuse.ir.preserved_nodes import keep, keeper, taken_apart
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.walk import Scope, scopes
 
 RULE_KEY = "ortfuse.rule"

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.traits import MOVES, SIZES, has
 from ortfuse.ir.walk import nested_nodes
 

@@ -1,6 +1,6 @@
 """Names of rules, families, passes and pass lists: former names resolve to those of today."""
 
-from ortfuse.naming.former import (
+from ortfuse.naming.former_rules_and_passes import (
     Kind,
     RenamedWarning,
     former_names,

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from ortfuse.naming.former import warn_of_former
+from ortfuse.naming.former_rules_and_passes import warn_of_former
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -8,7 +8,7 @@ from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from ortfuse.naming.former import warn_of_former
+from ortfuse.naming.former_rules_and_passes import warn_of_former
 
 _PACKAGES = {
     "assessment": "api.assessment",
@@ -37,7 +37,7 @@ _PACKAGES = {
     "profiled": "api.profile",
     "proof": "verification.rule_tests",
     "quantized": "api.quantize",
-    "refusal": "ir.remark",
+    "refusal": "ir.refusal",
     "result": "api.result",
     "sessions": "runtime.session_settings",
     "version": "io.ortfuse_version",
@@ -45,7 +45,7 @@ _PACKAGES = {
 """The packages and modules of version 0.1 within `ortfuse`, each with its place today."""
 
 _MODULES = {
-    "bench.inputs": "runtime.bench.typical_inputs",
+    "bench.inputs": "runtime.bench.typical_benchmark_inputs",
     "bench.sessions": "runtime.bench.session_timing",
     "execution.compare": "runtime.comparison",
     "execution.experiments": "runtime.reference_runs",
@@ -56,12 +56,12 @@ _MODULES = {
     "model.io": "io.load_and_save",
     "passes.building": "transforms.node_builder",
     "pattern.operators": "rewrite.pattern.node_parameters",
-    "pattern.vocabulary": "rewrite.pattern.pattern_functions",
+    "pattern.vocabulary": "rewrite.pattern.pattern_builders",
     "pattern.result": "rewrite.pattern.match_result",
-    "precision.rungs": "quantization.schemes",
-    "precision.stated": "quantization.stated_error_bound",
+    "precision.rungs": "quantization.quantization_sites",
+    "precision.stated": "quantization.error_bound_in_model",
     "proof.build": "verification.rule_tests.build_instances",
-    "proof.prove": "verification.rule_tests.rule_test",
+    "proof.prove": "verification.rule_tests.rule_test_runner",
 }
 """Modules whose own name is another one too, as far as programs outside of ortfuse had a use for them."""
 

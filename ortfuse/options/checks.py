@@ -14,7 +14,7 @@ from ortfuse.errors.escape_control_characters import brief
 from ortfuse.options.parse_text import LONGEST
 from ortfuse.options.value_type_aliases import Verification
 from ortfuse.targets.processor import demand_threads
-from ortfuse.targets.spec import TargetSpec
+from ortfuse.targets.target_spec import TargetSpec
 
 LARGEST_NUMBER = 2**31 - 1
 """The largest whole number that an option can be."""

@@ -12,7 +12,7 @@ from typing import Any
 from ortfuse.errors import OptionError
 from ortfuse.io.bounded_text_files import from_toml, read_text
 from ortfuse.options.declaration import Declaration, former_names
-from ortfuse.options.former import with_names_of_today
+from ortfuse.options.former_options import with_names_of_today
 from ortfuse.options.value_type_aliases import PathLike
 
 

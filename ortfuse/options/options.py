@@ -16,7 +16,7 @@ from ortfuse.ir.declared_sizes import DeclaredSizes
 from ortfuse.options import kinds
 from ortfuse.options.declaration import Declaration, declarations_of, former_names, option
 from ortfuse.options.files import as_data, as_toml, options_in
-from ortfuse.options.former import accept_former_names, with_names_of_today
+from ortfuse.options.former_options import accept_former_names, with_names_of_today
 from ortfuse.options.value_type_aliases import (
     InputsLike,
     Level,

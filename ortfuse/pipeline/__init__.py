@@ -3,11 +3,11 @@
 from ortfuse.pipeline.discover_rule_files import load_catalogue, rules_in
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.model_features import Content
-from ortfuse.pipeline.passlists import PassList, built_in_lists, lists_with, read_list, suitable_list
+from ortfuse.pipeline.pass_lists import PassList, built_in_lists, lists_with, read_list, suitable_list
 from ortfuse.pipeline.pipeline_text import Pipeline, parse
 from ortfuse.pipeline.registry import passes, register_pass
 from ortfuse.pipeline.report import Counts, PassReport, RunReport
-from ortfuse.pipeline.rule_files import Catalogue, RuleFile
+from ortfuse.pipeline.rule_catalogue import Catalogue, RuleFile
 from ortfuse.pipeline.schedule import OnPass, PassEvent, Schedule
 
 __all__ = [

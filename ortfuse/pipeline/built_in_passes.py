@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ortfuse.ir.operators import RECURRENT_ACTIVATIONS
+from ortfuse.ir.operator_registry import RECURRENT_ACTIVATIONS
 from ortfuse.transforms.deferred_pass import PassEntry
 
 _ACTIVATIONS = frozenset(name for _, name in RECURRENT_ACTIVATIONS)

@@ -14,8 +14,8 @@ from ortfuse.errors import PipelineError
 from ortfuse.naming import name_today
 from ortfuse.pipeline import registry
 from ortfuse.pipeline.built_in_passes import BUILT_IN
-from ortfuse.pipeline.passlists import Lists, PassList
-from ortfuse.pipeline.rule_files import Catalogue
+from ortfuse.pipeline.pass_lists import Lists, PassList
+from ortfuse.pipeline.rule_catalogue import Catalogue
 from ortfuse.pipeline.steps import CANONICALIZE, MAX_ROUNDS
 from ortfuse.rewrite import Rule
 from ortfuse.serialization import Record

@@ -33,7 +33,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ortfuse.errors import OrtfuseError, RuleError
-from ortfuse.pipeline.rule_files import Catalogue, RuleFile, Source
+from ortfuse.pipeline.rule_catalogue import Catalogue, RuleFile, Source
 from ortfuse.pipeline.rule_index import RuleIndex
 from ortfuse.rewrite import Rule, demand_rule_test, missing_shapes
 from ortfuse.targets import TargetSpec, default_spec

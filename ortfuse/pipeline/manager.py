@@ -16,8 +16,8 @@ import onnx_ir as ir
 from ortfuse.analysis.assumptions import ASSUMPTIONS
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, PipelineError, RewriteError, RuleError
+from ortfuse.io.build_graph_from_protobuf import NOTES
 from ortfuse.io.check_model import check
-from ortfuse.io.from_protobuf import NOTES
 from ortfuse.io.load_and_save import uncollected
 from ortfuse.io.training_mode import training_note
 from ortfuse.ir import walk
@@ -27,21 +27,21 @@ from ortfuse.options import Options, PipelineLike
 from ortfuse.pipeline.discover_rule_files import load_catalogue
 from ortfuse.pipeline.model_features import Content
 from ortfuse.pipeline.opaque_functions import opaque_functions, take_out
-from ortfuse.pipeline.passlists import lists_with, read_list
+from ortfuse.pipeline.pass_lists import lists_with, read_list
 from ortfuse.pipeline.pipeline_text import Item, parse
 from ortfuse.pipeline.report import Counts, RunReport
-from ortfuse.pipeline.rule_files import Catalogue
+from ortfuse.pipeline.rule_catalogue import Catalogue
 from ortfuse.pipeline.run_rules_of_forced_choices_first import checked, forced_first, forced_rules, with_forced_passes
 from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.steps import CANONICALIZE, Builder, Repeated, Single, Step, call_of
 from ortfuse.rewrite import Debugging, Log, Rule
 from ortfuse.targets import DEFECTS, Target, resolve_target
-from ortfuse.targets.raise_opset import AUTHOR as RAISE_OPSET
+from ortfuse.targets.upgrade_opset import AUTHOR as RAISE_OPSET
 from ortfuse.transforms import Choices, Context, Finalize, Meter, Pass
 from ortfuse.transforms.choose_legal_form import full_name, names_one
 from ortfuse.transforms.onnx_ir_adapter import ForeignPass, foreign_pass
 from ortfuse.transforms.recurrence.nonempty_sizes import declared_least_sizes
-from ortfuse.transforms.user_pass import is_of_ortfuse, run_pass
+from ortfuse.transforms.run_checked_pass import is_of_ortfuse, run_pass
 
 NECESSARY = frozenset({Finalize.name, RAISE_OPSET})
 """The authors of changes without which there is no result."""

@@ -23,9 +23,9 @@ from ortfuse.errors import PipelineError
 from ortfuse.naming import Kind, name_today, names_today
 from ortfuse.pipeline import registry
 from ortfuse.pipeline.model_features import Content
-from ortfuse.pipeline.passlists import FALLBACK, Lists, PassList, built_in_lists, suitable_list
+from ortfuse.pipeline.pass_lists import FALLBACK, Lists, PassList, built_in_lists, suitable_list
 from ortfuse.pipeline.pipeline_text import Call, FixpointCall, Item, Options
-from ortfuse.pipeline.rule_files import Catalogue
+from ortfuse.pipeline.rule_catalogue import Catalogue
 from ortfuse.targets import TargetSpec, default_spec
 from ortfuse.transforms import Pass, RulePass
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortfuse.pipeline.discover_rule_files import BUILT_IN_PACKAGE, load_catalogue
-from ortfuse.pipeline.rule_files import RuleFile
+from ortfuse.pipeline.rule_catalogue import RuleFile
 from ortfuse.pipeline.rule_index import FILE, FORMAT, hash_of
 from ortfuse.rewrite.deferred_rule import stored_properties
 

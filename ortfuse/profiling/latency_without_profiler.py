@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from ortfuse.profiling.profiled_runs import AWAKE, WARMUP, settling_runs
+from ortfuse.profiling.settled_runs import AWAKE, WARMUP, settling_runs
 from ortfuse.runtime.bench.confidence import quartile_spread
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session

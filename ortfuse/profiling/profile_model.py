@@ -13,7 +13,7 @@ from ortfuse.profiling.node_origins import origins
 from ortfuse.profiling.profiler_trace import Trace, trace, traces
 from ortfuse.profiling.result import Profile, SideBySide
 from ortfuse.profiling.roofline import Work, works
-from ortfuse.profiling.session_creation import creation
+from ortfuse.profiling.runtime_graph_optimizations import creation
 from ortfuse.runtime.bench.machine_peaks import Peaks
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.node_naming import name_all_nodes

@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError, VerificationError
 from ortfuse.io.load_and_save import load
-from ortfuse.profiling.profiled_runs import ASLEEP, AWAKE, WARMUP, run_settled
+from ortfuse.profiling.settled_runs import ASLEEP, AWAKE, WARMUP, run_settled
 from ortfuse.runtime.bench.executed_operators import KERNEL, is_execution
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session, weight_bytes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ortfuse.profiling.kernels import VIEWS, Group, Kernel, by_kind_of_block, groups, reached
 from ortfuse.profiling.latency_without_profiler import Timing
-from ortfuse.profiling.session_creation import Creation
+from ortfuse.profiling.runtime_graph_optimizations import Creation
 from ortfuse.runtime.bench.machine_peaks import Peaks
 from ortfuse.serialization import Record, derived
 

@@ -20,7 +20,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import PrecisionError
 from ortfuse.ir.editor import Editor
 from ortfuse.quantization.activation_hessian import FEWEST_RUNS, Moments, Runs, SecondMoments
-from ortfuse.quantization.intermediate_qdq import names_between
+from ortfuse.quantization.insert_intermediate_qdq import names_between
 from ortfuse.quantization.kl_divergence import least_divergent
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import forced

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ortfuse.ir.structure_key import content_of
+from ortfuse.ir.model_structure_key import content_of
 from ortfuse.quantization.site_measurements import MeasuredScheme, MeasuredSite
 from ortfuse.runtime.single_site_model import Part
 

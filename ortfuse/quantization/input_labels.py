@@ -15,7 +15,7 @@ from ortfuse.io.bounded_text_files import read_text
 from ortfuse.quantization.user_functions import function_of, is_function
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.inputs.read_input_files import InputSets, notes_of
-from ortfuse.runtime.inputs.single_files import LONGEST, array_of
+from ortfuse.runtime.inputs.read_single_array_files import LONGEST, array_of
 
 LABELS = "labels"
 """The name that a metric finds them under, among the inputs."""

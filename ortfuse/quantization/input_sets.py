@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
-from ortfuse.runtime.bench.typical_inputs import labels_of_sizes, usual_sizes
+from ortfuse.runtime.bench.typical_benchmark_inputs import labels_of_sizes, usual_sizes
 from ortfuse.runtime.inputs.coverage_guided_inputs import Ran
 from ortfuse.runtime.inputs.generation import attempt, searches_for
 from ortfuse.runtime.inputs.random_inputs import Inputs, input_specs

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortfuse.errors import OptionError, VerificationError
-from ortfuse.quantization.tolerance_limit import limit_of
+from ortfuse.quantization.statistical_tolerance_limit import limit_of
 from ortfuse.quantization.user_functions import function_of, is_function
 
 Array = np.ndarray[Any, Any]

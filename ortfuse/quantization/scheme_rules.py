@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ortfuse.ir.selection import EVERYTHING, Selected
 from ortfuse.quantization.calibration import Calibration, calibrate
+from ortfuse.quantization.quantization_sites import Site, Survey, lowered, quantization_rules, survey
 from ortfuse.quantization.scheme_set_protocol import Choice
-from ortfuse.quantization.schemes import Site, Survey, lowered, quantization_rules, survey
 from ortfuse.rewrite import Rule
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.targets import Target

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.runtime.inputs.random_inputs import Inputs
 
 Choice = Mapping[str, str]

@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.ir.structure_key import content_of
+from ortfuse.ir.model_structure_key import content_of
 from ortfuse.quantization.measurement_store import Store
 from ortfuse.quantization.site_times import Clock
 from ortfuse.runtime.inputs.random_inputs import Inputs

@@ -15,9 +15,9 @@ from ortfuse.ir.selection import EVERYTHING, Selected
 from ortfuse.naming import name_today
 from ortfuse.quantization.calibration import calibrate
 from ortfuse.quantization.cross_layer_equalization import equalised
+from ortfuse.quantization.quantization_sites import lowered, names_to_observe, survey
 from ortfuse.quantization.scheme_families import family_of, is_like, names_of
 from ortfuse.quantization.scheme_rules import AnyRange
-from ortfuse.quantization.schemes import lowered, names_to_observe, survey
 from ortfuse.quantization.unquantized_weights import why_none
 from ortfuse.rewrite import Rule
 from ortfuse.runtime.inputs.random_inputs import Inputs

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import RuleError
 from ortfuse.rewrite.pattern.compiled_pattern import may_be_root
-from ortfuse.rewrite.pattern.pattern_statistics import Below
+from ortfuse.rewrite.pattern.pattern_properties import Below
 from ortfuse.rewrite.rule import Exactness, Rule
 from ortfuse.targets.known_bugs import KnownBug, Quirk
 

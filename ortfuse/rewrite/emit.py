@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.schemas import is_input, needed_opset
 from ortfuse.ir.traits import PARAMETER_INPUTS
 from ortfuse.rewrite.emit_data_movement import part, rearranged

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import RuleError
 from ortfuse.ir.dims import DimLike, is_nonzero
-from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.rewrite.pattern.axis_names import Axes, Factor
 from ortfuse.rewrite.pattern.language import Part
 from ortfuse.rewrite.pattern.match_operators import Match

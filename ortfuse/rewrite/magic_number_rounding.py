@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.rewrite.pattern.match_operators import Match
 from ortfuse.rewrite.rule import Exactness, Rule
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ortfuse.ir.edit import Edit
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite.pattern.language import Pattern
 from ortfuse.rewrite.pattern.match_operators import Match
 from ortfuse.rewrite.rule import Rule

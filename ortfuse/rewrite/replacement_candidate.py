@@ -12,7 +12,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import OrtfuseError, PatternError, RuleError
 from ortfuse.ir.dims import Dim, DimLike
 from ortfuse.ir.editor import Editor
-from ortfuse.ir.remark import Refusal, Subject, refuse
+from ortfuse.ir.refusal import Refusal, Subject, refuse
 from ortfuse.ir.schemas import accepts, schema_at
 from ortfuse.ir.walk import captured_values
 from ortfuse.rewrite.emit import Emitter
@@ -20,7 +20,7 @@ from ortfuse.rewrite.pattern.language import Pattern
 from ortfuse.rewrite.pattern.match_operators import Match
 from ortfuse.rewrite.rule import Exactness, Rule
 from ortfuse.targets.known_bugs import KnownBug
-from ortfuse.targets.spec import TargetSpec
+from ortfuse.targets.target_spec import TargetSpec
 
 Outputs = list[tuple[ir.Value, ir.Value]]
 """Pairs of a value to replace and its replacement; the roots of the match come first."""

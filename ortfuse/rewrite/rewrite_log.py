@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.ir import walk
 from ortfuse.ir.editor import Change
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.traits import PLAIN
 from ortfuse.serialization import Record, entry
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RewriteError
 from ortfuse.ir.editor import RULE_KEY, Editor
-from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.schemas import droppable_outputs, used_length
 from ortfuse.ir.traits import CONTROL_FLOW
 from ortfuse.ir.walk import nested_nodes, used_values

@@ -22,7 +22,7 @@ from ortfuse.naming.former_arguments import former_fields
 from ortfuse.rewrite.pattern.language import Attr, Built, Chain, Op, Opt, Part, Pattern, Scalar, Var, bare
 from ortfuse.rewrite.pattern.match_operators import Guard, Match, Matcher
 from ortfuse.rewrite.pattern.min_nodes import least_nodes
-from ortfuse.rewrite.pattern.pattern_statistics import names_in_bodies
+from ortfuse.rewrite.pattern.pattern_properties import names_in_bodies
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
 from ortfuse.rewrite.pattern.siblings import Siblings
 from ortfuse.rewrite.rule_test import RuleTest

@@ -13,8 +13,8 @@ from ortfuse.errors import ModelFileError, VerificationError
 from ortfuse.io import wire_format
 from ortfuse.io.data_file import DataFile
 from ortfuse.ir.count_expanded_nodes import beyond, expanded_nodes, total
+from ortfuse.targets.kernel_table_cache import table_of
 from ortfuse.targets.registry import default_spec
-from ortfuse.targets.table_cache import table_of
 
 Name = tuple[str, str, str]
 _FUNCTIONS = 25

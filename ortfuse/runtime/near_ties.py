@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.operators import Facet, Key
+from ortfuse.ir.operator_registry import Facet, Key
 from ortfuse.ir.traits import MICROSOFT
 from ortfuse.runtime.comparison import TOLERANCES, allowed
 from ortfuse.runtime.integer_results_before_rounding import before_rounding

@@ -26,9 +26,9 @@ from ortfuse.io.ortfuse_version import __version__
 from ortfuse.io.python_subprocess import start
 from ortfuse.options import Options
 from ortfuse.serialization import Record, derived, entry
-from ortfuse.sweeping.files_of_sweep_row import model_files, named_files
 from ortfuse.sweeping.find_models import find_models
 from ortfuse.sweeping.result_row import Row
+from ortfuse.sweeping.row_dependencies import model_files, named_files
 
 LIMIT = 1800.0
 """The seconds that one model may take."""

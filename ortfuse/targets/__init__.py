@@ -9,12 +9,12 @@ from ortfuse.targets.custom_operators import (
 )
 from ortfuse.targets.kernel_table import Kernel, KernelTable
 from ortfuse.targets.known_bugs import DEFECTS, KnownBug, Quirk
-from ortfuse.targets.raise_opset import opset_needed, raise_opset, raise_to_newest
 from ortfuse.targets.registry import default_spec, known_targets, load_target, spec_of
 from ortfuse.targets.resolve import resolve_target
 from ortfuse.targets.rule_speedups import CostTable, Estimate, shipped_costs, shipped_tables
-from ortfuse.targets.spec import TargetSpec
 from ortfuse.targets.target import Target, installed
+from ortfuse.targets.target_spec import TargetSpec
+from ortfuse.targets.upgrade_opset import opset_needed, raise_opset, raise_to_newest
 
 __all__ = [
     "DEFECTS",

@@ -20,7 +20,7 @@ from ortfuse.naming import name_today
 from ortfuse.targets.measurement_file import keep, kept
 from ortfuse.targets.processor import number_formats, processor_kind, processor_name
 from ortfuse.targets.rule_speedups import CostTable, shipped_costs
-from ortfuse.targets.spec import TargetSpec
+from ortfuse.targets.target_spec import TargetSpec
 
 
 def calibration_file() -> Path:

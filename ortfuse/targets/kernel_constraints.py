@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.remark import Refusal, Subject, refuse, words
+from ortfuse.ir.refusal import Refusal, Subject, refuse, words
 from ortfuse.ir.traits import MICROSOFT
 
 Limit = Callable[[ir.Node, Facts], "Refusal | None"]

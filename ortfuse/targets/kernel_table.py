@@ -7,7 +7,7 @@ from it.
 The JSON form is one object: ``format`` (1), ``runtime``, ``provider``, ``max_opset``, ``max_ir_version``, ``type_sets``
 (lists of ONNX type strings such as ``tensor(float)``, referred to by index) and ``operators``: one object for each
 operator with ``domain``, ``name``, ``schemas`` and ``kernels``. It may also contain empirical findings about the provider:
-``limits`` (:mod:`ortfuse.targets.stated_constraints`), ``costs`` (in the form of a cost file) and ``quirks`` (names of
+``limits`` (:mod:`ortfuse.targets.declarative_constraints`), ``costs`` (in the form of a cost file) and ``quirks`` (names of
 :class:`ortfuse.targets.known_bugs.Quirk`). For each of these that is absent, ortfuse's own findings on the provider are used.
 """
 
@@ -26,11 +26,11 @@ from ortfuse.errors import OutputError, TargetError
 from ortfuse.io.atomic_write import write_text
 from ortfuse.io.bounded_text_files import from_json, read_text
 from ortfuse.io.read_kernel_registry import Definition, definitions
+from ortfuse.targets.declarative_constraints import StatedLimit
 from ortfuse.targets.kernel_constraints import Limit
 from ortfuse.targets.known_bugs import KnownBug, Quirk
 from ortfuse.targets.registry import default_spec, known_targets
 from ortfuse.targets.rule_speedups import CostTable
-from ortfuse.targets.stated_constraints import StatedLimit
 
 FORMAT = 1
 # The end of a kernel's version range if the runtime leaves it open.

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ortfuse.errors import TargetError
-from ortfuse.targets.spec import TargetSpec
+from ortfuse.targets.target_spec import TargetSpec
 
 ENTRY_POINTS = "ortfuse.targets"
 """The entry point group under which an installed package offers a target."""

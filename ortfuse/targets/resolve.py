@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from ortfuse.targets.registry import load_target
-from ortfuse.targets.spec import TargetSpec
 from ortfuse.targets.target import Target
+from ortfuse.targets.target_spec import TargetSpec
 
 TABLE = ".json"
 """The file name extension of a kernel table."""

@@ -25,7 +25,7 @@ from ortfuse.errors import TargetError
 from ortfuse.io.bounded_text_files import json_in
 from ortfuse.naming import name_today
 from ortfuse.targets.processor import number_formats, processor_kind
-from ortfuse.targets.spec import TargetSpec
+from ortfuse.targets.target_spec import TargetSpec
 
 WORTH_IT = 0.97
 """Replacements that run at this fraction of the old speed or faster are accepted: a smaller loss is within the noise."""

@@ -22,17 +22,17 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import TargetError
-from ortfuse.ir.remark import Refusal, Subject, refuse
+from ortfuse.ir.refusal import Refusal, Subject, refuse
 from ortfuse.ir.schemas import changes, droppable_outputs, schema_at
 from ortfuse.targets.calibrated_speedups import costs_here
 from ortfuse.targets.custom_operators import custom_operator, opset_of_body
 from ortfuse.targets.kernel_constraints import BROADCASTS_FROM, DOCUMENTED, Limit, unless_alike
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
+from ortfuse.targets.kernel_table_cache import table_of
 from ortfuse.targets.known_bugs import KnownBug
 from ortfuse.targets.registry import spec_of
 from ortfuse.targets.rule_speedups import CostTable, shipped_costs
-from ortfuse.targets.spec import TargetSpec
-from ortfuse.targets.table_cache import table_of
+from ortfuse.targets.target_spec import TargetSpec
 
 ABSENT = ""
 """The type of an optional input or output that is left out."""

@@ -11,6 +11,6 @@ Importing this package imports neither the runtime nor anything else that takes 
 """
 
 from ortfuse.testing.assertions import assert_equal, assert_fused
-from ortfuse.testing.golden import golden
+from ortfuse.testing.golden_tests import golden
 
 __all__ = ["assert_equal", "assert_fused", "golden"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ortfuse.testing.golden import CHANGED, REFRESH
+from ortfuse.testing.golden_tests import CHANGED, REFRESH
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -17,7 +17,7 @@ def pytest_addoption(parser: Any) -> None:
         REFRESH,
         action="store_true",
         default=False,
-        help="Store what the models of `ortfuse.testing.golden` come to now as what is expected of them, and show what changed.",
+        help="Store the results of the models of `ortfuse.testing.golden` as their expectations, and show the changes.",
     )
 
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from ortfuse.transforms.control_flow.unroll_loops import UnrollLoops
     from ortfuse.transforms.fold_linear.fold_channel_affine import FoldChannelAffine
     from ortfuse.transforms.fold_linear.horizontal_matmul_fusion import HorizontalMatMulFusion
-    from ortfuse.transforms.fusion.batch_nms import BatchNonMaxSuppression
     from ortfuse.transforms.fusion.half_attention_in_float32 import UpcastAttention
     from ortfuse.transforms.fusion.merge_attention_heads import MergeAttentionHeads
+    from ortfuse.transforms.fusion.merge_per_class_nms import BatchNonMaxSuppression
     from ortfuse.transforms.fusion.unrolled_sum_to_reduce import UnrolledSumToReduce
     from ortfuse.transforms.index_maps.simplify_index_maps import SimplifyIndexMaps
     from ortfuse.transforms.layout.choose_layouts import Layout

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ortfuse.errors import PipelineError
 from ortfuse.ir.edit import Edit
-from ortfuse.ir.remark import Refusal, Subject, refuse, words
+from ortfuse.ir.refusal import Refusal, Subject, refuse, words
 from ortfuse.ir.traits import PLAIN, has
 from ortfuse.rewrite import Rule
 from ortfuse.rewrite.pattern import Match, Pattern

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.refusal import Refusal, refuse
 
 CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 UNSEEN = frozenset({"Identity"})

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.edit import Edit
-from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.rewrite.pattern.node_parameters import parameter
 
 WORTH = 2

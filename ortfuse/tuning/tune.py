@@ -19,9 +19,9 @@ from ortfuse.api.assessment import Progress, given_inputs, inputs_to_measure, si
 from ortfuse.api.effective_options import target_spec
 from ortfuse.api.quantize import OVER, QuantizeOptions
 from ortfuse.errors import OptionError
+from ortfuse.io.accepted_model_types import AnyModel, enter
 from ortfuse.io.atomic_write import demand_no_link, writable_target, write_text
 from ortfuse.io.load_and_save import load, save
-from ortfuse.io.model_conversion import AnyModel, enter
 from ortfuse.io.ortfuse_version import __version__
 from ortfuse.io.training_mode import training_note
 from ortfuse.options import Options, PathLike
@@ -31,7 +31,7 @@ from ortfuse.runtime.execution_target import executing_for, execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session_settings import SessionConfig, Setting, write_beside
 from ortfuse.runtime.session_settings.config import settings_of
-from ortfuse.runtime.session_settings.denormals import first_that_sees
+from ortfuse.runtime.session_settings.denormals_as_zero import first_that_sees
 from ortfuse.runtime.session_settings.settings_in_model import KEY
 from ortfuse.serialization import Record, entry
 from ortfuse.targets.processor import processor_name

@@ -19,7 +19,7 @@ from ortfuse.errors import CrashError, OrtfuseError, VerificationError
 from ortfuse.ir import walk
 from ortfuse.ir.edit import Edit
 from ortfuse.ir.enumerate_tensors import constant_tensor
-from ortfuse.ir.remark import Refusal, Subject, refuse
+from ortfuse.ir.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import Exactness
 from ortfuse.runtime.inputs.random_inputs import Inputs, InputSpec
 from ortfuse.runtime.reference_runs import Experiment, experiments

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, const, ms, op, redundant, scalar, var
 

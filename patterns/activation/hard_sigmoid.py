@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, op, scalar, var
 

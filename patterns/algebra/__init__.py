@@ -1,7 +1,7 @@
 """Algebraic simplification of arithmetic, comparisons and logic."""
 
 ORDER = (
-    "identities",
+    "simplifying_identities",
     "canonical_identities",
     "merge_scale_shift",
     "merge_reductions",

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite.pattern import Guard, Match, redundant
 
 from .._rule_test_inputs import COST
 from ._formula import NUMBERS, VALUES
-from ._holding_types import converts_alike, holds_all
+from ._lossless_casts import converts_alike, holds_all
 
 Interval = tuple[float, float]
 

@@ -8,7 +8,7 @@ The axes of both reductions have to be adjacent: over others, the runtime reduce
 
 from __future__ import annotations
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, op, redundant, var
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, opt, redundant, scalar, var
 
 from .._rule_test_inputs import COST, FINITE_SCORES, NEVER_EMPTY
-from .heads_and_cache import attention
+from .absorb_heads_and_cache import attention
 from .sdpa import PAPER
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, const, ms, op, opt, redundant, var
 

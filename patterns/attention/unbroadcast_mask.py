@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, ms, op, opt, var
 

@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike, is_nonnegative, is_positive, product
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, var
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, op, var
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import reshape_target
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, opt, var
 

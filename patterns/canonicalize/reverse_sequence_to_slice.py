@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.analysis.tensor_filled_with_dim import holds_size
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, op, var
 

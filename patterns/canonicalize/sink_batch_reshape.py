@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ortfuse.ir.dims import DimLike, reshape_target
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, built, computed, op, redundant, scalar, var
 

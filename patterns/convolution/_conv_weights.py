@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, attr, const, ms, op, opt, redundant, var
 from ortfuse.rewrite.pattern.language import bare
 

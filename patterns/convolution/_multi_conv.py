@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, const, op, opt
 
 from ._conv_weights import MOST_COPIED

@@ -12,7 +12,7 @@ as fast as Conv for one position. For more it is slower (0.4 to 0.9 times as fas
 
 from __future__ import annotations
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, computed, const, ms, op, opt, redundant, var
 

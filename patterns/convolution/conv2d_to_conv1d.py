@@ -17,7 +17,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, attr, built, computed, op, opt, redundant, var
 

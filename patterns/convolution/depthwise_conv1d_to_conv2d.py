@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, computed, const, ms, op, opt, redundant, var
 

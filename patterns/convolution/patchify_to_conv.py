@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike, reshape_target
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, var
 

@@ -21,7 +21,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.dims import is_nonzero
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, all_attributes, attr, computed, op, redundant, var
 

@@ -7,7 +7,7 @@ ORDER = (
     "decompose_lpnorm",
     "decompose_skip_layernorm",
     "decompose_slow_kernels",
-    "merge_small_ops",
+    "merge_small_operators",
     "reduce_to_matmul",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

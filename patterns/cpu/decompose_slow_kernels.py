@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike, product, reshape_target
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
 

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike, is_nonzero, product, reshape_target
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, var
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from ortfuse.ir.dims import reshape_target
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, built, computed, op, redundant, var
 

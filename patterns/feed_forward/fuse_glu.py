@@ -12,7 +12,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, OpBuilder, Pattern, ms, op, var
 from ortfuse.targets import register_operators

@@ -22,7 +22,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike, product
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, fixed, ms, op, opt, var
 

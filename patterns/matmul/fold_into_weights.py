@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, opt, redundant, scalar, var
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.ir.dims import Dim, is_nonzero
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, computed, const, ms, op, redundant, var
 

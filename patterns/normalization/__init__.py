@@ -1,7 +1,7 @@
 """Fuse and decompose normalisations, channel scales and Softmax."""
 
 ORDER = (
-    "per_channel_norms",
+    "per_channel_normalization",
     "embed_layer_normalization",
     "decompose_group_normalization",
     "fold_scale_and_casts",

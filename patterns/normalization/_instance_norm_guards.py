@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike, is_nonzero, product
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite.pattern import Guard, Match, redundant
 
 LEAST_EPSILON = 1e-6

@@ -7,7 +7,7 @@ The rule is in a pass of its own behind the normalisations, which are looked for
 
 from __future__ import annotations
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, op, redundant, var
 

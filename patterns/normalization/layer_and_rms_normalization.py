@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, redundant, scalar, var
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, scalar, var
 

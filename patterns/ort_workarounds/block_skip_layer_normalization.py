@@ -10,7 +10,7 @@ longer.
 
 from __future__ import annotations
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, all_attributes, op, opt, redundant, var
 from ortfuse.targets import Quirk

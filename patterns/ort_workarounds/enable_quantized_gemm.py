@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.traits import DEQUANTISES, QUANTISES, has
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, attr, computed, const, op, redundant, var

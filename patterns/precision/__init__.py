@@ -6,12 +6,12 @@ Each rule is lossy, and its definition says how it changes the values. No pipeli
 PASS = "precision"
 
 ORDER = (
-    "kv_cache_int8",
+    "int8_kv_cache",
     "static_int8_conv",
     "dynamic_int8_matmul",
     "quantize_embedding_tables",
     "fold_smoothing_into_normalization",
-    "fuse_qlinear",
+    "fuse_qlinear_operators",
     "quantize_left_hand_weights",
     "dynamic_int8_pointwise_conv",
     "insert_qdq",

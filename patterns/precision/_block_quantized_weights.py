@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.quantization.activation_hessian import Factor
 from ortfuse.quantization.gptq import compensated
-from ortfuse.quantization.qparams import SMALLEST_SCALE
+from ortfuse.quantization.quantization_parameters import SMALLEST_SCALE
 from ortfuse.rewrite.pattern import Match
 
 from ._linear_pattern import size

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.quantization.activation_hessian import Factor
 from ortfuse.quantization.gptq import compensated
 from ortfuse.quantization.rounded_weights_cache import Rounding

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ortfuse.ir.remark import Refusal
-from ortfuse.quantization.qparams import SMALLEST_SCALE, unsigned_grid
+from ortfuse.ir.refusal import Refusal
+from ortfuse.quantization.quantization_parameters import SMALLEST_SCALE, unsigned_grid
 from ortfuse.rewrite.pattern import Match, computed
 from ortfuse.rewrite.pattern.language import Computed
 

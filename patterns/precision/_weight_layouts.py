@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
-from ortfuse.quantization.qparams import SMALLEST_SCALE
+from ortfuse.ir.refusal import Refusal
+from ortfuse.quantization.quantization_parameters import SMALLEST_SCALE
 from ortfuse.quantization.rounded_weights_cache import RoundedTensor
 from ortfuse.rewrite.pattern import Match, Pattern, built, computed, const, ms, op, var
 from ortfuse.rewrite.pattern.language import Computed

@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.quantization.activation_hessian import Factor, Moments
-from ortfuse.quantization.qparams import SMALLEST_SCALE
+from ortfuse.quantization.quantization_parameters import SMALLEST_SCALE
 from ortfuse.quantization.rounded_weights_cache import RoundedTensor, Rounding
 from ortfuse.rewrite.pattern import Match, computed
 from ortfuse.rewrite.pattern.language import Computed

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 from ortfuse.transforms.cleanup.fold_constant_movement import MovedTensor

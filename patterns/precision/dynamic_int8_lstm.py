@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortfuse.ir.remark import Refusal
-from ortfuse.quantization.qparams import SMALLEST_SCALE
+from ortfuse.ir.refusal import Refusal
+from ortfuse.quantization.quantization_parameters import SMALLEST_SCALE
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, const, ms, op, opt, var
 from ortfuse.rewrite.pattern.language import Computed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, built, ms, op, opt, scalar
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, computed, const, ms, op, opt, var
 from ortfuse.rewrite.pattern.language import Computed

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.quantization.scheme_families import QDQ
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, const, op, opt, var

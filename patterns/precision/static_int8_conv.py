@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.ir.remark import Refusal
-from ortfuse.quantization.qparams import SMALLEST_SCALE
+from ortfuse.ir.refusal import Refusal
+from ortfuse.quantization.quantization_parameters import SMALLEST_SCALE
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import (
     Match,

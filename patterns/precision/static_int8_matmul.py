@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortfuse.quantization.qparams import SMALLEST_SCALE
+from ortfuse.quantization.quantization_parameters import SMALLEST_SCALE
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, computed, ms, op
 from ortfuse.rewrite.pattern.language import Computed

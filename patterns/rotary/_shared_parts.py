@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ortfuse.ir.dims import broadcast
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, op, rearrange, var
 
 from .._shared_guards import constant, text

@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, built, op, rearrange, redundant, scalar, var
 

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, computed, const, op, opt, rearrange, var
 

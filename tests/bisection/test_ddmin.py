@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortfuse.verification.bisection.ddmin import first_showing, smallest
+from ortfuse.verification.bisection.delta_debugging import first_showing, smallest
 
 
 @given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))))

@@ -13,7 +13,7 @@ from small_graphs import model
 from ortfuse.errors import VerificationError
 from ortfuse.io.load_and_save import load
 from ortfuse.verification import Session
-from ortfuse.verification.bisection.runtime_optimizers import bisect_runtime
+from ortfuse.verification.bisection.bisect_runtime_optimizers import bisect_runtime
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 GELU = "a = Div(x, r) e = Erf(a) p = Add(e, one) m = Mul(x, p) y = Mul(m, half)"

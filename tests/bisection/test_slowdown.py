@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import ortfuse
 from ortfuse.cli.app import app
 from ortfuse.runtime.bench import Latency
-from ortfuse.verification.bisection.slowdown import is_slower
+from ortfuse.verification.bisection.bisect_slowdown import is_slower
 
 RULES = """from ortfuse.rewrite.pattern import op, var
 from ortfuse.rewrite import Exactness, RuleTest, Rule

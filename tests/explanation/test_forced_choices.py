@@ -90,7 +90,7 @@ RULES = [Rule(name="near.tanh", pattern=op.Erf(x), replace=op.Tanh(x), exactness
 
 
 def test_a_rewrite_that_was_undone_is_no_followed_pin(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortfuse.ir.remark import refuse
+    from ortfuse.ir.refusal import refuse
     from ortfuse.verification import SiteChecks
 
     monkeypatch.setattr(SiteChecks, "objection", lambda self, edit: refuse("not_equal", None, found="it was wrong"))

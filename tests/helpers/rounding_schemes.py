@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.runtime.inputs.random_inputs import Inputs
 
 BITS = {"fine": 11, "middle": 9, "coarse": 7}

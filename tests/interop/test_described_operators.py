@@ -19,8 +19,8 @@ from ortfuse.analysis.ranges.range import Range, between
 from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op
 from ortfuse.errors import OperatorError
-from ortfuse.ir import operators, traits
-from ortfuse.ir.operators import Facet
+from ortfuse.ir import operator_registry, traits
+from ortfuse.ir.operator_registry import Facet
 from ortfuse.runtime.session import Session
 from ortfuse.targets import custom_operators
 from ortfuse.transforms.canonicalize.simplify_data_movement import SimplifyDataMovement
@@ -56,7 +56,7 @@ def taught() -> Iterator[None]:
     yield
     custom_operators._registered.clear()
     custom_operators._registered.update(before)
-    for facet in operators._FACETS.values():
+    for facet in operator_registry._FACETS.values():
         facet.pop(("toy", "Square"), None)
     for names in traits._OPERATORS.values():
         names.discard("toy.Square")
@@ -85,7 +85,7 @@ TWICE = model_of("float[n, 3] x", "float[n, 3] z", "a = toy.Square(x) b = toy.Sq
 
 
 def test_its_entry_holds_all_that_was_described(taught: None) -> None:
-    info = operators.op_info("toy", "Square")
+    info = operator_registry.op_info("toy", "Square")
     assert info.name == "toy.Square"
     assert info.traits == {"pure", "elementwise"}
     assert info.facets["shape"] is same_shape
@@ -133,11 +133,11 @@ def test_an_unknown_trait_is_an_error() -> None:
 
 def test_sets_computed_from_others_grow_with_them(taught: None) -> None:
     union, rest = traits.ELEMENTWISE | {"Other"}, traits.BROADCASTS - traits.ELEMENTWISE
-    operators.describe("toy.Cube", traits="elementwise")
+    operator_registry.describe("toy.Cube", traits="elementwise")
     assert {"toy.Square", "toy.Cube", "Other"} <= union
-    operators.describe("toy.Both", traits="broadcasts")
+    operator_registry.describe("toy.Both", traits="broadcasts")
     assert "toy.Both" in rest
-    operators.describe("toy.Both", traits="elementwise")
+    operator_registry.describe("toy.Both", traits="elementwise")
     assert "toy.Both" not in rest
 
 
@@ -161,7 +161,7 @@ def test_an_operator_that_ortfuse_describes_is_replaced_only_on_request() -> Non
 
 
 def test_a_facet_that_is_registered_twice_names_both_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "_FACETS", {})
+    monkeypatch.setattr(operator_registry, "_FACETS", {})
     facet: Facet[object] = Facet("twice", "a facet of this test")
 
     def first() -> None: ...

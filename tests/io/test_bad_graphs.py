@@ -10,9 +10,9 @@ from onnx import helper, numpy_helper, parser
 import ortfuse
 from ortfuse.errors import InvalidModelError, ModelFileError, OrtfuseError
 from ortfuse.io import wire_format
+from ortfuse.io.accepted_model_types import enter
 from ortfuse.io.check_model import check
 from ortfuse.io.load_and_save import load
-from ortfuse.io.model_conversion import enter
 
 NEWEST = onnx.defs.onnx_opset_version()
 

@@ -16,7 +16,7 @@ from small_models import model_of
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.edit import Edit
 from ortfuse.ir.editor import Editor
-from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.walk import graphs, own_values
 
 NO = refuse("left_out", None, found="only to see")

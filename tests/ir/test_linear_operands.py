@@ -9,7 +9,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import ortfuse.analysis.facts  # noqa: F401  (fills the registry)
-from ortfuse.ir.operators import LINEAR, linear_operands, sums_products
+from ortfuse.ir.operator_registry import LINEAR, linear_operands, sums_products
 from ortfuse.ir.traits import MICROSOFT
 
 IMAGE, SIZES = (1, 2, 4, 4), np.array([1, 2, 8, 8])

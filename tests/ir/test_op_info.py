@@ -8,21 +8,21 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse.transforms.layout.layout_interfaces  # noqa: F401 - the facets of all floors
-from ortfuse.ir import operators
-from ortfuse.ir.operators import Facet, describe, facets, key_of, op_info
+from ortfuse.ir import operator_registry
+from ortfuse.ir.operator_registry import Facet, describe, facets, key_of, op_info
 
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    before = {name: dict(facet) for name, facet in operators._FACETS.items()}
+    before = {name: dict(facet) for name, facet in operator_registry._FACETS.items()}
     yield
-    for name in [*operators._FACETS]:
+    for name in [*operator_registry._FACETS]:
         if name not in before:
-            del operators._FACETS[name]
+            del operator_registry._FACETS[name]
             continue
-        operators._FACETS[name].clear()
-        operators._FACETS[name].update(before[name])
-    operators._WAITING.clear()
+        operator_registry._FACETS[name].clear()
+        operator_registry._FACETS[name].update(before[name])
+    operator_registry._WAITING.clear()
 
 
 def test_an_entry_has_the_traits_and_facets_of_all_floors() -> None:

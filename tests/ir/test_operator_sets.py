@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx.defs
 
 ROOT = Path(__file__).parents[2] / "ortfuse"
-HOMES = ("ir/traits.py", "ir/operators.py", "analysis/operators/", "naming/", "targets/")
+HOMES = ("ir/traits.py", "ir/operator_registry.py", "analysis/operators/", "naming/", "targets/")
 """The registry, and the families of operators that fill it; the folders of targets state facts about kernels."""
 
 FEW = 5
@@ -16,7 +16,7 @@ FEW = 5
 
 NOT_FACTS = {
     "pipeline/model_features.py": "signs by which a pass list is chosen: habits of exporters",
-    "quantization/intermediate_qdq.py": "operators for which the runtime has integer kernels between DequantizeLinear and QuantizeLinear",
+    "quantization/insert_intermediate_qdq.py": "operators for which the runtime has integer kernels between DequantizeLinear and QuantizeLinear",
     "transforms/index_maps/simplify_index_maps.py": "operators in which the pass writes chains, and that are part of one",
     "verification/rule_tests/near_miss_graphs.py": "a choice of test data: the operator that a near miss puts in place of another",
 }

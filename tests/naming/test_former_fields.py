@@ -8,12 +8,12 @@ import warnings
 import pytest
 
 from ortfuse import Exactness, Rule, RuleTest
-from ortfuse.naming import RenamedWarning, former
+from ortfuse.naming import RenamedWarning, former_rules_and_passes
 from ortfuse.rewrite.pattern import op, var
 
 
 def test_a_rule_takes_its_test_by_the_former_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(former, "_told", set())
+    monkeypatch.setattr(former_rules_and_passes, "_told", set())
     test = RuleTest(shapes={"x": "b 3"})
     fields = {
         "name": "mine.abs",

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 import ortfuse
-from ortfuse.naming import RenamedWarning, former
+from ortfuse.naming import RenamedWarning, former_rules_and_passes
 from ortfuse.naming.former_modules import _MODULES, _PACKAGES, place_today
 
 
@@ -25,7 +25,7 @@ def test_a_former_path_leads_to_a_module_and_is_no_path_of_today(path: str) -> N
 
 
 def test_a_former_path_gives_the_same_module_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(former, "_told", set())
+    monkeypatch.setattr(former_rules_and_passes, "_told", set())
     sys.modules.pop("ortfuse.pattern", None)
     sys.modules.pop("ortfuse.pattern.vocabulary", None)
     with pytest.warns(RenamedWarning, match="`ortfuse.pattern` is now called `ortfuse.rewrite.pattern`"):
@@ -35,7 +35,7 @@ def test_a_former_path_gives_the_same_module_and_says_so(monkeypatch: pytest.Mon
     assert new.__spec__.name == "ortfuse.rewrite.pattern"
     with pytest.warns(RenamedWarning):
         assert importlib.import_module("ortfuse.pattern.vocabulary") is importlib.import_module(
-            "ortfuse.rewrite.pattern.pattern_functions"
+            "ortfuse.rewrite.pattern.pattern_builders"
         )
 
 

@@ -14,19 +14,19 @@ import pytest
 from ortfuse.cli.regression_check import _fewer_sites, _sites
 from ortfuse.errors import OrtfuseError
 from ortfuse.naming import RenamedWarning, former_names, name_today, names_today, number_by_name
-from ortfuse.naming import former as module
+from ortfuse.naming import former_rules_and_passes as module
 from ortfuse.options import Options
 from ortfuse.pipeline import PassManager, load_catalogue, passes
 from ortfuse.pipeline.descriptions import described
-from ortfuse.pipeline.passlists import built_in_lists
+from ortfuse.pipeline.pass_lists import built_in_lists
 from ortfuse.pipeline.run_rules_of_forced_choices_first import checked
 from ortfuse.pipeline.steps import AUTO, CANONICALIZE, FUSIONS, USER
+from ortfuse.quantization.quantization_sites import quantization_rules
 from ortfuse.quantization.scheme_families import family_of
-from ortfuse.quantization.schemes import quantization_rules
 from ortfuse.quantization.uniform_scheme import named
 from ortfuse.targets import CostTable
 from ortfuse.testing.expectation import Expectation
-from ortfuse.tuning.rule_costs.candidates import candidates
+from ortfuse.tuning.rule_costs.measurement_candidates import candidates
 from ortfuse.verification.explanation import chosen_rules
 
 RULE, FAMILY = "gelu.from_tanh_form", "gelu"

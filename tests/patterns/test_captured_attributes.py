@@ -14,7 +14,7 @@ import ortfuse
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import Rule
 from ortfuse.rewrite.pattern.language import Attr, Op
-from ortfuse.rewrite.pattern.pattern_statistics import captured_attributes
+from ortfuse.rewrite.pattern.pattern_properties import captured_attributes
 
 RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rules]
 

@@ -19,7 +19,7 @@ from ortfuse.patterns.ort_workarounds import enable_quantized_gemm
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import symbol
-from ortfuse.ir.remark import Code, Refusal
+from ortfuse.ir.refusal import Code, Refusal
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import RULE_KEY, Rule
 from ortfuse.rewrite.pattern import Match, Matcher

@@ -12,7 +12,7 @@ from ortfuse.quantization import lowered, sites
 from ortfuse.quantization.calibration import calibrate
 from ortfuse.quantization.cross_layer_equalization import equalised
 from ortfuse.quantization.find_equalizable_channels import links
-from ortfuse.quantization.schemes import names_to_observe
+from ortfuse.quantization.quantization_sites import names_to_observe
 from ortfuse.runtime.session import Session
 
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from scheme_models import distance, first_output, images, model, put
 from ortfuse.analysis.facts import Facts
 from ortfuse.quantization import lowered, sites
 from ortfuse.quantization.calibration import Calibration, Seen, calibrate
-from ortfuse.quantization.schemes import quantization_rules
+from ortfuse.quantization.quantization_sites import quantization_rules
 from ortfuse.quantization.shared_ranges import method_of, ranges_of
 from ortfuse.runtime.bench.executed_operators import executed_ops
 from ortfuse.runtime.single_site_model import cut

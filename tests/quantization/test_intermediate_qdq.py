@@ -11,8 +11,8 @@ import pytest
 
 from ortfuse.quantization import lowered, sites
 from ortfuse.quantization.calibration import calibrate
+from ortfuse.quantization.quantization_sites import names_to_observe
 from ortfuse.quantization.scheme_rules import AnyRange
-from ortfuse.quantization.schemes import names_to_observe
 from ortfuse.runtime.bench.executed_operators import executed_ops
 from ortfuse.verification import Session
 

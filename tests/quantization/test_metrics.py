@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ortfuse.errors import OptionError
+from ortfuse.quantization.error_bound_in_model import BoundVerdict
 from ortfuse.quantization.metrics import (
     METRICS,
     cosine,
@@ -19,7 +20,6 @@ from ortfuse.quantization.metrics import (
     tokens,
     top1,
 )
-from ortfuse.quantization.stated_error_bound import BoundVerdict
 
 A = np.array([[3.0, 4.0]], np.float32)
 

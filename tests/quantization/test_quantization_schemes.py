@@ -12,7 +12,7 @@ import ortfuse
 from ortfuse.errors import PrecisionError
 from ortfuse.quantization import lowered, sites
 from ortfuse.quantization.calibration import calibrate
-from ortfuse.quantization.schemes import quantization_rules
+from ortfuse.quantization.quantization_sites import quantization_rules
 from ortfuse.quantization.uniform_scheme import named
 from ortfuse.rewrite.replacement_candidate import Candidate
 from ortfuse.runtime.session import weight_bytes

@@ -21,8 +21,8 @@ from ortfuse.quantization.mixed_precision_search import Request, fastest
 from ortfuse.quantization.model_trials import Trial
 from ortfuse.quantization.outcome import Outcome
 from ortfuse.quantization.output_effects import Probe
+from ortfuse.quantization.statistical_tolerance_limit import limit_of
 from ortfuse.quantization.time_budget import CHOICES, Budget
-from ortfuse.quantization.tolerance_limit import limit_of
 from ortfuse.runtime.bench import Latency
 from ortfuse.runtime.session import Session
 

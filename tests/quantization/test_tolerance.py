@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from ortfuse.quantization.tolerance_limit import CLIPPING, CONFIDENCE, CONTENT, LEAST, factor, limit_of
+from ortfuse.quantization.statistical_tolerance_limit import CLIPPING, CONFIDENCE, CONTENT, LEAST, factor, limit_of
 
 
 @pytest.mark.parametrize(("count", "spread"), [(8, 0.1), (16, 0.1), (16, 0.3), (100, 0.2)])

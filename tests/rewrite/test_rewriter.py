@@ -16,7 +16,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RewriteError, RuleError
 from ortfuse.ir.edit import Edit
 from ortfuse.ir.editor import Editor
-from ortfuse.ir.remark import Refusal, Subject, refuse
+from ortfuse.ir.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Rewriter, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, computed, const, ms, op, scalar, var, variables
 from ortfuse.targets.known_bugs import Quirk

@@ -13,7 +13,7 @@ import pytest
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RuleError
 from ortfuse.ir.editor import Editor
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Log, Rewriter, Rule, RuleTest
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.pattern import Match, Pattern, built, computed, const, op, siblings, var

@@ -20,7 +20,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import ms, op, var
 from ortfuse.targets import CostTable, Target, calibrated_speedups, default_spec, shipped_costs
 from ortfuse.targets.rule_speedups import Measured
-from ortfuse.tuning.rule_costs import Candidate, candidates, measure
+from ortfuse.tuning.rule_costs import Candidate, candidates, measure_rule_costs
 from ortfuse.tuning.rule_costs.speedup import Measurement, speedup
 
 
@@ -28,7 +28,7 @@ from ortfuse.tuning.rule_costs.speedup import Measurement, speedup
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache folder."""
     monkeypatch.setattr(calibrated_speedups, "calibration_file", lambda: tmp_path / "calibration.json")
-    monkeypatch.setattr(measure, "calibration_file", lambda: tmp_path / "calibration.json")
+    monkeypatch.setattr(measure_rule_costs, "calibration_file", lambda: tmp_path / "calibration.json")
     calibrated_speedups.costs_here.cache_clear()
     yield tmp_path / "calibration.json"
     calibrated_speedups.costs_here.cache_clear()
@@ -43,7 +43,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(f"{candidate.rule.name} {candidate.sizes}")
         return Measurement(2.0, (1.9, 2.1))
 
-    monkeypatch.setattr(measure, "speedup", fake)
+    monkeypatch.setattr(measure_rule_costs, "speedup", fake)
     return found
 
 
@@ -60,7 +60,7 @@ def test_a_calibration_goes_on_where_it_was_stopped(file: Path, measured: list[s
 
 
 def test_what_was_measured_here_decides_before_the_shipped_table(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "speedup", lambda candidate, threads: Measurement(0.5, (0.49, 0.51)))
+    monkeypatch.setattr(measure_rule_costs, "speedup", lambda candidate, threads: Measurement(0.5, (0.49, 0.51)))
     shape = {"x": (1, 128, 3072)}
     before = Target().costs.estimate("clip.clip_of_clip", shape.get)
     assert before is not None
@@ -85,7 +85,7 @@ def test_what_contradicts_the_shipped_table_is_measured_again(file: Path, monkey
         value = 0.5 if runs[candidate.sizes] == 1 else 2.0
         return Measurement(value, (value, value))
 
-    monkeypatch.setattr(measure, "speedup", disturbed_once)
+    monkeypatch.setattr(measure_rule_costs, "speedup", disturbed_once)
     assert not ortfuse.calibrate(only=["clip.clip_of_clip"], budget=0).changed, "even if the budget is used up"
     found = ortfuse.calibrate(only=["clip.clip_of_clip"])
     assert not found.changed
@@ -176,7 +176,7 @@ def test_a_rule_that_is_silent_for_a_type_is_not_measured_in_it() -> None:
 
 
 def test_what_a_busy_machine_cannot_tell_is_left_for_the_next_run(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "speedup", lambda candidate, threads: Measurement(0.9, (0.5, 1.5)))
+    monkeypatch.setattr(measure_rule_costs, "speedup", lambda candidate, threads: Measurement(0.9, (0.5, 1.5)))
     found = ortfuse.calibrate(only=["clip.clip_of_clip"])
     assert (found.measured, found.remaining, found.speedups) == (0, len(found.inconclusive), {})
     assert not file.exists()
@@ -211,7 +211,7 @@ def test_only_rules_that_are_chosen_by_cost_can_be_asked_for() -> None:
 
 
 def test_the_command_says_what_it_changes(file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(measure, "speedup", lambda candidate, threads: Measurement(0.5, (0.49, 0.51)))
+    monkeypatch.setattr(measure_rule_costs, "speedup", lambda candidate, threads: Measurement(0.5, (0.49, 0.51)))
     report = tmp_path / "calibration.json.report"
     result = CliRunner().invoke(
         app, ["calibrate", "--only", "clip.clip_of_clip", "--budget", "60", "--json", str(report)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, const, op, var
-from ortfuse.verification.rule_tests.mutation import Mutant, Score, counterexample, mutants
+from ortfuse.verification.rule_tests.mutation_testing import Mutant, Score, counterexample, mutants
 
 SAMPLE = (
     "noop.cast without guard keeps_dtype",

@@ -10,7 +10,7 @@ import pytest
 from crashing import runtime_that
 
 from ortfuse.errors import RuleError
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, attr, computed, const, op, opt, scalar, var, variables

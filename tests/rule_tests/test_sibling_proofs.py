@@ -12,7 +12,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, computed, const, op, sibling
 from ortfuse.verification.rule_tests import prove
 from ortfuse.verification.rule_tests.build_instances import Builder
 from ortfuse.verification.rule_tests.near_misses import near_misses
-from ortfuse.verification.rule_tests.rule_test import element_type
+from ortfuse.verification.rule_tests.rule_test_runner import element_type
 
 x = var("x", "b s d")
 QUERY, KEY = const("wq", "d h"), const("wk", "d k")

@@ -10,7 +10,7 @@ import numpy as np
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, computed, op, opt, rearrange, var
 from ortfuse.verification.rule_tests import prove
-from ortfuse.verification.rule_tests.mutation import counterexample, mutants
+from ortfuse.verification.rule_tests.mutation_testing import counterexample, mutants
 
 
 def rule(pattern: Any, replace: Any, **keywords: Any) -> Rule:

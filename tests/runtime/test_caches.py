@@ -6,7 +6,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from ortfuse.runtime.inputs.kv_caches import caches_of
+from ortfuse.runtime.inputs.find_kv_caches import caches_of
 from ortfuse.runtime.reference_runs import experiments
 
 APPENDED = """g (float[b, 2, past, 4] k, float[b, 2, s, 4] new, int64[b, total] mask) => (float[b, 2, t, 4] out, int64[4] sizes)

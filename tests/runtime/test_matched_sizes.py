@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from small_models import model_of
 
-from ortfuse.runtime.bench.typical_inputs import typical_inputs
+from ortfuse.runtime.bench.typical_benchmark_inputs import typical_inputs
 from ortfuse.runtime.inputs.broadcast_sizes import matched_sizes
 from ortfuse.runtime.reference_runs import experiments
 

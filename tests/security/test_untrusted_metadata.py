@@ -14,9 +14,9 @@ import pytest
 
 import ortfuse
 from ortfuse.errors import OptionError, OrtfuseError
-from ortfuse.io.model_conversion import enter
-from ortfuse.quantization.stated_error_bound import KEY as BOUND
-from ortfuse.quantization.stated_error_bound import read_bound
+from ortfuse.io.accepted_model_types import enter
+from ortfuse.quantization.error_bound_in_model import KEY as BOUND
+from ortfuse.quantization.error_bound_in_model import read_bound
 from ortfuse.runtime.int8_kv_caches import KEY as CACHES
 from ortfuse.runtime.session_settings.settings_in_model import KEY as SESSION
 

@@ -14,8 +14,8 @@ import ortfuse
 from ortfuse.api.models_file import Settings
 from ortfuse.cli.app import main
 from ortfuse.errors import ModelFileError
-from ortfuse.report.junit import junit
-from ortfuse.report.markdown import markdown
+from ortfuse.report.sweep_junit import junit
+from ortfuse.report.sweep_markdown import markdown
 from ortfuse.sweeping import Row, Sweep, run_sweep, sweep_one_model
 
 GELU = """<ir_version: 10, opset_import: ["": 21]> g (float[n,8] x) => (float[n,8] y)

@@ -8,7 +8,7 @@ import pytest
 from ortfuse.errors import OrtfuseWarning, TargetError
 from ortfuse.io import check_node, read_kernel_registry
 from ortfuse.io.read_kernel_registry import RegistryError, definitions
-from ortfuse.targets import table_cache
+from ortfuse.targets import kernel_table_cache
 from ortfuse.targets.kernel_table import KernelTable
 
 
@@ -18,8 +18,8 @@ def crashing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     program = tmp_path / "crash.py"
     program.write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     monkeypatch.setattr(read_kernel_registry, "PROGRAM", program)
-    monkeypatch.setattr(table_cache.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache"))
-    caches = (definitions, table_cache.installed_table, check_node._runtime_operators)
+    monkeypatch.setattr(kernel_table_cache.platformdirs, "user_cache_dir", lambda name: str(tmp_path / "cache"))
+    caches = (definitions, kernel_table_cache.installed_table, check_node._runtime_operators)
     for cached in caches:
         cached.cache_clear()
     yield
@@ -38,10 +38,10 @@ def test_a_crash_is_an_error_that_says_what_to_do() -> None:
 @pytest.mark.usefixtures("crashing")
 def test_the_table_that_comes_with_ortfuse_stands_in_on_the_cpu() -> None:
     with pytest.warns(OrtfuseWarning, match="Until then the kernels are those of onnxruntime"):
-        table = table_cache.installed_table("CPUExecutionProvider")
+        table = kernel_table_cache.installed_table("CPUExecutionProvider")
     assert ("", "MatMul") in table.operators
     with pytest.raises(TargetError):
-        table_cache.installed_table("CUDAExecutionProvider")
+        kernel_table_cache.installed_table("CUDAExecutionProvider")
 
 
 @pytest.mark.usefixtures("crashing")
@@ -51,7 +51,7 @@ def test_operators_of_the_runtime_are_known_by_its_schemas() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_shipped_table_has_most_operators_of_the_installed_runtime() -> None:
-    shipped = table_cache._shipped("CPUExecutionProvider", RegistryError("told"))
+    shipped = kernel_table_cache._shipped("CPUExecutionProvider", RegistryError("told"))
     installed = KernelTable.of_runtime("CPUExecutionProvider")
     common = shipped.operators.keys() & installed.operators.keys()
     assert len(common) > 0.9 * len(installed.operators)

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from ortfuse.errors import TargetError
-from ortfuse.targets import default_spec, table_cache
+from ortfuse.targets import default_spec, kernel_table_cache
 from ortfuse.targets.kernel_table import KernelTable
 
 CPU = default_spec().provider
 
-kept_table = table_cache.installed_table.__wrapped__
+kept_table = kernel_table_cache.installed_table.__wrapped__
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(table_cache.platformdirs, "user_cache_dir", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(kernel_table_cache.platformdirs, "user_cache_dir", lambda name: str(tmp_path / name))
     return tmp_path / "ortfuse" / "kernels"
 
 
@@ -29,11 +29,11 @@ def test_what_is_kept_is_what_the_runtime_says(cache: Path, monkeypatch: pytest.
 
 
 def test_another_build_has_a_table_of_its_own(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = table_cache.cache_file(CPU)
-    build = table_cache._build()
+    before = kernel_table_cache.cache_file(CPU)
+    build = kernel_table_cache._build()
     assert build is not None
-    monkeypatch.setattr(table_cache, "_build", lambda: (*build[:-1], (*build[-1][:2], 0)))
-    assert table_cache.cache_file(CPU) != before
+    monkeypatch.setattr(kernel_table_cache, "_build", lambda: (*build[:-1], (*build[-1][:2], 0)))
+    assert kernel_table_cache.cache_file(CPU) != before
 
 
 def test_a_cache_that_cannot_be_used_is_none(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_a_cache_that_cannot_be_used_is_none(cache: Path, monkeypatch: pytest.Mo
     cache.write_text("a file where the folder should be")
     asked = kept_table(CPU)
     assert asked.provider == CPU
-    monkeypatch.setattr(table_cache, "_build", lambda: None)
+    monkeypatch.setattr(kernel_table_cache, "_build", lambda: None)
     assert kept_table(CPU) == asked
     with pytest.raises(TargetError, match="has no kernels for 'NoProvider'"):
         kept_table("NoProvider")

@@ -18,7 +18,7 @@ from ortfuse.errors import RuleError, TargetError
 from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime.execution_target import executing_for, execution_target
 from ortfuse.targets import Target, TargetSpec, default_spec, known_targets, load_target, registry, spec_of
-from ortfuse.tuning.rule_costs import Candidate, measure
+from ortfuse.tuning.rule_costs import Candidate, measure_rule_costs
 from ortfuse.tuning.rule_costs.speedup import Measurement
 from ortfuse.tuning.search_space import Space
 
@@ -227,7 +227,7 @@ def test_calibrate_measures_rules_of_a_toy_for_a_toy(
         seen.append((candidate.rule.name, execution_target().name))
         return Measurement(2.0, (1.9, 2.1))
 
-    monkeypatch.setattr(measure, "speedup", fake)
+    monkeypatch.setattr(measure_rule_costs, "speedup", fake)
     file = tmp_path / "calibration.json"
     found = ortfuse.calibrate(only=["gelu.from_erf_form"], target=folder, budget=0, file=file)
     assert (found.runtime, found.measured, seen) == ("toy 1", 1, [("gelu.from_erf_form", "toy")] * 3)

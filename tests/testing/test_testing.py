@@ -18,7 +18,7 @@ import ortfuse
 from ortfuse.errors import RuleError
 from ortfuse.testing import assert_equal, assert_fused
 from ortfuse.testing.expectation import Expectation
-from ortfuse.testing.golden import Case, _cases, check, refreshed
+from ortfuse.testing.golden_tests import Case, _cases, check, refreshed
 
 ROOT = Path(__file__).parents[2]
 GELU = """<ir_version: 10, opset_import: ["": 21]> g (float[n,8] x) => (float[n,8] y)
@@ -185,7 +185,7 @@ def test_the_example_of_the_documents_stores_expectations_and_shows_what_changed
     assert data["families"]["attention"] == 2
     place.write_text(json.dumps({**data, "families": {**data["families"], "attention": 3}}))
     code, said = ran("tests/test_models.py::test_models")
-    assert code == 1 and "families: attention 3 -> 2" in said and "golden.py" not in said, said
+    assert code == 1 and "families: attention 3 -> 2" in said and "golden_tests.py" not in said, said
     assert "another exception" not in said
 
 

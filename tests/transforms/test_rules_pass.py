@@ -6,7 +6,7 @@ import numpy as np
 from graphs import operators, run
 from small_models import apply, floats
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, op, var
 from ortfuse.transforms import RulePass

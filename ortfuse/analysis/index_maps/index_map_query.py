@@ -18,7 +18,7 @@ from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.symbolic_element_arithmetic import fitting
 from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.operators import Facet
+from ortfuse.ir.operator_registry import Facet
 
 MOST_CONSTANT = 1 << 14
 """Constants with at most this many elements are read to see how their numbers rise."""

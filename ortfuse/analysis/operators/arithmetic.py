@@ -11,7 +11,7 @@ import numpy as np
 
 from ortfuse.analysis.costs import NodeSizes, Work, cost
 from ortfuse.analysis.ranges.bounds_by_sizes import Ends, bounds, bounds_of, demand_wide
-from ortfuse.analysis.ranges.intervals import combine, extreme, multiply, unless_anything
+from ortfuse.analysis.ranges.interval_arithmetic import combine, extreme, multiply, unless_anything
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, anything, between, one_of, stored
 from ortfuse.analysis.ranges.vector_norms import broadcast_norm, magnitude_of, norm_question, norms
@@ -21,7 +21,7 @@ from ortfuse.analysis.transfer.elementwise_shape_functions import binary_shape, 
 from ortfuse.analysis.transfer.evaluate_small_tensors import arithmetic, evaluates
 from ortfuse.analysis.transfer.fact import INTEGERS, Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axes, transfer
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 
 transfer("Add")(binary_shape(el.add))
 evaluates("Add")(arithmetic(np.add))

@@ -20,7 +20,7 @@ from ortfuse.analysis.transfer.evaluate_small_tensors import arithmetic, evaluat
 from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op, transfer
 from ortfuse.ir.dims import at_most
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 
 transfer("Not")(unary_shape(el.logical_not))
 evaluates("Not")(arithmetic(np.logical_not))

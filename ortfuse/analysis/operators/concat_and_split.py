@@ -14,7 +14,7 @@ from ortfuse.analysis.transfer.evaluate_small_tensors import Arrays, moves_eleme
 from ortfuse.analysis.transfer.fact import MAX_ELEMENTS, UNKNOWN, Element, Elements, Fact, Shape, static_size
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axis, transfer
 from ortfuse.ir.dims import Dim, DimLike, ceil_div, exact_div, is_nonzero, is_positive, total
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 
 
 @transfer("Concat")

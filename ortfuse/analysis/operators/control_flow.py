@@ -9,7 +9,7 @@ from ortfuse.analysis.ranges.range import Range, union
 from ortfuse.analysis.transfer.fact import NOTHING, UNKNOWN, Elements, Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op, Scopes, UnknownError, normalize_axis, transfer
 from ortfuse.ir.dims import DimLike, is_positive, maximum
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 
 
 @transfer("If")

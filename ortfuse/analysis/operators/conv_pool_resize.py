@@ -10,14 +10,14 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import NodeSizes, Work, cost, macs, nothing, per_result
-from ortfuse.analysis.ranges.intervals import SLACK
+from ortfuse.analysis.ranges.interval_arithmetic import SLACK
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, between
 from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
 from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axes, transfer
 from ortfuse.ir.dims import DimLike, ceil_div, floor_div, is_nonnegative, maximum, product, uncut
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 from ortfuse.ir.traits import MICROSOFT
 
 

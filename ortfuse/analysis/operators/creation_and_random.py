@@ -28,7 +28,7 @@ from ortfuse.analysis.transfer.fact import (
 )
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, transfer
 from ortfuse.ir.dims import Dim, DimLike, at_most, ceil_div, floor_div, maximum
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 
 _CONSTANT_TYPES = {
     "value_int": ir.DataType.INT64,

@@ -22,7 +22,7 @@ from ortfuse.ir.dims import (
     DimLike,
     is_nonzero,
 )
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 
 
 @transfer("Expand")

@@ -16,7 +16,7 @@ from ortfuse.analysis.transfer.fact import UNKNOWN, Elements, Fact, Shape
 from ortfuse.analysis.transfer.slice_positions import positions, slice_length
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axes, transfer
 from ortfuse.ir.dims import DimLike, product
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 
 
 @transfer("Gather")

@@ -16,7 +16,7 @@ from ortfuse.analysis.transfer.fact import Fact, Shape
 from ortfuse.analysis.transfer.onnx_shape_inference import infer
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, transfer
 from ortfuse.ir.dims import DimLike, broadcast, product
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 from ortfuse.ir.traits import MICROSOFT
 
 

@@ -7,7 +7,7 @@ from ortfuse.analysis.ranges.range import Range, one_of, union
 from ortfuse.analysis.transfer.elementwise_shape_functions import same_shape
 from ortfuse.analysis.transfer.fact import UNKNOWN, Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op, normalize_axes, transfer
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 
 
 @transfer("Pad")

@@ -6,7 +6,7 @@ from ortfuse.analysis.costs import NodeSizes, cost, macs
 from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op, transfer
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 from ortfuse.ir.traits import MICROSOFT
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, per_operand
-from ortfuse.analysis.ranges.intervals import SLACK, not_negative
+from ortfuse.analysis.ranges.interval_arithmetic import SLACK, not_negative
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, between, limits, one_of, union
 from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
@@ -17,7 +17,7 @@ from ortfuse.analysis.transfer.fact import UNKNOWN, Element, Elements, Fact, Sha
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axes, transfer
 from ortfuse.ir.dims import is_positive, upper_bound
 from ortfuse.ir.dims import product as product_of
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 from ortfuse.ir.traits import REDUCES
 
 _REDUCERS: dict[str, tuple[Callable[..., Element], int | None]] = {

@@ -45,7 +45,7 @@ from ortfuse.ir.dims import (
     is_positive,
     product,
 )
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 from ortfuse.ir.traits import FILLS, JOINS, MOVES, RESHAPES
 
 

@@ -9,7 +9,7 @@ from ortfuse.analysis.operators.concat_and_split import concatenated
 from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axis, transfer
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.operators import describe
+from ortfuse.ir.operator_registry import describe
 
 
 @transfer("SequenceEmpty")

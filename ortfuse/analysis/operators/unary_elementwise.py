@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, per_result
-from ortfuse.analysis.ranges.intervals import (
+from ortfuse.analysis.ranges.interval_arithmetic import (
     SLACK,
     bounded,
     extreme,

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ortfuse.analysis.ranges.queries import NOT_KNOWN, Asking, Question, Values
 from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
 from ortfuse.ir.dims import DimLike, maximum, minimum
-from ortfuse.ir.operators import Facet
+from ortfuse.ir.operator_registry import Facet
 
 _LARGEST = 1 << 48
 """Numbers beyond this are not taken for sizes: sums of them may not fit into 64 bits."""

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortfuse.analysis.ranges import queries
 from ortfuse.analysis.ranges.queries import Asking, Question, Values
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.operators import Facet
+from ortfuse.ir.operator_registry import Facet
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, has
 
 _Answer: TypeAlias = Callable[[Asking], bool]

@@ -28,7 +28,7 @@ from ortfuse.analysis.ranges.range import (
 )
 from ortfuse.analysis.transfer.fact import INTEGERS, Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError
-from ortfuse.ir.operators import Facet
+from ortfuse.ir.operator_registry import Facet
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, PRODUCT, RANGED, REDUCES, RESHAPES, SUM
 
 NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)

@@ -22,7 +22,7 @@ from ortfuse.analysis.ranges.range import Range
 from ortfuse.analysis.transfer.fact import Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.operators import Facet
+from ortfuse.ir.operator_registry import Facet
 
 _LARGEST_WEIGHT = 1 << 25
 """The most elements of a weight that is read for this."""

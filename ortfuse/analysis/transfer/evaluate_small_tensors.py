@@ -13,7 +13,7 @@ import numpy as np
 
 from ortfuse.analysis.transfer.fact import FLOATS, INTEGERS, MAX_CONSTANT, MAX_ELEMENTS, Fact, static_shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op
-from ortfuse.ir.operators import Facet
+from ortfuse.ir.operator_registry import Facet
 from ortfuse.ir.traits import JOINS, has
 
 Arrays: TypeAlias = list[np.ndarray]

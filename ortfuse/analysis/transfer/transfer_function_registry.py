@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.transfer.fact import NOTHING, Elements, Fact, Shape
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.operators import Facet
+from ortfuse.ir.operator_registry import Facet
 
 
 class UnknownError(Exception):

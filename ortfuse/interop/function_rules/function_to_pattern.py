@@ -23,7 +23,7 @@ from ortfuse.interop.function_rules.split_output_sizes import Parts
 from ortfuse.ir import walk
 from ortfuse.ir.traits import PARAMETER_INPUTS, PRODUCT, SUM
 from ortfuse.rewrite.pattern.language import Attr, Chain, Computed, Const, Op, Opt, Pattern, Product, Scalar, Sum, Var
-from ortfuse.rewrite.pattern.pattern_functions import const, var
+from ortfuse.rewrite.pattern.pattern_builders import const, var
 from ortfuse.rewrite.pattern.siblings import Siblings
 
 _MOST_ELEMENTS = 1 << 16

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite.pattern import Guard, Match, redundant
 
 

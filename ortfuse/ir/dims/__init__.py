@@ -32,7 +32,10 @@ from ortfuse.ir.dims.algebra import (
     product,
     uncut,
 )
-from ortfuse.ir.dims.bounds import (
+from ortfuse.ir.dims.constant_reshape_target import reshape_target
+from ortfuse.ir.dims.parser import parse
+from ortfuse.ir.dims.polynomial import Dim, DimLike, evaluate, exact_div, fresh, only_atom, symbol, symbols, total
+from ortfuse.ir.dims.provable_bounds import (
     at_most,
     bounds,
     is_nonnegative,
@@ -41,9 +44,6 @@ from ortfuse.ir.dims.bounds import (
     lower_bound,
     upper_bound,
 )
-from ortfuse.ir.dims.constant_reshape_target import reshape_target
-from ortfuse.ir.dims.parser import parse
-from ortfuse.ir.dims.polynomial import Dim, DimLike, evaluate, exact_div, fresh, only_atom, symbol, symbols, total
 from ortfuse.ir.dims.shift_symbol_to_positive import positive_from, shifted
 from ortfuse.ir.dims.substitution import substituted
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from math import gcd
 
-from ortfuse.ir.dims.bounds import at_most, bounds, is_nonnegative, is_nonzero, lower_bound
 from ortfuse.ir.dims.polynomial import Dim, DimLike, Monomial, exact_div, from_terms, function, only_atom, terms_of
+from ortfuse.ir.dims.provable_bounds import at_most, bounds, is_nonnegative, is_nonzero, lower_bound
 
 
 def product(dims: Iterable[DimLike]) -> DimLike:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ortfuse.ir.dims.bounds import is_nonzero
 from ortfuse.ir.dims.polynomial import DimLike
+from ortfuse.ir.dims.provable_bounds import is_nonzero
 
 
 def reshape_target(before: Sequence[DimLike] | None, after: Sequence[DimLike] | None) -> list[int] | None:

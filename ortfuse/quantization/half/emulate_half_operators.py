@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir import walk
-from ortfuse.ir.operators import sums_products
+from ortfuse.ir.operator_registry import sums_products
 from ortfuse.ir.traits import QUANTISES, has
 from ortfuse.quantization.half.add_distance_outputs import NOT_ZERO, OPSET, Reading, Tally, handed_up, has_bodies
 from ortfuse.quantization.half.clamp_mask_constants import LARGEST, LEAST, clamped, is_bound, is_guard

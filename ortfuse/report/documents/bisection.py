@@ -8,7 +8,7 @@ from ortfuse.report.document import Document, Notes
 
 if TYPE_CHECKING:
     from ortfuse.verification.bisection.bisect_pipeline import Bisection
-    from ortfuse.verification.bisection.runtime_optimizers import RuntimeBisection
+    from ortfuse.verification.bisection.bisect_runtime_optimizers import RuntimeBisection
 
 
 def bisection_document(name: str, found: Bisection | RuntimeBisection) -> Document:

@@ -89,7 +89,7 @@ def list_rows(lists: Collection[PassList]) -> Rows:
 
 
 def _lists(lists: Collection[PassList]) -> Iterator[tuple[str, ...]]:
-    from ortfuse.pipeline.passlists import FALLBACK
+    from ortfuse.pipeline.pass_lists import FALLBACK
 
     suited = ", ".join(entry.name for entry in lists if entry.when is not None)
     yield "auto", f"those of the list that suits the model: {suited}, else {FALLBACK}", "", "The default."

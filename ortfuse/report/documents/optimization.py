@@ -184,7 +184,7 @@ def _choices(result: Result) -> Rows:
 def _checks(result: Result) -> Iterator[Block]:
     if result.verdict is None and result.sites is None:
         return
-    from ortfuse.report.documents.verdict import check_blocks, verdict_blocks
+    from ortfuse.report.documents.verification import check_blocks, verdict_blocks
 
     if result.verdict is not None:
         yield from verdict_blocks(result.verdict)

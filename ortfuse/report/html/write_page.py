@@ -14,7 +14,7 @@ from ortfuse.errors import OptionError
 from ortfuse.errors.escape_control_characters import visible_lines
 from ortfuse.io.atomic_write import writable_target, write_text
 from ortfuse.report.document import Document
-from ortfuse.report.html.environment import command, environment
+from ortfuse.report.html.reproducibility import command, environment
 
 _PERCENT = r"(?<=\d) ?%"
 

@@ -1,8 +1,9 @@
 """Patterns over ONNX graphs: the language and the matcher."""
 
+from ortfuse.rewrite.pattern.declare_redundant_guards import redundant
 from ortfuse.rewrite.pattern.language import Op, Pattern
 from ortfuse.rewrite.pattern.match_operators import Guard, Match, Matcher, Miss
-from ortfuse.rewrite.pattern.pattern_functions import (
+from ortfuse.rewrite.pattern.pattern_builders import (
     OpBuilder,
     all_attributes,
     attr,
@@ -22,7 +23,6 @@ from ortfuse.rewrite.pattern.pattern_functions import (
     var,
     variables,
 )
-from ortfuse.rewrite.pattern.redundant_guards import redundant
 
 __all__ = [
     "Guard",

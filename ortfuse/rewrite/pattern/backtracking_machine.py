@@ -15,13 +15,13 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RuleError
-from ortfuse.ir.remark import Refusal, Subject, refuse, words
+from ortfuse.ir.refusal import Refusal, Subject, refuse, words
 from ortfuse.rewrite.pattern.compiled_pattern import CompiledPattern
 from ortfuse.rewrite.pattern.language import Pattern
 from ortfuse.rewrite.pattern.match_result import Captures, Guard, Match, Miss, Ranges
-from ortfuse.rewrite.pattern.pattern_statistics import capture_names
+from ortfuse.rewrite.pattern.pattern_properties import capture_names
 from ortfuse.targets.known_bugs import KnownBug
-from ortfuse.targets.spec import TargetSpec
+from ortfuse.targets.target_spec import TargetSpec
 
 MAX_STEPS = 4000
 """The most goals tried in one attempt before it is given up: bounds the worst case of backtracking."""

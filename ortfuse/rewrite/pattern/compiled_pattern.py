@@ -9,9 +9,9 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import PatternError
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite.pattern.language import Alt, Pattern
-from ortfuse.rewrite.pattern.pattern_statistics import (
+from ortfuse.rewrite.pattern.pattern_properties import (
     Below,
     capture_names,
     captured_attributes,

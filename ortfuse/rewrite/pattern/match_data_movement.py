@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.remark import Subject, refuse
+from ortfuse.ir.refusal import Subject, refuse
 from ortfuse.rewrite.pattern.axis_names import Axes
 from ortfuse.rewrite.pattern.backtracking_machine import FAIL, Goals, Machine, computed_by
 from ortfuse.rewrite.pattern.language import Part

@@ -9,10 +9,9 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import PatternError
-from ortfuse.ir.remark import Refusal, Subject, refuse
+from ortfuse.ir.refusal import Refusal, Subject, refuse
 from ortfuse.ir.schemas import attribute_default
 from ortfuse.ir.traits import BROADCASTS, COMMUTES, ORDERED_AXES, PARAMETER_INPUTS
-from ortfuse.rewrite.pattern.ac_matching import Placement, match_chain, place
 from ortfuse.rewrite.pattern.backtracking_machine import (
     FAIL,
     Goals,
@@ -44,6 +43,7 @@ from ortfuse.rewrite.pattern.language import (
 from ortfuse.rewrite.pattern.match_data_movement import match_part, match_rearrangement
 from ortfuse.rewrite.pattern.match_result import Guard, Match, Miss, Ranges, describe
 from ortfuse.rewrite.pattern.match_siblings import Sibling, dependence, match_sibling, match_siblings
+from ortfuse.rewrite.pattern.match_sums_and_products import Placement, match_chain, place
 from ortfuse.rewrite.pattern.node_parameters import (
     UNKNOWN,
     parameter,
@@ -52,7 +52,7 @@ from ortfuse.rewrite.pattern.rearrangement import Rearrange
 from ortfuse.rewrite.pattern.siblings import Siblings
 from ortfuse.rewrite.pattern.unify_dims import has_axes, labelled, settle_all
 from ortfuse.targets.known_bugs import KnownBug
-from ortfuse.targets.spec import TargetSpec
+from ortfuse.targets.target_spec import TargetSpec
 
 __all__ = ["Guard", "Match", "Matcher", "Miss"]
 

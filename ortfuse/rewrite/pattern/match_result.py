@@ -11,13 +11,13 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import PatternError
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.remark import Code, Refusal, Subject, refuse, words
+from ortfuse.ir.refusal import Code, Refusal, Subject, refuse, words
 from ortfuse.rewrite.pattern.compiled_pattern import CompiledPattern
 from ortfuse.rewrite.pattern.language import Var
 from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.targets.known_bugs import KnownBug
 from ortfuse.targets.registry import default_spec
-from ortfuse.targets.spec import TargetSpec
+from ortfuse.targets.target_spec import TargetSpec
 
 Ranges = Callable[[str, str], Any]
 """The range that the elements of a value were seen to have: by the value's name, and by the method that tells it.

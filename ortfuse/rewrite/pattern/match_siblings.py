@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal, Subject, refuse, words
+from ortfuse.ir.refusal import Refusal, Subject, refuse, words
 from ortfuse.ir.walk import used_values
 from ortfuse.rewrite.pattern.backtracking_machine import Goals, Machine
-from ortfuse.rewrite.pattern.pattern_statistics import op_depths
+from ortfuse.rewrite.pattern.pattern_properties import op_depths
 from ortfuse.rewrite.pattern.siblings import Siblings
 
 MOST_USERS = 1024

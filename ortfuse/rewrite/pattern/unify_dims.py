@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike, exact_div, is_broadcast_of, is_cut_of
-from ortfuse.ir.remark import Subject, refuse, words
+from ortfuse.ir.refusal import Subject, refuse, words
 from ortfuse.rewrite.pattern.axis_names import Axes, Axis, Factor
 from ortfuse.rewrite.pattern.backtracking_machine import Machine, unlike
 from ortfuse.rewrite.pattern.language import Pattern

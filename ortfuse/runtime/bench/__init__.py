@@ -12,7 +12,7 @@ from ortfuse.runtime.bench.session_timing import (
 )
 from ortfuse.runtime.bench.speedup_words import doubts
 from ortfuse.runtime.bench.stopping_rule import budget_of
-from ortfuse.runtime.bench.typical_inputs import typical_inputs
+from ortfuse.runtime.bench.typical_benchmark_inputs import typical_inputs
 
 __all__ = [
     "Candidate",

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortfuse.analysis import operators as _operators  # noqa: F401  (fills the registry)
 from ortfuse.ir import walk
 from ortfuse.ir.inlinable_functions import without_functions
-from ortfuse.ir.operators import FLOAT32_UNLESS
+from ortfuse.ir.operator_registry import FLOAT32_UNLESS
 
 NARROW = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 

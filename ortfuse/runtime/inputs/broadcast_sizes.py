@@ -20,7 +20,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import Dim, DimLike, evaluate, product, symbols
 from ortfuse.ir.inlinable_functions import looked_into
-from ortfuse.ir.operators import CHANNEL_AXES, ChannelAxes
+from ortfuse.ir.operator_registry import CHANNEL_AXES, ChannelAxes
 from ortfuse.ir.traits import BROADCASTS, RESHAPES, has
 
 OPERANDS = 2

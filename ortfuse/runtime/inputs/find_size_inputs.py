@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from ortfuse.ir import walk
-from ortfuse.ir.operators import SIZE_OPERANDS
+from ortfuse.ir.operator_registry import SIZE_OPERANDS
 from ortfuse.ir.traits import SIZES, has
 
 _CLASSICAL = "ai.onnx.ml"

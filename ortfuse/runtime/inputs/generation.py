@@ -14,7 +14,7 @@ from ortfuse.runtime.inputs.broadcast_sizes import matched_sizes
 from ortfuse.runtime.inputs.comparison_thresholds import thresholds
 from ortfuse.runtime.inputs.concat_sizes import joined_sizes
 from ortfuse.runtime.inputs.coverage_guided_inputs import Ran, Shown, explore
-from ortfuse.runtime.inputs.kv_caches import caches_of
+from ortfuse.runtime.inputs.find_kv_caches import caches_of
 from ortfuse.runtime.inputs.random_inputs import Inputs, InputSpec, input_specs, make_inputs
 from ortfuse.runtime.inputs.sampling import COUNTS, EASIER, Drawing
 from ortfuse.runtime.inputs.size_search import climb

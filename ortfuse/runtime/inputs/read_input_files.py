@@ -17,7 +17,7 @@ from ortfuse.io.bounded_text_files import read_bytes, regular_file
 from ortfuse.io.memory_limits import demand_room, room
 from ortfuse.runtime.inputs.image_preprocessing import FILE, Preprocessing, read_preprocessing
 from ortfuse.runtime.inputs.random_inputs import Inputs
-from ortfuse.runtime.inputs.single_files import SINGLE, notes_on_images, read_single
+from ortfuse.runtime.inputs.read_single_array_files import SINGLE, notes_on_images, read_single
 
 MOST_ARRAYS = 100_000
 """The most arrays in one file."""

@@ -8,7 +8,7 @@ from ortfuse.targets.cpu import blocked_layout
 from ortfuse.targets.cpu.constraints import CONSTRAINTS
 from ortfuse.targets.cpu.tunable_session_settings import TUNED_SETTINGS
 from ortfuse.targets.known_bugs import Quirk
-from ortfuse.targets.spec import TargetSpec
+from ortfuse.targets.target_spec import TargetSpec
 
 PROVIDER = "CPUExecutionProvider"
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.remark import Refusal, refuse, words
+from ortfuse.ir.refusal import Refusal, refuse, words
 from ortfuse.ir.traits import MICROSOFT
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 8, 16

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.remark import Refusal, words
+from ortfuse.ir.refusal import Refusal, words
 from ortfuse.ir.traits import ACTIVATES, MICROSOFT
 from ortfuse.targets.kernel_constraints import Limits, attribute_limit, input_at, input_limit, scale_of, shape_words
 

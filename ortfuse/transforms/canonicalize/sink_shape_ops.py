@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.operators import sums_products
+from ortfuse.ir.operator_registry import sums_products
 from ortfuse.ir.traits import BROADCASTS, DEQUANTISES, ELEMENTWISE, QUANTISES
 from ortfuse.ir.walk import subgraphs
 from ortfuse.transforms.context import Context

@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike, exact_div, product
-from ortfuse.ir.operators import Facet
+from ortfuse.ir.operator_registry import Facet
 from ortfuse.rewrite.pattern.node_parameters import parameter
 
 Shape: TypeAlias = tuple[DimLike, ...]

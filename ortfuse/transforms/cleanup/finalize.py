@@ -37,7 +37,7 @@ from ortfuse.ir.editor import Editor
 from ortfuse.ir.walk import Scope, nested, nested_nodes, nodes_within, roots, subgraphs
 from ortfuse.targets import missing_functions, opset_needed, raise_opset
 from ortfuse.transforms.context import Context
-from ortfuse.transforms.declare_image_sizes import unlike_sizes
+from ortfuse.transforms.find_undeclared_image_sizes import unlike_sizes
 from ortfuse.transforms.recurrence.nonempty_sizes import Nonempty
 
 _FREE_INITIALIZERS = 4

@@ -29,7 +29,7 @@ from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE
 from ortfuse.ir.walk import branches, graphs, subgraphs
 from ortfuse.transforms.cleanup.cse import computation
 from ortfuse.transforms.context import Context
-from ortfuse.transforms.control_flow.dead_loop_carried import narrow
+from ortfuse.transforms.control_flow.remove_dead_loop_carried_values import narrow
 from ortfuse.transforms.node_builder import take_over
 from ortfuse.transforms.recurrence.counters_to_iteration_number import count_once
 from ortfuse.transforms.recurrence.nonempty_sizes import Nonempty

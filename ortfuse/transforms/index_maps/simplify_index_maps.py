@@ -21,7 +21,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import ELEMENT_MAPS, IndexMap, Read, leaves
 from ortfuse.ir.dims import product
-from ortfuse.ir.remark import refuse
+from ortfuse.ir.refusal import refuse
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context, version_in
 from ortfuse.transforms.index_maps.make import Make, Plan, Supply, build_plan

@@ -9,7 +9,7 @@ from typing import ClassVar
 from ortfuse.targets import Quirk
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.layout import assign_axis_orders
-from ortfuse.transforms.layout.apply_orders import Move
+from ortfuse.transforms.layout.apply_axis_orders import Move
 from ortfuse.transforms.layout.find_units import Map
 from ortfuse.transforms.layout.layout_unit import State, Unit, start
 from ortfuse.transforms.layout.region import Region, joined_by_node

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.operators import key_of
+from ortfuse.ir.operator_registry import key_of
 from ortfuse.ir.traits import (
     ALONG_AXIS,
     BROADCASTS,
@@ -31,9 +31,9 @@ from ortfuse.transforms.layout import (
     einsum,
     flattened_matmul,
     gather_nd_and_grid_sample,
-    image_ops,
+    image_operators,
     matmul,
-    positional_ops,
+    positional_operators,
     quantized,
     reshape,
 )
@@ -54,10 +54,10 @@ __all__ = [
     "einsum",
     "flattened_matmul",
     "gather_nd_and_grid_sample",
-    "image_ops",
+    "image_operators",
     "is_movable_operator",
     "matmul",
-    "positional_ops",
+    "positional_operators",
     "quantized",
     "reshape",
     "units_of",
@@ -359,7 +359,7 @@ _BY_TRAIT: Sequence[tuple[OperatorSet, Interface]] = (
     (REDUCES, _reduction),
     (ALONG_AXIS, _along_axis),
     (TRAILING, _trailing),
-    (MATRICES, positional_ops.matrices),
+    (MATRICES, positional_operators.matrices),
 )
 """The layout interfaces of operators that have none of their own, by trait; the first one counts."""
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.operators import Facet
+from ortfuse.ir.operator_registry import Facet
 from ortfuse.transforms.layout.permutation import Order, extended, is_unmoved, restricted, unmoved
 from ortfuse.transforms.layout.reordered_node import Draft
 

@@ -22,7 +22,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.operators import RECURRENT_ACTIVATIONS
+from ortfuse.ir.operator_registry import RECURRENT_ACTIVATIONS
 from ortfuse.ir.traits import PRODUCT, SUM
 from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.recurrence.linear_form import Form, Forms, Offset, Part, Source

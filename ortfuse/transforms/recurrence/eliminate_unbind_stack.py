@@ -23,7 +23,7 @@ from typing import Any, ClassVar, TypeAlias
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.remark import refuse
+from ortfuse.ir.refusal import refuse
 from ortfuse.ir.walk import Scope
 from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context

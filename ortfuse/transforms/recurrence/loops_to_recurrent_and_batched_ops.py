@@ -23,7 +23,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortfuse.analysis.assumptions import LOOPS_RUN
-from ortfuse.ir.remark import refuse
+from ortfuse.ir.refusal import refuse
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds

@@ -1,8 +1,8 @@
 """The costs of the machine at hand: what each rule buys here."""
 
-from ortfuse.tuning.rule_costs.candidates import Candidate, candidates
-from ortfuse.tuning.rule_costs.measure import Calibration, Decision, calibrate
+from ortfuse.tuning.rule_costs.measure_rule_costs import Calibration, Decision, calibrate
 from ortfuse.tuning.rule_costs.measure_session_settings import Effect, MeasuredSettings, calibrate_session
+from ortfuse.tuning.rule_costs.measurement_candidates import Candidate, candidates
 
 __all__ = [
     "Calibration",

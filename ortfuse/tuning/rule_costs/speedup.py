@@ -21,7 +21,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
 from ortfuse.targets import CostTable, Target
 from ortfuse.targets.rule_speedups import WORTH_IT
-from ortfuse.tuning.rule_costs.candidates import Candidate
+from ortfuse.tuning.rule_costs.measurement_candidates import Candidate
 from ortfuse.verification.rule_tests.build_instances import Builder, element_type
 from ortfuse.verification.rule_tests.run_instance import rewrite
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ortfuse.ir.edit import Edit, Inspector
-from ortfuse.ir.remark import Refusal, Subject, refuse
+from ortfuse.ir.refusal import Refusal, Subject, refuse
 from ortfuse.pipeline.manager import NECESSARY
 from ortfuse.runtime.load_check import Loading
 from ortfuse.runtime.session_subprocess import Level
 from ortfuse.verification.bisection.bisect_pipeline import Gate, Key, Restriction
-from ortfuse.verification.bisection.ddmin import first_showing
+from ortfuse.verification.bisection.delta_debugging import first_showing
 
 _MOST = 12
 """Edits that are left out before it is given up."""

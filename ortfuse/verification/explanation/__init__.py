@@ -1,8 +1,8 @@
 """Why a model was rewritten where it was, and why not elsewhere."""
 
 from ortfuse.verification.explanation.explain import Explanation, Fused, Missed, chosen_rules, explanation, fused_sites
-from ortfuse.verification.explanation.forced_outcomes import ForcedOutcome, forced_outcomes
-from ortfuse.verification.explanation.remarks import remarks
+from ortfuse.verification.explanation.forced_choice_outcomes import ForcedOutcome, forced_outcomes
+from ortfuse.verification.explanation.missed_optimization_remarks import remarks
 
 __all__ = [
     "Explanation",

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import RuleError
 from ortfuse.ir import walk
-from ortfuse.ir.remark import Refusal, refuse, words
+from ortfuse.ir.refusal import Refusal, refuse, words
 from ortfuse.ir.traits import PLAIN
 from ortfuse.naming import name_today
 from ortfuse.pipeline import Catalogue, Counts, RunReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ortfuse.ir.remark import Subject, refuse
+from ortfuse.ir.refusal import Subject, refuse
 from ortfuse.pipeline import RunReport
 from ortfuse.rewrite import Event, NearMiss, Rule
 from ortfuse.rewrite.pattern.min_nodes import least_operators, uncovered

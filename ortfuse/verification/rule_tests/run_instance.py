@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.ir.editor import Editor
-from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.walk import nodes
 from ortfuse.rewrite import FirstLegal, Log, Rewriter, Rule
 from ortfuse.rewrite.pattern import Match

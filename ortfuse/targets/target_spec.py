@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import TargetError
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.targets.kernel_constraints import Limits
 from ortfuse.targets.known_bugs import KnownBug
 

@@ -25,7 +25,7 @@ from ortfuse.runtime.reference_runs import Experiment, explored
 from ortfuse.runtime.session import Session, log
 from ortfuse.runtime.submodel import computing
 from ortfuse.serialization import Record, derived
-from ortfuse.verification.bisection.ddmin import smallest
+from ortfuse.verification.bisection.delta_debugging import smallest
 from ortfuse.verification.bisection.rounding_or_wrong_edit import Nature
 from ortfuse.verification.verdict import Trial, Verdict, judge_session
 

@@ -20,7 +20,7 @@ from ortfuse.quantization.half.rewrite_types_and_insert_casts import rewrite
 from ortfuse.quantization.half.same_type_units import Units
 from ortfuse.quantization.metrics import METRICS
 from ortfuse.quantization.run_half_models import run_of
-from ortfuse.quantization.tolerance_limit import limit_of_rounding
+from ortfuse.quantization.statistical_tolerance_limit import limit_of_rounding
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.load_check import Loading
 from ortfuse.runtime.session import Arrays, Session

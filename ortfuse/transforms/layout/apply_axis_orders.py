@@ -11,7 +11,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike, is_nonnegative, reshape_target
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.graph_transaction import Change
-from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.traits import EXACT, has
 from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.layout.count_transposed_elements import elements, moved_ones, moves_only_ones, typical_elements

@@ -14,23 +14,23 @@ import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from ortfuse.errors import BoundError, OptionError, RewriteError, TargetError, VerificationError
+from ortfuse.io.accepted_model_types import AnyModel, enter, leave
 from ortfuse.io.load_and_save import save
-from ortfuse.io.model_conversion import AnyModel, enter, leave
 from ortfuse.io.training_mode import told_of_training
 from ortfuse.ir.count_expanded_nodes import beyond, expanded_nodes
 from ortfuse.ir.inlinable_functions import without_functions
 from ortfuse.ir.selection import demand_matches, mark, patterns_of, unmark
 from ortfuse.options import InputsLike, Options, PathLike
+from ortfuse.quantization.error_bound_in_model import Bound, write_bound
 from ortfuse.quantization.half.add_distance_outputs import OPSET
 from ortfuse.quantization.half.carry_marks_into_functions import mark_called
 from ortfuse.quantization.half.changed_orderings import Run
-from ortfuse.quantization.half.islands import L2, TYPES, IslandSearch, has_floats
+from ortfuse.quantization.half.float32_island_search import L2, TYPES, IslandSearch, has_floats
 from ortfuse.quantization.half.merge_equal_weights import merge_equal_weights
 from ortfuse.quantization.input_sets import SEEDS_APART, fresh_runs, refuse_nan
 from ortfuse.quantization.kv_cache_quantization import ONE_SEQUENCE, in_float32, in_int8
 from ortfuse.quantization.metrics import error_words, metric_of
-from ortfuse.quantization.stated_error_bound import Bound, write_bound
-from ortfuse.quantization.tolerance_limit import limit_of_rounding
+from ortfuse.quantization.statistical_tolerance_limit import limit_of_rounding
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.inputs.read_input_files import notes_of, read_inputs
 from ortfuse.runtime.int8_kv_caches import Cache

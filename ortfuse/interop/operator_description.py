@@ -8,7 +8,7 @@ from ortfuse.analysis.costs import COSTS, CostOf
 from ortfuse.analysis.ranges.queries import BY_ELEMENT, COLUMNS, RANGES, Answer
 from ortfuse.analysis.transfer.transfer_function_registry import TRANSFERS, Transfer
 from ortfuse.errors import OperatorError
-from ortfuse.ir.operators import Facet, describe, key_of
+from ortfuse.ir.operator_registry import Facet, describe, key_of
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE
 from ortfuse.transforms.canonicalize.strided_views import INDEX_MAPS, IndexMap
 from ortfuse.transforms.layout.layout_unit import LAYOUTS, Interface

@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.assumptions import FILLS_HIDE
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, opt, redundant, scalar, var
 

@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir import walk
-from ortfuse.ir.remark import refuse
+from ortfuse.ir.refusal import refuse
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, has
 from ortfuse.ir.walk import Scope
 from ortfuse.rewrite.pattern.node_parameters import parameter

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir import walk
-from ortfuse.ir.operators import Facet
+from ortfuse.ir.operator_registry import Facet
 from ortfuse.ir.traits import COMPARES, MICROSOFT, MOVES, SMOOTH, has, operator_name
 
 FAINT = (-104.0, -60.0)

@@ -25,11 +25,11 @@ from ortfuse.errors import PrecisionError
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.edit import Edit
 from ortfuse.ir.nn_module_of_node import common_module, module_of
-from ortfuse.ir.remark import Refusal, refuse
+from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.selection import EVERYTHING, Selected
 from ortfuse.pipeline import load_catalogue
 from ortfuse.quantization.calibration import Calibration
-from ortfuse.quantization.intermediate_qdq import IntegersBetween
+from ortfuse.quantization.insert_intermediate_qdq import IntegersBetween
 from ortfuse.quantization.scheme_families import is_qdq
 from ortfuse.quantization.shared_ranges import method_of, ranges_of
 from ortfuse.quantization.unquantized_weights import weights_left

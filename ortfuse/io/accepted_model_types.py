@@ -17,10 +17,10 @@ import onnx_ir
 
 from ortfuse.errors import InvalidModelError
 from ortfuse.io import external_data
+from ortfuse.io.build_graph_from_protobuf import graph_of
 from ortfuse.io.check_model import RepairableError, check
 from ortfuse.io.convert_modelproto import from_proto, separate, to_proto
 from ortfuse.io.detach_from_source_object import own, take
-from ortfuse.io.from_protobuf import graph_of
 from ortfuse.io.load_and_save import load, uncollected
 from ortfuse.io.repair_graph import admit
 from ortfuse.io.wire_format import Extent

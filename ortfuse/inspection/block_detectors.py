@@ -24,7 +24,7 @@ from ortfuse.inspection.concat_blocks import joined
 from ortfuse.inspection.loop_states import hands_on_a_product
 from ortfuse.inspection.paths_between_values import ATTENTION, CONVOLUTIONS, MATRICES, Block, common, layers, path
 from ortfuse.ir import walk
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.traits import DEQUANTISES, MICROSOFT, MOVES, has
 from ortfuse.rewrite.pattern import (
     Guard,

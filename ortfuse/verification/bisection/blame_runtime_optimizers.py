@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortfuse.runtime.reference_runs import Experiment
 from ortfuse.runtime.session import Session
-from ortfuse.verification.bisection.runtime_optimizers import changing
+from ortfuse.verification.bisection.bisect_runtime_optimizers import changing
 from ortfuse.verification.verdict import Verdict, judge_session
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
-from ortfuse.quantization.qparams import SMALLEST_SCALE
+from ortfuse.ir.refusal import Refusal
+from ortfuse.quantization.quantization_parameters import SMALLEST_SCALE
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, ms, op, var
 

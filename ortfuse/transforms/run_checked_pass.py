@@ -15,7 +15,7 @@ from ortfuse.errors import OrtfuseError, PipelineError
 from ortfuse.ir import walk
 from ortfuse.ir.detect_unlogged_edits import Identity, changes, contents
 from ortfuse.ir.graph_transaction import Change
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Log
 from ortfuse.transforms.context import Context, Pass
 from ortfuse.transforms.onnx_ir_adapter import inspected, take_over

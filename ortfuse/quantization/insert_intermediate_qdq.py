@@ -22,7 +22,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.selection import EVERYTHING, Selected
 from ortfuse.ir.traits import MICROSOFT
 from ortfuse.ir.walk import Scope
-from ortfuse.quantization.qparams import unsigned_grid
+from ortfuse.quantization.quantization_parameters import unsigned_grid
 from ortfuse.rewrite.pattern.match_result import Ranges
 from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms import Context

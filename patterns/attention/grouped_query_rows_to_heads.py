@@ -14,14 +14,14 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.traits import RESHAPES, has
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, built, op, opt, rearrange, redundant, var
 
 from .._rule_test_inputs import COST, NEVER_EMPTY, masked
 from .._shared_guards import constant
-from .heads_and_cache import attention
+from .absorb_heads_and_cache import attention
 
 query = var("query", "b (g r) s d")
 key, value = var("key", "b g n d"), var("value", "b g n v")

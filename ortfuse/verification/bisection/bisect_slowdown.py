@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError
 from ortfuse.ir.edit import Edit, Inspector
-from ortfuse.ir.remark import Refusal, Subject, refuse
+from ortfuse.ir.refusal import Refusal, Subject, refuse
 from ortfuse.pipeline import RunReport
 from ortfuse.runtime.bench import Latency
 from ortfuse.serialization import Record, derived, entry

@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.remark import Refusal, Subject, refuse, words
+from ortfuse.ir.refusal import Refusal, Subject, refuse, words
 from ortfuse.ir.schemas import attribute_default
 
 

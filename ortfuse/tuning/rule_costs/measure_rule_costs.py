@@ -19,7 +19,7 @@ from ortfuse.targets import CostTable, Target, resolve_target, shipped_costs
 from ortfuse.targets.calibrated_speedups import calibration_file, store, stored
 from ortfuse.targets.processor import demand_threads, processor_kind, processor_name
 from ortfuse.targets.rule_speedups import WORTH_IT, Measured
-from ortfuse.tuning.rule_costs.candidates import DTYPES, Candidate, candidates
+from ortfuse.tuning.rule_costs.measurement_candidates import DTYPES, Candidate, candidates
 from ortfuse.tuning.rule_costs.speedup import Measurement, speedup
 
 AGAIN = 2

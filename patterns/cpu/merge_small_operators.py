@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, fixed, op, redundant, scalar, var
 

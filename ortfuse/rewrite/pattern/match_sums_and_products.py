@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.remark import Refusal, Subject, refuse, words
+from ortfuse.ir.refusal import Refusal, Subject, refuse, words
 from ortfuse.ir.traits import PRODUCT, SUM
 from ortfuse.rewrite.pattern import flattened_chain as chains
 from ortfuse.rewrite.pattern.backtracking_machine import FAIL, Goals, Machine, bind_absent
