@@ -1,4 +1,4 @@
-"""Inputs, near misses and reasons that the rule tests of several families share."""
+"""Inputs, near misses and redundancy reasons that the rule tests of several families share."""
 
 from __future__ import annotations
 

@@ -6,20 +6,19 @@ honour the declared shapes; anything that cannot be proved is not a fact:
 
 - A dimension about which nothing is known is a fresh symbol of its own (``?0``, ``?1``, ...), never a guess.
 - The declared shapes of the model's inputs are a contract, names of dimensions included
-  (`ortfuse.analysis.declared_input_shapes`); those of
-  all other values are claims that the runtime does not check, and say nothing. Declared element types, which it does check,
-  supply those that inference does not find.
+  (`ortfuse.analysis.declared_input_shapes`); those of all other values are claims that the runtime does not check, and
+  say nothing. Declared element types, which it does check, supply those that inference does not find.
 - Sizes of inputs that have to agree for a run to succeed are the same one (`ortfuse.analysis.equal_sizes`).
 - An initializer that is also a graph input (from IR version 4 on) is a default, not a constant.
 
 Bodies of If, Loop and Scan and of model functions are covered: facts inside a loop body hold in every iteration, facts
 inside a function body at every call.
 
-Taken on trust: sizes that are computed in float32 or with 32 bits are not so large that they are rounded or wrap around (see
-`ortfuse.analysis.transfer.symbolic_element_arithmetic.fitting`); and no empty tensor is reshaped to a target of which two
-elements happen to be 0,
-or one beside a -1 (see `ortfuse.analysis.operators.reshape_and_transpose`). For empty tensors facts follow ONNX even where
-the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
+Taken on trust: sizes that are computed in float32 or with 32 bits are not so large that they are rounded or wrap around
+(see `ortfuse.analysis.transfer.symbolic_element_arithmetic.fitting`); and no empty tensor is reshaped to a target of
+which two elements happen to be 0, or one beside a -1 (see `ortfuse.analysis.operators.reshape_and_transpose`). For
+empty tensors facts follow ONNX even where the runtime does not (its reductions over the last axis of an empty tensor
+keep that axis).
 """
 
 from __future__ import annotations

@@ -6,10 +6,9 @@ Each `Detector` is a pattern with guards, as in a rule, so that it can stand in 
     model = ortfuse.optimize("model.onnx", passes=PASSES).model
     for match in ortfuse.find(model, DETECTORS["feed-forward"].pattern): ...
 
-They are written for the canonical form with recurrent layers, activations, normalisations and attention recognised, which the
-passes `PASSES` give.
-Residual blocks and those that end in a Concat are told apart by what is between the two ends; `assembly` puts those that follow
-one another together.
+They are written for the canonical form with recurrent layers, activations, normalisations and attention recognised,
+which the passes `PASSES` give. Residual blocks and those that end in a Concat are told apart by what is between the two
+ends; `block_assembly` puts those that follow one another together.
 """
 
 from __future__ import annotations

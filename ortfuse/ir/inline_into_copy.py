@@ -1,6 +1,7 @@
 """Inline all functions in a copy of a model that is only analysed or run.
 
-`passes.inline_functions` does so in models that are optimised, where each change is journaled and checked.
+`ortfuse.transforms.canonicalize.inline_functions` does so in models that are optimised, where each change is journaled
+and checked.
 """
 
 from __future__ import annotations

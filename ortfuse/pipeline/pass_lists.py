@@ -9,11 +9,11 @@
     any = ["Softmax", "Tanh"]           # at least one of these,
     none = ["LSTM"]                     # and none of these
 
-The lists in `lists/` come with ortfuse: the levels, and one for each family of models. `auto` selects the list that suits the
-model, of several the one that demands most of it (of those that demand as much, a user's, then the first by name), or `all` if
-none does.
-Operators outside of ai.onnx are written with their domain; signs are those of `content.SIGNS`. Files of the user's extend the
-lists, and replace those of the same name; none may be called like a pass.
+The lists in `lists/` come with ortfuse: the levels, and one for each family of models. `auto` selects the list that
+suits the model, of several the one that demands most of it (of those that demand as much, a user's, then the first by
+name), or `all` if none does. Operators outside of ai.onnx are written with their domain; signs are those of
+`content.SIGNS`. Files of the user's extend the lists, and replace those of the same name; none may be called like a
+pass.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Find the nodes of a model that each executed node stands for.
 
-At session creation the runtime folds constants, fuses nodes and inserts others between them, but the values that it keeps keep
-their names. An executed node stands for the node whose value it computes, and for those above that no executed node
-computes: these were fused with it. A node with neither name is found by the runtime's way to derive names: `x_nchwc`
-computes `x`.
-A convolution may be called after what it begins with; that it adds and activates too, its own inputs and attributes say.
-A kernel for the very operator of its node cannot compute others too, apart from what moves or pads its inputs; these were fused
-with what stands before them.
+At session creation the runtime folds constants, fuses nodes and inserts others between them, but the values that it
+keeps keep their names. An executed node stands for the node whose value it computes, and for those above that no
+executed node computes: these were fused with it. A node with neither name is found by the runtime's way to derive
+names: `x_nchwc` computes `x`. A convolution may be called after what it begins with; that it adds and activates too,
+its own inputs and attributes say. A kernel for the very operator of its node cannot compute others too, apart from what
+moves or pads its inputs; these were fused with what stands before them.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ Products in another form than MatMul and Add are brought to that form first, whe
 `precision.canonicalize_matmul`).
 
 A scheme is a lossy rule (`ortfuse.rewrite.Exactness.LOSSY`). Its pattern calls the activation `x`, the weight `weight`
-and the bias
-`bias`. A site is called by the name of the value that it computes. Sites inside loops, branches and functions are left alone:
-their values cannot be observed from outside.
+and the bias `bias`. A site is called by the name of the value that it computes. Sites inside loops, branches and
+functions are left alone: their values cannot be observed from outside.
 """
 
 from __future__ import annotations

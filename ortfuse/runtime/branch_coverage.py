@@ -1,4 +1,4 @@
-"""Coverage of a model by a run: which bodies ran, which branches were taken, which sides of a choice were seen.
+"""Coverage of a run: executed bodies, taken branches, and sides of Where, Clip, Min and Max that were seen.
 
 A copy of the model is instrumented with *coverage points*, truth values that tell whether something happened in a run:
 

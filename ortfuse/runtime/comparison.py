@@ -1,4 +1,4 @@
-"""Compares outputs: types and shapes, positions of NaN and infinity, and errors against tolerances or float64.
+"""Compare outputs: types and shapes, positions of NaN and infinity, and errors against tolerances or float64.
 
 Every error is measured relative to a scale: the largest of the element's own magnitude, the typical magnitude of its output
 (an element near zero in an output of large numbers is rounded like its neighbours), and the least scale in the table, below

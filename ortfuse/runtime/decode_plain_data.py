@@ -1,4 +1,4 @@
-"""Plain data of the bytes that `ortfuse.runtime.session_subprocess.send` makes of them: numbers, texts and arrays, and no code.
+"""Decode numbers, texts and arrays sent by `ortfuse.runtime.session_subprocess`, without executing code.
 
 They come from a process that has loaded a model. If the model took that process over, it ends there.
 """

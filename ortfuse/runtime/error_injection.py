@@ -1,4 +1,4 @@
-"""A copy of a model in which errors can be added to values from outside: what an error at one place does to the outputs.
+"""Copy a model so that errors can be added to inner values, to see their effect on the outputs.
 
 One session serves for all places: each of them gets an Add with an input of its own, which is a zero unless an error is fed.
 """

@@ -1,4 +1,4 @@
-"""Computes nodes of constants with the runtime itself, in a single throwaway model.
+"""Evaluate nodes of constants with the runtime itself, in a single throwaway model.
 
 The session runs without graph optimisations, so every node is computed by the same kernel as at run time, and the results
 are bit-identical. If the model as a whole fails, it is halved until the failing nodes are isolated.

@@ -1,4 +1,4 @@
-"""The target for which models are executed: sessions take its providers and settings unless they are told others."""
+"""Get or set the target whose providers and settings sessions use by default."""
 
 from __future__ import annotations
 

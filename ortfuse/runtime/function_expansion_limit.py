@@ -1,4 +1,4 @@
-"""Refusal of models that the runtime would never finish to load, since it puts functions in the place of all calls."""
+"""Refuse models whose functions expand to more nodes than the runtime can load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caches of keys and values that a decoder takes and gives as 8-bit integers, as its metadata say:
+"""Int8 KV caches of a decoder, which the metadata of the model describe:
 
     {"past_key_0": {"present": "present_key_0", "scales": [0.031, ...], "heads": 8}, ...}
 

@@ -1,4 +1,4 @@
-"""Deviations of the runtime's integer products from their definitions on this processor."""
+"""Detect whether the runtime's int8 MatMul saturates 16-bit sums on this processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results of integer operators before rounding, by which ties are known.
+"""Compute results of integer operators before rounding, to recognise ties.
 
 The runtime adds the products of integers up exactly and rounds once, so that a result may come out in two ways only where it lies
 in the middle of two steps, as with QuantizeLinear.

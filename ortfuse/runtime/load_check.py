@@ -1,4 +1,4 @@
-"""Has the runtime load a model as it will be used, in the background and in a process of its own."""
+"""Check in a background process that the runtime loads a model."""
 
 from __future__ import annotations
 

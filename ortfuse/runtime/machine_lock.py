@@ -1,4 +1,4 @@
-"""Files in the folder for temporary files that processes of this machine lock, whoever's they are.
+"""Lock files in the temporary folder, shared by all users and processes of this machine.
 
 The system gives up a lock when the process that holds it ends, however it does. On systems without such locks
 (Windows), everybody holds them.

@@ -1,4 +1,4 @@
-"""How much memory a model takes: the peak of a process that loads it and runs it once, beyond what the runtime itself takes."""
+"""Measure the peak memory of loading and running a model, minus that of the runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a decision may come out in another way: only where what it depends on is tied, or next to a threshold.
+"""Decide whether a differing decision is a near tie: equal values, or values next to a threshold, within rounding.
 
 Operators that decide turn numbers into choices: the largest of several, a step of quantisation, the boxes to keep. Numbers that
 differ by rounding are the same to everything else, but not to them.

@@ -1,4 +1,4 @@
-"""Names by which the runtime's reports about nodes can be told apart."""
+"""Give all nodes unique names, by which profiles and error messages refer to them."""
 
 from __future__ import annotations
 

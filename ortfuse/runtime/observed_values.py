@@ -1,4 +1,4 @@
-"""The values that a model computes inside, from one run of it: what its parts are checked on, besides generated inputs."""
+"""Record inner values of a run, on which parts of the model are checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixes the seeds of operators that draw random numbers, so that two models with the same operators can be compared.
+"""Fix the seeds of operators that draw random numbers, so that two models with the same operators can be compared.
 
 An operator without a seed draws from the generator of the process, and one with a seed draws other numbers in the next run of its
 session. So each gets a seed that depends on the name of its result alone, and `ortfuse.runtime.session.Session` opens models

@@ -1,4 +1,4 @@
-"""Runs the original on inputs of several sizes: the results that every candidate is compared with."""
+"""Run the original on inputs of several sizes, for the results that every candidate is compared with."""
 
 from __future__ import annotations
 

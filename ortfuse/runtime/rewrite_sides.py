@@ -1,4 +1,4 @@
-"""Extracts the two sides of a rewrite as standalone models: the matched nodes, and the nodes that replace them.
+"""Extract the two sides of a rewrite as standalone models: the matched nodes, and the nodes that replace them.
 
 Both have the real weights and the same inputs: the values at the border of the rewrite. Facts from the rest of the
 model about these values are preserved where possible:

@@ -1,4 +1,4 @@
-"""Measures how far a model's outputs move when nothing but rounding changes.
+"""Measure how far a model's outputs move when nothing but rounding changes.
 
 The original is run again in ways that must not matter: with the runtime's own optimisations, with inputs and with weights
 that are off by one rounding. The movement of its outputs, and their distance from float64, are the model's own

@@ -1,4 +1,4 @@
-"""Executes models in ONNX Runtime with the settings needed for fair comparisons without log noise."""
+"""Execute models in ONNX Runtime with the settings needed for fair comparisons without log noise."""
 
 from __future__ import annotations
 

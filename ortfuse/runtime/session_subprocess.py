@@ -1,4 +1,4 @@
-"""Bare sessions of ONNX Runtime, and a program that serves them from a separate process.
+"""Subprocess that creates and runs ONNX Runtime sessions on request.
 
 `ortfuse.runtime.worker` runs this file as that program. It imports nothing from ortfuse, so that the process is ready in a
 fifth of a second, and imports the runtime only where it is used, since that takes as long as most runs.

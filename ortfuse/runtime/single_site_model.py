@@ -1,4 +1,4 @@
-"""One site as a model of its own: to measure a scheme's time, and the error that it makes by itself."""
+"""Extract one quantisation site as a model, to measure the time and error of a scheme."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model files that are written but not yet in place, in the form in which the runtime is to load them."""
+"""Present model files that are written but not yet moved into place, in the form that the runtime loads."""
 
 from __future__ import annotations
 

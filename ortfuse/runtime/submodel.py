@@ -1,4 +1,4 @@
-"""Builds standalone models from parts of a model."""
+"""Build standalone models from parts of a model."""
 
 from __future__ import annotations
 

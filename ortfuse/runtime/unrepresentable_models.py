@@ -1,4 +1,4 @@
-"""Models that the runtime loads although a graph cannot represent them: they are run, compared and measured as they are."""
+"""Run, compare and measure models that the runtime loads but a graph cannot represent."""
 
 from __future__ import annotations
 

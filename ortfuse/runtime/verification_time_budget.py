@@ -1,4 +1,4 @@
-"""The time that a verification may take, and how it is divided."""
+"""Time budget of a verification, and its division among the checks."""
 
 from __future__ import annotations
 

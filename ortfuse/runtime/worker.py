@@ -1,4 +1,4 @@
-"""Runs the runtime in a separate process, so that a crash does not take this process with it.
+"""Run the runtime in a separate process, so that a crash does not take this process with it.
 
 The process is started on first use, serves all isolated sessions, and is restarted after it has died or timed out. The
 request that it failed on gets a `CrashError`. If no process can be started, sessions run in this one.

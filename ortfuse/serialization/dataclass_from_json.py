@@ -1,4 +1,4 @@
-"""Reads dataclasses back from JSON, of which nothing is known but that it is JSON."""
+"""Read dataclasses from untrusted JSON, checking every type."""
 
 from __future__ import annotations
 

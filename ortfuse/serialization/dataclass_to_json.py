@@ -1,4 +1,4 @@
-"""JSON data of dataclasses, by the declarations of their fields."""
+"""Convert dataclasses to JSON data, by the declarations of their fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declarations of what a dataclass has in its JSON data: its fields, and properties and methods marked as derived."""
+"""Declarations of the JSON data of a dataclass: its fields, and properties and methods marked as derived."""
 
 from __future__ import annotations
 

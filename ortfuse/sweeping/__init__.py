@@ -1,4 +1,4 @@
-"""Many models in one go: optimised, verified and measured, each in a process of its own."""
+"""Sweeps: optimise, verify and measure many models, each in a process of its own."""
 
 from ortfuse.sweeping.find_models import find_models
 from ortfuse.sweeping.result_row import Row

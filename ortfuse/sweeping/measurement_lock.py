@@ -1,4 +1,4 @@
-"""Whose turn it is on a machine: many may work at a time, but who measures is alone.
+"""Lock the machine for measurements: other work runs in parallel, a measurement runs alone.
 
 A lock of the file system, so that it holds among all sweeps of the machine. It is passed through a second one, so that who
 wants to measure is not kept waiting by those who begin to work after him. On systems without such locks (Windows),

@@ -1,4 +1,4 @@
-"""`Row`: what came of one model."""
+"""Class `Row`: the result of one model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that a row of a sweep depends on besides the model file."""
+"""List the files that a row of a sweep depends on: external data, and files that options name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the models of a sweep: in processes of this machine, or on a cluster of Ray."""
+"""Run the models of a sweep: in processes of this machine, or on a cluster of Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One model of a sweep, in this process; as a program, in one of its own: it reads what to do and writes a row, both as JSON."""
+"""Process one model of a sweep, in this process or as a program that reads and writes JSON."""
 
 from __future__ import annotations
 

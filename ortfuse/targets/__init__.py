@@ -1,4 +1,4 @@
-"""The runtime that will execute the result: which kernels it has, and how to reach the opset that they need."""
+"""Targets: kernels, constraints, known bugs and costs of a runtime and its providers, and the raising of opsets."""
 
 from ortfuse.targets.custom_operators import (
     libraries,

@@ -1,4 +1,4 @@
-"""Applies to a model the changes that ONNX's version converter made to its skeleton.
+"""Apply to a model the changes that ONNX's version converter made to its skeleton.
 
 First everything is checked and turned into a plan, then an editor carries the plan out: a model is converted completely or
 not at all.

@@ -1,4 +1,4 @@
-"""The costs that `ortfuse calibrate` measured on this machine, kept in the user's cache folder.
+"""Speedups of rules that `ortfuse calibrate` measured on this machine, kept in the user's cache folder.
 
 They hold for one build of the runtime, one provider, one processor and one number of threads, which the keys of the file name:
 

@@ -1,4 +1,4 @@
-"""Limits that a target's table states as data: what its kernels refuse although they are registered for the types.
+"""Class `StatedLimit`: a kernel constraint that the table of a target states as data.
 
 A limit is an object with the `domain` and `name` of the operator and either an `input` (its position) with the `ranks` that
 the kernel takes (an empty list: the input must be left out), or an `attribute` (its name) with the `values` that it takes.

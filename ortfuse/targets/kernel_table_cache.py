@@ -1,4 +1,4 @@
-"""Caches the kernel tables of the installed ONNX Runtime in the user's cache folder: reading them means loading the runtime.
+"""Cache the kernel tables of the installed ONNX Runtime, since reading them loads the runtime.
 
 A cached table is valid for one build of the runtime (its version, and the path, size and modification time of its library)
 and one version of onnx, which determines the opsets in a table. Unreadable cache files are ignored, and a failure to write

@@ -1,4 +1,4 @@
-"""Behaviours of runtimes that deviate from the operator definitions and that rules make allowance for.
+"""Known bugs of runtimes that rules work around.
 
 A target has the bugs that its folder states, or those that its table lists by name. A target without a bug is assumed to follow
 the definitions. A folder may have bugs of its own, in a subclass of `KnownBug`.

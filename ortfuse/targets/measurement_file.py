@@ -1,4 +1,4 @@
-"""Measurements kept in a file of the user's cache folder, from one run to the next."""
+"""Keep measurements in a file of the user's cache folder, from one run to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Skeletons: small stand-ins for graphs that are converted to a newer opset in their place.
+"""Build skeletons of graphs, small stand-ins without weights, for ONNX's version converter.
 
 ONNX's version converter takes a whole model as protobuf, weights included, and returns a new one. A model may be larger than
 memory, and its nodes carry data that the converter would lose, so it is given a *skeleton*: the same graph with

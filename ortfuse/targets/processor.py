@@ -1,4 +1,4 @@
-"""The kind of processor that this machine has, as far as the runtime's kernels tell processors apart.
+"""Identify the kind of processor, as far as the runtime's kernels depend on it.
 
 The runtime has kernels of their own for each of a few instruction sets, and what is fast with one may be slow with another: a
 cost measured on one kind of processor says little about the next.

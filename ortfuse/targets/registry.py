@@ -1,4 +1,4 @@
-"""The registry of targets: finds their folders, and a target by its short name or its provider.
+"""Registry of targets: find their folders, and a target by its short name or its provider.
 
 Three places are looked through, in this order:
 

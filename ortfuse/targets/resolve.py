@@ -1,4 +1,4 @@
-"""The target that a user means: by its short name or provider, the folder of a target, a kernel table, or an object."""
+"""Resolve the target that a user names: a short name, a provider, a folder, a kernel table, or an object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The declaration of a target: all that ortfuse knows of an execution provider besides its kernel table.
+"""Class `TargetSpec`: constraints, known bugs, layouts and settings of an execution provider.
 
 Each folder of a target has an `__init__.py` with `TARGET = TargetSpec(...)`, and beside it, as far as there are any:
 

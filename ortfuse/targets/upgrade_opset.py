@@ -1,4 +1,4 @@
-"""Raises a model's ai.onnx opset with ONNX's own version converter, without copying the weights.
+"""Raise a model's ai.onnx opset with ONNX's own version converter, without copying the weights.
 
 The converter is given stand-ins (`ortfuse.targets.opset_converter_stand_in`) of the main graph, with its subgraphs, and of each
 model function, since it does not convert functions by itself. Conversions it is known to get wrong are refused. They were found

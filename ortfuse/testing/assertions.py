@@ -1,4 +1,4 @@
-"""`assert_fused` and `assert_equal`."""
+"""Assertions about models: `assert_fused` and `assert_equal`."""
 
 from __future__ import annotations
 

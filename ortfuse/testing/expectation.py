@@ -1,4 +1,4 @@
-"""`Expectation`: what is expected of optimising one model, found now or stored before, and how the two differ."""
+"""Class `Expectation`: the expected result of optimising one model, and its differences from another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`golden`: a test for each of a user's models, which holds it to an expectation on file.
+"""Make a test for each of a user's models, which holds it to a stored expectation (`golden`).
 
     # tests/test_models.py
     from ortfuse.testing import golden

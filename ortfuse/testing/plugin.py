@@ -1,4 +1,4 @@
-"""The plugin of pytest: the flag `--ortfuse-refresh`, and what a refresh changed at the end of a run.
+"""Plugin of pytest: the flag `--ortfuse-refresh`, and a summary of refreshed expectations at the end of a run.
 
 pytest loads it in every run of an environment that ortfuse is installed in, so that it imports nothing but what it needs.
 """

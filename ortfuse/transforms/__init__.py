@@ -1,7 +1,7 @@
-"""Whole-graph algorithms, one per file. Each states in its file what it handles, and what it leaves alone and why.
+"""Passes over whole graphs, one per file. Each states which cases it transforms, and which it does not handle and why.
 
-The names here are imported on first use, so that a pass is loaded only if the pipeline runs it and the model has operators
-that it is about (`ortfuse.transforms.deferred_pass`).
+The names here are imported on first use (`ortfuse.transforms.deferred_pass`). So a pass is loaded only if the pipeline runs it
+and the model has operators that it transforms.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The choice between several legal forms of a site: by forced choices, by measurements, by the preference of the rule."""
+"""Choose among the legal forms of a site: by forced choices, measurements, or the rule's preference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The growth of a model by constant folding: one bound for a whole optimisation, and an account of it for the report."""
+"""Growth of a model by constant folding: one bound for a whole optimisation, and an account of it for the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The context that every pass works on, and the protocol that every pass implements."""
+"""Class `Context`, on which every pass works, and protocol `Pass`, which every pass implements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes that are loaded when a model has operators that they are about.
+"""Defer loading a pass until a model has operators that the pass transforms.
 
 A pass states in a table (`ortfuse.pipeline.built_in_passes`) the operators without which it changes nothing and says nothing.
 Loading all passes takes longer than running them over a small model.

@@ -4,8 +4,8 @@
 
 The runtime keeps images in blocks of channels where it convolves them. It adds two of them directly if their sizes are
 known to be equal. Sizes are equal if they come from the same value, are the same number or have the same declared name.
-If it cannot tell, as its shape inference loses names of sizes in Resize, in a Reshape, and of rows and columns in convolutions
-of what is not in such blocks, it puts two Reshapes before the sum and one behind it. The sum is then not computed as
+Its shape inference loses names of sizes in Resize and Reshape, and names of rows and columns in convolutions outside of such
+blocks. If it cannot prove equality, it puts two Reshapes before the sum and one behind it. The sum is then not computed as
 part of the convolution.
 
 The choice of convolutions in blocks depends on their channels and on their neighbours: the returned values have to

@@ -1,4 +1,4 @@
-"""Builds the nodes that passes put into a graph, in the form that the opset of the scope has for them."""
+"""Build nodes for passes, in the form of the opset of their scope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised pairs of two scales keep what is between them: the runtime makes one of two pairs next to each other.
+"""Refuse edits that make two Q/DQ pairs of different scales adjacent, as ONNX Runtime then merges them.
 
 Its optimiser (DoubleQDQPairsRemover, 1.31 among others) gives that one a scale of its own, which rounds elsewhere. It looks at
 neighbours only, behind Identities, so that a Transpose that moves nothing, or a Reshape to the same shape, keeps pairs apart.

@@ -1,9 +1,9 @@
-"""Refuse rewrites that leave Transposes which the runtime would otherwise merge into matrix products.
+"""Refuse attention fusions that leave Transposes which the runtime would otherwise merge into MatMul.
 
 At session creation the runtime merges a Transpose of the last two axes into the MatMul behind it. Attention reads its operands
-row by row, so that such a Transpose in front of it is executed, and a key that lies transposed is transposed back. In return the
-scores are not written and read again between product, softmax and product. For images with channels first and few positions that
-is less than what is transposed.
+row by row, so that such a Transpose before it is executed, and a transposed key is transposed back. In return the scores are
+not written and read again between MatMul, Softmax and MatMul. For images with channels first and few positions that is less
+than the Transposes cost.
 """
 
 from __future__ import annotations

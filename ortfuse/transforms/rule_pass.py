@@ -1,4 +1,4 @@
-"""A set of rules run as one pass: the form that the files of the catalogue take in a pipeline."""
+"""Run a set of rules as one pass: the form that rule files take in a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a pass: errors of a user's own pass name it, and what it writes into the model past the editor is found and checked.
+"""Run a user's pass: attribute its errors, detect edits that bypass the editor, and check them.
 
 Inspectors see what is done through the editor. A pass can also assign to nodes and graphs directly. If there is an
 inspector, the models before and after are then compared, as for passes of other packages

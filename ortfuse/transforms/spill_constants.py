@@ -1,7 +1,7 @@
 """Keep computed constants: in memory up to a limit, beyond it in a temporary file.
 
-So folding large parts of a model, for example casts of all of its weights, needs no more memory than a model without
-anything to fold.
+So folding large parts of a model needs no more memory than a model without anything to fold. An example are Casts of all
+weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Searches pass lists, choices of operators, precision and session settings for what is fastest on this machine."""
+"""Search pass lists, choices of operators, precision and session settings for the fastest model on this machine."""
 
 from ortfuse.tuning.constraints import Constraints, Unmet
 from ortfuse.tuning.model_variants import Variants

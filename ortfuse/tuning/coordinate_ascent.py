@@ -1,4 +1,4 @@
-"""The beginning of a search: one change at a time, each on top of those that were faster, and what costs little first.
+"""Coordinate ascent, the start of a search: change one setting at a time, cheap ones first, and keep improvements.
 
 The next point follows from the points so far and the time that is left, so that a stopped search goes on where it was.
 """

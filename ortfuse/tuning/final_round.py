@@ -1,4 +1,4 @@
-"""The end of a search: the best choices side by side, and what is taken.
+"""Measure the best choices side by side and select the winner: the end of a search.
 
 The best are measured again with the pass lists in a default session among them, and the slower half is left out again and
 again. The best of many measurements has been lucky: it is measured once more in new processes, beside the original and

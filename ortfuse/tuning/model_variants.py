@@ -1,4 +1,4 @@
-"""The variants of a model that the tuner chooses from: results of several pass lists, forced choices and precisions.
+"""Variants of a model that the tuner chooses from: results of several pass lists, forced choices and precisions.
 
 Each is made when it is first asked for, pass lists that come to the same passes once, and only the one that is taken is verified
 in full: every trial compares outputs.

@@ -1,4 +1,4 @@
-"""The outcome of a search."""
+"""Class `TuningOutcome`: the winner of a search and all points measured."""
 
 from __future__ import annotations
 

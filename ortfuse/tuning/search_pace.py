@@ -1,4 +1,4 @@
-"""How long things take in a search, learnt as it goes: other models, machines and loads have other times."""
+"""Estimate the duration of steps of a search from those done so far."""
 
 from __future__ import annotations
 

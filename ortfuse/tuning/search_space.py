@@ -1,4 +1,4 @@
-"""The space of choices: which model, and which settings of its session."""
+"""Search space of the tuner: model variants and session settings."""
 
 from __future__ import annotations
 

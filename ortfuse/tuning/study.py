@@ -1,4 +1,4 @@
-"""Drives the search and keeps every trial in SQLite, so that a search that was stopped goes on where it was.
+"""Run the search with Optuna and store every trial in SQLite, so that an interrupted search resumes.
 
 First come single changes (`ortfuse.tuning.coordinate_ascent`); from then on Optuna proposes settings for the best
 model. The proposals follow from the finished trials, the seed and the time that is left, so that a stopped search goes

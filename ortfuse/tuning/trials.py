@@ -1,4 +1,4 @@
-"""Measures the choices of one search beside the original in a default session: few rounds at first, more for what is fast.
+"""Measure the choices of one search beside the original in a default session, with more rounds for fast ones.
 
 A trial ends after `FEW` rounds unless it may be among the fastest and there is time for more. `ortfuse.tuning.final_round`
 measures the best again.

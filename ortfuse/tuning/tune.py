@@ -1,4 +1,4 @@
-"""`tune`: the fastest model and session for this machine, under constraints."""
+"""Find the fastest model and session for this machine, under constraints (`tune`)."""
 
 from __future__ import annotations
 

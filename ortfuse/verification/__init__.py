@@ -1,4 +1,4 @@
-"""Checks that models are numerically equivalent: inputs, execution, comparison, verdict."""
+"""Check that models are numerically equivalent: inputs, execution, comparison, verdict."""
 
 from __future__ import annotations
 

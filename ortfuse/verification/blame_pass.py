@@ -1,4 +1,4 @@
-"""Finds the pass that made a result wrong."""
+"""Find the pass that made a result wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares two models apart from near ties: what the original has decided is imposed on the other model.
+"""Compare two models with the original's decisions (ArgMax, TopK, comparisons) imposed, so that near ties do not count.
 
 An ArgMax, TopK, NonMaxSuppression, comparison or quantisation may decide between numbers that are tied within rounding.
 Everything after it may then differ. So both models' decisions are compared where they are made, each given the earlier ones of

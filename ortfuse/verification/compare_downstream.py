@@ -1,4 +1,4 @@
-"""Edits compared behind the operator that makes both sides equal, as scores are behind a Softmax."""
+"""Compare both sides of an edit behind a later operator that absorbs the difference, such as Softmax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares two models place by place: where they differ, both sides are run on the values that the original computes there.
+"""Compare two models region by region, on the values of the original, to locate differences.
 
 So no difference at one place is amplified by what comes after it, however sensitive the model is. Values of the same name
 in both main graphs are taken to be meant to be the same; that they are is what is checked (see `ortfuse.ir.graph_diff`).

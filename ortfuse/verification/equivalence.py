@@ -1,4 +1,4 @@
-"""Decides whether two models compute the same."""
+"""Decide whether two models compute the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the counterparts of a model's decisions in another model: by their names or, where axes were reordered, by what they are.
+"""Match decision nodes (ArgMax, TopK, comparisons) of two models, by name or, if axes were reordered, by structure.
 
 A Transpose that moves across a QuantizeLinear changes the name and order of the quantised numbers, and not the numbers.
 Whether a counterpart is the right one need not be known: what it decides is compared like any other decision.

@@ -1,4 +1,4 @@
-"""Finds what the runtime's own optimisations change in the original: other numbers than without them, or a refusal to run.
+"""Find changes that the runtime's own optimisations make to the original: other numbers, or a refusal to run.
 
 Rounding is no such change: an output counts as changed if it moves further than a few times what inputs and weights off by one
 rounding move it. In a model with quantised numbers, which the runtime then computes in integers, only a change as large

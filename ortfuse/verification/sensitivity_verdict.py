@@ -1,4 +1,4 @@
-"""Weighs differences against the model's own sensitivity: is it only rounding that the model amplifies?
+"""Decide whether differences are rounding that the model amplifies, by its measured sensitivity.
 
 First, near ties are set apart: a result may decide otherwise where the original's own numbers are tied or next to a threshold, if
 all else is equal given the original's decisions (`ortfuse.verification.compare_apart_from_near_ties`).

@@ -1,4 +1,4 @@
-"""Translation validation: checks every change of a model where it happens, on its own nodes with its own weights.
+"""Translation validation: check every change of a model where it happens, on its own nodes with its own weights.
 
 This also works for models too large to be run twice, or at all: only one rewrite is run at a time, before and after, on
 generated inputs of several sizes (see `ortfuse.runtime.rewrite_sides`). Edits made by passes that are not rules must give

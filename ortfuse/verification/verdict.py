@@ -1,4 +1,4 @@
-"""Runs a candidate on what the original was run on, and sums up how its outputs compare."""
+"""Run a candidate on the inputs of the original, and sum up how its outputs compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conditions of identities, and the numbers that fulfil them in rule tests.
+"""Conditions of identities, and the numbers that fulfil them in rule tests.
 
 A condition is an expression of Python: comparisons of values and numbers (`x >= 0`, `k <= x <= m`, `0 <= k < 1`) and named
 predicates (`finite(x)`), joined by `and`. A comparison of a value holds if every element is provably so; an element that is NaN

@@ -1,4 +1,4 @@
-"""Tell which element types hold every number of others, so that a Cast loses nothing."""
+"""Decide which element types hold every number of another, so that a Cast loses nothing."""
 
 from __future__ import annotations
 

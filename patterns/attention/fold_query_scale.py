@@ -1,4 +1,4 @@
-"""Fold a factor of the queries into the scale of Attention.
+"""Fold a scalar factor of the queries into the scale of Attention.
 
 attention(c q, k, v; scale) = attention(q, k, v; c scale)
 

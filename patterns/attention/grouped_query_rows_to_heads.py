@@ -1,4 +1,4 @@
-"""Move grouped heads from the rows of the query to its heads, as in a decoding step of grouped-query attention.
+"""Move grouped heads from query rows to the head axis, in decode steps of grouped-query attention.
 
     rows(attention(rows(q), k, v, repeat(mask))) = attention(q, k, v, mask)          q [batch, groups * heads, 1, size]
 

@@ -4,7 +4,7 @@
 
 on [batch, heads, length, size], or [batch, length, size] if the heads are merged into the batch axis. The scale may be applied
 anywhere. The scores may be capped (cap tanh(s q k^T / cap)), NaN rows may be zeroed, and the weights may be used elsewhere.
-`additive_mask` brings masks into this form; `heads_and_cache` absorbs the nodes that split and repeat the heads.
+`additive_mask` brings masks into this form; `absorb_heads_and_cache` absorbs the nodes that split and repeat the heads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Transpose attention whose matrices are the other way round: values first, or keys as rows of the scores.
+"""Transpose attention with swapped operands: values before transposed weights, or scores as keys times queries.
 
 v softmax(s q k^T)^T = attention(q, k, v^T)^T                    blocks of vision networks that have channels first
 

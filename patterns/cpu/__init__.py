@@ -1,4 +1,4 @@
-"""Decompositions of operators whose CPU kernels are slow, and fewer nodes to dispatch."""
+"""Decompose operators whose CPU kernels are slow, and merge nodes to save dispatch time."""
 
 TARGETS = ("cpu",)
 

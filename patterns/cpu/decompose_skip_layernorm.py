@@ -2,8 +2,8 @@
 
 skip_layer_normalization(x, skip, gamma, beta, bias) = layer_normalization(x + skip + bias, gamma, beta)
 
-The sum is a Sum, which the runtime does not fuse again (see `patterns.ort_workarounds`).
-Forcing the operator of the family keeps it.
+The sum is a Sum, which the runtime does not fuse again (see `patterns.ort_workarounds`). Forcing the operator of the
+family keeps it.
 
 Rationale: tools that fuse whatever they find leave the operator in models.
 """

@@ -1,4 +1,4 @@
-"""Reduce the number of small nodes in masks, positions and angles, which take longer to start than to compute.
+"""Merge or drop small nodes in masks, positions and angles, whose dispatch costs more than their computation.
 
 f(unsqueeze(x, leading axes), y) = f(x, y)          where y has these axes
 max(where(c, a, b), k) = where(c, max(a, k), max(b, k))          a, b and k numbers

@@ -1,4 +1,4 @@
-"""Reshape, Transpose, Gather, Slice and Concat in fewer or cheaper nodes."""
+"""Merge or replace Reshape, Transpose, Gather, Slice and Concat by fewer or cheaper nodes."""
 
 ORDER = (
     "unit_dims_of_transpose_and_expand",

@@ -1,4 +1,4 @@
-"""Feed-forward blocks: two linear layers, and gated linear units."""
+"""Fuse feed-forward blocks: two linear layers, and gated linear units."""
 
 ORDER = (
     "fuse_linear_activation_linear",

@@ -1,4 +1,4 @@
-"""MatMul, Gemm and Einsum: linear layers, order of products, constants in weights, vectors."""
+"""Canonicalize, reassociate and fold MatMul, Gemm and Einsum."""
 
 ORDER = (
     "canonicalize_linear_layers",

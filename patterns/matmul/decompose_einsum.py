@@ -10,12 +10,12 @@
     ij,kl->il              Einsums of one operand each, which sum over j and k, then one of both
     ij,jk,kl->il           Einsums of two operands each, in the order that is the least work
 
-A label is of the *batch* if both operands and the result have it, *contracted* if only the operands have it. It is of the rows
-or columns if one operand and the result have it. The runtime's Einsum transposes its operands to such a MatMul as well, and
-the result back, on every run. Transposes in the graph merge with their neighbours, and those of weights are folded.
-The runtime crashes on an Einsum of an empty batch; its MatMul does not.
-Axes called `...` that are equal in all operands are given labels first. An ellipsis that broadcasts, and a label that one
-operand has twice, are left alone.
+A label is of the *batch* if both operands and the result have it, *contracted* if only the operands have it. It is of
+the rows or columns if one operand and the result have it. The runtime's Einsum transposes its operands to such a MatMul
+as well, and the result back, on every run. Transposes in the graph merge with their neighbours, and those of weights
+are folded. The runtime crashes on an Einsum of an empty batch; its MatMul does not. Axes called `...` that are equal in
+all operands are given labels first. An ellipsis that broadcasts, and a label that one operand has twice, are left
+alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Conditions on images that the runtime's InstanceNormalization can normalise.
+"""Guards for images that the runtime's InstanceNormalization can normalise.
 
 The kernel ends the process on an image without pixels.
 It computes `x f + (bias - mean f)`, `f = scale / sqrt(variance + epsilon)`.

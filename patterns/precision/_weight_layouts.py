@@ -1,4 +1,4 @@
-"""Weights other than one matrix on the right of a MatMul: stacks of matrices, and matrices on the left."""
+"""Guards and shapes for weights other than one matrix on the right of a MatMul: stacks, and matrices on the left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canonicalize products with a constant matrix to MatMul and Add, the form that quantisation schemes match.
+"""Canonicalize Gemm, FusedMatMul and transposed weights to MatMul and Add, the form that quantisation schemes match.
 
 Gemm(x, W, b, transB, alpha) = x (alpha W') + b          FusedMatMul(x, W, transB, alpha) = x (alpha W')
 x Transpose(W) = x W'                                    W' is W or its transpose

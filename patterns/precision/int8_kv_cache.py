@@ -4,7 +4,8 @@ attention(q, k, v, mask, past)  ~  attention(q, dq(q8(k)), dq(q8(v)), mask, dq(q
 
 q8(x) = clip(round(x / s), -128, 127), with constants s such that the observed maximum of a channel reaches 127. New keys and
 values are rounded once, when they are appended; cached ones stay as they are. The operator takes and gives integers. The nodes
-that convert them from and to float32 stand at the inputs and outputs of the model, and `ortfuse caches` removes them there.
+that convert them from and to float32 stand at the inputs and outputs of the model. `ortfuse convert --to int8-caches` removes
+them there.
 """
 
 from __future__ import annotations

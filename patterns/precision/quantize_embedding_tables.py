@@ -2,8 +2,8 @@
 
 T[x]  ~  ((Q - 2^(bits - 1)) S)[x]
 
-Q and S are what MatMulNBits takes as its weight (`weight_only`). A table that is also the weight of a MatMul is stored once if
-both have the same bits and blocks.
+Q and S are what MatMulNBits takes as its weight (`weight_only_quantization`). A table that is also the weight of a
+MatMul is stored once if both have the same bits and blocks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replace the sum of a grid times an affine matrix by MatMul.
+"""Replace ReduceSum of a constant grid times affine matrices by MatMul.
 
 sum(grid[:, :, None] * theta[:, None], -2) = grid @ theta        grid [m, k] constant, theta [n, k, p]
 

@@ -1,10 +1,9 @@
 """Emulate operators in half precision on the CPU: each alone, on float32 inputs, rounded before and after.
 
-This locates numerical problems at their origin, in the bodies of If, Loop and Scan too. Examples are an overflow, a sum that
-loses its small terms, and the sine of a large rounded number. Operators in float32 that follow one another in a graph
-are emulated together: only their common
-inputs are rounded. The summation order of an accelerator is unknown. Products and sums are therefore emulated on magnitudes
-too, which bounds every order of summation.
+This locates numerical problems at their origin, in the bodies of If, Loop and Scan too. Examples are an overflow, a sum
+that loses its small terms, and the sine of a large rounded number. Operators in float32 that follow one another in a
+graph are emulated together: only their common inputs are rounded. The summation order of an accelerator is unknown.
+Products and sums are therefore emulated on magnitudes too, which bounds every order of summation.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Backtracking matcher: goals, choice points and bindings, like a small Prolog.
 
-A goal says "this pattern must match this value". Handlers (see `ortfuse.rewrite.pattern.match_operators`) turn one goal into its
-subgoals, or
-open a choice point (which operand order, which alternative, which part of a sum) to which matching returns when a later
-goal fails. A trail records bindings so that they can be undone. Recursion depth is bounded by the pattern, not the graph.
+A goal says "this pattern must match this value". Handlers (see `ortfuse.rewrite.pattern.match_operators`) turn one goal
+into its subgoals, or open a choice point (which operand order, which alternative, which part of a sum) to which
+matching returns when a later goal fails. A trail records bindings so that they can be undone. Recursion depth is
+bounded by the pattern, not the graph.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Flatten Add and Mul chains of a graph to signed terms and scalar constants, for `ac_matching`."""
+"""Flatten Add and Mul chains of a graph to signed terms and scalar constants, for `match_sums_and_products`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Match patterns of operators, values, constants and alternatives; sums and products are in `ac_matching`."""
+"""Match patterns of operators, values, constants and alternatives; sums and products are in `match_sums_and_products`."""
 
 from __future__ import annotations
 

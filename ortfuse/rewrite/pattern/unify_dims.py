@@ -1,9 +1,8 @@
 """Unify named dimensions of a pattern with the shapes of matched values.
 
 A name stands for the same dimension throughout the pattern. A constraint that cannot be decided when a value is matched
-(a product of
-several unbound dimensions, `b|1` before b is known) is decided as soon as possible, at the latest when everything has
-matched.
+(a product of several unbound dimensions, `b|1` before b is known) is decided as soon as possible, at the latest when
+everything has matched.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Measure the latency of models side by side: interleaved runs, medians, and ratios taken per round.
 
-Machines drift: a number measured now cannot be compared with one measured a minute ago. The models therefore take turns,
-round after round. Each is compared with the first within the same round, and the median of these ratios is reported. If
-the weights are too large for all sessions to be open at once, the first model is run again with each group of the others.
-How far a ratio can be trusted is judged by how it scatters over the rounds (see `ortfuse.runtime.bench.confidence`).
-There are as many
-rounds as that takes to be known well, within a time (see `ortfuse.runtime.bench.stopping_rule`); where sessions open
-fast, several of each model have a part of them.
+Machines drift: a number measured now cannot be compared with one measured a minute ago. The models therefore take
+turns, round after round. Each is compared with the first within the same round, and the median of these ratios is
+reported. If the weights are too large for all sessions to be open at once, the first model is run again with each group
+of the others. How far a ratio can be trusted is judged by how it scatters over the rounds (see
+`ortfuse.runtime.bench.confidence`). There are as many rounds as that takes to be known well, within a time (see
+`ortfuse.runtime.bench.stopping_rule`); where sessions open fast, several of each model have a part of them.
 """
 
 from __future__ import annotations

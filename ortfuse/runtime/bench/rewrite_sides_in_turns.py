@@ -1,4 +1,4 @@
-"""Two sides of a rewrite, measured in turns: how many times faster the second is, round by round."""
+"""Time two sides of a rewrite in alternating rounds and return their ratios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures a rewrite where it happens: both sides of a site side by side, with its own weights and at the model's sizes.
+"""Time both sides of a rewrite at its site, with its own weights and sizes.
 
 Results are cached in a file, so that another model with the same operators at the same sizes costs nothing.
 """

@@ -1,4 +1,4 @@
-"""Measures sessions side by side, each in a process of its own: some settings hold for a whole process, and so does its memory.
+"""Time sessions side by side, each in a process of its own, with its peak memory.
 
 The sessions take turns, round after round, and each is compared with the first within the same round, as in
 `ortfuse.runtime.bench.models_side_by_side`. They are as an application has them: threads wait busily for the next run

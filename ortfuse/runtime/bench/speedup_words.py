@@ -1,4 +1,4 @@
-"""Speedups in words, and reasons to doubt measurements."""
+"""Format speedups as text, and list reasons to doubt measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When enough rounds were measured: the bounds of every speedup are narrow, or the time for it is over.
+"""Stop measuring when the confidence intervals are narrow enough or the time is over.
 
 The bounds are looked at after each block of rounds, which grow with the rounds so far, so that looking takes little of the time.
 """

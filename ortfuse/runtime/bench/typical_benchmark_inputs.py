@@ -1,4 +1,4 @@
-"""Generates benchmark inputs of typical size: one sample of 128 positions."""
+"""Generate benchmark inputs of typical size: one sample of 128 positions."""
 
 from __future__ import annotations
 

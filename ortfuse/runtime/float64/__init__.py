@@ -1,1 +1,1 @@
-"""Evaluation in float64: the reference that tells rounding from errors."""
+"""Evaluation in float64: the reference that distinguishes rounding from errors."""

@@ -1,4 +1,4 @@
-"""Determines the precision in which a model computes an output: that of its coarsest step, whatever the output's type.
+"""Determine the precision in which a model computes an output: that of its coarsest step, whatever the output's type.
 
 A float64 model may normalise in float32, and a model with float32 outputs may multiply in float16. Its outputs are then only
 as accurate as that step, and must not be judged by their own type alone.

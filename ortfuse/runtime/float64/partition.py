@@ -1,4 +1,4 @@
-"""Partitions a graph into segments that are executed in sequence, each by the runtime or by ONNX's reference.
+"""Partition a graph into segments that are executed in sequence, each by the runtime or by ONNX's reference.
 
 ONNX Runtime has no float64 kernel for some operators (Erf, Conv, ...), and the reference implementation is slow; so each
 segment groups as many nodes of one kind as can be executed together.

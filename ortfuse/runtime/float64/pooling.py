@@ -1,4 +1,4 @@
-"""Pooling in float64, one position of the window after the other: ONNX's reference is wrong about the shapes of some of it."""
+"""Evaluate pools in float64, one window position after the other: ONNX's reference returns some wrong shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluates the original in float64: the reference that tells rounding from errors."""
+"""Evaluate the original in float64: the reference that distinguishes rounding from errors."""
 
 from __future__ import annotations
 

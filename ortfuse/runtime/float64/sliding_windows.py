@@ -1,4 +1,4 @@
-"""Windows of images: where they begin, how large they are, and what is put around the image."""
+"""Sliding windows over images: start positions, sizes and padding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Widens a model: every float16, bfloat16 and float32 in it becomes float64, or those of half precision become float32.
+"""Widen a model: every float16, bfloat16 and float32 in it becomes float64, or half precision becomes float32.
 
 This covers weights, constants, attributes that name a type (or default to float32), inputs, outputs, and everything in the
 bodies of control flow; model functions are inlined first. Constants keep their values: 0.1 rounded to float32 remains that

@@ -1,4 +1,4 @@
-"""Sizes of a model's open dimensions that it can run with, told from sizes that are fixed and must match.
+"""Infer sizes of open dimensions from fixed sizes with which they must broadcast or match.
 
     x + table, with a table of 12 rows       needs 12 rows of x, or one
     x @ w, with w of 12 rows                 needs 12 columns of x

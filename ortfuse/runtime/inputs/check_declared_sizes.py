@@ -1,4 +1,4 @@
-"""Checks that inputs of the user's own have the sizes that were declared of the model."""
+"""Check that the user's inputs have the sizes that were declared of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers with which a model compares others: inputs have to be as large to pass them."""
+"""Find constants that a model compares values with, so that generated inputs reach both sides."""
 
 from __future__ import annotations
 

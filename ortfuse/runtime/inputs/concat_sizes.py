@@ -1,4 +1,4 @@
-"""Sizes of a model's open dimensions for which tensors that are joined are alike along all other axes.
+"""Infer sizes of open dimensions for which the operands of each Concat agree along the other axes.
 
     concat(x[::2], x[1::2], axis=1)        needs an even number of rows
 

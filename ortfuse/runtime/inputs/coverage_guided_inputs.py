@@ -1,4 +1,4 @@
-"""Looks for inputs that show more of a model than the usual ones do, guided by coverage.
+"""Search for inputs that cover more branches of a model than the usual ones.
 
 Sets of inputs are drawn in other ways (`ortfuse.runtime.inputs.sampling`) until a number of them in a row show nothing
 new, or time is over. A set is kept if a run on it reaches a coverage point (`ortfuse.runtime.branch_coverage`) that no

@@ -1,4 +1,4 @@
-"""Finds the inputs by which operators select rows of a table, or which they use as a mask."""
+"""Find the inputs by which operators select rows of a table, or which they use as a mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the caches among a model's inputs: keys and values (or states) of earlier steps, which a step appends to."""
+"""Find the caches among a model's inputs: keys and values (or states) of earlier steps, to which a step appends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the inputs that say how large tensors become or how often bodies run: numbers in them must stay small.
+"""Find inputs that determine sizes or trip counts, whose numbers must stay small.
 
 Operands that tell sizes are followed back through everything that they are computed from; only Shape and Size end a path, as
 they look at no element. Too many inputs are found rather than too few: that costs only large numbers in them.

@@ -1,4 +1,4 @@
-"""Sets of inputs from an object that hands them out one after the other, as ONNX Runtime's calibration takes them."""
+"""Read input sets from a calibration data reader of ONNX Runtime (`get_next`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generates inputs on which a model runs: of several sizes, and such as exercise all of it."""
+"""Generate inputs of several sizes that together exercise the whole model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How images become inputs of a model: said in a file, or guessed from the shape of the input.
+"""Preprocess images to model inputs, as a file declares or as guessed from the input's shape.
 
     resize = 256                        # the shorter side; or [height, width]
     crop = [224, 224]                   # of the middle

@@ -1,4 +1,4 @@
-"""Infers what the inputs of a model are for by following them through the graph; names are never considered.
+"""Infer the roles of a model's inputs (index, mask, ...) by following them through the graph, whatever their names.
 
 An input is followed through nodes that keep its numbers (casts, reshaping, slicing, ...) or change them by constants
 (`x + 2` selects from a table of position embeddings, `1 - mask`), including into the bodies of control flow.

@@ -1,4 +1,4 @@
-"""Generates random inputs that suit what the graph does with them.
+"""Generate random inputs that suit the operators by which the graph uses them.
 
 Integers that select rows are below the size of the smallest table, those compared with certain numbers are these, masks have
 rows with padded tails (see `ortfuse.runtime.inputs.input_roles`). All others are drawn as `ortfuse.runtime.inputs.sampling` says.

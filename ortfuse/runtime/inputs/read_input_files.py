@@ -1,4 +1,4 @@
-"""Reads the user's own inputs from files."""
+"""Read the user's own inputs from files."""
 
 from __future__ import annotations
 

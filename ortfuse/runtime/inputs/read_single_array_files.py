@@ -1,4 +1,4 @@
-"""Reads inputs from files that hold one array each: .npy files, and images if Pillow is installed.
+"""Read inputs from files that hold one array each: .npy files, and images if Pillow is installed.
 
 Such a file has no names in it. It belongs to the input it is named after, with all such files of a folder being one set of
 inputs, or else to the only input that it can be for, each file being a set of its own.

@@ -1,4 +1,4 @@
-"""How the elements of an input are drawn where its role leaves a choice.
+"""Draw random elements of an input where its role leaves a choice.
 
 The usual choice differs from seed to seed, so that several sets of inputs show different things: integers that nothing restricts
 are small, of both signs, and large in turn; counts go through several numbers. The others are what an exploration tries

@@ -1,4 +1,4 @@
-"""Finds sizes that satisfy several conditions of a model at once, by how far the model gets with others.
+"""Search sizes of open dimensions by how far the model runs with them.
 
 The message of a refusal names the node that failed. Sizes with which a later node fails satisfy more of the conditions: a number
 of channels first, then a least length. So one size after the other is changed, and what gets further, or fails for another

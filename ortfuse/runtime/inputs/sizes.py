@@ -1,4 +1,4 @@
-"""Chooses sizes for a model's open dimensions: all 1, odd, larger, a batch of one, and others if the model cannot run on those.
+"""Choose sizes for a model's open dimensions: all 1, odd, larger, a batch of one, and others if none of these run.
 
 Models have undeclared conditions on sizes: two names for the same length, a length that is the sum of two others, a state whose
 batch is not its first dimension, tables of limited length, images and samples that must be large enough. Accepted sizes

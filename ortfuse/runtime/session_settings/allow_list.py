@@ -1,4 +1,4 @@
-"""The settings that a file may hold: an allow-list of names, each with bounds on its value.
+"""Allow-list of the settings that a file may hold, each with bounds on its value.
 
 A model and the file of settings beside it come from anywhere. The runtime has settings that name a file to write, a library to
 load or a service to send inputs to (`session.collect_node_memory_stats_to_file`, `ep.context_file_path`, options of

@@ -1,4 +1,4 @@
-"""`SessionConfig`: the settings of a session under the runtime's own names, each with the reason for it.
+"""Class `SessionConfig`: the settings of a session under the runtime's own names, each with the reason for it.
 
 A name without a dot is an attribute of `onnxruntime.SessionOptions` (`enable_mem_reuse`), one with a dot is a configuration
 entry (`session.set_denormal_as_zero`); `providers` and `disabled_optimizers` are arguments of `InferenceSession`.

@@ -1,4 +1,4 @@
-"""Numbers below the smallest normal one (1.2e-38 in float32): where a model makes them, and whether zeros can stand for them.
+"""Find where a model makes denormal numbers (below 1.2e-38 in float32), and whether they can be flushed to zero.
 
 A processor takes up to 100 times as long for an operation on such a number, and can be told to take it as zero. The
 error is at most 1.2e-38. Sums, products and smooth functions hide it; a logarithm, quotient, comparison with zero or

@@ -1,4 +1,4 @@
-"""`session`: a session of ONNX Runtime, opened as is recommended for the model and fits the machine."""
+"""Open a session of ONNX Runtime with the settings recommended for the model (`ortfuse.session`)."""
 
 from __future__ import annotations
 

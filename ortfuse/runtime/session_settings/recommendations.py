@@ -1,4 +1,4 @@
-"""The settings that a model gains by: what can be said without measuring, and what was measured for such models here."""
+"""Recommend session settings for a model, from its graph and from earlier measurements on this machine."""
 
 from __future__ import annotations
 

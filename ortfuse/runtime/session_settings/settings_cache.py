@@ -1,4 +1,4 @@
-"""Settings that were measured on this machine to make models of one structure faster, kept in the user's cache folder.
+"""Cache measured session settings by model structure in the user's cache folder.
 
 They hold for models of the same operators with weights of the same shapes, one build of the runtime, one processor and one number
 of threads, which the keys of the file name:

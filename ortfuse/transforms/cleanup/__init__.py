@@ -1,1 +1,1 @@
-"""Constant folding, common subexpression elimination, dead code elimination, and the last step of every pipeline."""
+"""Constant folding, common subexpression elimination, dead code elimination, and the final step of every pipeline."""

@@ -4,25 +4,27 @@ Transforms, in the main graph, in subgraphs and in functions (constants of an ou
 - a node whose outputs the facts know completely, although its inputs may vary (the Shape of a static dimension), and
   integers computed from constants;
 - an Identity, Transpose, Reshape, Flatten, Squeeze or Unsqueeze of a constant, without touching its bytes (see
-  `lazy_transpose`);
+  `fold_constant_movement`);
 - any other pure node of constants: all of them are computed in one session of the runtime (see
   `ortfuse.runtime.evaluate_constants`), repeatedly until nothing new is constant. The results have the bits that the
-  runtime would compute. If they are large, more sessions are used, and results go into a temporary file (see `spill`).
+  runtime would compute. If they are large, more sessions are used, and results go into a temporary file (see
+  `spill_constants`).
 
 Does not handle:
 - operators that draw random numbers, operators of unknown domains, nodes with subgraphs;
-- quantisation: a DequantizeLinear of a weight is there so that the weight stays small, and so are Cast, Sub and Mul of a
-  matrix of narrow numbers (see `fold_plan`);
-- a node that would make the model grow too much. The bound is one for the whole optimisation, however often this pass is run
-  (see `growth`): 64 KiB and a twentieth of the model's constants, or `max_growth` bytes. Results of up to 256 bytes do not count.
-  Sizes are estimated before anything is computed; where they are unknown, the node is left alone, except for operators whose
-  result cannot be large (NonZero, Compress, Unique);
+- quantisation: DequantizeLinear of a weight, or Cast, Sub and Mul of a matrix of narrow numbers. They keep the weight small
+  (see `folding_plan`);
+- a node that would make the model grow too much. One bound holds for the whole optimisation (see `constant_growth`): 64 KiB
+  and a twentieth of the model's constants, or `max_growth` bytes. Results of up to 256 bytes do not count. Sizes are
+  estimated before anything is computed. A node of unknown size is left alone, except for operators whose result cannot be
+  large (NonZero, Compress, Unique);
 - element types that numpy lacks, unless elements are only moved; strings, sequences, optionals;
 - an Identity that gives a value the name of a graph output;
-- float16 that the runtime computes in float32, if the result is too large or too small for float16: it is not rounded there on
-  the way to another node that is computed in float32;
-- integer division by a constant that contains 0 or -1, which can end the process, and what would make an operand of such
-  a division constant: it may stand in a branch that is never taken, but the runtime would compute it when it loads the model;
+- float16 that the runtime computes in float32, if the result is too large or too small for float16. The runtime does not round
+  it between two nodes in float32;
+- integer division by a constant that contains 0 or -1, which can end the process;
+- nodes whose folding would make an operand of such a division constant. The division may stand in a branch that is never
+  taken, but the runtime would compute it when it loads the model;
 - nodes that rules made for a newer opset than the model has, and nodes that refer to attributes of their function.
 
 A node that fails to evaluate is left alone, with a note, and so is one whose result the context's inspector rejects.

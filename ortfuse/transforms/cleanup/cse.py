@@ -1,17 +1,23 @@
 """Eliminate common subexpressions: merge nodes that compute the same from the same inputs.
 
-Transforms: nodes of the same operator, version, attributes (tensors by value; axes counted from either end, as attributes or
-inputs) and inputs (in either order for operators that commute to the bit), with the same outputs present; small integer
-tensors whose elements the facts know to be the same symbolic sizes, however they are computed; initializers of the same
-type, shape and bytes (see `find_equal_initializers`).
+Transforms:
+
+- nodes of the same operator, version, attributes and inputs, with the same outputs present. Tensors in attributes count by
+  value. Axes may be counted from either end, and be attributes or inputs. Inputs may come in either order for operators
+  that commute to the bit;
+- small integer tensors whose elements the facts know to be the same symbolic sizes, however they are computed;
+- initializers of the same type, shape and bytes (see `find_equal_initializers`).
+
 Sizes of a model input are read from it, others from the first value that has them. So no value in between is kept for
 its shape alone. Nodes of a subgraph are also merged into equal ones of the graphs around it, never the reverse.
 
-Does not handle: operators that draw random numbers or may be in training mode; operators of unknown domains; nodes with
-subgraphs; nodes whose merging would move or rename a graph output. Two graph outputs that are equal stay two. The
-operands of Max, Min and Sum keep their order: which NaN or zero these return depends on it. If the runtime makes signed
-quantised pairs unsigned, each of these keeps its one reader: of pairs with several the runtime does not, and computes what reads
-them in float32. Nodes are not merged either if the context's inspector objects.
+Does not handle:
+
+- operators that draw random numbers or may be in training mode, operators of unknown domains, and nodes with subgraphs;
+- nodes whose merging would move or rename a graph output. Two graph outputs that are equal stay two;
+- operands of Max, Min and Sum in another order: which NaN or zero these return depends on it;
+- signed quantised pairs, if the runtime makes those with one reader unsigned. It computes the readers of other pairs in float32;
+- nodes whose merging the context's inspector rejects.
 """
 
 from __future__ import annotations

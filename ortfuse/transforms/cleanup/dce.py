@@ -1,13 +1,19 @@
 """Eliminate dead code: remove nodes on which no graph output depends.
 
-Transforms: nodes that no output needs, in the main graph, in subgraphs and in functions; initializers that nothing uses;
-functions that nothing calls; optional outputs that nothing uses (the indices of a MaxPool, the mean of a
-LayerNormalization, the mask of a Dropout), because the runtime computes every output that has a name, and only if it is
-known to compute the others alike without them.
+Transforms:
 
-Does not handle: graph inputs; initializers that are also inputs, as they are the input's default; outputs of subgraphs that
-the outer node does not use, as removing them would change the signature of the branch or loop (`licm` narrows loops);
-operators without outputs, as they can only be there for a side effect.
+- nodes that no output needs, in the main graph, in subgraphs and in functions;
+- initializers that nothing uses, and functions that nothing calls;
+- optional outputs that nothing uses: the indices of a MaxPool, the mean of a LayerNormalization, the mask of a Dropout. The
+  runtime computes every output that has a name. An output is removed only if the runtime is known to compute the others alike
+  without it.
+
+Does not handle:
+
+- graph inputs, and initializers that are also inputs, as they are the input's default;
+- outputs of subgraphs that the outer node does not use, as removing them would change the signature of the branch or loop
+  (`licm` narrows loops);
+- operators without outputs, as they can only be there for a side effect.
 """
 
 from __future__ import annotations

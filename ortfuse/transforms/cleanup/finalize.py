@@ -1,25 +1,24 @@
 """Turn the rewritten graph into a model that can be saved: the last step of every pipeline.
 
 - Functions that define custom operators are added to the model, and those that were kept from the passes put back.
-- If rules made nodes for a newer opset than the model imports, or of operators that are defined in one, the whole model is
-  raised to it, by `ortfuse.targets`.
-- A model of IR version 3, in which every initializer must also be an input, is raised to version 4 if it now has
-  initializers that are not inputs. Inputs that were there only for this reason are removed: the runtime never took a value
-  for them.
+- If rules made nodes that need a newer opset than the model imports, `ortfuse.targets` raises the whole model to it.
+- In a model of IR version 3 every initializer must also be an input. Such a model is raised to version 4 if it now has
+  initializers that are not inputs. Inputs that were there only for this reason are removed: the runtime never took a
+  value for them.
 - Opset imports of domains that no node uses any more are dropped, except for the default domain; the main graph keeps those
   that functions use.
 - Graphs that a rule left out of topological order are sorted.
-- Values without a name get one, and values of the same name in nested graphs are renamed apart: a subgraph must not
-  shadow a value of the graph around it. Names of inputs and outputs stay.
+- Values without a name get one. Of values of the same name in nested graphs, one is renamed: a subgraph must not shadow a
+  value of the graph around it. Names of inputs and outputs stay.
 - Values get the declared type and shape that the facts prove. Declarations of the file that the facts do not prove are
-  dropped: the
-  runtime plans the reuse of buffers by declared sizes. By default names of sizes are dropped too: the plans that they
-  allow cost 5 to 12 % on some models. Other tools can infer them again. Only added images keep the names by which
-  the runtime sees that their shapes are equal (`image_sizes`). `finalize{symbolic=true}` writes all names and short formulas.
-  Declarations of inputs and outputs of the model and of bodies stay. Values of unknown rank keep what is
-  declared. Functions have no declared types and are left alone. In the body of a Loop that may not run nothing is
-  declared anew. If there is no iteration, the runtime derives the sizes of stacked results from the body.
-  `finalize{shapes=false}` declares no new shape at all: the runtime refuses some nodes only if it knows the shapes of operands.
+  dropped: the runtime plans the reuse of buffers by declared sizes. By default names of sizes are dropped too: the
+  plans that they allow cost 5 to 12 % on some models. Other tools can infer them again. Only added images keep the
+  names by which the runtime sees that their shapes are equal (`find_undeclared_image_sizes`). `finalize{symbolic=true}` writes
+  all names and short formulas. Declarations of inputs and outputs of the model and of bodies stay. Values of unknown
+  rank keep what is declared. Functions have no declared types and are left alone. In the body of a Loop that may not
+  run nothing is declared anew. If there is no iteration, the runtime derives the sizes of stacked results from the
+  body. `finalize{shapes=false}` declares no new shape at all: the runtime refuses some nodes only if it knows the
+  shapes of operands.
 """
 
 from __future__ import annotations

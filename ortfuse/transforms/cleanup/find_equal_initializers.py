@@ -1,9 +1,15 @@
-"""Finds equal initializers, reading no more of the weights than it takes to tell them apart.
+"""Find equal initializers, reading no more of the weights than needed.
 
-Two tensors are equal if they have the same type, shape and bytes. They are distinguished by fingerprints, each of which
-is computed only if all earlier ones agree: type and shape; a few bytes, read in place if the tensor is in a file; a digest of
-the first mebibyte; a digest of all bytes. So a tensor that is the only one of its type and shape is not read at all, and
-none is read in full more than once. Strings are never treated as equal: they are not worth the code.
+Two tensors are equal if they have the same type, shape and bytes. Fingerprints distinguish them.
+Each is computed only if all earlier ones agree:
+
+1. type and shape;
+2. a few bytes, read in place if the tensor is in a file;
+3. a digest of the first mebibyte;
+4. a digest of all bytes.
+
+So the only tensor of a type and shape is not read at all, and none is read in full more than once. Strings are never treated
+as equal: they are not worth the code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lazy folding of operators that only move the elements of a constant.
+"""Fold Transpose, Reshape, Flatten, Squeeze and Unsqueeze of constants lazily: elements are moved when they are read.
 
 Transpose, Reshape, Flatten, Squeeze and Unsqueeze of a constant only rearrange its elements. For a large weight the
 result is a tensor whose elements are moved when it is read. So folding transposed weights takes no time and no memory.

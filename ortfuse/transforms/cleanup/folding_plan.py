@@ -1,10 +1,10 @@
-"""Decides which constant results become constants of the model, and which the runtime goes on computing.
+"""Decide which constant results become constants of the model, and which the runtime goes on computing.
 
 A region is a set of nodes that compute constants from constants. Its results are the values that other nodes need. A result
 costs its bytes, less those of the constants that nothing needs once it is folded. Two kinds of results stay computed:
 
-- a *decompressed weight*: a floating-point result that is larger than a matrix of a narrower type that it is computed from,
-  such as Cast and Mul of an int8 weight, or Cast of a float16 one. The file would be two to eight times as large;
+- a *decompressed weight*: a floating-point result that is larger than a matrix of a narrower type that it is computed from.
+  Examples are Cast and Mul of an int8 weight, and Cast of a float16 one. The file would be two to eight times as large;
 - a result that exceeds the bytes that are left. The smallest ones are folded first.
 
 If a result stays computed, its operands are the results in its place.

@@ -1,11 +1,15 @@
 """Turn Constant nodes into initializers, so that rules find every constant in one place.
 
 Transforms: every spelling of the value (`value`, `value_float`, `value_floats`, `value_int`, `value_ints`, `value_string`,
-`value_strings`), in the main graph and in subgraphs; the initializer keeps the name of the node's output.
+`value_strings`), in the main graph and in subgraphs. The initializer keeps the name of the node's output.
 
-Does not handle: sparse values (the runtime densifies them only from the node); Constants whose value refers to an attribute
-of a function; Constants in functions, which have no initializers in ONNX; Constants whose output is a graph output, because
-some tools cannot handle initializers that are outputs. Facts treat a Constant node and an initializer alike.
+Does not handle:
+
+- sparse values, which the runtime densifies only from the node;
+- Constants in functions, which have no initializers in ONNX, and those whose value refers to an attribute of a function;
+- Constants whose output is a graph output, because some tools cannot handle initializers that are outputs.
+
+Facts treat a Constant node and an initializer alike.
 """
 
 from __future__ import annotations

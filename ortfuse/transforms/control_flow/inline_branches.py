@@ -1,9 +1,12 @@
 """Inline the branch that an If always takes.
 
-Transforms: branches of Ifs whose condition is known, in the main graph, in subgraphs and in functions: it is a
-constant, it has one
-value in every run, as sizes and ranges show, or it is the condition of an If around it. The branch that is never taken is gone
-with the If, and with it what only that branch computed.
+Transforms, in the main graph, in subgraphs and in functions, an If whose condition
+
+- is a constant,
+- has one value in every run, as sizes and ranges show, or
+- is the condition of an If around it.
+
+The branch that is never taken is removed with the If, and with it all that only that branch computed.
 
 Does not handle: Ifs whose condition is computed from inputs or is not known to have one element.
 """

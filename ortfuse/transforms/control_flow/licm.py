@@ -7,10 +7,10 @@
 Transforms:
 
 - a node that both branches of an If compute, since one of them runs in any case;
-- a node of a Loop or Scan whose operands are the same in all iterations, if the body provably runs or the operator cannot fail
-  (a Scan over nothing fails in the runtime).
+- a node of a Loop or Scan whose operands are the same in all iterations, if the body provably runs or the operator cannot fail.
+  A Scan over nothing fails in the runtime.
 
-Needless loop-carried values go first (`dead_loop_carried`), then counters that repeat the iteration number
+Needless loop-carried values go first (`remove_dead_loop_carried_values`), then counters that repeat the iteration number
 (`counters_to_iteration_number`).
 
 Does not handle: nodes that draw random numbers, belong to unknown domains or hold graphs themselves, and nodes without inputs.

@@ -1,13 +1,13 @@
 """Remove loop-carried values that no iteration changes, and those that nothing uses.
 
-    loop(s, w -> f(s, w), w)(a, x)   =   loop(s -> f(s, x))(a)       a state that all runs hand on as it is
+    loop(s, w -> f(s, w), w)(a, x)   =   loop(s -> f(s, x))(a)       a state that no iteration changes
     y, n = loop(s, n -> f(s), n + 1) =   y = loop(s -> f(s))         a state, or a stacked result, that nothing uses
 
-Exporters of TensorFlow hand on all weights this way, and count besides. Without them what depends on weights alone can be
-computed before the loop, and rules see through bodies.
+Exporters of TensorFlow make all weights loop-carried values, and add counters. Without these, `licm` can hoist nodes that
+depend on weights alone, and rules see constants in bodies.
 
-The stacked results of a Loop without iterations have sizes that the runtime derives from the states: there the first
-form is left alone too, unless the Loop surely runs.
+The runtime derives the sizes of stacked results from the states if a Loop has no iterations. So the first form is left alone in
+a Loop whose stacked results are used, unless it surely runs.
 
 Does not handle: stacked results of a Scan; states that are absent; a state that a body returns as another result too.
 """

@@ -2,11 +2,11 @@
 
     loop(3, s -> f(s))   =   f(f(f(s)))
 
-Transforms: loops that provably run a fixed number of times, at most `runs`, of which the runs have at most `nodes`
-nodes together.
+Transforms: loops with a provably fixed number of iterations, at most `runs`, whose iterations have at most `nodes` nodes
+together.
 
-Does not handle: loops whose condition may end them, and bodies that hold graphs themselves, but for the branches of an
-If that goes by the number of the run alone: of these, each run has one.
+Does not handle: loops whose condition may end them, and bodies that hold graphs themselves. An If whose condition depends on
+the iteration number alone is no obstacle: each iteration keeps one of its branches.
 """
 
 from __future__ import annotations

@@ -1,17 +1,21 @@
-"""Fold factors and offsets of channels into the weights of a product, through the data movement between them.
+"""Fold scales and offsets of channels into the weights of MatMul and Gemm, through the data movement between them.
 
     split(heads(x W + b)) * s + t    =    split(heads(x W' + b'))          W', b': the columns of W and b, scaled and shifted
 
-Transforms: Mul, Div, Add and Sub with a constant, and BatchNormalization, behind Split, Reshape, Transpose, Slice and Gather of a
-product with a constant matrix (MatMul, with a constant sum behind it or without, or Gemm). Queries, keys and values that are
-normalised after the heads are split off are such products.
+Transforms: Mul, Div, Add and Sub with a constant, and BatchNormalization, behind the data movement of a product with a constant
+matrix. The product is MatMul, with or without an Add of a constant, or Gemm. The data movement is Split, Reshape, Transpose,
+Slice and Gather. Queries, keys and values that are normalised after the heads are split are such products.
 
-Requires: every number of the constant belongs to one column of the product, which the views of
-`ortfuse.transforms.canonicalize.strided_views` tell;
-values on the way that nothing else reads, but for other parts of a Split or Slice.
+Requires:
 
-Does not handle: single numbers, which attention takes as its scale; weights of more than `LARGEST` elements, which stay in their
-file; weights that are used elsewhere too; convolutions, for which there are rules.
+- every number of the constant belongs to one column of the product, as `ortfuse.transforms.canonicalize.strided_views` shows;
+- nothing else reads the values between them, except for other parts of a Split or Slice.
+
+Does not handle:
+
+- single numbers, which attention takes as its scale;
+- weights of more than `LARGEST` elements, which stay in their file, and weights that are used elsewhere too;
+- convolutions, for which there are rules.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Permute the columns of a product whose heads hold their parts side by side, so that parts are contiguous.
+"""Permute columns of a QKV weight with interleaved heads, so that queries, keys and values are contiguous.
 
     split(reshape(x W + b)) = reshape(split(x W' + b'))          W', b' the columns of W and b, part by part
 
-Some networks project to [batch, length, heads, 3, size] or [batch, length, heads, 3 * size], of which queries, keys and values
-are taken, perhaps after heads and positions were swapped (Black et al., arXiv:2204.06745). With columns in the order of the
+Some networks project to [batch, length, heads, 3, size] or [batch, length, heads, 3 * size] (Black et al., arXiv:2204.06745).
+They take queries, keys and values from it, perhaps after a Transpose of heads and positions. With columns in the order of the
 parts, each of these is a plain [batch, length, heads * size], which the attention operators take. The weights are constants:
 they are moved once.
 

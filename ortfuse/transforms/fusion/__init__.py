@@ -1,1 +1,1 @@
-"""Fusions that are no patterns of one site: repeated attention heads, per-class suppression, unrolled sums."""
+"""Fusions that no pattern of one site describes: repeated attention heads, per-class NMS, unrolled sums."""

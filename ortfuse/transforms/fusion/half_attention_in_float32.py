@@ -1,15 +1,15 @@
-"""Compute attention in half precision in float32, as a runtime without kernels for its parts does anyway.
+"""Compute float16 and bfloat16 attention in float32 where the runtime has no half-precision kernels for its parts.
 
-Transforms: softmax(mask(s q k^T)) v of float16 or bfloat16 numbers, with Casts to float32 around the softmax or without them,
-into the same of float32 numbers between Casts, so that the fusions of attention apply. The Casts stand where data comes from
-and goes to: nodes that only move queries, keys, values and results (heads that are split, repeated and merged) are widened too.
+Transforms: softmax(mask(s q k^T)) v of float16 or bfloat16, with or without Casts to float32 around the softmax. The result
+computes the same in float32 between Casts, so that the fusions of attention apply. Data movement of queries, keys, values and
+results is widened too: heads that are split, repeated and merged. So the Casts stand before and behind it.
 
 Requires: a target that computes half precision in float32 (`Quirk.COMPUTES_HALF_IN_FLOAT32`).
 
 Does not handle: softmaxes whose numbers are not products of computed values (those of classes); operators that exist already.
 
 Rationale: the runtime on CPUs has no float16 kernels for MatMul, Softmax and arithmetic. It puts Casts around each node, and
-removes those that undo each other, even one of the model, so that scores, weights and masks are never rounded to float16.
+removes those that undo each other, even one of the model. So scores, weights and masks are never rounded to float16.
 Its Attention has such a kernel, which rounds the scores. On scores of size 16, its error is 20 times that of the
 replaced nodes. It is also slower than Cast and the float32 kernel.
 """

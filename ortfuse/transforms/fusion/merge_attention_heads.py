@@ -1,10 +1,10 @@
-"""Join attention heads of one input that are computed one by one and concatenated.
+"""Merge attention heads of one input that are computed one by one and concatenated.
 
     concat(attention(x A, x B, x C), attention(x D, x E, x F)) = attention(x [A D], x [B E], x [C F])        with all heads
 
-Transforms: runs of inputs of a Concat along the last axis that are ai.onnx Attention or com.microsoft MultiHeadAttention of
-[batch, length, heads * size], with the same scale, mask and other attributes, whose queries, keys and values are products with
-constant weights of the same three values. Textbook implementations have a module for each head.
+Transforms: consecutive inputs of a Concat along the last axis that are ai.onnx Attention or com.microsoft MultiHeadAttention of
+[batch, length, heads * size]. They have the same scale, mask and other attributes. Their queries, keys and values are products
+of the same three values with constant weights. Textbook implementations have a module for each head.
 
 Requires: heads of one size; a mask that is the same for all heads; weights and results that nothing else uses.
 

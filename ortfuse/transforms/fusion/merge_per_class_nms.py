@@ -2,12 +2,15 @@
 
     nms(boxes, scores[0]), nms(boxes, scores[1])   =   nms(boxes, scores), the rows of class 0 before those of class 1
 
-Loops over classes that an exporter unrolled leave one NonMaxSuppression for each class, and what is made of the numbers of its
-boxes: their corners and scores, as many labels as boxes, rows of all of these. All of that is joined in the order of the classes.
-The operator takes all classes at once, in their order, so that these are computed of what it finds for all of them.
+An unrolled loop over classes has one NonMaxSuppression for each class, and nodes that read its indices. These gather corners and
+scores, make as many labels as boxes, and build rows of all of these. Concats join the results in the order of the classes. The
+operator takes all classes at once, in their order. So the same nodes are applied once, to its indices for all classes.
 
-Does not handle: boxes of more than one image, whose rows come first; suppressions with other numbers or of other boxes; what is
-joined in another order, or used otherwise too.
+Does not handle:
+
+- boxes of more than one image, whose rows come first;
+- NonMaxSuppression nodes with other thresholds or of other boxes;
+- results that are concatenated in another order, or used otherwise too.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@
 torch.export decomposes adaptive pools so whose windows differ in size, along two axes at once: sums of sums are one. Heads of
 segmentation networks have such pools (pyramid pooling, arXiv:1612.01105), and attention to pooled images (arXiv:2106.13797).
 
-Does not handle: elements that something else reads too, that are not all added, or twice, sums that are broadcast, and types that
-the runtime does not reduce.
+Does not handle:
+
+- elements that something else reads too, sums of only some elements, and sums that have an element twice;
+- broadcast sums, and types that the runtime does not reduce.
 """
 
 from __future__ import annotations

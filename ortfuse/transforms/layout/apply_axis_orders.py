@@ -1,4 +1,4 @@
-"""Writes connected units anew in the order of axes chosen for them, and puts Transposes where orders meet."""
+"""Rewrite units in the chosen axis orders, and insert Transposes where orders differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses the order of axes of every unit of a region so that the fewest elements are transposed.
+"""Assign an axis order to every unit of a region so that the fewest elements are transposed.
 
 With two orders this is a minimum cut, solved exactly (Ford & Fulkerson, Canadian Journal of Mathematics 8, 1956). With more,
 orders are spread one after the other over whatever gains from them, each time by a minimum cut (expansion moves: Boykov,

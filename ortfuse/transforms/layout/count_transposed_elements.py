@@ -1,4 +1,4 @@
-"""How many elements a Transpose moves: exactly, as a formula, or as a number for sizes that are usual."""
+"""Count the elements that a Transpose moves: as a formula, or as a number for typical sizes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Einsum: each operand and the result may lie in any order, which the equation then says.
+"""Layout of Einsum: any axis order of operands and result, expressed in the equation.
 
 einsum("bhid,bhjd->bhij", transpose(x), y) = einsum("bihd,bhjd->bhij", x, y)
 
-The kernel transposes operands whose labels do not come in the order of the result, those that are summed over last, and then
-what the product of the first two makes: labels of both operands, of the left one, of the right one. So a Transpose that an
-equation takes in mostly costs as much as before, and is a node less; one that it takes in of the result can cost more.
+The kernel transposes operands to the order of the labels in the result, with those that are summed over last. It then transposes
+the product of the first two, whose labels are those of both operands, of the left one, and of the right one. So a Transpose
+of an operand mostly costs as much in the equation as before, and is a node less. One of the result can cost more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the tensors, units and regions of one graph."""
+"""Find the tensors, units and regions of one graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of an image that is flattened with a constant matrix: the rows of the matrix follow the axes of the image.
+"""Layout of MatMul on flattened images: permute the rows of the constant matrix with the axes of the image.
 
 matmul(reshape(x, [n, h * w * c]), W) = matmul(reshape(transpose(x), [n, c * h * w]), W with its rows moved alike)
 """

@@ -1,7 +1,7 @@
-"""Operators that take or put elements at coordinates, which lie in the last axis of an operand.
+"""Layout of GatherND, ScatterND and GridSample, whose coordinates lie in the last axis of an operand.
 
-Axes come in groups: those of the batch, of the coordinates' own places, of what the coordinates are about, and of what is taken
-or put as a whole. The axes of a group may be moved among themselves in all operands and results that have it.
+Axes come in four groups: batch axes, axes of the indices, axes that the coordinates address, and axes of the gathered or
+scattered slices. The axes of a group may be moved among themselves in all operands and results that have it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Operators on images, [batch, channels, height, width, ...]: which of these axes may be moved, and what moves with them.
+"""Layout of operators on images [batch, channels, spatial...]: the axes and attributes that may be permuted.
 
-Convolutions, pools and normalisations of channels keep batch and channels where they are; height and width may be swapped,
-and with them sizes of windows, strides, pads, and the weights.
+Convolutions, pools and normalisations of channels keep batch and channels where they are. Height and width may be swapped, and
+with them sizes of windows, strides, pads, and the weights.
 """
 
 from __future__ import annotations

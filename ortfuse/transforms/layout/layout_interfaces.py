@@ -1,4 +1,4 @@
-"""Choose the nodes that are units, and rewrite each kind of operator for another order of axes.
+"""Layout interface of each operator: whether its axes may be permuted, and how it is then rewritten.
 
 Operators that are not here fix the order of their operands and results: attention, recurrent layers, and whatever is not known.
 So do nodes whose axes are not constant, and results that are left out in the middle.

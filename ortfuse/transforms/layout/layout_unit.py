@@ -1,4 +1,4 @@
-"""Units: nodes whose operands and results may lie in another order of axes if they all do.
+"""Class `Unit`: a node whose operands and results can be permuted together.
 
 A unit says which order of its other operands and results goes with an order of one of them, and writes itself anew for it.
 """

@@ -1,5 +1,7 @@
-"""Products of matrices: all axes but the last of the operand before a plain matrix may be moved, those of a batch in all three,
-and the last two of each operand swapped.
+"""Layout of MatMul: permute the leading and batch axes, or swap the last two axes of an operand.
+
+If the second operand is a plain matrix, all axes but the last of the first operand may be permuted. Batch axes may be permuted
+in both operands and the result alike.
 
 At session creation the runtime merges a Transpose of the last two axes into the MatMul behind it.
 """

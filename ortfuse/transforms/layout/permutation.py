@@ -1,4 +1,4 @@
-"""Orders of axes, written as Transpose writes them: axis i of the result is axis `order[i]` of what is transposed."""
+"""Permutations of axes in Transpose's notation: axis i of the result is axis `order[i]` of the operand."""
 
 from __future__ import annotations
 

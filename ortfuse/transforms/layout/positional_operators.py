@@ -1,4 +1,4 @@
-"""Operators that count, pick or mark elements by their positions, and others with axes of a meaning of their own."""
+"""Layout of operators with axes of special meaning: Shape, Compress, ReverseSequence, OneHot, Det and others."""
 
 from __future__ import annotations
 

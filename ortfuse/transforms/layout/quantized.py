@@ -1,4 +1,4 @@
-"""Operators on quantised numbers: where one scale holds for all of a tensor, its axes are as free as those of other numbers.
+"""Layout of quantised operators: all axes are free if scale and zero point are per tensor.
 
 If the runtime makes pairs of signed numbers unsigned (`Quirk.TURNS_SIGNED_PAIRS`), signed pairs keep their axes. It
 does not recognise a pair with a Transpose in between, and computes the operators beside it in float32, as other numbers

@@ -1,4 +1,4 @@
-"""Regions: units that are connected by values whose order of axes is open, and the parts of them that are decided one by one.
+"""Regions: units connected by values of undecided axis order, split into independent parts.
 
 A tensor is a value together with all Transposes of it. Whatever needs it in an order that its producer does not make costs one
 Transpose, whoever else needs it in that order too.
@@ -16,7 +16,8 @@ from ortfuse.transforms.layout.layout_unit import State, Unit, start
 from ortfuse.transforms.layout.permutation import Order, then
 
 ELEMENT = 1 << 16
-"""The price of transposing an element; places that cost as much differ by a few units in all, or for each element (`beside`)."""
+"""The price of transposing an element; positions of equal cost differ by a few units in all, or for each element
+(`transpose_tie_break`)."""
 
 MOST_ORDERS = 6
 """The most orders that are tried in one region; further ones are tried together with others that they never meet."""

@@ -1,4 +1,4 @@
-"""A node as it is written for another order of axes: a copy whose operands and attributes are changed before it is built."""
+"""Draft of a node for another axis order: a copy whose operands and attributes are changed before it is built."""
 
 from __future__ import annotations
 

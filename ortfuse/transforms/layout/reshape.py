@@ -1,4 +1,4 @@
-"""Reshapes that only merge axes, split them, and insert or drop some of size 1.
+"""Layout of Reshape and Flatten that only merge or split axes, or add and drop axes of size 1.
 
 Axes that become one axis, or come from one, are a block. Blocks can be moved as long as each stays in one piece; axes of size 1
 may be anywhere.

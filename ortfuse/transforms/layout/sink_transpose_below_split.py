@@ -3,19 +3,22 @@
     split(transpose(x)) = transpose(split(x))          split(reshape(x)) = reshape(split(x))
     squeeze(transpose(x)) = transpose(squeeze(x))      squeeze(reshape(x)) = reshape(x)
 
-Queries, keys and values often come as one tensor, [batch, length, 3 * heads * size], that is split into [batch, length, 3, heads,
+Queries, keys and values often come as one tensor, [batch, length, 3 * heads * size]. It is reshaped to [batch, length, 3, heads,
 size], transposed as a whole, and then unbound. Unbound first, each of them is a plain [batch, length, heads * size], as
-attention operators expect. The remaining Transpose has one axis of size 1 less: the runtime transposes five axes, one
-of them of size 1, several times slower than the other four.
+attention operators expect. The remaining Transpose has one axis of size 1 less. The runtime transposes five axes, one of them of
+size 1, several times slower than the other four.
 
-A Transpose or Reshape is moved behind its users if all of them select parts: a Split, Slice or Gather of single
-elements of one axis, no element twice, or a Squeeze. A Reshape must have a constant target and split the axis that is unbound off
-the front of an axis of its input, or off the columns of a product with constants, which are then put in order (`column_order`).
+A Transpose or Reshape is sunk below its users if all of them select parts. These are Split, Slice and Gather of single
+elements of one axis, no element twice, and Squeeze. A Reshape must have a constant target. It must split the unbound
+axis off the front of an axis of its input, or off the columns of a product with constants. These are then put in order
+(`permute_qkv_weights`).
 
-Does not handle: results that are graph outputs, parts of several elements (halves of heads are for the rules of rotary
-embeddings),
-opsets in which the target of a Reshape is an attribute, and a Squeeze that undoes an Unsqueeze on the other side of the
-Transpose, as a rule spells it on purpose.
+Does not handle:
+
+- results that are graph outputs;
+- parts of several elements: halves of heads are for the rules of rotary embeddings;
+- opsets in which the target of a Reshape is an attribute;
+- a Squeeze that undoes an Unsqueeze on the other side of the Transpose, as a rule spells it on purpose.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A lower bound of what has to be transposed in a region, whatever order is chosen for each of its units.
+"""Lower bound of the transposed elements in a region over all assignments of axis orders.
 
-Half of what it takes to part each order from all others: an assignment pays for a tensor at least once for every two orders that
-meet there (isolating cuts: Dahlhaus, Johnson, Papadimitriou, Seymour & Yannakakis, SIAM Journal on Computing 23, 1994). If
-only two orders meet, that is all there is to pay.
+The bound is half of the sum of isolating cuts, each of which separates one order from all others. Source: Dahlhaus, Johnson,
+Papadimitriou, Seymour & Yannakakis, SIAM Journal on Computing 23, 1994. An assignment pays for a tensor at least once for every
+two orders that meet there. If only two orders meet, the bound is exact.
 """
 
 from __future__ import annotations

@@ -1,12 +1,17 @@
-"""Choose among positions of a Transpose with the same cost.
+"""Choose among positions of a Transpose that transpose equally many elements.
 
-A Transpose is better between a QuantizeLinear and its DequantizeLinear, where it moves bytes, and worse on the other side of
-either, where it keeps that from the operator that the runtime computes in integers with it; best behind a convolution, which
-the runtime then makes one of channels last. It is worse, too, where it keeps a convolution apart from what that would take in:
-arithmetic with constants, also between other such arithmetic before it, or an activation behind it. Otherwise it is better
-beside a convolution, since the runtime does it together with the conversion from or to its blocked layout. Else that place is
-the best which has no more axes than the target transposes fast: those that a Reshape splits behind it, or merged before, need
-not be moved one by one, and it is there that rules look for the Transposes of their operators.
+With quantised pairs, a position is
+
+- best behind a convolution, which the runtime then computes with channels last;
+- better between a QuantizeLinear and its DequantizeLinear, where it moves bytes;
+- worse on the other side of either, where it separates it from the operator that the runtime computes in integers with it.
+
+A position is also worse if it separates a convolution from nodes that fuse with it. These are arithmetic with constants, also
+between other such arithmetic before it, and an activation behind it.
+
+Otherwise a position beside a convolution is better, since the runtime combines the Transpose with the conversion from or to its
+blocked layout. Else the best position has no more axes than the target transposes fast. Axes that a Reshape splits behind it, or
+merged before it, need not be moved one by one. Rules look there for the Transposes of their operators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Common base of the kinds of units: operands and results as ports, and queries about operands."""
+"""Operands and results of layout units as ports, and queries about operands."""
 
 from __future__ import annotations
 

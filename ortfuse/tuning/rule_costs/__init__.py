@@ -1,4 +1,4 @@
-"""The costs of the machine at hand: what each rule buys here."""
+"""Autotune costs: measure the speedup of each rule on this machine."""
 
 from ortfuse.tuning.rule_costs.measure_rule_costs import Calibration, Decision, calibrate
 from ortfuse.tuning.rule_costs.measure_session_settings import Effect, MeasuredSettings, calibrate_session

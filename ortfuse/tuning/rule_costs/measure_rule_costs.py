@@ -1,4 +1,4 @@
-"""Measures the costs by which rules are chosen on this machine, and keeps each as soon as it is known."""
+"""Measure the costs by which rules are chosen on this machine, and keep each as soon as it is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure the speedup of session settings for a model on this machine: each by itself, and those that pay together.
+"""Measure the speedup of session settings for a model on this machine, each alone and the useful ones together.
 
 Each is measured beside the model in the session that is recommended without measuring, runs interleaved, each in a process of
 its own. One pays if the whole 95 % interval of its speedup is above `WORTH_IT`; what pays is then measured once more, together,

@@ -1,4 +1,4 @@
-"""Bisection: finds the passes, rules and single edits that move an output beyond tolerance.
+"""Bisect a pipeline: find the passes, rules and single edits that move an output beyond tolerance.
 
 Delta debugging narrows down the passes, then the rules and passes whose edits matter, then the single edits. For the edits, a
 binary search first finds the earliest one that moves the output with everything before it applied; delta debugging then

@@ -1,4 +1,4 @@
-"""Bisects ONNX Runtime's own optimisers: finds the smallest set of them that moves an output beyond tolerance.
+"""Bisect ONNX Runtime's own optimisers: find the smallest set of them that moves an output beyond tolerance.
 
 The runtime logs which of its optimisers changed a model. Delta debugging narrows those down, disabling the others by
 name. The model as optimised by the culprits is then written out and compared with the original value by value, in the

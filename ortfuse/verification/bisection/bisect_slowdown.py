@@ -1,4 +1,4 @@
-"""Finds what makes a result slower than the original, and a result that is not.
+"""Find the pass or rule that makes a result slower than the original, and a result without it.
 
 The passes that changed the model are left out one at a time, those first after which the measured stages became slower; then, of
 the pass that costs most, its rules. All models of one step are measured side by side, in interleaved runs, and count as faster

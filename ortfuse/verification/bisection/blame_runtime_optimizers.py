@@ -1,4 +1,4 @@
-"""Names the runtime's own optimisers that change an original, and finds whether the result is right without them."""
+"""Name the optimisers of ONNX Runtime that change the original's results, and judge the candidate without them."""
 
 from __future__ import annotations
 

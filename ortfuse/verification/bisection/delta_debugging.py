@@ -1,4 +1,4 @@
-"""Delta debugging: finds the smallest part of a set that still shows an effect.
+"""Delta debugging: find the smallest part of a set that still shows an effect.
 
 Source: A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28 (2002), algorithm ddmin.
 """

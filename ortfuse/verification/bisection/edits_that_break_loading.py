@@ -1,4 +1,4 @@
-"""Finds the edits without which the runtime loads a result, where it does not load the result as it is.
+"""Find the edits without which the runtime loads a result, where it does not load the result as it is.
 
 A result can be right and still break when a session optimises it. The first edit with which the runtime no longer loads the
 model is found by binary search and left out, until the rest loads.

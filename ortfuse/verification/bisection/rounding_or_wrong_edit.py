@@ -1,4 +1,4 @@
-"""Judges a suspected edit: is it rounding, or wrong?
+"""Decide whether a suspected edit is wrong or only rounds differently.
 
 Both sides are run on the values that reach the rewrite in the model, and also in float64. If they agree in float64, the
 mathematics is the same and the difference is rounding. If neither the runtime nor ONNX's reference can evaluate the new side

@@ -1,4 +1,4 @@
-"""The differences of two models in nodes, attributes, constants and interface, and the first tensor that is not the same."""
+"""Differences of two models in nodes, attributes, constants and interface, and the first tensor that differs."""
 
 from ortfuse.verification.diff.matching import Matching
 from ortfuse.verification.diff.model_diff import ModelDifference

@@ -1,4 +1,4 @@
-"""The constants of a model, in whatever form they stand there, and how two of them differ."""
+"""Read constants of a model in whatever form they are stored, and compare two of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matches the nodes and values of two models: by the names of what nodes make, then by structure.
+"""Match the nodes and values of two models: by the names of results, then by structure.
 
 By structure, nodes match if they have the same operator and attributes and their operands match, or if values that match are
 computed by them at the same position. Large constants count by type and shape, so that nodes with other weights still match;

@@ -1,4 +1,4 @@
-"""How the graphs of two models differ: nodes of one alone, attributes, constants and operands of nodes that both have."""
+"""Compare the graphs of two models: nodes of one alone, and attributes, constants and operands of common nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs two models with all values inside as outputs, and finds the first tensor that is not the same.
+"""Run two models with all inner values as outputs, and find the first tensor that differs.
 
 The first is the first in the order of execution of the first model, over all sets of inputs. All tensors before it are
 the same in both, so that its producer is the difference.

@@ -1,4 +1,4 @@
-"""Why a model was rewritten where it was, and why not elsewhere."""
+"""Explain the rewrites of a model, and the missed ones."""
 
 from ortfuse.verification.explanation.explain import Explanation, Fused, Missed, chosen_rules, explanation, fused_sites
 from ortfuse.verification.explanation.forced_choice_outcomes import ForcedOutcome, forced_outcomes

@@ -1,10 +1,10 @@
-"""Why a model was rewritten where it was, and why not elsewhere: for each site the rule that fused it or the nearest miss.
+"""Explain a model's rewrites: for each site the rule that fused it, or the nearest miss with its reason.
 
 A miss is left out if it is uninformative (see `ortfuse.verification.explanation.near_miss_relevance`), if another rule
-has since rewritten its
-nodes, if another rule of the family got further at the same value or was found to gain nothing there, or if a rule of the
-family got further with mostly the same nodes. For a family that was asked for, each remaining node that is characteristic of
-it (a "mark": Softmax for attention) has the nearest miss downstream of it reported, however little of the pattern matched.
+has since rewritten its nodes, if another rule of the family got further at the same value or was found to gain nothing
+there, or if a rule of the family got further with mostly the same nodes. For a family that was asked for, each
+remaining node that is characteristic of it (a "mark": Softmax for attention) has the nearest miss downstream of it
+reported, however little of the pattern matched.
 """
 
 from __future__ import annotations

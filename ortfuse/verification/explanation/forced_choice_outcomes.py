@@ -1,4 +1,4 @@
-"""Outcomes of the user's forced choices: the sites where they were followed, and the obstacles at the others."""
+"""Outcomes of the user's forced choices: the sites that follow them, and the obstacles at the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sites of a rule that it did not get: those that cost decided against, and those that another rule or pass took."""
+"""Find sites where a rule matched but another rule, another pass or the cost model prevailed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collect missed-optimization remarks: one for each family with a site that a rule nearly fuses, unasked.
+"""Collect missed-optimization remarks: one per rule family with a near miss.
 
 Only real candidates count, of rules that make an operator of several:
 

@@ -1,4 +1,4 @@
-"""Select the near misses worth reporting: those where the author of the model probably meant the operator that the rule makes.
+"""Select the near misses worth reporting: those whose subgraph is probably meant to be the operator of the rule.
 
 Sums, products, comparisons and data movement are everywhere, and mean nothing by themselves. A rule is recognised by its
 *telling* operators: those of its pattern that are not plain and, unless its family was asked for, that the rule does not

@@ -1,4 +1,4 @@
-"""Builds instances of a rule: small models that its pattern matches, built from the declaration alone.
+"""Build instances of a rule: small models that its pattern matches, built from the declaration alone.
 
 Every degree of freedom of the pattern (operand order, association, division or multiplication by the reciprocal,
 alternatives, optional parts, rank of scalar constants, constants or inputs, attributes written or left out, and the element

@@ -1,4 +1,4 @@
-"""A model that a rule is tried on, and whether the rewritten model is right."""
+"""Class `Tried`: a model, the result of applying a rule to it, and the check of that result."""
 
 from __future__ import annotations
 

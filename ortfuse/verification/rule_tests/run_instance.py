@@ -1,4 +1,4 @@
-"""Runs instances: applies the rule to a copy, runs both sides in ONNX Runtime and compares the results."""
+"""Run instances: apply the rule to a copy, run both sides in ONNX Runtime and compare the results."""
 
 from __future__ import annotations
 

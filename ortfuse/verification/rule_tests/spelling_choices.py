@@ -1,4 +1,4 @@
-"""The choices that make up a spelling, and which spellings to build: every option at least once, then pairs of options.
+"""Choose which equivalent spellings of a pattern to build: each option once, then pairs of options.
 
 A builder asks a `Chooser` at each degree of freedom ("freedom") of a pattern. The degrees of freedom depend on the
 options taken (an alternative not taken asks nothing), so they are discovered as instances are built.

@@ -1,4 +1,4 @@
-"""Sums, differences and signs."""
+"""Identities of sums, differences and signs: Add, Sub, Neg."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""And, Or, Xor and Not."""
+"""Identities of And, Or, Xor and Not."""
 
 from __future__ import annotations
 

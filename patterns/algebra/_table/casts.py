@@ -1,4 +1,4 @@
-"""Casts, rounding, and what a Cast of booleans is compared with."""
+"""Identities of Cast, rounding operators, and comparisons with a Cast of booleans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons, and Where by them."""
+"""Identities of comparisons, and of Where with them as conditions."""
 
 from __future__ import annotations
 

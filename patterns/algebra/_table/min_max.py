@@ -1,4 +1,4 @@
-"""The larger and the smaller of numbers, absolute values and bounds."""
+"""Identities of Max, Min, Abs, Relu and Clip."""
 
 from __future__ import annotations
 

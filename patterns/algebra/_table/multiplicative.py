@@ -1,4 +1,4 @@
-"""Products, quotients and their signs."""
+"""Identities of products, quotients and their signs: Mul, Div, Reciprocal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Powers, roots, exponentials and logarithms.
+"""Identities of powers, roots, exponentials and logarithms: Pow, Sqrt, Exp, Log.
 
 Mul takes half the time of Pow for the exponents 2 and 3, which have loops of their own in its kernel. For others it takes from a
 fifth to a two hundredth.
