@@ -63,7 +63,7 @@ BUILT_IN: Mapping[str, PassEntry] = {
         _entry("canonicalize.simplify_data_movement", "SimplifyDataMovement", "simplify_data_movement"),
         _entry("index_maps.simplify_index_maps", "SimplifyIndexMaps", "simplify_index_maps"),
         _entry("canonicalize.slices_to_split", "SlicesToSplit", "slices_to_split", frozenset({"Slice", "Split"})),
-        _entry("fusion.batch_nms", "BatchNonMaxSuppression", "batch_nms", frozenset({"NonMaxSuppression"})),
+        _entry("fusion.merge_per_class_nms", "BatchNonMaxSuppression", "batch_nms", frozenset({"NonMaxSuppression"})),
         _entry(
             "fusion.unrolled_sum_to_reduce", "UnrolledSumToReduce", "unrolled_sum_to_reduce", frozenset({"Add"})
         ),

@@ -63,7 +63,7 @@ _HOMES = {
     "control_flow.unroll_loops": "UnrollLoops",
     "fold_linear.fold_channel_affine": "FoldChannelAffine",
     "fold_linear.horizontal_matmul_fusion": "HorizontalMatMulFusion",
-    "fusion.batch_nms": "BatchNonMaxSuppression",
+    "fusion.merge_per_class_nms": "BatchNonMaxSuppression",
     "fusion.half_attention_in_float32": "UpcastAttention",
     "fusion.merge_attention_heads": "MergeAttentionHeads",
     "fusion.unrolled_sum_to_reduce": "UnrolledSumToReduce",
