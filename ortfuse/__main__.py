@@ -39,7 +39,7 @@ _AGAIN = 0.05
 
 
 class Interruptions:
-    """Has an interruption (Ctrl-C, or the signal to terminate) end the program wherever it comes, and tidily.
+    """Have an interruption (Ctrl-C, or the signal to terminate) end the program wherever it comes, and tidily.
 
     It may come where Python cannot pass it on: while a compiled library is loaded, which then fails with an error of its own, or
     while an object is disposed of, where exceptions are printed and forgotten.

@@ -29,7 +29,7 @@ Progress: TypeAlias = Callable[[str], None]
 
 
 def silent(text: str) -> None:
-    """Ignores progress messages."""
+    """Ignore progress messages."""
 
 
 def given_inputs(options: Options, model: Runnable) -> Sequence[Inputs] | None:
@@ -146,7 +146,7 @@ class UserChecks:
 
 
 class Assessment:
-    """Does the checks and measurements that the options of one optimisation ask for.
+    """Do the checks and measurements that the options of one optimisation ask for.
 
     Args:
         options: The options.

@@ -35,7 +35,7 @@ WRONG = "in a default session ONNX Runtime computes other numbers than the model
 
 
 class Clock:
-    """Collects the times of `Timings`."""
+    """Collect the times of `Timings`."""
 
     def __init__(self) -> None:
         self._laps: dict[str, float] = {}

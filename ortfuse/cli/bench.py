@@ -1,4 +1,4 @@
-"""The command `bench`: the latencies of models side by side."""
+"""The command `bench`: measure the latency of models side by side."""
 
 from __future__ import annotations
 

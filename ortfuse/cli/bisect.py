@@ -1,4 +1,4 @@
-"""The command `bisect`: the rewrite that changes an output."""
+"""The command `bisect`: find the rewrite that changes an output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `calibrate`: rule costs and session settings measured on this machine."""
+"""The command `calibrate`: measure rule costs and session settings on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `explain`: the match sites of rules, fused and missed."""
+"""The command `explain`: list the match sites of rules, fused and missed."""
 
 from __future__ import annotations
 

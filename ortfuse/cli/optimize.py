@@ -1,4 +1,4 @@
-"""The command `optimize`: a model with its operators fused."""
+"""The command `optimize`: fuse the operators of a model, and verify and measure the result if asked."""
 
 from __future__ import annotations
 

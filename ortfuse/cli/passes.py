@@ -1,4 +1,4 @@
-"""The command `passes`: passes, rules and pass lists."""
+"""The command `passes`: list passes, rules and pass lists."""
 
 from __future__ import annotations
 

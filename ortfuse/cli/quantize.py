@@ -1,4 +1,4 @@
-"""The command `quantize`: the fastest model under a bound."""
+"""The command `quantize`: find the fastest model under an error bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `test-rules`: tests of rules from their declarations."""
+"""The command `test-rules`: run the tests of rules that their declarations define."""
 
 from __future__ import annotations
 

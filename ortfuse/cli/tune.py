@@ -1,4 +1,4 @@
-"""The command `tune`: the fastest model and session for this machine, under constraints."""
+"""The command `tune`: find the fastest model and session for this machine, under constraints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ortfuse.options.parse_text import positive_number, quantity
 
 
 def _share(text: Any) -> float:
-    """Reads a share: `5%` or `0.05`."""
+    """Read a share: `5%` or `0.05`."""
     written = str(text).strip()
     try:
         share = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)

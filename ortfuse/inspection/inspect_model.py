@@ -243,7 +243,7 @@ def _operator(node: ir.Node) -> str:
 
 
 class _Meter:
-    """Adds up costs at given sizes."""
+    """Add up costs at given sizes."""
 
     def __init__(self, facts: Facts, sizes: Mapping[str, int], peaks: Peaks | None) -> None:
         self._facts, self._sizes, self._peaks = facts, sizes, peaks

@@ -41,7 +41,7 @@ _TYPES: Mapping[str, Any] = {
 
 
 class OrtfuseOptimize(Pass):  # type: ignore[misc]
-    """Rewrites an ONNX model with ortfuse; the settings that ortfuse recommends go into its inference settings."""
+    """Rewrite an ONNX model with ortfuse; the settings that ortfuse recommends go into its inference settings."""
 
     @classmethod
     def _default_config(cls, accelerator_spec: Any) -> dict[str, PassConfigParam]:

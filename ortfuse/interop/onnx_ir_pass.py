@@ -15,7 +15,7 @@ from ortfuse.transforms.onnx_ir_adapter import take_over
 
 
 class OrtfusePass(ir.passes.InPlacePass):
-    """Optimises a model in place. If that fails, the model is left unchanged."""
+    """Optimise a model in place. If that fails, the model is left unchanged."""
 
     def __init__(self, options: Options) -> None:
         self.options = options

@@ -39,7 +39,7 @@ _READ = frozenset({"optimization_level", "enable_gelu_approximation", "enable_tr
 
 
 class ORTOptimizer:
-    """Optimises the models of a folder, or of an `ORTModel`, for ONNX Runtime on the CPU.
+    """Optimise the models of a folder, or of an `ORTModel`, for ONNX Runtime on the CPU.
 
     Attributes:
         onnx_model_path: The model files.

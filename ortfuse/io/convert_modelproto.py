@@ -119,7 +119,7 @@ def _graphs_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
 
 
 def _diagnosis(proto: onnx.ModelProto) -> str | None:
-    """Locates the most common reasons why a conversion fails, which the conversion's own errors do not."""
+    """Locate the most common reasons why a conversion fails, which the conversion's own errors do not."""
     waiting: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
     while waiting:
         graph = waiting.pop()

@@ -32,7 +32,7 @@ class StandIn(ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds the libraries like the usual finder, and has them loaded with stand-ins."""
+    """Find the libraries like the usual finder, and have them loaded with stand-ins."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -47,7 +47,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads a library with its own loader, while stand-ins take the place of modules that are not loaded."""
+    """Load a library with its own loader, while stand-ins take the place of modules that are not loaded."""
 
     def __init__(self, own: importlib.abc.Loader, modules: Sequence[str]) -> None:
         self._own, self._modules = own, modules

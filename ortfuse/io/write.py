@@ -40,7 +40,7 @@ them. The returned function is called when all is on the disk, and waits for the
 
 
 def _approve(model: Path, data: Mapping[str, Path]) -> Callable[[], object]:
-    """Approves of anything."""
+    """Approve of anything."""
     return lambda: None
 
 

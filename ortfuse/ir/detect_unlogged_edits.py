@@ -20,7 +20,7 @@ Contents = Mapping[Hashable, Any]
 
 
 class Identity:
-    """Compares an object by identity; holds a reference, so that its address is not reused."""
+    """Compare an object by identity; hold a reference, so that its address is not reused."""
 
     def __init__(self, thing: object) -> None:
         self._thing = thing

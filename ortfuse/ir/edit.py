@@ -92,14 +92,14 @@ def needed_elsewhere(node: ir.Node, removed: Collection[ir.Node]) -> Refusal | N
 
 
 class Inspector(Protocol):
-    """Looks at every change before it is final. A change it objects to is undone, and everything else goes on."""
+    """Look at every change before it is final. A change it objects to is undone, and everything else goes on."""
 
     def objection(self, edit: Edit) -> Refusal | None:
         """Why the change must not be made, or `None`. The graph must not be modified."""
 
 
 class Guard(Protocol):
-    """Looks at each use of a value that was given another value, where what stands next to each other matters."""
+    """Look at each use of a value that was given another value, where what stands next to each other matters."""
 
     def objection(self, node: ir.Node, index: int, before: ir.Value) -> Refusal | None:
         """Why the node must not have that operand instead of the one `before`, or `None`."""

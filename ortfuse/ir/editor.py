@@ -36,7 +36,7 @@ from ortfuse.ir.walk import nested_nodes
 
 
 class Editor(Changes):
-    """Changes the graphs of a model. Rules and passes change a model only through its editor."""
+    """Change the graphs of a model. Rules and passes change a model only through its editor."""
 
     def __init__(
         self,

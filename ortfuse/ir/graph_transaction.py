@@ -30,7 +30,7 @@ E = TypeVar("E", bound="Changes")
 
 
 class Listener(Protocol):
-    """Follows a graph while it is edited; the facts do this."""
+    """Follow a graph while it is edited; the facts do this."""
 
     def record(self, journal: list[Flip]) -> None:
         """From now on, append to the journal an entry that undoes each thing that is learned."""
@@ -52,7 +52,7 @@ class Listener(Protocol):
 
 
 class Recorder(Protocol):
-    """Keeps a record of changes."""
+    """Keep a record of changes."""
 
     def changed(self, change: Change) -> None:
         """A change is final."""

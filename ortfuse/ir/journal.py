@@ -15,7 +15,7 @@ Flip = Callable[[], None]
 
 
 class Assigned:
-    """Toggles an attribute of an object between two values."""
+    """Toggle an attribute of an object between two values."""
 
     __slots__ = ("name", "other", "thing")
 
@@ -29,7 +29,7 @@ class Assigned:
 
 
 class Filled:
-    """Toggles the whole content of a small mapping between two states."""
+    """Toggle the whole content of a small mapping between two states."""
 
     __slots__ = ("mapping", "other")
 
@@ -44,7 +44,7 @@ class Filled:
 
 
 class Entry:
-    """Toggles the entry of a mapping at one key between two values (`None`: no entry); drops that key from the cache."""
+    """Toggle the entry of a mapping at one key between two values (`None`: no entry); drop that key from the cache."""
 
     __slots__ = ("cache", "key", "mapping", "other")
 
@@ -63,7 +63,7 @@ class Entry:
 
 
 class Listed:
-    """Toggles the inputs or the outputs of a graph between two lists."""
+    """Toggle the inputs or the outputs of a graph between two lists."""
 
     __slots__ = ("other", "values")
 
@@ -77,7 +77,7 @@ class Listed:
 
 
 class Rewired:
-    """Toggles uses of a value between that value and another."""
+    """Toggle uses of a value between that value and another."""
 
     __slots__ = ("other", "uses", "value")
 
@@ -91,7 +91,7 @@ class Rewired:
 
 
 class Detached:
-    """Toggles a node between having its inputs and having none, so that it does not count as their user."""
+    """Toggle a node between having its inputs and having none, so that it does not count as their user."""
 
     __slots__ = ("inputs", "node")
 
@@ -111,7 +111,7 @@ class Detached:
 
 
 class Placed(Detached):
-    """Toggles a node between being in its place in a graph, and being out of it without inputs."""
+    """Toggle a node between being in its place in a graph, and being out of it without inputs."""
 
     __slots__ = ("following", "graph")
 
@@ -131,7 +131,7 @@ class Placed(Detached):
 
 
 class Moved:
-    """Toggles a node of a graph between two positions."""
+    """Toggle a node of a graph between two positions."""
 
     __slots__ = ("following", "graph", "node")
 
@@ -145,7 +145,7 @@ class Moved:
 
 
 class Ordered:
-    """Toggles the nodes of a graph between two orders. Nodes that are not in the given order come first."""
+    """Toggle the nodes of a graph between two orders. Nodes that are not in the given order come first."""
 
     __slots__ = ("graph", "other")
 
@@ -159,7 +159,7 @@ class Ordered:
 
 
 class Shortened:
-    """Toggles the last outputs of a node between present and removed."""
+    """Toggle the last outputs of a node between present and removed."""
 
     __slots__ = ("node", "other")
 
@@ -179,7 +179,7 @@ class Shortened:
 
 
 class Registered:
-    """Toggles an initializer of a graph between registered and not; `ranks` give the order of the initializers."""
+    """Toggle an initializer of a graph between registered and not; `ranks` give the order of the initializers."""
 
     __slots__ = ("graph", "ranks", "value")
 
@@ -196,7 +196,7 @@ class Registered:
 
 
 class Named:
-    """Toggles a value between two names. An initializer keeps its position."""
+    """Toggle a value between two names. An initializer keeps its position."""
 
     __slots__ = ("other", "ranks", "value")
 

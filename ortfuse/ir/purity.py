@@ -9,7 +9,7 @@ from ortfuse.ir.walk import subgraphs
 
 
 class Purity:
-    """Answers for the nodes of one model; remembers its findings about the model's functions."""
+    """Decide which nodes of one model are pure; cache the findings about the model's functions."""
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions

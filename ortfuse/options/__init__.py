@@ -1,4 +1,4 @@
-"""Every setting of ortfuse besides the model: one set of options, validated once, from Python or from a file.
+"""Options of ortfuse: every setting besides the model, validated once, from Python or from a file.
 
     options = Options(max_opset=21, verify="whole")
     options.with_(bench=True)

@@ -96,7 +96,7 @@ def _value_text(value: OptionValue) -> str:
 
 
 class _Parser:
-    """Reads tokens one by one; `token` is the current one, the empty text at the end."""
+    """Read tokens one by one; `token` is the current one, the empty text at the end."""
 
     def __init__(self, text: str) -> None:
         self._text, self._end, self._start = text, 0, 0

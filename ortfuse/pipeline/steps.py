@@ -80,7 +80,7 @@ Step: TypeAlias = Single | Repeated
 
 
 class Builder:
-    """Builds the steps of one pipeline for a model with the given content (`None` if there is no model yet), and a target.
+    """Build the steps of one pipeline for a model with the given content (`None` if there is no model yet), and a target.
 
     Attributes:
         chosen: The list that `auto` selected, with the evidence; empty if the pipeline has no `auto`.

@@ -1,4 +1,4 @@
-"""Advise on what takes the time of a model: from the profile, near misses and quantization schemes."""
+"""Advise on the bottlenecks of a model, from its profile, near misses and quantisation schemes."""
 
 from __future__ import annotations
 

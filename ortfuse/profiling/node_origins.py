@@ -81,7 +81,7 @@ def origins(model: ir.Model, executed: ir.Model) -> dict[str, Origin]:
 
 
 class _Names:
-    """Finds nodes of a model by the names that the runtime gives to what it makes of them."""
+    """Find nodes of a model by the names that the runtime gives to what it makes of them."""
 
     def __init__(self, model: ir.Model) -> None:
         # Bodies of functions may call their values as the main graph does, which comes first.

@@ -20,7 +20,7 @@ MOST_PREDICTED = 50.0
 
 @dataclass
 class Predictions:
-    """Predicts errors and times of choices, and chooses by them.
+    """Predict errors and times of choices, and choose by them.
 
     A choice has the scheme of each site that is lowered, by the site's name. The squares of the errors of its sites are added.
 

@@ -176,7 +176,7 @@ def _taken(node: ir.Node, facts: Facts) -> tuple[Constant, int] | None:
 
 @dataclass(frozen=True)
 class _Above:
-    """Looks for the constants that the channels of a value can be scaled by."""
+    """Look for the constants that the channels of a value can be scaled by."""
 
     graph: ir.Graph
     facts: Facts

@@ -123,7 +123,7 @@ def names_between(model: ir.Model, names: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class IntegersBetween:
-    """Rounds what stands between integers.
+    """Round values between quantised operators.
 
     Attributes:
         observed: The range of a value by its name and the method that tells it; `None` if there is none.
@@ -160,7 +160,7 @@ def _is_plain(node: ir.Node) -> bool:
 
 
 class _Rounding:
-    """Writes one node anew, with its results rounded."""
+    """Write one node anew, with its results rounded."""
 
     def __init__(
         self, context: Context, scope: Scope, node: ir.Node, between: Collection[ir.Node], observed: Ranges

@@ -1,4 +1,4 @@
-"""Search for the fastest model whose error stays under a bound.
+"""Search loop for the fastest model under an error bound: choose by knapsack, run the whole model, adapt the limit.
 
 Every scheme at every site is measured (`ortfuse.quantization.site_measurements`), the knapsack chooses, and the whole is run.
 If the error is not the predicted one, the limit of the knapsack is moved. This ends when the bound holds on all inputs,
@@ -70,7 +70,7 @@ FIRST_GUESS = 0.05
 
 @dataclass
 class Search:
-    """Searches among the schemes of measured sites.
+    """Search among the schemes of measured sites.
 
     Attributes:
         predictions: What is predicted of choices among them.

@@ -47,7 +47,7 @@ class Tested:
 
 
 class Trial:
-    """Runs choices.
+    """Run choices.
 
     Args:
         scheme_set: The schemes.

@@ -240,18 +240,18 @@ def _rules_of(name: str) -> tuple[Rule, ...]:
 
 
 class _Within(FirstLegal):
-    """Makes rewrites in the main graph alone."""
+    """Make rewrites in the main graph alone."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
 
     def refusal(self, rule: Rule, match: Match) -> Refusal | None:
-        """Refuses what is in another graph."""
+        """Refuse rewrites in other graphs."""
         return None if match.root.graph is self._graph else refuse("other_graph", match.root, needed="the main graph")
 
 
 class _Survey(_Within):
-    """Refuses each rewrite once it is ready, and remembers it.
+    """Refuse each rewrite once it is ready, and remember it.
 
     If sites are alike, the result of the first is legal for all and is not built again.
     """

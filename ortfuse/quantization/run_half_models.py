@@ -62,7 +62,7 @@ class LikeFloat32:
 
 
 def run_of(session: Session, original: Runnable, other: Runnable) -> Callable[[Inputs], Arrays]:
-    """Runs a session of a model on inputs of its original's types, and gives outputs of those."""
+    """Run a session of a model on inputs of its original's types, and return outputs of those."""
     before, after = signature_of(original).graph, signature_of(other).graph
     wide = {value.name for value in (*before.inputs, *before.outputs) if value.dtype == ir.DataType.FLOAT}
     takes = {value.name: value.dtype.numpy() for value in after.inputs if value.name in wide and value.dtype in HALVES}

@@ -119,7 +119,7 @@ class MeasuredSite:
 
 @dataclass
 class Measuring:
-    """Measures the sites of a model.
+    """Measure the sites of a model.
 
     Attributes:
         scheme_set: The schemes.

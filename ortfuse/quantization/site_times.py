@@ -50,7 +50,7 @@ _CHANGED = 1 << 20
 
 
 class Clock(Protocol):
-    """Measures models side by side."""
+    """Measure models side by side."""
 
     def seconds(self, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, float]:
         """The seconds of a run of each model; those that cannot be run are left out.
@@ -60,7 +60,7 @@ class Clock(Protocol):
 
 
 class Stopwatch:
-    """Measures on this machine. The first model of the last time stays loaded, in case that it is the first again.
+    """Measure on this machine. The first model of the last time stays loaded, in case that it is the first again.
 
     Args:
         threads: Threads per operator; 0 leaves the choice to the runtime.
@@ -119,7 +119,7 @@ class Stopwatch:
 
 
 class Untimed:
-    """Takes all models to be alike, where another tool runs the result."""
+    """Take all models to be alike, where another tool runs the result."""
 
     def seconds(self, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, float]:
         """No time for any."""

@@ -28,7 +28,7 @@ class Budget:
         return self._seconds is not None and time.monotonic() - self._started > share * self._seconds
 
     def until(self, share: float) -> Callable[[], bool]:
-        """Tells whether this share of the seconds has gone by."""
+        """Tell whether this share of the seconds has gone by."""
         return lambda: self.spent(share)
 
     def left(self, share: float) -> float:

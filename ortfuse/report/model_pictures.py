@@ -43,7 +43,7 @@ class Pair:
 
 
 class Pictures:
-    """Draws parts of a model before and after.
+    """Draw parts of a model before and after.
 
     Args:
         before: The model as it was.

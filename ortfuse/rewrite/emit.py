@@ -37,7 +37,7 @@ from ortfuse.rewrite.pattern.siblings import Siblings
 
 
 class Emitter:
-    """Builds the nodes of one replacement; they are not yet part of any graph."""
+    """Build the nodes of one replacement; they are not yet part of any graph."""
 
     def __init__(self, match: Match, opset: int, dtype: ir.DataType | None, rule: str) -> None:
         """`opset`: the ai.onnx version of the scope; `dtype`: the element type of the literals of sums and products."""

@@ -13,7 +13,7 @@ from ortfuse.rewrite.rule import Rule
 
 
 class Chooser(Protocol):
-    """Decides by cost between a rewrite and what it replaces, and between the replacements of a rule."""
+    """Decide by cost between a rewrite and what it replaces, and between the replacements of a rule."""
 
     def candidates(self, rule: Rule) -> Sequence[Pattern]:
         """The replacements that may be used, in order of preference."""
@@ -35,7 +35,7 @@ class Chooser(Protocol):
 
 
 class FirstLegal:
-    """Takes the first replacement that is legal, regardless of cost."""
+    """Take the first replacement that is legal, regardless of cost."""
 
     def candidates(self, rule: Rule) -> Sequence[Pattern]:
         """All, in the order of the rule."""

@@ -221,7 +221,7 @@ def _defined_alone(node: ir.Node, site: ir.Value) -> Refusal:
 
 @contextmanager
 def author_of(rule: Rule, site: ir.Value) -> Iterator[None]:
-    """Wraps calls of a rule's guards and computed constants, which are its author's code: exceptions then name the rule."""
+    """Wrap calls of a rule's guards and computed constants, which are its author's code: exceptions then name the rule."""
     try:
         yield
     except Exception as error:

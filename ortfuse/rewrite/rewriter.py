@@ -32,7 +32,7 @@ from ortfuse.rewrite.worklist import Worklist
 
 @dataclass
 class Rewriter:
-    """Runs rules over every graph of a model.
+    """Run rules over every graph of a model.
 
     Attributes:
         editor: Makes the changes to the model.

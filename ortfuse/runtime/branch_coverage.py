@@ -128,7 +128,7 @@ def _has_choices(model: ir.Model) -> bool:
 
 
 class _Instrumenter:
-    """Inserts the points into a model, which it changes."""
+    """Insert the points into a model, in place."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model, self._facts = model, Facts(model)
@@ -223,7 +223,7 @@ def _declare(value: ir.Value, numbers: Iterable[int]) -> None:
 
 
 class _Maker:
-    """Makes nodes beside a node: before it, or after it and all that was made before."""
+    """Make nodes beside a node: before it, or after it and all that was made before."""
 
     def __init__(
         self, graph: ir.Graph, node: ir.Node, numbers: Iterable[int], facts: Facts, *, after: bool = False

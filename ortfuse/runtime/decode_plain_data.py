@@ -31,7 +31,7 @@ def of_plain_data(content: bytes | bytearray, buffers: Sequence[Any] = ()) -> An
 
 
 class _PlainData(pickle.Unpickler):
-    """Makes objects of nothing but plain data and arrays."""
+    """Make objects of nothing but plain data and arrays."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Called for each name that the data refer to."""

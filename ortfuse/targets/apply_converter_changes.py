@@ -112,7 +112,7 @@ def _restores_shape(made: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
 
 
 class _Application:
-    """Carries out the plan for one graph."""
+    """Carry out the plan for one graph."""
 
     def __init__(
         self, plan: _GraphPlan, skeleton: Skeleton, is_function: bool, names: set[str], editor: Editor, author: str

@@ -1,4 +1,4 @@
-"""Decide what the target runtime can execute: the legality of a node by operator, domain, version and types.
+"""Decide whether the target can execute a node, by operator, domain, version and types.
 
 The answers replicate the runtime's own kernel lookup. An operator that the runtime would run by inlining its ONNX function
 body, or in float32 between Casts that it inserts, counts as having *no* kernel. Nothing is gained by emitting the former; the

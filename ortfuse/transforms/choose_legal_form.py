@@ -28,7 +28,7 @@ MOST_SITES = 3
 
 
 class Meter(Protocol):
-    """Measures rewrites at their sites."""
+    """Measure rewrites at their sites."""
 
     def measure(self, edit: Edit) -> Estimate | None:
         """How much faster the new nodes run than the old ones; `None` if that cannot be measured."""

@@ -42,7 +42,7 @@ _PADS_ARE_INPUTS = 11
 
 
 class Builder:
-    """Inserts nodes before a place, one after the other, as part of the open change, for the opset of the scope."""
+    """Insert nodes before a place, one after the other, as part of the open change, for the opset of the scope."""
 
     def __init__(self, scope: Scope, editor: Editor, place: ir.Node) -> None:
         self._editor, self._place = editor, place

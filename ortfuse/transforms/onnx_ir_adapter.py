@@ -116,7 +116,7 @@ def _exchange(context: Context, region: Region, name: str, rule: Any) -> bool:
 
 
 class _Copies:
-    """Copies the new nodes of a region into the old graph."""
+    """Copy the new nodes of a region into the old graph."""
 
     def __init__(self, context: Context, region: Region, name: str) -> None:
         self._editor, self._region, self._name = context.editor, region, name

@@ -12,7 +12,7 @@ from ortfuse.transforms.context import Context
 
 @dataclass(frozen=True)
 class RulePass:
-    """Applies rules until none applies any more.
+    """Apply rules until none applies any more.
 
     Attributes:
         name: The name of the pass in pipelines.

@@ -66,7 +66,7 @@ def _watched(transformer: Pass, context: Context) -> int:
 
 
 class _Watch:
-    """Follows the changes made through the editor of a model, to tell whether others were made. May err towards yes."""
+    """Track the changes made through the editor of a model, to tell whether others were made. May err towards yes."""
 
     def __init__(self, model: ir.Model, log: Log) -> None:
         self._model, self._log = model, log

@@ -1,4 +1,4 @@
-"""Keep computed constants: in memory up to a limit, beyond it in a temporary file.
+"""Keep folded constants in memory up to a limit, and beyond it in a temporary file.
 
 So folding large parts of a model needs no more memory than a model without anything to fold. An example are Casts of all
 weights.
@@ -22,7 +22,7 @@ _SMALL = 1 << 16
 
 
 class Spill:
-    """Stores the computed constants of one model."""
+    """Store the computed constants of one model."""
 
     def __init__(self) -> None:
         self._left = IN_MEMORY

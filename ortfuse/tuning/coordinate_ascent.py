@@ -16,7 +16,7 @@ FASTER = 1.01
 
 
 class Ascent:
-    """Proposes the usual model with the recommended settings and without, the original where that is no faster, and lower
+    """Propose the usual model with the recommended settings and without, the original where that is no faster, and lower
     precision if an error is allowed; each other setting of the best of these; and last what takes another model to be made.
 
     Args:

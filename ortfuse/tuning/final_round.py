@@ -48,7 +48,7 @@ FEWEST_ROUNDS = 3
 
 @dataclass(frozen=True)
 class Finals:
-    """Measures the best choices of a search again.
+    """Measure the best choices of a search again.
 
     Attributes:
         variants: Makes models.
@@ -248,7 +248,7 @@ def row_as_point(point: Point, row: SessionLatency) -> Point:
 
 
 def _halved(rounds: int) -> Enough:
-    """Leaves out the slower half of the candidates every few of these rounds, but never one of the last two."""
+    """Leave out the slower half of the candidates every few of these rounds, but never one of the last two."""
     every = max(LEAST_ROUNDS, rounds // 4)
 
     def enough(speedups: Mapping[str, Sequence[float]]) -> Collection[str]:

@@ -61,7 +61,7 @@ class Variant:
 
 @dataclass
 class Variants:
-    """Makes variants when they are first asked for.
+    """Make variants when they are first asked for.
 
     Attributes:
         original: The model file.

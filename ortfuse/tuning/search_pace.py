@@ -19,7 +19,7 @@ REMEMBERED = 15
 
 
 class Watch:
-    """Looks at the clock after each round of a measurement, and ends it when another round would take too long.
+    """Look at the clock after each round of a measurement, and end it when another round would take too long.
 
     Args:
         enough: What else ends it.

@@ -85,7 +85,7 @@ def no_other_search(file: Path | None) -> Iterator[Path]:
 
 
 def _storage(file: Path) -> optuna.storages.RDBStorage:
-    """Keeps trials in a file. It does not wait until the disk has them: only if the machine goes down may some be lost."""
+    """Keep trials in a file. It does not wait until the disk has them: only if the machine goes down may some be lost."""
     import optuna
 
     def connected() -> sqlite3.Connection:

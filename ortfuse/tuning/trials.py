@@ -39,7 +39,7 @@ SHARE = 0.1
 
 
 class Trials:
-    """Measures choices.
+    """Measure choices.
 
     Args:
         original: The model file.

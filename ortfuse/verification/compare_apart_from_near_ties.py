@@ -99,7 +99,7 @@ def _compared(
 
 
 class _Forced:
-    """Runs models whose decisions are imposed.
+    """Run models whose decisions are imposed.
 
     Args:
         given: The decisions of the original, by name.

@@ -307,7 +307,7 @@ def _same_node(one: ir.Node, other: ir.Node) -> bool:
 
 
 def _scaled_down(specs: Sequence[InputSpec]) -> Callable[[Inputs], Inputs]:
-    """Returns a function that scales down floating-point inputs and leaves masks alone."""
+    """Return a function that scales down floating-point inputs and leaves masks alone."""
     loud = {spec.name for spec in specs if spec.dtype.is_floating_point() and spec.role.mask is None}
 
     def make(inputs: Inputs) -> Inputs:

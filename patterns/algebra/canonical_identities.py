@@ -1,4 +1,4 @@
-"""Identities of the table of algebra that every graph is brought to: they leave fewer nodes, and hide nothing from a fusion."""
+"""Identities that canonicalize every graph: they leave fewer nodes, and hide nothing from a fusion."""
 
 from __future__ import annotations
 

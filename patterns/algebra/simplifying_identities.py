@@ -1,4 +1,4 @@
-"""Identities of the table of algebra that are applied when all fusions are found: fewer or faster nodes for the same numbers."""
+"""Identities that simplify a graph after all fusions: fewer or faster nodes for the same numbers."""
 
 from __future__ import annotations
 

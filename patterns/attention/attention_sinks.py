@@ -1,4 +1,4 @@
-"""Replace attention sinks by a key and a value of zeros: a sink is a learned score per head that takes part in the softmax alone.
+"""Replace attention sinks, learned scores per head in the softmax alone, by a key and a value of zeros.
 
 softmax(concat(s q k^T + mask, sink))[:t] v = softmax(s q concat(0, k)^T + concat(sink, mask)) concat(0, v)
 

@@ -1,4 +1,4 @@
-"""Replace a Gather by consecutive indices by Slice, and fold an offset into the bounds of its Range.
+"""Replace Gather with consecutive indices by Slice, and fold an offset into the bounds of its Range.
 
 x + table[range(0, end)] = x + table[0 : end]                  table[positions[a : b]] = table[a : b], positions 0, 1, ...
 range(0, n) + past = range(past, past + n)

@@ -42,7 +42,7 @@ def _of_bytes(value: ir.Value, facts: Facts) -> bool:
 
 
 def _made_of_bytes(name: str) -> Any:
-    """Makes an input of a rule test: dequantised numbers."""
+    """Make an input of a rule test: dequantised numbers."""
 
     def make(build: Any) -> ir.Value:
         whole = build.input(f"{name}8", build.dims(name), ir.DataType.UINT8)

@@ -1,4 +1,4 @@
-"""Fuse images enlarged by repeated pixels to Resize with the nearest mode, and merge two such Resizes.
+"""Fuse images enlarged by repeated pixels to Resize in mode nearest, and merge two such Resizes.
 
 repeat(x, r, s) = rearrange(x, b c h w -> b c (h r) (w s)) = resize(x, [1, 1, r, s])        the nearest pixel
 resize(resize(x, a), b) = resize(x, a b), of whole pixels

@@ -1,4 +1,4 @@
-"""Describe operators to the analyses: one module per family, the functions of an operator one below the other.
+"""Shape, range, cost and other functions of each operator, in one module per operator family.
 
 Each function is registered by the decorator of its facet: `transfer` (shapes), `ranges`, `columns`, `norms`, `periods`, `bounds`
 or `cost`. The analyses look at the registry alone (see `ortfuse.ir.operator_registry`). `ortfuse.analysis.facts` fills it by

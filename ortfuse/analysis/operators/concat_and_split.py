@@ -1,4 +1,4 @@
-"""Operators that join and cut tensors: Concat and Split."""
+"""Operators that concatenate and split tensors: Concat and Split."""
 
 from __future__ import annotations
 

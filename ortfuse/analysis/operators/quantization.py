@@ -1,4 +1,4 @@
-"""Quantised tensors: conversions to and from small integers, and products of them."""
+"""Operators on quantised tensors: QuantizeLinear, DequantizeLinear, QLinearMatMul and other integer operators."""
 
 from __future__ import annotations
 

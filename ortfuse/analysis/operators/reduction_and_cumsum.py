@@ -30,7 +30,7 @@ _REDUCERS: dict[str, tuple[Callable[..., Element], int | None]] = {
 
 @transfer(*REDUCES)
 def reduction(op: Op) -> Fact:
-    """Reduces the elements along the axes to one; for vectors of integers, also computes its value."""
+    """Reduce the elements along the axes to one; for vectors of integers, also compute its value."""
     data = op.fact(0)
     keep = op.attr_int("keepdims", 1) == 1
     try:

@@ -1,4 +1,4 @@
-"""Sequences of tensors, tracked as far as their length is known."""
+"""Operators on sequences of tensors, tracked as far as the length is known."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def ordered(a: Number, b: Number) -> Piece:
 
 
 def finitely(function: Callable[[Any], Number]) -> Callable[[Number], Number]:
-    """Extends a function so that it maps infinities to themselves."""
+    """Extend a function so that it maps infinities to themselves."""
     return lambda number: number if isinstance(number, int) or math.isinf(number) else float(function(number))
 
 

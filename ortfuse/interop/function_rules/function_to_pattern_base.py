@@ -39,7 +39,7 @@ Known = np.ndarray[Any, Any] | Given | None
 
 
 class Lifter:
-    """Lifts the values of one body.
+    """Lift the values of one body.
 
     `labels` are the names under which values are captured, `defaults` the attributes of the outermost function. For a called
     function, `arguments` and `attributes` are those of the call.

@@ -82,7 +82,7 @@ def _attribute_of(parameter: inspect.Parameter) -> ir.Attr | None:
 
 
 class _Tape:
-    """Records the nodes created so far."""
+    """Record the nodes created so far."""
 
     def __init__(self, name: str) -> None:
         self.name = name

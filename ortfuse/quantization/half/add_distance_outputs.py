@@ -52,7 +52,7 @@ class Reading:
 
 
 class Nodes:
-    """Appends nodes to a graph."""
+    """Append nodes to a graph."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph

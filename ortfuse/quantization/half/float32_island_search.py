@@ -65,7 +65,7 @@ class Attempt:
 
 
 class IslandSearch:
-    """Finds the islands of one model.
+    """Find the islands of one model.
 
     Args:
         model: The model, without functions.

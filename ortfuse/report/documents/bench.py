@@ -1,4 +1,4 @@
-"""The document of `ortfuse bench`."""
+"""The document of `ortfuse bench`: models measured side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document of `ortfuse bisect`."""
+"""The document of `ortfuse bisect`: the smallest set of passes, rules, edits or optimisers that moves an output."""
 
 from __future__ import annotations
 

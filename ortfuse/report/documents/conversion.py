@@ -1,4 +1,4 @@
-"""The document of `ortfuse convert`."""
+"""The document of `ortfuse convert`: the converted nodes, and the errors of the outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document of `ortfuse diff`."""
+"""The document of `ortfuse diff`: two models side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document of `ortfuse inspect`."""
+"""The document of `ortfuse inspect`: the contents of a model, and its costs on this machine."""
 
 from __future__ import annotations
 

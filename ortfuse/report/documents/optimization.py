@@ -1,4 +1,4 @@
-"""The document of `ortfuse optimize`."""
+"""The document of `ortfuse optimize`: rewrites, speedup and missed optimizations."""
 
 from __future__ import annotations
 

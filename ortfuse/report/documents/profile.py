@@ -1,4 +1,4 @@
-"""The document of `ortfuse profile`."""
+"""The document of `ortfuse profile`: the time of a model by operator, block, module and rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document of `ortfuse sweep`."""
+"""The document of `ortfuse sweep`: many models in one table."""
 
 from __future__ import annotations
 

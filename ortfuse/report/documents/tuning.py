@@ -1,4 +1,4 @@
-"""The document of `ortfuse tune`."""
+"""The document of `ortfuse tune`: the trials and the best of them."""
 
 from __future__ import annotations
 

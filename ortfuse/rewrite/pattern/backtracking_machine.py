@@ -230,7 +230,7 @@ def computed_by(node: ir.Node | None) -> str:
 
 
 def said(refusal: Refusal) -> Callable[[], Refusal]:
-    """Wraps a refusal that has already been built."""
+    """Wrap a refusal that has already been built."""
     return lambda: refusal
 
 

@@ -11,7 +11,7 @@ _Guard = TypeVar("_Guard", bound=Callable[..., Any])
 
 
 def redundant(reason: str) -> Callable[[_Guard], _Guard]:
-    """Declares that a rule is sound without this guard: `@redundant("the kernel refuses it anyway")`.
+    """Declare that a rule is sound without this guard: `@redundant("the kernel refuses it anyway")`.
 
     Such a guard decides whether a rewrite is worthwhile, or refuses early what would be refused later anyway. If some rules
     need a guard and others do not, `redundant(reason)(guard)` makes a copy for the latter.

@@ -1,4 +1,4 @@
-"""Match data movement: rearrangements, in any spelling, and slices of the last axis.
+"""Match data movement: rearrangements in any equivalent form, and slices of the last axis.
 
 The chain of data-moving nodes that leads to a value is followed upwards, one node at a time. For each prefix of the chain
 the effect on the elementary axes of its input is computed; if that is provably the effect that the pattern asks for, the

@@ -16,7 +16,7 @@ from ortfuse.runtime.unrepresentable_models import Runnable
 
 
 def executed_ops(model: Runnable, inputs: Inputs) -> Counter[str]:
-    """Counts the operators executed by one run on `inputs`; each iteration of a loop counts again.
+    """Count the operators executed by one run on `inputs`; each iteration of a loop counts again.
 
     Raises:
         VerificationError: The runtime refuses the model, or cannot execute it on the inputs.

@@ -46,7 +46,7 @@ def default_cache() -> Path:
 
 @dataclass
 class SiteMeter:
-    """Measures each kind of site once; sites of one kind have the same operators, attributes, types and sizes.
+    """Measure each kind of site once; sites of one kind have the same operators, attributes, types and sizes.
 
     Attributes:
         sizes: Sizes of the model's open dimensions, by symbol; a missing one is 1 if it leads an input of the site, and

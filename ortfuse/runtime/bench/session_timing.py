@@ -102,7 +102,7 @@ def measure_sessions(
 
 
 class Meter(Protocol):
-    """Measures candidates beside a baseline; `SessionMeter`."""
+    """Measure candidates beside a baseline; `SessionMeter`."""
 
     def __enter__(self) -> Self:
         """Measure from here on."""
@@ -122,7 +122,7 @@ class Meter(Protocol):
 
 
 class SessionMeter:
-    """Measures sessions beside a baseline, which stays open from one measurement to the next.
+    """Measure sessions beside a baseline, which stays open from one measurement to the next.
 
     Use as a context manager.
 

@@ -52,7 +52,7 @@ _INLINED = frozenset({"Constant", "CastLike"})
 
 
 class Reference:
-    """Evaluates a model in float64: in the runtime where it has kernels, otherwise by ONNX's reference implementation."""
+    """Evaluate a model in float64: in the runtime where it has kernels, otherwise by ONNX's reference implementation."""
 
     def __init__(self, model: ir.Model) -> None:
         self.reason = _infeasible(model)
@@ -172,7 +172,7 @@ class _Evaluator(ReferenceEvaluator):
 
 
 class _Execution:
-    """Runs a segment: in the runtime as long as that works, then by ONNX's reference implementation."""
+    """Run a segment: in the runtime as long as that works, then by ONNX's reference implementation."""
 
     def __init__(self, model: ir.Model, by_runtime: bool) -> None:
         self._model, self._session = model, None

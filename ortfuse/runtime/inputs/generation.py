@@ -38,14 +38,14 @@ QUIET = 2.0**-6
 
 
 def searches_for(model: ir.Model, specs: Sequence[InputSpec] | None = None) -> Callable[[], Search]:
-    """Makes searches for sizes of a model's inputs that heed what its operators say about them."""
+    """Make searches for sizes of a model's inputs that heed what its operators say about them."""
     given = input_specs(model) if specs is None else specs
     matched = functools.cache(functools.partial(matched_sizes, model))
     return functools.partial(Search, given, joined_sizes(model), matched)
 
 
 class Generation:
-    """Generates inputs for a model and runs it on them.
+    """Generate inputs for a model and run it on them.
 
     Args:
         session: A session of the model.

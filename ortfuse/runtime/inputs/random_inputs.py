@@ -109,7 +109,7 @@ def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> list[int]:
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes one input."""
+    """Make one input."""
 
     spec: InputSpec
     sizes: Mapping[str, int]

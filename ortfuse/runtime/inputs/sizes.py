@@ -159,7 +159,7 @@ def uniform(dims: Iterable[OpenDim], leading: int, others: int) -> Sizes:
 
 
 class Search:
-    """Searches for sizes that a model accepts; what works for one set of sizes is tried first for the next."""
+    """Search for sizes that a model accepts; what works for one set of sizes is tried first for the next."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Inputs and attributes that the CPU kernels refuse although they are registered for the types: found by `benchmarks.kernels`."""
+"""Constraints of the CPU kernels beyond their registered types, found by `benchmarks.kernels`."""
 
 from __future__ import annotations
 

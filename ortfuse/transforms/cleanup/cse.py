@@ -77,7 +77,7 @@ class _Frame:
 
 
 class _Merger:
-    """Walks one graph and its subgraphs in order, keeping track of the computations visible at each point."""
+    """Walk one graph and its subgraphs in order, keeping track of the computations visible at each point."""
 
     def __init__(self, context: Context, root: ir.Graph, purity: Purity) -> None:
         self.duplicates: list[ir.Node] = []

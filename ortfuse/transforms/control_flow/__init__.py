@@ -1,1 +1,1 @@
-"""Passes about If, Loop and Scan: unrolling, inlining of branches, loop-invariant code motion, dead loop-carried values."""
+"""Passes on If, Loop and Scan: unrolling, branch inlining, loop-invariant code motion, dead loop-carried values."""

@@ -1,1 +1,3 @@
-"""Passes that fold linear operators into the weights of products: factors, offsets, orders of columns, products of one input."""
+"""Passes that fold linear operators into weights of MatMul and Gemm: scales, offsets, column orders, sibling
+MatMuls.
+"""

@@ -116,7 +116,7 @@ def _is_needed(value: ir.Value, depth: int) -> bool:
 
 
 class _Rows:
-    """Builds what is computed of the boxes that were found, for those of all classes at once.
+    """Build the values that are computed from the selected boxes, for all classes at once.
 
     Lists of values have one for each class, in their order; its first axis are the boxes of that class.
     """

@@ -25,7 +25,7 @@ _MOST_SPREAD = 16
 
 
 class Map:
-    """Finds the tensors, units and regions of one graph.
+    """Find the tensors, units and regions of one graph.
 
     Args:
         graph: The graph.

@@ -103,7 +103,7 @@ def _in_groups(
 
 
 def _grouped(groups: Sequence[Sequence[int]]) -> Callable[[Sequence[int], int], Order]:
-    """Puts missing axes where their groups are; where groups are torn apart, axes stay missing, which nothing allows."""
+    """Put missing axes where their groups are; where groups are torn apart, axes stay missing, which nothing allows."""
 
     def complete(part: Sequence[int], rank: int) -> Order:
         present = set(part)

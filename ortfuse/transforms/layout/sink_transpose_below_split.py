@@ -1,4 +1,4 @@
-"""Sink a Transpose or Reshape below the Split or Gathers that take its result apart.
+"""Sink a Transpose or Reshape below the Split, Slice or Gather nodes that unbind its result.
 
     split(transpose(x)) = transpose(split(x))          split(reshape(x)) = reshape(split(x))
     squeeze(transpose(x)) = transpose(squeeze(x))      squeeze(reshape(x)) = reshape(x)

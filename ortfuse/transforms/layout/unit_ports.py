@@ -41,5 +41,5 @@ def is_single(value: ir.Value | None, facts: Facts) -> bool:
 
 
 def keeps_last(rank: int) -> Callable[[Order], bool]:
-    """Allows the orders in which the last axis stays the last."""
+    """Allow the orders in which the last axis stays the last."""
     return lambda order: order[-1] == rank - 1

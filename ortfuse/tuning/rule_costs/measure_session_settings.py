@@ -165,7 +165,7 @@ def choices(model: ir.Model) -> Iterator[dict[str, Any]]:
 
 
 class _Trials:
-    """Measures settings of one model beside the settings that are given."""
+    """Measure settings of one model beside the settings that are given."""
 
     def __init__(self, path: Path, given: SessionConfig, inputs: Inputs, meter: Meter, rounds: int) -> None:
         self._path, self._given, self._meter, self._rounds = path, given.values(), meter, rounds

@@ -44,7 +44,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Restriction:
-    """Limits what a run may do; `None` means no limit.
+    """Limit what a run may do; `None` means no limit.
 
     Attributes:
         passes: Names of the passes allowed.

@@ -163,7 +163,7 @@ def slowdown(
 
 @dataclass
 class _Search:
-    """Leaves out one thing after the other."""
+    """Leave out one thing after the other."""
 
     result: ir.Model
     make: Make

@@ -29,7 +29,7 @@ MANY = 4
 
 
 class Nearness:
-    """Judges how near the misses of some rules are.
+    """Judge how near the misses of some rules are.
 
     Args:
         rules: The rules by name.

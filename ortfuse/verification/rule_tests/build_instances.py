@@ -57,7 +57,7 @@ def element_type(name: str) -> ir.DataType:
 
 
 class Builder:
-    """Builds one instance; a rule test's own input makers use it too (`input`, `constant`, `node`)."""
+    """Build one instance; a rule test's own input makers use it too (`input`, `constant`, `node`)."""
 
     def __init__(self, rule: Rule, shape_set: int, dtype: ir.DataType, opset: int, chooser: Chooser | None = None, *,
                  typical: bool = False) -> None:  # fmt: skip

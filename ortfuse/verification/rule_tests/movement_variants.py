@@ -1,4 +1,4 @@
-"""Build rearrangements and slices of the last axis, in their various spellings, for instances of a rule."""
+"""Build rearrangements and slices of the last axis in equivalent forms, for instances of a rule."""
 
 from __future__ import annotations
 

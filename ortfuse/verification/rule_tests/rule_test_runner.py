@@ -1,4 +1,4 @@
-"""Run the test of a rule: instances on which it must fire and be right, near misses on which it must not fire or be right."""
+"""Run the test of a rule: on instances it must fire and be right, on near misses not fire or be right."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def _varied(rule: Rule, name: str, variation: Variation) -> Instance:
 
 
 class _ByWords(Chooser):
-    """Selects options by their description instead of their number."""
+    """Select options by their description instead of their number."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
         super().__init__()

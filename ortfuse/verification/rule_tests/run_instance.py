@@ -92,13 +92,13 @@ def may_fire(rule: Rule, model: ir.Model, target: Target) -> bool:
 
 
 class _Once(FirstLegal):
-    """Refuses to rewrite what is not part of the model as it was: a definition may have what it defines in it."""
+    """Refuse to rewrite nodes that the original model lacks: a definition may have what it defines in it."""
 
     def __init__(self, model: ir.Model) -> None:
         self._nodes = frozenset(nodes(model))
 
     def refusal(self, rule: Rule, match: Match) -> Refusal | None:
-        """Refuses new nodes."""
+        """Refuse new nodes."""
         new = not self._nodes.issuperset(match.nodes)
         return refuse("left_out", match.root, found="it is new") if new else None
 
@@ -129,7 +129,7 @@ def _seen(rule: Rule, model: ir.Model) -> Ranges:
 
 
 class Runner:
-    """Runs one model on several inputs, without the runtime's own optimisations; the session is created on first use."""
+    """Run one model on several inputs, without the runtime's own optimisations; the session is created on first use."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -219,7 +219,7 @@ def is_float(array: np.ndarray[Any, Any]) -> bool:
 
 
 def _other_bits(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> str | None:
-    """Describes bits that differ, except between two NaN; `None` if there are none."""
+    """Describe bits that differ, except between two NaN; `None` if there are none."""
     number = ~np.isnan(before.astype(np.float64))
     same = np.array_equal(number, ~np.isnan(after.astype(np.float64)))
     return None if same and before[number].tobytes() == after[number].tobytes() else "is not the same bits"

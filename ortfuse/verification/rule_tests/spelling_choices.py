@@ -29,7 +29,7 @@ class Point:
 
 
 class Chooser:
-    """Answers each choice as `wanted` says, or else with the first option; records what was asked and answered."""
+    """Answer each choice as `wanted` says, or else with the first option; record what was asked and answered."""
 
     def __init__(self, wanted: Mapping[str, int] | None = None) -> None:
         self.wanted = dict(wanted or {})

@@ -1,4 +1,4 @@
-"""The table of algebra: identities of numbers and booleans, a file per theme, in each sorted by exactness.
+"""Tables of algebraic identities on numbers and booleans: one file per theme, each sorted by exactness.
 
 `CANONICAL` are those that every graph is brought to at once: they leave fewer nodes and hide nothing from a fusion. The
 others, `SIMPLIFYING`, are applied when all fusions are found.
