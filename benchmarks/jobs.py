@@ -181,15 +181,21 @@ JOBS: Sequence[Job] = (
     ),
     Job(
         "passes",
-        "how much does each pass, and each rule, save on each family of models?",
+        "how much does each pass save on each family of models?",
         ("benchmarks.passes", "--output", "{output}"),
-        ("gelu", "--model", "lstm.ts", "--output", "{output}"),
+        ("cse", "--model", "lstm.ts", "--output", "{output}"),
     ),
     Job(
         "passes.full",
         "how much does each pass save on exports of full size?",
-        ("benchmarks.passes", "--models", "benchmarks/.models", "--no-rules", "--output", "{output}"),
+        ("benchmarks.passes", "--models", "benchmarks/.models", "--output", "{output}"),
         models=True,
+    ),
+    Job(
+        "rules",
+        "in which models does each rule, and each pass, save something?",
+        ("benchmarks.rules", "--jobs", "2", "--output", "{output}"),
+        ("gelu", "--source", "golden", "--model", "loss.ts", "--output", "{output}"),
     ),
     Job(
         "kernels",

@@ -347,12 +347,14 @@ def _engine() -> str:
 
 
 def _passes() -> str:
-    found, full = stored("passes"), stored("passes.full")
+    small, full, rules = stored("passes"), stored("passes.full"), stored("rules")
+    counts = rules["counts"]
     return (
-        f"**Passes** (`passes.json`, `passes.full.json`, [page](left-out.md)): each pass of each family's list was left out alone, on "
-        f"{full['models']} exports of full size and {found['models']} small models. Each rule was left out on the small models: "
-        f"{len(found['rules']['saves'])} rules save executed operators or estimated time, {len(found['rules']['nothing'])} are applied "
-        f"without saving either, {found['rules']['never']} are not applied there."
+        f"**Passes and rules** (`passes.json`, `passes.full.json`, `rules.json`, [page](left-out.md)): each pass of each family's list "
+        f"was left out alone, on {full['models']} exports of full size and {small['models']} small models. Each rule was left out of "
+        f"models in which it fires, of {sum(rules['models'].values())} that were tried: {counts['saves']} rules save executed operators "
+        f"or estimated time, {counts['measured']} are faster as measured, {counts['needed']} are needed by others, "
+        f"{counts['idle'] + counts['costs']} save nothing there, {counts['never']} fire in none."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import re
@@ -64,7 +65,9 @@ def on_files(files: Files, config: Any) -> Files:
 def made() -> dict[str, str]:
     """The text of each file that is made here, by its path."""
     catalogue = {_page(name): _of_a_pass(name, group) for name, group in load_catalogue().passes().items()}
-    left_out = _left_out(*(json.loads((SUMMARIES / f"{name}.json").read_text()) for name in ("passes.full", "passes")))
+    left_out = _left_out(
+        *(json.loads((SUMMARIES / f"{name}.json").read_text()) for name in ("passes.full", "passes", "rules"))
+    )
     pages = {
         CATALOGUE: _catalogue(),
         **catalogue,
@@ -160,12 +163,47 @@ def _rule(rule: Rule) -> Iterator[str]:
         yield f"- proved at {_plain(proved)}, in {', '.join(rule.test.dtypes)}"
     for condition, why in rule.test.assumes.items():
         yield f"- assumes: {_plain(why)} ({_plain(condition)})"
+    yield f"- {_evidence(rule)}"
     for table in shipped_tables(default_spec()):
         numbers = sorted(one.speedup for one in table.speedups.get(rule.name, ()))
         if numbers:
             where = f"{table.processor} {table.formats}".strip()
             yield f"- measured {numbers[0]:.2f} to {numbers[-1]:.2f} times as fast, at {len(numbers)} sizes ({where})"
     yield ""
+
+
+@functools.cache
+def _evidence_by_rule() -> Mapping[str, Mapping[str, Any]]:
+    """The evidence for each rule, by its name of today, from the summary of `benchmarks.rules`."""
+    (run,) = json.loads((SUMMARIES / "rules.json").read_text())["runs"]
+    found = run["result"]
+    rows = {
+        **found["rules"],
+        **{name: {"kind": kind, "model": one} for kind in ("idle", "untried") for name, one in found[kind].items()},
+        **{name: {"kind": "never"} for name in found["never"]},
+    }
+    return {name_today(name, ("rules",), tell=False): row for name, row in rows.items()}
+
+
+def _evidence(rule: Rule) -> str:
+    """The model in which a rule saves most, with the saving; or that there is none."""
+    row = _evidence_by_rule().get(rule.name)
+    if row is None:
+        return "evidence: none is looked for, as no pass list applies it unasked"
+    model = f"`{row.get('model', '')}`"
+    if row["kind"] in ("saves", "costs") and "executed" in row:
+        numbers = (
+            f"{_times(row['executed'])} times the operators and {_times(row['microseconds'])} times the time without it"
+        )
+        return f"evidence: {model}, with {numbers}"
+    return {
+        "saves": f"evidence: {model}, of which there is no result without it",
+        "measured": f"evidence: fires in {model}, and is faster as measured",
+        "needed": f"evidence: {model}, where without it {', '.join(f'`{name}`' for name in row.get('lost', ()))} fires less",
+        "idle": f"evidence: none; it fires in {model}, where nothing changes without it",
+        "untried": f"evidence: fires in {model}, and was not left out yet",
+        "never": "evidence: none; it fires in no model that was tried",
+    }[row["kind"]]
 
 
 def _passes() -> Iterator[str]:
@@ -206,13 +244,13 @@ def _families() -> Iterator[str]:
         yield f"## Further rules\n\nRules in no family above: {', '.join(further)}.\n"
 
 
-def _left_out(of_full: Mapping[str, Any], of_small: Mapping[str, Any]) -> Iterator[str]:
-    """Savings by each pass on exports of full size and on small models, and by each rule on the latter, from the summaries."""
-    (full,), (small,) = ([run["result"] for run in summary["runs"]] for summary in (of_full, of_small))
+def _left_out(of_full: Mapping[str, Any], of_small: Mapping[str, Any], of_rules: Mapping[str, Any]) -> Iterator[str]:
+    """Savings by each pass on exports of full size and on small models, and by each rule, from the summaries."""
+    (full,), (small,), (found,) = ([run["result"] for run in one["runs"]] for one in (of_full, of_small, of_rules))
     yield "# Savings by pass\n"
     yield (
         f"Each pass of each family's list, left out alone on {full['models']} exports of full size and on {small['models']} "
-        f"small models, and each rule on the latter (`{of_small['command']}`). "
+        f"small models (`{of_small['command']}`), and each rule (`{of_rules['command']}`). "
         "Operators are those that the runtime executes in a run, after its own optimisations. The time "
         "is estimated from them and from their work, and so the same in every run; latency is measured. "
         "A number is the cost without the pass over the cost with it: 1.05 is 5 % more, less than 1 is cheaper without it.\n"
@@ -221,14 +259,28 @@ def _left_out(of_full: Mapping[str, Any], of_small: Mapping[str, Any]) -> Iterat
     yield from _lists(full)
     yield "## Small models\n"
     yield from _lists(small)
-    rules, pages = small["rules"], _pages()
-    yield "## Rules, on small models\n\n| rule | models | sites | operators | time | most on |\n|---|---|---|---|---|---|"
+    yield from _rules_left_out(found)
+
+
+def _rules_left_out(found: Mapping[str, Any]) -> Iterator[str]:
+    """Savings by each rule in the model in which it saves most."""
+    pages = _pages()
+    models = ", ".join(f"{number} {kind}" for kind, number in found["models"].items())
+    yield (
+        f"## Rules\n\nEach rule was left out of models in which it fires (of these: {models}), until one showed a saving.\n"
+    )
+    yield "| rule | fires in | sites | operators | time | in |\n|---|---|---|---|---|---|"
     for kind in ("saves", "costs"):
-        for one, cost in sorted(rules[kind].items(), key=lambda item: -item[1].get("executed", float("inf"))):
-            numbers = " | ".join(_times(cost.get(price)) for price in ("executed", "microseconds"))
-            yield f"| {_linked(one, pages)} | {cost['models']} | {cost['hits']} | {numbers} | {cost['most']} |"
-    yield f"\nApplied without any saving: {', '.join(_linked(one, pages) for one in rules['nothing'])}.\n"
-    yield f"Applied to none of these models: {rules['never']} rules.\n"
+        rows = ((name, row) for name, row in found["rules"].items() if row["kind"] == kind)
+        for name, row in sorted(rows, key=lambda item: -item[1].get("executed", float("inf"))):
+            numbers = " | ".join(_times(row.get(price)) for price in ("executed", "microseconds"))
+            yield f"| {_linked(name, pages)} | {row['models']} | {row['sites']} | {numbers} | {row['model']} |"
+    for kind, said in (("measured", "Faster by the shipped tables of costs"), ("needed", "Needed by other rules")):
+        names = (name for name, row in found["rules"].items() if row["kind"] == kind)
+        yield f"\n{said}: {', '.join(_linked(name, pages) for name in names)}."
+    yield f"\nNot left out yet: {', '.join(_linked(name, pages) for name in found['untried'])}."
+    yield f"\nApplied without any saving: {', '.join(_linked(name, pages) for name in found['idle'])}."
+    yield f"\nApplied to none of these models: {', '.join(_linked(name, pages) for name in found['never'])}.\n"
 
 
 def _lists(found: Mapping[str, Any]) -> Iterator[str]:
