@@ -207,7 +207,7 @@ class Facts:
         return bool(self._values.ask(_REPEATS[in_pairs], value))
 
     def index_map(self, value: ir.Value, sources: Collection[ir.Value] = ()) -> IndexMap | None:
-        """Which element of which value each element of a value is (`ortfuse.analysis.index_maps`); `None` without a known rank.
+        """The index map of a value (`ortfuse.analysis.index_maps`); `None` without a known rank.
 
         Args:
             value: any value.

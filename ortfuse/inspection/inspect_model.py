@@ -181,7 +181,7 @@ class Inspection(Record):
 
     @derived()
     def kinds(self) -> dict[str, int]:
-        """How many blocks there are of each kind."""
+        """The number of blocks of each kind."""
         return dict(Counter(block.kind for block in self.blocks))
 
 

@@ -120,14 +120,14 @@ class ORTOptimizer:
     def get_nodes_number_difference(
         onnx_model_path: str | os.PathLike[str], onnx_optimized_model_path: str | os.PathLike[str]
     ) -> int:
-        """How many nodes fewer the second model has."""
+        """The number of nodes that the second model has less."""
         return _operators(onnx_model_path).total() - _operators(onnx_optimized_model_path).total()
 
     @staticmethod
     def get_operators_difference(
         onnx_model_path: str | os.PathLike[str], onnx_optimized_model_path: str | os.PathLike[str]
     ) -> dict[str, int]:
-        """How many nodes fewer the second model has of each operator; only those whose number differs."""
+        """The number of nodes of each operator that the second model has less; only operators whose number differs."""
         before, after = _operators(onnx_model_path), _operators(onnx_optimized_model_path)
         return {name: before[name] - after[name] for name in {*before, *after} if before[name] != after[name]}
 

@@ -221,7 +221,7 @@ class Substitution(Record):
     @property
     @derived("substituted")
     def count(self) -> int:
-        """How often it was applied."""
+        """The number of sites at which it was applied."""
         return self.result.report.log.hits().get(self.rule.name, 0)
 
     @property

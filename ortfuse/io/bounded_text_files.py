@@ -1,7 +1,7 @@
 """Read small, untrusted text files safely: regular files only, bounded size and nesting depth.
 
-Whoever writes such a file may make it a pipe that never says anything, a device without an end, or text that nests a hundred
-thousand deep. Each of these ends in an `OSError` or a `ValueError`, as a missing or damaged file does.
+Such a file may be a pipe that never says anything, a device without an end, or text with a hundred thousand levels of
+nesting. Each of these ends in an `OSError` or a `ValueError`, as a missing or damaged file does.
 """
 
 from __future__ import annotations

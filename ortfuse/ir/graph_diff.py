@@ -36,7 +36,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Difference:
-    """How a model differs from its earlier state: in regions, or in words if there are other differences."""
+    """The difference of a model from its earlier state: in regions, or in words if there are other differences."""
 
     regions: list[Region]
     beyond: str | None = None

@@ -42,7 +42,7 @@ def module_of(node: ir.Node) -> str:
 
 
 def describe_in_module(node: ir.Node) -> str:
-    """How messages refer to a node, with the module that it belongs to where its name does not tell that."""
+    """The text by which messages refer to a node, with its module unless the name tells that."""
     path = module_of(node) if {MODULE_KEY, SCOPES_KEY} & node.metadata_props.keys() else ""
     return f"{walk.describe(node)} of {path}" if path else walk.describe(node)
 

@@ -131,7 +131,7 @@ def needed_nodes(graph: ir.Graph, needs: Callable[[ir.Node], Iterable[ir.Value]]
 
 
 def describe(node: ir.Node) -> str:
-    """How messages refer to a node: by its name, or else by its outputs."""
+    """The text by which messages refer to a node: its name, or else its outputs."""
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type or "untyped"
     if node.name:
         return f"{kind} node '{node.name}'"

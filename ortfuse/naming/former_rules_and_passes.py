@@ -1,7 +1,7 @@
 """Resolve former names of rules, families, passes and pass lists.
 
 `former_names.toml` maps each former name to its successor. A name that exists today always means itself: a user's own rule
-or pass may have a former name. Whoever resolves a name says it once in a process, as a warning.
+or pass may have a former name. A former name is warned of once in a process.
 """
 
 from __future__ import annotations

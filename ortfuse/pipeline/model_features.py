@@ -49,7 +49,7 @@ class Content:
         return word in self.operators or word in self.signs
 
     def evidence(self, word: str) -> str:
-        """How often the model has an operator or sign: `rotations (4, such as node 'rotate')`."""
+        """The number of an operator or sign in the model, as text: `rotations (4, such as node 'rotate')`."""
         if word in self.signs:
             return f"{word} ({self.signs[word]}, such as {self.examples[word]})"
         return f"{word} ({self.operators[word]})" if word in self.operators else f"no {word}"

@@ -1,9 +1,9 @@
 """Keep calls of functions opaque that the runtime executes with another opset than they declare.
 
-The runtime reads the nodes of a function by the opset of the model. A Softmax in a function of opset 11 is one over the last axis
-for it where the model is of opset 13, although opset 11 means all axes from the second on. Whichever of the two was meant, the
-result computes what the model computed: such a function is no function to the passes but an unknown operator, and the opset of
-the model is not raised.
+The runtime reads the nodes of a function by the opset of the model. A Softmax in a function of opset 11 is one over the
+last axis for it where the model is of opset 13, although opset 11 means all axes from the second on. The result must
+compute what the model computed. So such a function is an unknown operator to the passes, and the opset of the model is
+not raised.
 """
 
 from __future__ import annotations

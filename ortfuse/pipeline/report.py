@@ -220,7 +220,7 @@ class RunReport(Record):
         return {family: count for family, count in found.most_common() if count}
 
     def _fusions(self) -> Counter[str]:
-        """How often each rule was applied, without those that bring a model to canonical form."""
+        """The number of applications of each rule, without those that bring a model to canonical form."""
         hits: Counter[str] = Counter()
         for report in self.passes:
             for leaf in report.leaves():

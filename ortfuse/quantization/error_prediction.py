@@ -81,7 +81,7 @@ class Predictions:
         return math.sqrt(max(map(sum, zip(*known, strict=True)), default=0.0))
 
     def excess(self, choice: Mapping[str, str], effects: Sequence[float]) -> float:
-        """How many times larger the errors of a choice are than predicted."""
+        """The ratio of the errors of a choice to the predicted ones."""
         taken = self._taken(choice)
         if taken is None or not effects:
             return 0.0

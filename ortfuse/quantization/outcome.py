@@ -152,7 +152,7 @@ class Outcome(Record):
 
     @property
     def speedup(self) -> float:
-        """How many times faster than the float32 model it was measured to be; 1 for that itself."""
+        """The measured speedup over the float32 model; 1 for that itself."""
         return self.latency[-1].speedup if self.latency else 1.0
 
     @property

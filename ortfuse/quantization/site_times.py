@@ -1,8 +1,8 @@
 """Measure the time of a site in float32 and on each scheme on this machine: interleaved runs, shortest times.
 
-The runs are so short that other load on the machine disturbs many of them, and only ever makes them longer. Of 11 runs, the
-first quartiles of equal models differed by up to 1.5 times, the shortest by 1.2. The quartiles were also far above the time
-of the same operator within the whole model.
+The runs are so short that other load on the machine disturbs many of them, and only ever makes them longer. Over 11
+runs, the first quartiles of equal models differed by up to 1.5 times, the shortest by 1.2. The quartiles were also far
+above the time of the same operator within the whole model.
 
 They run in a separate process, which isolates crashes and measures the times itself: so every model is loaded only once.
 
@@ -127,7 +127,7 @@ class Untimed:
 
 
 def _repeats(session: Session) -> int:
-    """How many runs make up one measurement."""
+    """The number of runs in one measurement."""
     return max(1, round(SHORTEST / max(_seconds(session, 1), 1e-6)))
 
 

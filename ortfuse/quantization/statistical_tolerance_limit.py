@@ -49,7 +49,7 @@ IF_FEW = 1.25
 
 
 def factor(count: int, content: float = CONTENT) -> float:
-    """How many standard deviations above the median the limit of so many numbers is, at least `FEW`."""
+    """The distance of the limit of so many numbers, at least `FEW`, from the median, in standard deviations."""
     covered, certain = (statistics.NormalDist().inv_cdf(share) for share in (content, CONFIDENCE))
     a, b = 1 - certain**2 / (2 * (count - 1)), covered**2 - certain**2 / count
     return max(LEAST, (covered + math.sqrt(covered**2 - a * b)) / a)

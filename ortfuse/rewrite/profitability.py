@@ -28,7 +28,7 @@ class Chooser(Protocol):
         """Whether `speedup` has an answer for sites of this rule."""
 
     def speedup(self, edit: Edit) -> float | None:
-        """How many times faster the new nodes run than the old ones; `None` if that cannot be measured."""
+        """The speedup of the new nodes over the old ones; `None` if that cannot be measured."""
 
     def objection(self, edit: Edit) -> Refusal | None:
         """Why a rewrite that is ready should not be made; `None` to make it."""

@@ -33,7 +33,7 @@ class Event:
 
 @dataclass(slots=True)
 class RuleStatistics:
-    """How often a rule was tried and applied, the time spent on each (seconds), and whether it refines other rules' results."""
+    """Statistics of a rule: tries, applications, seconds spent on each, and whether it refines other rules' results."""
 
     attempts: int = 0
     hits: int = 0
@@ -184,9 +184,9 @@ class Log:
         kept[rule, site] = NearMiss(rule, site, step, matched, refusal, value.producer(), tuple(nodes))
 
     def there(self, rule: str, hits: int) -> int:
-        """How many of the sites that a rule rewrote are still there."""
+        """The number of sites that a rule rewrote and that are still there."""
         return max(hits - self.lost[rule], 0)
 
     def hits(self) -> dict[str, int]:
-        """How many sites each rule rewrote; rules that rewrote none are left out."""
+        """The number of sites that each rule rewrote; rules that rewrote none are left out."""
         return {name: entry.hits for name, entry in self.rules.items() if entry.hits}

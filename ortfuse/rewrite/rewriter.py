@@ -179,7 +179,7 @@ class Rewriter:
         return list(refused.values())
 
     def _measured(self, rule: Rule, match: Match, replacement: Pattern) -> float | None:
-        """How many times faster a replacement is than what it replaces; `None` if it is not legal or cannot be measured."""
+        """The speedup of a replacement over the replaced nodes; `None` if it is not legal or cannot be measured."""
         candidate = Candidate(rule, match, replacement, self.editor, self._facts)
         try:
             with self.editor.change(rule.name, rule=rule, match=match, nodes=match.nodes) as change:

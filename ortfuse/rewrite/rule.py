@@ -38,7 +38,7 @@ _NAME = re.compile(r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
 
 
 class Exactness(enum.Enum):
-    """How far a replacement's result may differ from that of what it replaces."""
+    """The allowed difference between the results of a replacement and of the replaced nodes."""
 
     EXACT = "exact"
     """Bit for bit the same."""

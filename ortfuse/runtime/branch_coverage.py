@@ -248,7 +248,7 @@ class _Maker:
         return self.add("Constant", [], value=ir.tensor(np.asarray(value)))
 
     def count(self, value: ir.Value) -> ir.Value:
-        """How many elements of a boolean tensor are true; an empty one has none."""
+        """The number of true elements of a boolean tensor; 0 for an empty one."""
         return self.add("ReduceSum", [self.add("Cast", [value], to=ir.DataType.INT64)], keepdims=0)
 
     def truth(self, value: ir.Value) -> ir.Value:

@@ -45,7 +45,7 @@ class Sensitivity:
         self._known: dict[int, Moved] = {}
 
     def of(self, experiment: Experiment) -> Moved:
-        """How far each output moves on the inputs of an experiment."""
+        """The movement of each output on the inputs of an experiment."""
         if id(experiment) not in self._known:
             self._known[id(experiment)] = self._measured(experiment)
         return self._known[id(experiment)]

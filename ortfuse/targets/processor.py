@@ -107,7 +107,7 @@ def _instruction_sets() -> dict[str, bool]:
 
 
 def granted_processors(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """How many processors the system grants this process; `None` if all that the machine has.
+    """The number of processors that the system grants this process; `None` if all that the machine has.
 
     The runtime starts a thread for each core of the machine, and does not look at what a container may use.
 

@@ -45,7 +45,7 @@ ShapeOf = Callable[[str], Sequence[Any] | None]
 
 @dataclass(frozen=True)
 class Estimate:
-    """How many times faster a replacement is than what it replaces, at which sizes, and the source of that number."""
+    """The speedup of a replacement over the replaced nodes, the sizes that it holds for, and the source of that number."""
 
     speedup: float
     sizes: str

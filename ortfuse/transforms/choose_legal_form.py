@@ -31,7 +31,7 @@ class Meter(Protocol):
     """Measure rewrites at their sites."""
 
     def measure(self, edit: Edit) -> Estimate | None:
-        """How much faster the new nodes run than the old ones; `None` if that cannot be measured."""
+        """The speedup of the new nodes over the old ones; `None` if that cannot be measured."""
 
 
 def _names(sites: Mapping[str, None]) -> list[str]:
@@ -182,7 +182,7 @@ class Choices:
         return self.meter is not None and bool(rule.test.typical) and not self._free_of_cost(rule)
 
     def speedup(self, edit: Edit) -> float | None:
-        """How much faster the new nodes are."""
+        """The speedup of the new nodes."""
         estimate = self.meter.measure(edit) if self.meter is not None else None
         return None if estimate is None else estimate.speedup
 

@@ -39,7 +39,7 @@ class ForeignPass:
 
     @property
     def exactness(self) -> Exactness:
-        """How far its results may differ: foreign passes declare nothing, so rounding is allowed."""
+        """The allowed difference of its results: foreign passes declare nothing, so rounding is allowed."""
         return Exactness.ROUNDING
 
     def run(self, context: Context) -> int:

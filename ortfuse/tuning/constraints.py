@@ -87,7 +87,7 @@ class Constraints:
         return [one for one in found if one is not None]
 
     def violations(self, point: Point) -> list[float]:
-        """How far each constraint is missed, 0 or less where it is kept; of constant length, for the sampler."""
+        """The distance by which each constraint is missed, 0 or less where it is kept; of constant length, for the sampler."""
         missed = {one.name: one.excess for one in self.unmet(point)}
         return [missed.get(name, 0.0) for name in NAMES]
 

@@ -49,7 +49,7 @@ class Point(Record):
 
     @property
     def regression(self) -> float:
-        """How much longer a run takes than the original's in a default session, relative to it; 0 if it is faster."""
+        """The slowdown of a run relative to the original's in a default session; 0 if it is faster."""
         return max(0.0, 1.0 / self.speedup - 1.0) if self.speedup else 0.0
 
     @classmethod

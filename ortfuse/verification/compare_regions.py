@@ -54,7 +54,7 @@ class Places:
 
 
 def apart_in_float64(before: ir.Model, after: ir.Model, inputs: Sequence[Inputs]) -> dict[str, float] | None:
-    """How far each output of two models is apart in float64, relative to its scale; `None` if that cannot be evaluated."""
+    """The distance of each output of two models in float64, relative to its scale; `None` if that cannot be evaluated."""
     first, second = Reference(before), Reference(after)
     apart: dict[str, float] = {}
     for given in inputs:
@@ -119,7 +119,7 @@ def _values_at(original: ir.Model, regions: Sequence[Region], inputs: Inputs) ->
 
 
 def _wrong_at(region: Region, original: ir.Model, candidate: ir.Model, known: Mapping[str, Any]) -> str:
-    """How the two sides of a region differ; empty if they do not."""
+    """The difference of the two sides of a region, as text; empty if there is none."""
     if not region.old:
         return ""
     pairs = region.outputs

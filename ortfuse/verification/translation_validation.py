@@ -146,7 +146,7 @@ class SiteChecks:
 
 
 def summary(checks: Iterable[SiteCheck]) -> str:
-    """How many changes were checked, and with what outcome."""
+    """The number of checked changes, by outcome."""
     counts = {"equal": 0, "undone": 0, "unchecked": 0}
     for check in checks:
         counts[check.state] += 1
@@ -251,7 +251,7 @@ def _check_removal(edit: Edit) -> SiteCheck:
 
 
 def _unequal(edit: Edit, seed: int, observed: Inputs) -> str | None:
-    """How the two sides differ; `None` if they do not."""
+    """The difference of the two sides, as text; `None` if there is none."""
     constants = [(_constant(old), _constant(new)) for old, new in edit.outputs]
     if not edit.nodes or all(one is not None and other is not None for one, other in constants):
         same = all(_same_tensor(one, other) for one, other in constants)

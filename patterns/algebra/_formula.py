@@ -9,8 +9,8 @@
   come in any order, and `x < y` matches `y > x` too;
 - `or`, on the left, stands between alternatives, and `(w := f(x))` names what is matched.
 
-An expression that stands on both sides is the same value: it is read, not computed again. What is made of constants alone on the
-right side is computed once.
+An expression that stands on both sides is the same value: it is read, not computed again. Nodes on the right side whose
+operands are all constants are computed once.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ SOURCE = "ONNX operator specification"
 
 
 class Same(enum.Enum):
-    """How far both sides of an identity are the same."""
+    """The exactness of an identity: how far both of its sides agree."""
 
     BITS = "the same bits"
     BUT_ZEROS = "the same numbers; a zero may have the other sign"

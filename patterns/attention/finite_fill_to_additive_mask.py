@@ -84,7 +84,7 @@ def filler_hides_kept_scores(match: Match) -> Refusal | None:
 
 
 def lowest_score(match: Match) -> float | None:
-    """How low the scores of kept keys can be; `None` if that is not known."""
+    """A lower bound of the scores of kept keys; `None` if none is known."""
     added = 0.0
     if match.get("mask") is not None:
         found = mask_range(match["mask"], match.facts)

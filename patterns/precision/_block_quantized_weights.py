@@ -31,7 +31,7 @@ def blocks_of(bits: int, block: int, *, zeros: bool) -> Blocks:
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a matrix [rows, columns] is rounded; each scale is, of a few, the one that loses least in its block.
+    """Rounding of a matrix [rows, columns]; each scale is, of a few, the one that loses least in its block.
 
     Attributes:
         bits: The bits of the integers.

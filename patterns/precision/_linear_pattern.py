@@ -56,7 +56,7 @@ def per_column(match: Match) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Whole8:
-    """How a matrix is rounded to 8 bits: the integers, their scales, and what stands for 0.
+    """Rounding of a matrix to 8 bits: the integers, their scales, and what stands for 0.
 
     Attributes:
         columns: Whether there is a scale for each column, or one for all.

@@ -76,7 +76,7 @@ GUARDS_OF_INTEGER_LEFT = (in_float32, is_weight("weight", LONGEST, -1), is_on_th
 
 @dataclass(frozen=True)
 class WholeStack:
-    """How a stack of matrices is rounded to 8 bits: the integers, their scales, and what stands for 0.
+    """Rounding of a stack of matrices to 8 bits: the integers, their scales, and what stands for 0.
 
     Attributes:
         columns: Whether there is a scale for each column of each matrix [..., 1, n], or one for all.

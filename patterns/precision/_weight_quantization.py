@@ -52,7 +52,7 @@ class Compensating(Protocol):
 
 @dataclass(frozen=True)
 class Compensated:
-    """How a matrix is rounded where it is known what it is multiplied with.
+    """Rounding of a matrix whose activations were observed.
 
     Attributes:
         made: The scales and what stands for 0.

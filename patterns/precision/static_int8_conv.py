@@ -112,7 +112,7 @@ def is_rounded_so(method: str) -> Callable[[Match], Refusal | None]:
 
 @dataclass(frozen=True)
 class _Channels:
-    """How the weight and the bias are rounded, given the scale of what comes in."""
+    """Rounding of the weight and the bias, given the scale of what comes in."""
 
     step: float
     bias: Array | None

@@ -45,7 +45,7 @@ def scale(size: int, made: int) -> np.float32 | None:
 
 
 def _makes(factor: np.float32, size: int) -> int | None:
-    """How many pixels a factor makes of so many; `None` if that depends on the precision."""
+    """The number of pixels that a factor makes of so many; `None` if that depends on the precision."""
     made = {int(np.float32(factor * np.float32(size))), int(float(factor) * size)}
     return made.pop() if len(made) == 1 else None
 

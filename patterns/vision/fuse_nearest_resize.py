@@ -169,7 +169,7 @@ def _resized(operand: Pattern, name: str) -> Op:
 
 
 def _copies(match: Match, name: str, source: str) -> list[int] | None:
-    """How many times pixels are copied along each axis; `None` if something else is done or the numbers are not known."""
+    """The number of copies of pixels along each axis; `None` if something else is done or the numbers are not known."""
     how, before, after = match[name], match.shape(source), match.shape(f"{name}_result")
     way = how.get("coordinate_transformation_mode", "half_pixel"), how.get("nearest_mode", "round_prefer_floor")
     if how.get("mode", "nearest") != "nearest" or way not in _COPYING or before is None or after is None:
@@ -184,7 +184,7 @@ def _copies(match: Match, name: str, source: str) -> list[int] | None:
 
 
 def _times(before: DimLike, after: DimLike) -> int | None:
-    """How many times as large an axis becomes."""
+    """The factor by which an axis grows."""
     if not isinstance(before, int) or not isinstance(after, int) or not 0 < before <= after or after % before:
         return None
     return after // before

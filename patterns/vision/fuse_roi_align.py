@@ -85,7 +85,7 @@ def windows_lie_side_by_side(square: bool) -> Guard:
 
 
 def _pooled(match: Match) -> tuple[int, int]:
-    """How many windows there are along either axis."""
+    """The number of windows along either axis."""
     rows, columns = (size // kernel for size, kernel in zip(_sizes(match), _kernel(match) or (1, 1), strict=True))
     return rows, columns
 

@@ -35,7 +35,7 @@ bounds = BOUNDS.register
 
 
 class EndsOf(Question):
-    """Between which sizes do the elements lie?"""
+    """Query for the symbolic sizes between which the elements lie."""
 
     def answer(self, value: ir.Value, values: Values) -> Ends | None:
         """The ends, `None` if they are not known."""

@@ -33,7 +33,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 @dataclass(frozen=True)
 class NormOf(Question):
-    """How long can vectors along an axis be?
+    """Query for an upper bound of the norms of vectors along an axis.
 
     Attributes:
         axis: The axis, counted from the end: -1 is the last.
@@ -78,7 +78,7 @@ class NormOf(Question):
         return None if largest is None or size is None else largest * math.sqrt(size)
 
     def length(self, size: DimLike) -> int | None:
-        """How many elements the vectors have, given the size of the axis."""
+        """The number of elements that the vectors have, given the size of the axis."""
         if not isinstance(size, int):
             return None
         return self.part if self.part is not None and size % self.part == 0 else size

@@ -157,7 +157,7 @@ class IslandSearch:
         }
 
     def count(self, wide: Sequence[bool]) -> int:
-        """How many operators compute in half precision."""
+        """The number of operators that compute in half precision."""
         return sum(not wide[unit] for unit in self._units.of_node.values())
 
     def keep_what_is_not_selected(self, only: Sequence[str]) -> None:

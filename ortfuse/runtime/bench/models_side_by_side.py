@@ -168,7 +168,7 @@ def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
 
 
 def _crash(name: str, models: Mapping[str, Runnable], inputs: Inputs, threads: int) -> str:
-    """How the runtime crashes on a model; empty if it does not."""
+    """The crash of the runtime on a model, as text; empty if it does not crash."""
     graph = signature_of(models[name]).graph
     for value in graph.inputs:
         if value.name not in inputs and value.name not in graph.initializers:

@@ -85,7 +85,7 @@ def _ratio(taken: Mapping[object, float], images: Sequence[Sequence[tuple[int, .
 
 
 def repeats(session: Session, inputs: Inputs, shortest: float = SHORTEST) -> int:
-    """How many runs make up one measurement, which is to take `shortest` seconds at least."""
+    """The number of runs in one measurement, which is to take `shortest` seconds at least."""
     session.run(inputs)
     return max(1, round(shortest / max(seconds(session, inputs, 1), 1e-6)))
 

@@ -76,7 +76,7 @@ class SiteMeter:
         return cls(uniform(dims, LEADING, OTHERS) | given, **options)
 
     def measure(self, site: Edit) -> Estimate | None:
-        """How many times faster the new nodes of a site run than the old ones; `None` if they cannot be run."""
+        """The speedup of the new nodes of a site over the old ones; `None` if they cannot be run."""
         try:
             both = sides(site)
         except OrtfuseError:
@@ -94,7 +94,7 @@ class SiteMeter:
         return Estimate(speedup, sizes_text(_shapes(site, bound)), source)
 
     def _speedup(self, both: Sides, sizes: Sizes, blocked: Collection[str]) -> float | None:
-        """How many times faster the new nodes run; 0 if they crash the runtime, `None` if one of the sides cannot be run."""
+        """The speedup of the new nodes; 0 if they crash the runtime, `None` if one of the sides cannot be run."""
         try:
             ran, _ = attempt(Session(both.before, threads=self.threads), both.inputs, sizes, 0, sizes)
             if ran is None:

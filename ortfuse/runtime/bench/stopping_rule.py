@@ -45,7 +45,7 @@ def budget_of(seconds: float | None) -> float:
 
 @dataclass
 class Patience:
-    """How long to measure; its time begins when it is made.
+    """The time limit of a measurement, which starts when the object is made.
 
     Attributes:
         least: The rounds that are made in any case.

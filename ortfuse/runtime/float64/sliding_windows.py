@@ -33,7 +33,7 @@ def or_ones(given: Sequence[int] | None, axes: int) -> list[int]:
 def padding(
     auto_pad: str, pads: Sequence[int] | None, sizes: Sequence[int], extents: Sequence[int], steps: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """How many zeros stand before and behind each axis."""
+    """The number of zeros before and behind each axis."""
     axes = len(sizes)
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         totals = [

@@ -50,7 +50,7 @@ INTERPOLATIONS, COLOURS, LAYOUTS = (
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How images become inputs; what is `None` or empty is guessed from the input.
+    """The conversion of images to inputs; fields that are `None` or empty are guessed from the input.
 
     Attributes:
         resize: Height and width; or the length of the shorter side, and the aspect ratio is kept.
@@ -93,7 +93,7 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class ForInput:
-    """How images become a certain input; see `Preprocessing`. Nothing is left open."""
+    """The conversion of images to one input, without open fields; see `Preprocessing`."""
 
     value: ir.Value
     channels: int

@@ -36,7 +36,7 @@ MOST_STEPS = 100_000
 
 
 class Use(Enum):
-    """How the values of a mask are interpreted."""
+    """The interpretation of the values of a mask."""
 
     KEEP = "1 keeps a position"
     HIDE = "1 hides a position"
@@ -54,7 +54,7 @@ class Limit:
 
 
 class Boxes(Enum):
-    """How boxes are written."""
+    """The format of boxes."""
 
     CORNERS = "two opposite corners"
     CENTRES = "the centre, width and height"

@@ -37,7 +37,7 @@ _QUANTISED = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, 
 
 
 class Integers(Enum):
-    """How integers that nothing restricts are drawn."""
+    """The distribution of integers that nothing restricts."""
 
     USUAL = "small, of both signs, or larger, by seed"
     SMALL = "not negative, and small"
@@ -46,7 +46,7 @@ class Integers(Enum):
 
 
 class Masks(Enum):
-    """How masks are drawn."""
+    """The distribution of masks."""
 
     PADDED = "rows with tails that are hidden"
     HIDDEN = "some rows are hidden entirely"
@@ -55,7 +55,7 @@ class Masks(Enum):
 
 @dataclass(frozen=True)
 class Drawing:
-    """How an input is drawn.
+    """The distribution of an input.
 
     Attributes:
         integers: How integers that nothing restricts are drawn.

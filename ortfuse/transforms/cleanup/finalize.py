@@ -8,7 +8,7 @@
 - Opset imports of domains that no node uses any more are dropped, except for the default domain; the main graph keeps those
   that functions use.
 - Graphs that a rule left out of topological order are sorted.
-- Values without a name get one. Of values of the same name in nested graphs, one is renamed: a subgraph must not shadow a
+- Values without a name get one. A value with the name of one in a graph around it is renamed: a subgraph must not shadow a
   value of the graph around it. Names of inputs and outputs stay.
 - Values get the declared type and shape that the facts prove. Declarations of the file that the facts do not prove are
   dropped: the runtime plans the reuse of buffers by declared sizes. By default names of sizes are dropped too: the

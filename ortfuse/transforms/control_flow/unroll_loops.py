@@ -64,7 +64,7 @@ class UnrollLoops:
 
 
 def _nested(body: ir.Graph) -> int:
-    """How many nodes the graphs within a body have."""
+    """The number of nodes in the graphs within a body."""
     return sum(1 for node in body for _ in nested_nodes(node))
 
 

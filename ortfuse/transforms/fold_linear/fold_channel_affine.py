@@ -301,7 +301,7 @@ def _by_column(constant: Array, view: View, width: int, neutral: float) -> Array
 
 
 def _places(factors: list[tuple[int, int]]) -> Iterator[int]:
-    """How far each index of an axis is from the first."""
+    """The distance of each index of an axis from the first."""
     return (
         sum(index * stride for index, (_, stride) in zip(chosen, factors, strict=True))
         for chosen in itertools.product(*(range(count) for count, _ in factors))

@@ -150,7 +150,7 @@ class Move:
 
 
 class _Moved(NamedTuple):
-    """How much is moved: by how many Transposes, how many elements, how many Reshapes move axes of size 1, and where."""
+    """The cost of data movement: Transposes, transposed elements, Reshapes that move axes of size 1, and their positions."""
 
     number: int
     elements: DimLike | None

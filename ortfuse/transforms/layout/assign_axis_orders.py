@@ -37,7 +37,7 @@ def cost(region: Region, states: Mapping[Unit, State]) -> int:
 
 
 def transposed(region: Region, states: Mapping[Unit, State]) -> int:
-    """How many elements are transposed, counted as `Tensor.weight` does."""
+    """The number of transposed elements, counted as `Tensor.weight` does."""
     return sum(_local(tensor, states) for tensor in region.tensors) // (_PRICE * ELEMENT)
 
 

@@ -64,7 +64,7 @@ class _Gap:
 
 
 def _gap(region: Region, states: Mapping[Unit, State]) -> list[_Gap]:
-    """How far the choice may be from the best one; with two orders it is the best, unless a change was not made."""
+    """The largest distance of the choice from the best one; 0 with two orders, unless a change was not made."""
     left = assign_axis_orders.transposed(region, states) + sum(unit.cost(states[unit]) for unit in region.units)
     least = bound(region) + sum(_least(unit, region) for unit in region.units)
     return [_Gap(region.tensors[0].base.name or "", len(region.units), left, least)] if left > least else []

@@ -34,7 +34,7 @@ class Port(NamedTuple):
 
 
 class State(NamedTuple):
-    """How the ports of a unit lie, each relative to the value in the graph, and the axes of the unit where it has any."""
+    """The axis orders of the ports of a unit, each relative to the value in the graph, and the axes of the unit if it has any."""
 
     orders: tuple[Order, ...]
     frame: Order = ()
@@ -60,7 +60,7 @@ class Unit(Protocol):
         """The state in which one port lies in an order; `None` if there is none."""
 
     def cost(self, state: State) -> int:
-        """How many elements the kernel moves by itself in a state."""
+        """The number of elements that the kernel moves by itself in a state."""
 
     def write(self, draft: Draft, state: State) -> None:
         """Write the node for a state; the operands of the draft lie as the state says."""

@@ -1,7 +1,7 @@
 """Regions: units connected by values of undecided axis order, split into independent parts.
 
-A tensor is a value together with all Transposes of it. Whatever needs it in an order that its producer does not make costs one
-Transpose, whoever else needs it in that order too.
+A tensor is a value together with all Transposes of it. Each order in which users need it and its producer does not make
+it costs one Transpose, for all these users together.
 """
 
 from __future__ import annotations

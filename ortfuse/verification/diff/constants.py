@@ -53,7 +53,7 @@ def described(tensor: ir.TensorProtocol) -> str:
 
 
 def apart(one: ir.TensorProtocol, other: ir.TensorProtocol) -> tuple[int, float | None]:
-    """How many elements of two tensors of one shape differ, and by how much at most; `None` where that is no number."""
+    """The number of differing elements of two tensors of one shape, and the largest difference; `None` if that is no number."""
     first, second = (np.asarray(tensor.numpy()) for tensor in (one, other))
     if ir.DataType.STRING in (one.dtype, other.dtype):
         return int(np.count_nonzero(np.asarray(first != second))), None

@@ -17,7 +17,7 @@ from ortfuse.verification.diff.tensors import Tensors
 
 @dataclass(frozen=True)
 class ModelDifference(Record):
-    """How two models differ.
+    """The difference of two models.
 
     Attributes:
         structure: Nodes, attributes, constants, operands and the interface.

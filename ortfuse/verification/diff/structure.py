@@ -96,7 +96,7 @@ class OperandDifference:
 
 @dataclass(frozen=True)
 class Structure:
-    """How two models differ as graphs.
+    """The difference of two models as graphs.
 
     Attributes:
         nodes: The numbers of nodes of both models; constants are none.
@@ -131,7 +131,7 @@ class Structure:
 
 
 def compare_structure(first: ir.Model, second: ir.Model, matching: Matching) -> Structure:
-    """How two models differ as graphs, given what matches; neither is changed."""
+    """Compare two models as graphs, given the matches of their nodes and values; neither is changed."""
     ours, theirs = (
         [node for node in walk.nodes(model) if node.op_type != "Constant" or node.domain] for model in (first, second)
     )

@@ -150,7 +150,7 @@ def _without_attribute_check(rule: Rule, name: str) -> Rule:
 
 @dataclasses.dataclass
 class Score:
-    """How many mutants were noticed by rule tests; `redundant` ones need not be, `stale` ones are wrongly declared redundant.
+    """The number of mutants that rule tests noticed; `redundant` ones need not be, `stale` ones are wrongly declared redundant.
 
     Two sizes that a pattern demands to be equal often are so in every model that runs at all, as its operators imply it: a
     mutant without the demand that acts where the rule does not, but never wrongly, is `implied`.
