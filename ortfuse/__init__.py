@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ortfuse.io import import_on_use
-from ortfuse.io.ortfuse_version import __version__ as __version__
+from ortfuse.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ortfuse.analysis.facts import Facts
@@ -168,7 +168,7 @@ __all__ = [
 _FORMER = {
     "assessment", "attempts", "assumptions", "bench", "bisection", "calibration", "children", "conclusion", "difference", "dims",
     "ecosystem", "execution", "explanation", "facts", "fleet", "graph", "integrations", "model", "models_file", "page", "passes",
-    "pattern", "precision", "profiled", "proof", "quantized", "refusal", "result", "sessions", "version",
+    "pattern", "precision", "profiled", "proof", "quantized", "refusal", "result", "sessions",
 }  # fmt: skip
 """The modules of version 0.1 that have another place today (`ortfuse.naming.former_modules`)."""
 

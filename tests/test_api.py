@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 import ortfuse
-from ortfuse.api.assessment import idle_options
+from ortfuse.api.assess_optimization import idle_options
 from ortfuse.errors import ModelFileError, OptionError, PatternError, VerificationError
 from ortfuse.targets import Target
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import ortfuse
-from ortfuse.io.ortfuse_version import __version__
 from ortfuse.targets import load_target, registry
+from ortfuse.version import __version__
 
 yaml = pytest.importorskip("yaml")
 

@@ -16,7 +16,7 @@ from onnx.parser import parse_model
 from typer.testing import CliRunner
 
 import ortfuse
-from ortfuse.api.assessment import at_common_sizes, inputs_to_measure
+from ortfuse.api.assess_optimization import at_common_sizes, inputs_to_measure
 from ortfuse.api.fallback import runnable
 from ortfuse.cli.app import app
 from ortfuse.errors import OptionError, VerificationError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ortfuse.io.ortfuse_version import __version__
+from ortfuse.version import __version__
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -73,7 +73,7 @@ def one_model(
 ) -> dict[str, Any]:
     """Both searches and every list on one model, measured side by side."""
     from ortfuse import Constraints, Options, optimize, tune
-    from ortfuse.api.assessment import inputs_to_measure
+    from ortfuse.api.assess_optimization import inputs_to_measure
     from ortfuse.io.load_and_save import load
     from ortfuse.runtime.bench import SessionMeter
     from ortfuse.runtime.session_settings import stored_config

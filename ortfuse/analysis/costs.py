@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import onnx_ir as ir
 
-from ortfuse.analysis.transfer.fact import Shape
+from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.ir import walk
 from ortfuse.ir.dims import DimLike, floor_div, product
 from ortfuse.ir.operator_registry import Facet

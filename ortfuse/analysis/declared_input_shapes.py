@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 import onnx_ir as ir
 
 from ortfuse.analysis.equal_sizes import with_sizes
-from ortfuse.analysis.transfer.fact import UNKNOWN, Shape
+from ortfuse.analysis.transfer.value_fact import UNKNOWN, Shape
 from ortfuse.ir.declared_sizes import declared_sizes
 from ortfuse.ir.dims import DimLike, parse, symbol, symbols
 

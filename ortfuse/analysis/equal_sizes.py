@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import onnx_ir as ir
 
-from ortfuse.analysis.transfer.fact import INTEGERS, Fact
+from ortfuse.analysis.transfer.value_fact import INTEGERS, Fact
 from ortfuse.ir.dims import Dim, DimLike, substituted, symbols
 from ortfuse.ir.walk import needed_nodes
 

@@ -32,13 +32,13 @@ import onnx_ir as ir
 from ortfuse.analysis import operators as _operators  # noqa: F401 - fills the registry
 from ortfuse.analysis.equal_sizes import agreeing_sizes
 from ortfuse.analysis.index_maps import IndexMap, IndexMapOf
-from ortfuse.analysis.onnxruntime_inferred_shapes import Inferred
+from ortfuse.analysis.predict_runtime_inferred_shapes import Inferred
 from ortfuse.analysis.propagation import Analysis
 from ortfuse.analysis.ranges.last_axis_repeats_halves_or_pairs import Repeats
 from ortfuse.analysis.ranges.queries import Assumption, FillOf, RangeOf, Values
 from ortfuse.analysis.ranges.range import Range
 from ortfuse.analysis.ranges.vector_norms import NormOf
-from ortfuse.analysis.transfer.fact import INTEGERS, Element, Fact, IntTensor, Shape, static_shape
+from ortfuse.analysis.transfer.value_fact import INTEGERS, Element, Fact, IntTensor, Shape, static_shape
 from ortfuse.ir.dims import Dim, DimLike
 from ortfuse.ir.journal import Assigned, Entry, Flip
 from ortfuse.ir.purity import Purity

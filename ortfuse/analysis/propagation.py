@@ -11,9 +11,9 @@ import onnx_ir as ir
 from ortfuse.analysis.declared_input_shapes import bounded_sizes, declared_shape, names_of_sizes
 from ortfuse.analysis.equal_sizes import with_sizes
 from ortfuse.analysis.transfer.evaluate_small_tensors import EVALUATIONS, evaluate
-from ortfuse.analysis.transfer.fact import NOTHING, UNKNOWN, Element, Elements, Fact, fact_of_tensor, static_size
 from ortfuse.analysis.transfer.onnx_shape_inference import infer
 from ortfuse.analysis.transfer.transfer_function_registry import TRANSFERS, Op, UnknownError
+from ortfuse.analysis.transfer.value_fact import NOTHING, UNKNOWN, Element, Elements, Fact, fact_of_tensor, static_size
 from ortfuse.ir.dims import Dim, DimLike, fresh, substituted, symbols
 from ortfuse.ir.journal import Entry, Flip
 from ortfuse.ir.walk import nodes_within

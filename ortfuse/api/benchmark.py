@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Unpack
 
 import onnx_ir as ir
 
-from ortfuse.api.assessment import at_common_sizes, inputs_to_measure
+from ortfuse.api.assess_optimization import at_common_sizes, inputs_to_measure
 from ortfuse.api.effective_options import effective_options, target_spec
 from ortfuse.api.fallback import runnable
 from ortfuse.errors import OptionError
-from ortfuse.io.accepted_model_types import AnyModel
+from ortfuse.io.convert_model_types import AnyModel
 from ortfuse.io.training_mode import training_note
 from ortfuse.options import (
     BenchOptions,

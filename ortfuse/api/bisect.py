@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
-from ortfuse.api.assessment import Progress, given_inputs, silent
+from ortfuse.api.assess_optimization import Progress, given_inputs, silent
 from ortfuse.api.effective_options import effective_options
 from ortfuse.api.fallback import taken_in
-from ortfuse.io.accepted_model_types import AnyModel, enter
+from ortfuse.io.convert_model_types import AnyModel, enter
 from ortfuse.options import (
     BisectOptions,
     ComparisonOptions,

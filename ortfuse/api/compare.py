@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Unpack
 
 import onnx_ir as ir
 
-from ortfuse.api.assessment import Progress, at_common_sizes, given_inputs, silent
+from ortfuse.api.assess_optimization import Progress, at_common_sizes, given_inputs, silent
 from ortfuse.api.effective_options import effective_options, target_spec
 from ortfuse.api.fallback import declare, runnable
 from ortfuse.errors import OptionError
-from ortfuse.io.accepted_model_types import AnyModel, enter
+from ortfuse.io.convert_model_types import AnyModel, enter
 from ortfuse.ir.declared_sizes import declared_sizes
 from ortfuse.options import (
     ComparisonOptions,
@@ -64,7 +64,7 @@ def verify(
     from ortfuse.quantization.input_labels import with_labels
     from ortfuse.runtime.inputs.read_input_files import notes_of
     from ortfuse.verification import verify as compare
-    from ortfuse.verification.bisection.blame_runtime_optimizers import told
+    from ortfuse.verification.bisection.judge_without_changing_optimizers import told
 
     options = effective_options(options, **changes, verify="whole")
     if options.tolerance is not None and (max_error is not None or metric is not None):

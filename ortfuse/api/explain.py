@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.api.assessment import Progress, silent
+from ortfuse.api.assess_optimization import Progress, silent
 from ortfuse.api.effective_options import effective_options
 from ortfuse.api.optimize import optimize
 from ortfuse.errors import PatternError
-from ortfuse.io.accepted_model_types import AnyModel, enter
+from ortfuse.io.convert_model_types import AnyModel, enter
 from ortfuse.options import (
     Options,
     PathLike,

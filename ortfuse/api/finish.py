@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from ortfuse.api.assessment import Assessment
+from ortfuse.api.assess_optimization import Assessment
 from ortfuse.api.fallback import Attempts
 from ortfuse.api.result import Result, Timings, WrongResultError
 from ortfuse.errors import VerificationError
-from ortfuse.io.accepted_model_types import leave
+from ortfuse.io.convert_model_types import leave
 from ortfuse.io.load_and_save import save, stored_bytes
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ortfuse.api.assessment import idle
+from ortfuse.api.assess_optimization import idle
 from ortfuse.errors import ModelFileError, OptionError
 from ortfuse.errors.escape_control_characters import brief
 from ortfuse.io.bounded_text_files import from_toml, read_text

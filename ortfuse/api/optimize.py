@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from ortfuse.api.assessment import Assessment, Progress, silent
+from ortfuse.api.assess_optimization import Assessment, Progress, silent
 from ortfuse.api.effective_options import effective_options
 from ortfuse.api.fallback import Attempts, as_it_is, demand_possible, left_alone, taken_in
 from ortfuse.api.finish import Clock, concluded
 from ortfuse.api.result import Result
 from ortfuse.errors import InvalidModelError, OptionError, PassError
-from ortfuse.io.accepted_model_types import AnyModel
 from ortfuse.io.atomic_write import writable_target
+from ortfuse.io.convert_model_types import AnyModel
 from ortfuse.options import (
     AllOptions,
     Options,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Unpack
 
 import onnx_ir as ir
 
-from ortfuse.api.assessment import Progress, at_common_sizes, inputs_to_measure, silent
+from ortfuse.api.assess_optimization import Progress, at_common_sizes, inputs_to_measure, silent
 from ortfuse.api.explain import explain
 from ortfuse.api.fallback import runnable
 from ortfuse.errors import OrtfuseError
-from ortfuse.io.accepted_model_types import AnyModel
+from ortfuse.io.convert_model_types import AnyModel
 from ortfuse.options import BenchOptions, Options
 from ortfuse.targets import use_library
 

@@ -114,7 +114,7 @@ class Result(Record):
         Raises:
             OutputError: It cannot be written; what was there before is unchanged.
         """
-        from ortfuse.io.accepted_model_types import enter
+        from ortfuse.io.convert_model_types import enter
         from ortfuse.io.copy_model import copy_model
         from ortfuse.io.load_and_save import save
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from ortfuse.naming.former_rules_and_passes import warn_of_former
 
 _PACKAGES = {
-    "assessment": "api.assessment",
+    "assessment": "api.assess_optimization",
     "attempts": "api.fallback",
     "assumptions": "analysis.assumptions",
     "bench": "runtime.bench",
@@ -40,7 +40,6 @@ _PACKAGES = {
     "refusal": "ir.refusal",
     "result": "api.result",
     "sessions": "runtime.session_settings",
-    "version": "io.ortfuse_version",
 }
 """The packages and modules of version 0.1 within `ortfuse`, each with its place today."""
 

@@ -41,7 +41,7 @@ from ortfuse.transforms import Choices, Context, Finalize, Meter, Pass
 from ortfuse.transforms.choose_legal_form import full_name, names_one
 from ortfuse.transforms.onnx_ir_adapter import ForeignPass, foreign_pass
 from ortfuse.transforms.recurrence.nonempty_sizes import declared_least_sizes
-from ortfuse.transforms.run_checked_pass import is_of_ortfuse, run_pass
+from ortfuse.transforms.run_user_pass import is_of_ortfuse, run_pass
 
 NECESSARY = frozenset({Finalize.name, RAISE_OPSET})
 """The authors of changes without which there is no result."""

@@ -25,7 +25,7 @@ from ortfuse.transforms import (
     RulePass,
     constant_bytes,
 )
-from ortfuse.transforms.run_checked_pass import is_of_ortfuse
+from ortfuse.transforms.run_user_pass import is_of_ortfuse
 
 
 @dataclass(frozen=True)

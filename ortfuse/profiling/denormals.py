@@ -12,7 +12,7 @@ from ortfuse.profiling.profiler_trace import trace
 from ortfuse.profiling.result import Denormals
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import LARGEST, weight_bytes
-from ortfuse.runtime.session_settings.denormals_as_zero import first_that_sees, sources
+from ortfuse.runtime.session_settings.find_flushable_denormals import first_that_sees, sources
 from ortfuse.runtime.session_settings.recommendations import DENORMALS
 from ortfuse.runtime.unrepresentable_models import Runnable
 from ortfuse.runtime.worker import WORKER, UnavailableError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost_of
-from ortfuse.analysis.transfer.fact import Shape
+from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.ir.dims import DimLike
 from ortfuse.profiling.profiler_trace import Calls, Executed, Tensor
 from ortfuse.runtime.bench.machine_peaks import Peaks

@@ -20,11 +20,11 @@ import onnxruntime
 import platformdirs
 
 from ortfuse.io.bounded_text_files import from_json
-from ortfuse.io.ortfuse_version import __version__
 from ortfuse.io.sqlite import opened
 from ortfuse.runtime.session import separated
 from ortfuse.serialization.dataclass_from_json import record
 from ortfuse.targets.processor import processor_in_full
+from ortfuse.version import __version__
 
 FORMAT = 14
 """Counts the changes of what is kept, or of how it is measured; what was kept before a change is not found any more."""

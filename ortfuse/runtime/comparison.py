@@ -11,7 +11,7 @@ which everything counts as zero. Without a float64 evaluation an element may dif
     bfloat16       5e-2       2e-2          1e-3
     others         equal
 
-An output computed in a step coarser than its own type (see `ortfuse.runtime.float64.effective_output_precision`) gets that step's
+An output computed in a step coarser than its own type (see `ortfuse.runtime.float64.coarsest_output_precision`) gets that step's
 tolerance.
 
 With a float64 evaluation of the original as the truth, the allowed error is the original's own error times `FACTOR`, plus

@@ -12,9 +12,9 @@ import onnx_ir as ir
 from ortfuse.errors import CrashError, OrtfuseError
 from ortfuse.runtime.execution_target import execution_target
 from ortfuse.runtime.function_expansion_limit import ExpansionError
+from ortfuse.runtime.read_unmoved_model_files import as_written
 from ortfuse.runtime.session import opened, separated, shortened, weight_bytes, zeros_folder
 from ortfuse.runtime.session_subprocess import Level, Settings
-from ortfuse.runtime.staged_model_files import as_written
 from ortfuse.targets import libraries, with_functions
 
 LEVELS: Sequence[Level] = ("all", "none", "basic")

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
 from ortfuse.runtime.branch_coverage import Coverage
-from ortfuse.runtime.float64.effective_output_precision import coarsest
+from ortfuse.runtime.float64.coarsest_output_precision import coarsest
 from ortfuse.runtime.float64.reference import Reference
 from ortfuse.runtime.inputs.coverage_guided_inputs import Exercise, Ran, Shown
 from ortfuse.runtime.inputs.generation import Generation, searches_for

@@ -22,13 +22,13 @@ from ortfuse.api.models_file import ModelsFile, Settings
 from ortfuse.errors import ModelFileError, OptionError, OutputError
 from ortfuse.io.atomic_write import demand_no_link, real, writable_target
 from ortfuse.io.bounded_text_files import from_json, read_bytes, regular_file
-from ortfuse.io.ortfuse_version import __version__
 from ortfuse.io.python_subprocess import start
 from ortfuse.options import Options
 from ortfuse.serialization import Record, derived, entry
+from ortfuse.sweeping.files_of_row import model_files, named_files
 from ortfuse.sweeping.find_models import find_models
 from ortfuse.sweeping.result_row import Row
-from ortfuse.sweeping.row_dependencies import model_files, named_files
+from ortfuse.version import __version__
 
 LIMIT = 1800.0
 """The seconds that one model may take."""

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import TargetError
 from ortfuse.ir.editor import Editor
-from ortfuse.targets.opset_converter_stand_in import STUB_DOMAIN, Skeleton, graph_attributes
+from ortfuse.targets.opset_converter_skeleton import STUB_DOMAIN, Skeleton, graph_attributes
 
 _ALLOWS_ZERO = 14
 """The opset from which on a Reshape can be told that a target of 0 is a size."""

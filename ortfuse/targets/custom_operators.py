@@ -16,9 +16,9 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.onnx_shape_inference import infer as infer_by_onnx
 from ortfuse.analysis.transfer.transfer_function_registry import TRANSFERS, Op
+from ortfuse.analysis.transfer.value_fact import Fact
 from ortfuse.errors import TargetError
 from ortfuse.ir import walk
 from ortfuse.targets.kernel_table import Formal, Kernel, Operator, Schema

@@ -1,6 +1,6 @@
 """Raise a model's ai.onnx opset with ONNX's own version converter, without copying the weights.
 
-The converter is given stand-ins (`ortfuse.targets.opset_converter_stand_in`) of the main graph, with its subgraphs, and of each
+The converter is given stand-ins (`ortfuse.targets.opset_converter_skeleton`) of the main graph, with its subgraphs, and of each
 model function, since it does not convert functions by itself. Conversions it is known to get wrong are refused. They were found
 by converting ONNX's own node tests, and old forms of their operators, and comparing the results in ONNX Runtime
 (`tests/targets/test_opset_forms.py`).
@@ -21,7 +21,7 @@ from ortfuse.ir.editor import Editor
 from ortfuse.ir.inlinable_functions import read_otherwise
 from ortfuse.targets.apply_converter_changes import Plan
 from ortfuse.targets.custom_operators import opset_of_body
-from ortfuse.targets.opset_converter_stand_in import Skeleton
+from ortfuse.targets.opset_converter_skeleton import Skeleton
 from ortfuse.targets.target import Target, installed
 
 _CONVERTED_WRONGLY = {

@@ -111,7 +111,7 @@ def _of_report(found: Expectation, result: Result) -> Expectation:
 
 
 def _of_result(found: Expectation, result: Result) -> Expectation:
-    from ortfuse.api.assessment import inputs_to_measure
+    from ortfuse.api.assess_optimization import inputs_to_measure
     from ortfuse.api.fallback import runnable
     from ortfuse.runtime.bench import executed_ops
 
@@ -129,6 +129,6 @@ def _sorted(counts: Mapping[str, int]) -> dict[str, int]:
 def _versions() -> dict[str, str]:
     from importlib.metadata import version
 
-    from ortfuse.io.ortfuse_version import __version__
+    from ortfuse.version import __version__
 
     return {"ortfuse": __version__, **{name: version(name) for name in ("onnx", "onnxruntime")}}

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from ortfuse.errors import ConstraintError
 from ortfuse.runtime.bench import Candidate, SessionLatency
 from ortfuse.runtime.bench.session_timing import Enough, Meter
+from ortfuse.tuning.estimate_step_durations import Pace
 from ortfuse.tuning.model_variants import Variants
 from ortfuse.tuning.outcome import Point, TuningOutcome
-from ortfuse.tuning.search_pace import Pace
 from ortfuse.tuning.search_space import MODEL, ORIGINAL, QUANTIZED, Space
 from ortfuse.tuning.study import Study
 

@@ -21,10 +21,10 @@ from ortfuse.runtime.bench import Candidate
 from ortfuse.runtime.bench.session_timing import Enough, Meter
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
+from ortfuse.tuning.estimate_step_durations import Pace
 from ortfuse.tuning.final_round import row_as_point
 from ortfuse.tuning.model_variants import Variants
 from ortfuse.tuning.outcome import Point
-from ortfuse.tuning.search_pace import Pace
 from ortfuse.tuning.search_space import Choice, Space
 from ortfuse.tuning.study import Study
 

@@ -15,14 +15,13 @@ from typing import Unpack
 import numpy as np
 import onnxruntime
 
-from ortfuse.api.assessment import Progress, given_inputs, inputs_to_measure, silent
+from ortfuse.api.assess_optimization import Progress, given_inputs, inputs_to_measure, silent
 from ortfuse.api.effective_options import target_spec
 from ortfuse.api.quantize import OVER, QuantizeOptions
 from ortfuse.errors import OptionError
-from ortfuse.io.accepted_model_types import AnyModel, enter
 from ortfuse.io.atomic_write import demand_no_link, writable_target, write_text
+from ortfuse.io.convert_model_types import AnyModel, enter
 from ortfuse.io.load_and_save import load, save
-from ortfuse.io.ortfuse_version import __version__
 from ortfuse.io.training_mode import training_note
 from ortfuse.options import Options, PathLike
 from ortfuse.runtime.bench import Candidate, SessionMeter
@@ -31,18 +30,19 @@ from ortfuse.runtime.execution_target import executing_for, execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session_settings import SessionConfig, Setting, write_beside
 from ortfuse.runtime.session_settings.config import settings_of
-from ortfuse.runtime.session_settings.denormals_as_zero import first_that_sees
+from ortfuse.runtime.session_settings.find_flushable_denormals import first_that_sees
 from ortfuse.runtime.session_settings.settings_in_model import KEY
 from ortfuse.serialization import Record, entry
 from ortfuse.targets.processor import processor_name
 from ortfuse.tuning.constraints import Constraints
+from ortfuse.tuning.estimate_step_durations import Pace
 from ortfuse.tuning.final_round import Finals
 from ortfuse.tuning.model_variants import USUAL, Variant, Variants, write
 from ortfuse.tuning.outcome import TuningOutcome
-from ortfuse.tuning.search_pace import Pace
 from ortfuse.tuning.search_space import Space
 from ortfuse.tuning.study import MOST, Sampler, Study, demand_optuna, no_other_search
 from ortfuse.tuning.trials import Trials
+from ortfuse.version import __version__
 
 ERROR = 1e-3
 """The relative Euclidean error that a session may make where none is stated: providers compute in their own precision."""

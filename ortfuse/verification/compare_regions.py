@@ -23,7 +23,7 @@ from ortfuse.runtime.reference_runs import Experiment, experiments
 from ortfuse.runtime.rounding_sensitivity import shaken_model
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import computing, declare_inputs, model_of, taken
-from ortfuse.verification.compare_apart_from_near_ties import compare_decided
+from ortfuse.verification.compare_with_imposed_decisions import compare_decided
 from ortfuse.verification.verdict import judge
 
 SAME = 1e-6

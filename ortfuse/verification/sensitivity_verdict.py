@@ -1,7 +1,7 @@
 """Decide whether differences are rounding that the model amplifies, by its measured sensitivity.
 
 First, near ties are set apart: a result may decide otherwise where the original's own numbers are tied or next to a threshold, if
-all else is equal given the original's decisions (`ortfuse.verification.compare_apart_from_near_ties`).
+all else is equal given the original's decisions (`ortfuse.verification.compare_with_imposed_decisions`).
 
 Two things are asked of any other result that differs by more than rounding explains, and it passes only if both are so:
 
@@ -38,8 +38,8 @@ from ortfuse.runtime.rounding_sensitivity import FACTOR, LARGEST, OPTIMISED, Sen
 from ortfuse.runtime.session import Session, weight_bytes
 from ortfuse.runtime.verification_time_budget import Budget
 from ortfuse.targets import Quirk, installed
-from ortfuse.verification.compare_apart_from_near_ties import Decided, compare_decided
 from ortfuse.verification.compare_regions import BLUNT, SECONDS, Places, apart_in_float64, compare_places
+from ortfuse.verification.compare_with_imposed_decisions import Decided, compare_decided
 from ortfuse.verification.verdict import Trial, Verdict
 
 SHRINKS = 1e3

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts, Range
 from ortfuse.analysis.ranges.queries import Asking
 from ortfuse.analysis.ranges.range import between
-from ortfuse.analysis.transfer.fact import Fact
+from ortfuse.analysis.transfer.value_fact import Fact
 
 DEEP = -1e30
 """Below this, a float32 score added to the mask is lost in rounding, so that all such fillers act alike."""

@@ -79,7 +79,7 @@ def test_the_faster_model_is_taken_if_that_is_asked_for(options: dict[str, Any],
 
 
 def test_a_faster_model_that_is_wrong_is_not_taken(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortfuse.api.assessment import Assessment
+    from ortfuse.api.assess_optimization import Assessment
 
     class Verdict:
         def __init__(self, ok: bool) -> None:

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from graphs import run
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.io.accepted_model_types import enter
 from ortfuse.io.check_model import check
+from ortfuse.io.convert_model_types import enter
 from ortfuse.targets import Target
 from ortfuse.transforms import Context, Pass
 

@@ -17,7 +17,7 @@ from onnx.defs import OpSchema
 import ortfuse
 from ortfuse import PassManager, RuleTest, register_operators
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.transfer.fact import Fact
+from ortfuse.analysis.transfer.value_fact import Fact
 from ortfuse.errors import TargetError
 from ortfuse.rewrite import Exactness, Rule
 from ortfuse.rewrite.pattern import OpBuilder

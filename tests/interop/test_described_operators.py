@@ -16,8 +16,8 @@ from ortfuse.analysis import costs
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.ranges.queries import Asking
 from ortfuse.analysis.ranges.range import Range, between
-from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op
+from ortfuse.analysis.transfer.value_fact import Fact
 from ortfuse.errors import OperatorError
 from ortfuse.ir import operator_registry, traits
 from ortfuse.ir.operator_registry import Facet

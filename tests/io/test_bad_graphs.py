@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper, parser
 import ortfuse
 from ortfuse.errors import InvalidModelError, ModelFileError, OrtfuseError
 from ortfuse.io import wire_format
-from ortfuse.io.accepted_model_types import enter
 from ortfuse.io.check_model import check
+from ortfuse.io.convert_model_types import enter
 from ortfuse.io.load_and_save import load
 
 NEWEST = onnx.defs.onnx_opset_version()

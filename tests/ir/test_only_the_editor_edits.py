@@ -27,7 +27,7 @@ BUILDERS = {
     "ortfuse/ir/inlinable_functions.py": "makes a copy of a model whose functions have its opset",
     "ortfuse/ir/inline_into_copy.py": "puts the bodies of functions where a copy of a model calls them",
     "ortfuse/ir/enumerate_tensors.py": "gives the places of tensors to who loads models",
-    "ortfuse/targets/opset_converter_stand_in.py": "writes protobuf for the version converter",
+    "ortfuse/targets/opset_converter_skeleton.py": "writes protobuf for the version converter",
     "ortfuse/targets/custom_operators.py": "completes a copy of a model",
     "ortfuse/transforms/onnx_ir_adapter.py": "takes over what a pass of another package made",
 }

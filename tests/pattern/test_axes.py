@@ -11,7 +11,7 @@ from ortfuse.ir.dims import parse
 from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.pattern import Match, Matcher, Miss, Pattern, built, op, opt, rearrange, redundant, var
 from ortfuse.rewrite.pattern.axis_names import axes_of
-from ortfuse.rewrite.pattern.declare_redundant_guards import redundant_because
+from ortfuse.rewrite.pattern.redundant_guard_decorator import redundant_because
 
 
 def graph(inputs: str, body: str, initializers: str = "") -> ir.Model:

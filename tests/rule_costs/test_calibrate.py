@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import ortfuse
-from ortfuse.api.assessment import idle_options
+from ortfuse.api.assess_optimization import idle_options
 from ortfuse.cli.app import app
 from ortfuse.errors import RuleError
 from ortfuse.rewrite import Exactness, Rule, RuleTest

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.runtime.comparison import compare
-from ortfuse.runtime.float64.effective_output_precision import coarsest
+from ortfuse.runtime.float64.coarsest_output_precision import coarsest
 from ortfuse.verification import verify
 
 

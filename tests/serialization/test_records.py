@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OWN_METHODS = {
     "options/options.py": "Options: only what is not at its default",
     "serialization/dataclass_to_json.py": "Record: the method of all others",
-    "tuning/search_pace.py": "Pace: its fields are private, and the last few of each are kept",
+    "tuning/estimate_step_durations.py": "Pace: its fields are private, and the last few of each are kept",
 }
 """The modules with a `to_dict` of their own, and why."""
 

@@ -13,7 +13,7 @@ from raising import inputs_of, model_text, raised_is_the_same, read
 
 from ortfuse.errors import TargetError
 from ortfuse.targets import raise_opset
-from ortfuse.targets.opset_converter_stand_in import SMALL
+from ortfuse.targets.opset_converter_skeleton import SMALL
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "models").glob("[br]e[rs]*.onnx"))
 

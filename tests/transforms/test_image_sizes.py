@@ -9,7 +9,7 @@ import ortfuse
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.walk import scopes
 from ortfuse.runtime.bench import executed_ops
-from ortfuse.transforms.find_undeclared_image_sizes import unlike_sizes
+from ortfuse.transforms.find_values_needing_named_sizes import unlike_sizes
 
 
 def _weight(name: str, filters: int, channels: int) -> str:

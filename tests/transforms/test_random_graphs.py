@@ -9,8 +9,8 @@ import pytest
 from graphs import operators, run
 from small_models import HEAD, floats, proto_of
 
-from ortfuse.io.accepted_model_types import enter
 from ortfuse.io.check_model import check
+from ortfuse.io.convert_model_types import enter
 from ortfuse.pipeline import PassManager
 
 UNARY = ["Exp", "Tanh", "Neg", "Abs", "Identity", "local.twice", "Sigmoid"]

@@ -15,7 +15,7 @@ from ortfuse.errors import OrtfuseError
 from ortfuse.runtime.bench import Candidate, SessionLatency
 from ortfuse.runtime.bench.session_timing import turn_seconds
 from ortfuse.tuning import Point
-from ortfuse.tuning.search_pace import Pace
+from ortfuse.tuning.estimate_step_durations import Pace
 
 
 class Clock:

@@ -17,7 +17,7 @@ from ortfuse.runtime.near_ties import explained as ties_explained
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import computing
 from ortfuse.verification import Verdict, experiments, verify
-from ortfuse.verification.compare_apart_from_near_ties import compare_decided
+from ortfuse.verification.compare_with_imposed_decisions import compare_decided
 from ortfuse.verification.sensitivity_verdict import with_unsigned_pairs
 
 X = np.random.default_rng(1).normal(size=(1, 3, 12, 12)).astype(np.float32)

@@ -14,9 +14,9 @@ from ortfuse.analysis.index_maps.constant_to_index_formula import element_of_arr
 from ortfuse.analysis.index_maps.element_expressions import MOST_PIECES, Element, IndexMap, Number, leaves
 from ortfuse.analysis.index_maps.prove_inequalities import highest, lowest
 from ortfuse.analysis.ranges.queries import NOT_KNOWN, Asking, Question, Values
-from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.symbolic_element_arithmetic import fitting
 from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
+from ortfuse.analysis.transfer.value_fact import Fact
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.operator_registry import Facet
 

@@ -9,8 +9,8 @@ from ortfuse.analysis.index_maps.concat_pad_where import chosen_if
 from ortfuse.analysis.index_maps.element_expressions import Element, Number, Read, Select, lifted, number_of
 from ortfuse.analysis.index_maps.index_map_query import Moving, element_map
 from ortfuse.analysis.index_maps.prove_inequalities import is_never_negative
-from ortfuse.analysis.transfer.fact import INTEGERS
 from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
+from ortfuse.analysis.transfer.value_fact import INTEGERS
 from ortfuse.ir.dims import DimLike, floor_div, mod
 
 TRUE, FALSE = Number(1), Number(0)

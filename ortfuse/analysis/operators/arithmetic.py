@@ -19,8 +19,8 @@ from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
 from ortfuse.analysis.transfer.broadcasting import broadcast_shapes
 from ortfuse.analysis.transfer.elementwise_shape_functions import binary_shape, unknown_element, variadic_shape
 from ortfuse.analysis.transfer.evaluate_small_tensors import arithmetic, evaluates
-from ortfuse.analysis.transfer.fact import INTEGERS, Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axes, transfer
+from ortfuse.analysis.transfer.value_fact import INTEGERS, Fact
 from ortfuse.ir.operator_registry import describe
 
 transfer("Add")(binary_shape(el.add))

@@ -7,8 +7,8 @@ import math
 from ortfuse.analysis.costs import NodeSizes, UnknownCostError, cost, macs, per_result
 from ortfuse.analysis.ranges.queries import Asking
 from ortfuse.analysis.ranges.vector_norms import magnitude_of, norm_of, norm_question, norms
-from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, transfer
+from ortfuse.analysis.transfer.value_fact import UNKNOWN, Fact, Shape
 from ortfuse.ir.dims import DimLike, exact_div, floor_div
 from ortfuse.ir.traits import MICROSOFT
 

@@ -14,8 +14,8 @@ from ortfuse.analysis.ranges.range import Range, one_of, stored
 from ortfuse.analysis.ranges.vector_norms import norm_of, norms
 from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
 from ortfuse.analysis.transfer.evaluate_small_tensors import Arrays, Computed, evaluates
-from ortfuse.analysis.transfer.fact import FLOATS, INTEGERS, Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, transfer
+from ortfuse.analysis.transfer.value_fact import FLOATS, INTEGERS, Fact
 from ortfuse.ir.dims import DimLike
 
 

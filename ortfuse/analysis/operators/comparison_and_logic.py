@@ -17,8 +17,8 @@ from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
 from ortfuse.analysis.transfer.broadcasting import broadcast_all, map_elements
 from ortfuse.analysis.transfer.elementwise_shape_functions import binary_shape, unary_shape
 from ortfuse.analysis.transfer.evaluate_small_tensors import arithmetic, evaluates
-from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op, transfer
+from ortfuse.analysis.transfer.value_fact import Fact
 from ortfuse.ir.dims import at_most
 from ortfuse.ir.operator_registry import describe
 

@@ -11,8 +11,8 @@ from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
 from ortfuse.analysis.ranges.range import Range, union
 from ortfuse.analysis.ranges.vector_norms import norm_of, norm_question, norms
 from ortfuse.analysis.transfer.evaluate_small_tensors import Arrays, moves_elements
-from ortfuse.analysis.transfer.fact import MAX_ELEMENTS, UNKNOWN, Element, Elements, Fact, Shape, static_size
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axis, transfer
+from ortfuse.analysis.transfer.value_fact import MAX_ELEMENTS, UNKNOWN, Element, Elements, Fact, Shape, static_size
 from ortfuse.ir.dims import Dim, DimLike, ceil_div, exact_div, is_nonzero, is_positive, total
 from ortfuse.ir.operator_registry import describe
 

@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, union
-from ortfuse.analysis.transfer.fact import NOTHING, UNKNOWN, Elements, Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op, Scopes, UnknownError, normalize_axis, transfer
+from ortfuse.analysis.transfer.value_fact import NOTHING, UNKNOWN, Elements, Fact, Shape
 from ortfuse.ir.dims import DimLike, is_positive, maximum
 from ortfuse.ir.operator_registry import describe
 

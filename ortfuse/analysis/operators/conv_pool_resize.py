@@ -14,8 +14,8 @@ from ortfuse.analysis.ranges.interval_arithmetic import SLACK
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, between
 from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
-from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axes, transfer
+from ortfuse.analysis.transfer.value_fact import UNKNOWN, Fact, Shape
 from ortfuse.ir.dims import DimLike, ceil_div, floor_div, is_nonnegative, maximum, product, uncut
 from ortfuse.ir.operator_registry import describe
 from ortfuse.ir.traits import MICROSOFT

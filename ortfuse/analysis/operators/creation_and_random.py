@@ -14,7 +14,8 @@ from ortfuse.analysis.ranges.bounds_by_sizes import Ends, bounds, bounds_of, dem
 from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
 from ortfuse.analysis.ranges.range import Range, between, of_array, one_of
 from ortfuse.analysis.transfer.evaluate_small_tensors import Arrays, moves_elements
-from ortfuse.analysis.transfer.fact import (
+from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, transfer
+from ortfuse.analysis.transfer.value_fact import (
     INTEGERS,
     MAX_ELEMENTS,
     UNKNOWN,
@@ -26,7 +27,6 @@ from ortfuse.analysis.transfer.fact import (
     static_shape,
     static_size,
 )
-from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, transfer
 from ortfuse.ir.dims import Dim, DimLike, at_most, ceil_div, floor_div, maximum
 from ortfuse.ir.operator_registry import describe
 

@@ -16,8 +16,8 @@ from ortfuse.analysis.ranges.vector_norms import (
 )
 from ortfuse.analysis.transfer.broadcasting import broadcast_shapes, map_elements
 from ortfuse.analysis.transfer.evaluate_small_tensors import Arrays, moves_elements
-from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape, static_shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op, transfer
+from ortfuse.analysis.transfer.value_fact import UNKNOWN, Fact, Shape, static_shape
 from ortfuse.ir.dims import (
     DimLike,
     is_nonzero,

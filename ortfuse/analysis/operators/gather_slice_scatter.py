@@ -12,9 +12,9 @@ from ortfuse.analysis.ranges.range import Range, union
 from ortfuse.analysis.ranges.vector_norms import NormOf, norm_of, norm_question, norms, result_size_along, size_along
 from ortfuse.analysis.transfer.elementwise_shape_functions import same_shape
 from ortfuse.analysis.transfer.evaluate_small_tensors import Arrays, moves_elements
-from ortfuse.analysis.transfer.fact import UNKNOWN, Elements, Fact, Shape
 from ortfuse.analysis.transfer.slice_positions import positions, slice_length
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axes, transfer
+from ortfuse.analysis.transfer.value_fact import UNKNOWN, Elements, Fact, Shape
 from ortfuse.ir.dims import DimLike, product
 from ortfuse.ir.operator_registry import describe
 

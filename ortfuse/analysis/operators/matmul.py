@@ -12,9 +12,9 @@ from ortfuse.analysis.costs import NodeSizes, UnknownCostError, cost, macs
 from ortfuse.analysis.ranges.queries import Asking
 from ortfuse.analysis.ranges.vector_norms import Array, broadcast_norm, constant_array, norm_of, norm_question, norms
 from ortfuse.analysis.transfer.broadcasting import broadcast_shapes
-from ortfuse.analysis.transfer.fact import Fact, Shape
 from ortfuse.analysis.transfer.onnx_shape_inference import infer
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, transfer
+from ortfuse.analysis.transfer.value_fact import Fact, Shape
 from ortfuse.ir.dims import DimLike, broadcast, product
 from ortfuse.ir.operator_registry import describe
 from ortfuse.ir.traits import MICROSOFT

@@ -11,8 +11,8 @@ from ortfuse.analysis.ranges.interval_arithmetic import SLACK, bounded
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.vector_norms import Bound, magnitude_of, norm_of, norm_question, norms
 from ortfuse.analysis.transfer.elementwise_shape_functions import same_shape
-from ortfuse.analysis.transfer.fact import NOTHING, Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op, normalize_axis, transfer
+from ortfuse.analysis.transfer.value_fact import NOTHING, Fact, Shape
 from ortfuse.ir.operator_registry import describe
 from ortfuse.ir.traits import MICROSOFT
 

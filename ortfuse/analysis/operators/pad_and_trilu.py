@@ -5,8 +5,8 @@ from __future__ import annotations
 from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
 from ortfuse.analysis.ranges.range import Range, one_of, union
 from ortfuse.analysis.transfer.elementwise_shape_functions import same_shape
-from ortfuse.analysis.transfer.fact import UNKNOWN, Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op, normalize_axes, transfer
+from ortfuse.analysis.transfer.value_fact import UNKNOWN, Fact
 from ortfuse.ir.operator_registry import describe
 
 

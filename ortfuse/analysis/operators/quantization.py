@@ -9,8 +9,8 @@ from ortfuse.analysis.operators.concat_and_split import concatenated
 from ortfuse.analysis.operators.conv_pool_resize import conv_shape
 from ortfuse.analysis.operators.matmul import gemm_shape, matmul_macs, product_shape
 from ortfuse.analysis.transfer.broadcasting import broadcast_shapes
-from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op, transfer
+from ortfuse.analysis.transfer.value_fact import Fact
 from ortfuse.ir.traits import MICROSOFT
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ortfuse.analysis.costs import NodeSizes, cost, macs
-from ortfuse.analysis.transfer.fact import Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op, transfer
+from ortfuse.analysis.transfer.value_fact import Fact
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.operator_registry import describe
 from ortfuse.ir.traits import MICROSOFT

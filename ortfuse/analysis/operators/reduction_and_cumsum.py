@@ -13,8 +13,8 @@ from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Range, between, limits, one_of, union
 from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
 from ortfuse.analysis.transfer.elementwise_shape_functions import same_shape
-from ortfuse.analysis.transfer.fact import UNKNOWN, Element, Elements, Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axes, transfer
+from ortfuse.analysis.transfer.value_fact import UNKNOWN, Element, Elements, Fact, Shape
 from ortfuse.ir.dims import is_positive, upper_bound
 from ortfuse.ir.dims import product as product_of
 from ortfuse.ir.operator_registry import describe

@@ -26,7 +26,6 @@ from ortfuse.analysis.ranges.vector_norms import (
     norms,
 )
 from ortfuse.analysis.transfer.evaluate_small_tensors import Arrays, moves_elements
-from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape, static_shape
 from ortfuse.analysis.transfer.transfer_function_registry import (
     Op,
     UnknownError,
@@ -34,6 +33,7 @@ from ortfuse.analysis.transfer.transfer_function_registry import (
     normalize_axis,
     transfer,
 )
+from ortfuse.analysis.transfer.value_fact import UNKNOWN, Fact, Shape, static_shape
 from ortfuse.ir.dims import (
     Dim,
     DimLike,

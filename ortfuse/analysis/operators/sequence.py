@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, nothing
 from ortfuse.analysis.operators.concat_and_split import concatenated
-from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axis, transfer
+from ortfuse.analysis.transfer.value_fact import UNKNOWN, Fact, Shape
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.operator_registry import describe
 

@@ -25,8 +25,8 @@ from ortfuse.analysis.ranges.vector_norms import norm_of, norms
 from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
 from ortfuse.analysis.transfer.elementwise_shape_functions import same_shape, unary_shape
 from ortfuse.analysis.transfer.evaluate_small_tensors import arithmetic, evaluates
-from ortfuse.analysis.transfer.fact import Fact, element_of_float
 from ortfuse.analysis.transfer.transfer_function_registry import Op, transfer
+from ortfuse.analysis.transfer.value_fact import Fact, element_of_float
 from ortfuse.ir.traits import MICROSOFT
 
 transfer("Neg")(unary_shape(el.negate))

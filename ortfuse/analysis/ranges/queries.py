@@ -26,8 +26,8 @@ from ortfuse.analysis.ranges.range import (
     of_sizes,
     whatever_fits,
 )
-from ortfuse.analysis.transfer.fact import INTEGERS, Fact
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError
+from ortfuse.analysis.transfer.value_fact import INTEGERS, Fact
 from ortfuse.ir.operator_registry import Facet
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, PRODUCT, RANGED, REDUCES, RESHAPES, SUM
 

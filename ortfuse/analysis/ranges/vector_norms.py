@@ -19,8 +19,8 @@ import onnx_ir as ir
 
 from ortfuse.analysis.ranges.queries import NOT_KNOWN, Asking, Question, RangeOf, Values
 from ortfuse.analysis.ranges.range import Range
-from ortfuse.analysis.transfer.fact import Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
+from ortfuse.analysis.transfer.value_fact import Fact, Shape
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.operator_registry import Facet
 

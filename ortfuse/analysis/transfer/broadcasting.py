@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ortfuse.analysis.transfer.fact import MAX_ELEMENTS, Element, Elements, Fact, Shape, static_shape, static_size
+from ortfuse.analysis.transfer.value_fact import MAX_ELEMENTS, Element, Elements, Fact, Shape, static_shape, static_size
 from ortfuse.ir.dims import broadcast
 
 

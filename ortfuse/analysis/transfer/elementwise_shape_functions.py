@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
 from ortfuse.analysis.transfer.broadcasting import broadcast_all, broadcast_shapes, map_elements
-from ortfuse.analysis.transfer.fact import Element, Elements, Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op, Transfer
+from ortfuse.analysis.transfer.value_fact import Element, Elements, Fact, Shape
 
 
 def same_shape(op: Op) -> Fact:

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ortfuse.analysis.transfer.fact import FLOATS, INTEGERS, MAX_CONSTANT, MAX_ELEMENTS, Fact, static_shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op
+from ortfuse.analysis.transfer.value_fact import FLOATS, INTEGERS, MAX_CONSTANT, MAX_ELEMENTS, Fact, static_shape
 from ortfuse.ir.operator_registry import Facet
 from ortfuse.ir.traits import JOINS, has
 

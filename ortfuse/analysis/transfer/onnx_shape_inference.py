@@ -8,8 +8,8 @@ import onnx.defs
 import onnx.shape_inference
 import onnx_ir as ir
 
-from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError
+from ortfuse.analysis.transfer.value_fact import UNKNOWN, Fact, Shape
 from ortfuse.ir.dims import DimLike
 
 _REFUSALS = (

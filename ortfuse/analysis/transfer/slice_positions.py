@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortfuse.analysis.transfer.fact import UNKNOWN
+from ortfuse.analysis.transfer.value_fact import UNKNOWN
 from ortfuse.ir.dims import DimLike, ceil_div, is_nonnegative, maximum, minimum, uncut
 
 _TO_THE_END = 10**9

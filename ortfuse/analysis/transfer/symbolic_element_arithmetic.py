@@ -7,7 +7,7 @@ from functools import reduce
 
 import onnx_ir as ir
 
-from ortfuse.analysis.transfer.fact import FLOATS, INTEGERS, Element, Quotient
+from ortfuse.analysis.transfer.value_fact import FLOATS, INTEGERS, Element, Quotient
 from ortfuse.ir.dims import (
     Dim,
     DimLike,

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 import onnx_ir as ir
 
-from ortfuse.analysis.transfer.fact import NOTHING, Elements, Fact, Shape
+from ortfuse.analysis.transfer.value_fact import NOTHING, Elements, Fact, Shape
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.operator_registry import Facet
 

@@ -9,8 +9,8 @@ import shlex
 import sys
 from importlib.metadata import version
 
-from ortfuse.io.ortfuse_version import __version__
 from ortfuse.targets.processor import processor_name
+from ortfuse.version import __version__
 
 _PACKAGES = ("onnx", "onnxruntime", "onnx_ir", "numpy")
 

@@ -1,6 +1,5 @@
 """Patterns over ONNX graphs: the language and the matcher."""
 
-from ortfuse.rewrite.pattern.declare_redundant_guards import redundant
 from ortfuse.rewrite.pattern.language import Op, Pattern
 from ortfuse.rewrite.pattern.match_operators import Guard, Match, Matcher, Miss
 from ortfuse.rewrite.pattern.pattern_builders import (
@@ -23,6 +22,7 @@ from ortfuse.rewrite.pattern.pattern_builders import (
     var,
     variables,
 )
+from ortfuse.rewrite.pattern.redundant_guard_decorator import redundant
 
 __all__ = [
     "Guard",

@@ -24,7 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.transfer import symbolic_element_arithmetic
-from ortfuse.analysis.transfer.fact import Element
+from ortfuse.analysis.transfer.value_fact import Element
 from ortfuse.ir.dims import Dim, DimLike, only_atom, positive_from, shifted, symbols
 from ortfuse.ir.editor import constant_node
 from ortfuse.ir.traits import RESHAPES

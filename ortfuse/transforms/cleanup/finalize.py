@@ -13,8 +13,8 @@
 - Values get the declared type and shape that the facts prove. Declarations of the file that the facts do not prove are
   dropped: the runtime plans the reuse of buffers by declared sizes. By default names of sizes are dropped too: the
   plans that they allow cost 5 to 12 % on some models. Other tools can infer them again. Only added images keep the
-  names by which the runtime sees that their shapes are equal (`find_undeclared_image_sizes`). `finalize{symbolic=true}` writes
-  all names and short formulas. Declarations of inputs and outputs of the model and of bodies stay. Values of unknown
+  names by which the runtime sees that their shapes are equal (`find_values_needing_named_sizes`). `finalize{symbolic=true}`
+  writes all names and short formulas. Declarations of inputs and outputs of the model and of bodies stay. Values of unknown
   rank keep what is declared. Functions have no declared types and are left alone. In the body of a Loop that may not
   run nothing is declared anew. If there is no iteration, the runtime derives the sizes of stacked results from the
   body. `finalize{shapes=false}` declares no new shape at all: the runtime refuses some nodes only if it knows the
@@ -36,7 +36,7 @@ from ortfuse.ir.editor import Editor
 from ortfuse.ir.walk import Scope, nested, nested_nodes, nodes_within, roots, subgraphs
 from ortfuse.targets import missing_functions, opset_needed, raise_opset
 from ortfuse.transforms.context import Context
-from ortfuse.transforms.find_undeclared_image_sizes import unlike_sizes
+from ortfuse.transforms.find_values_needing_named_sizes import unlike_sizes
 from ortfuse.transforms.recurrence.nonempty_sizes import Nonempty
 
 _FREE_INITIALIZERS = 4

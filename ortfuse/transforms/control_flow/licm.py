@@ -10,7 +10,7 @@ Transforms:
 - a node of a Loop or Scan whose operands are the same in all iterations, if the body provably runs or the operator cannot fail.
   A Scan over nothing fails in the runtime.
 
-Needless loop-carried values go first (`remove_dead_loop_carried_values`), then counters that repeat the iteration number
+Needless loop-carried values go first (`remove_constant_and_unused_loop_values`), then counters that repeat the iteration number
 (`counters_to_iteration_number`).
 
 Does not handle: nodes that draw random numbers, belong to unknown domains or hold graphs themselves, and nodes without inputs.
@@ -29,7 +29,7 @@ from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE
 from ortfuse.ir.walk import branches, graphs, subgraphs
 from ortfuse.transforms.cleanup.cse import computation
 from ortfuse.transforms.context import Context
-from ortfuse.transforms.control_flow.remove_dead_loop_carried_values import narrow
+from ortfuse.transforms.control_flow.remove_constant_and_unused_loop_values import narrow
 from ortfuse.transforms.node_builder import take_over
 from ortfuse.transforms.recurrence.counters_to_iteration_number import count_once
 from ortfuse.transforms.recurrence.nonempty_sizes import Nonempty

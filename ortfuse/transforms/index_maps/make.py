@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import Fill
-from ortfuse.analysis.transfer.fact import IntTensor
+from ortfuse.analysis.transfer.value_fact import IntTensor
 from ortfuse.ir.dims import Dim, DimLike
 from ortfuse.transforms.node_builder import Builder
 

@@ -33,9 +33,9 @@ from ortfuse.transforms.layout import (
     gather_nd_and_grid_sample,
     image_operators,
     matmul,
-    positional_operators,
     quantized,
     reshape,
+    special_axis_operators,
 )
 from ortfuse.transforms.layout.count_transposed_elements import typical_elements
 from ortfuse.transforms.layout.layout_unit import LAYOUTS, Framed, Interface, Unit, layout
@@ -57,9 +57,9 @@ __all__ = [
     "image_operators",
     "is_movable_operator",
     "matmul",
-    "positional_operators",
     "quantized",
     "reshape",
+    "special_axis_operators",
     "units_of",
 ]
 
@@ -359,7 +359,7 @@ _BY_TRAIT: Sequence[tuple[OperatorSet, Interface]] = (
     (REDUCES, _reduction),
     (ALONG_AXIS, _along_axis),
     (TRAILING, _trailing),
-    (MATRICES, positional_operators.matrices),
+    (MATRICES, special_axis_operators.matrices),
 )
 """The layout interfaces of operators that have none of their own, by trait; the first one counts."""
 

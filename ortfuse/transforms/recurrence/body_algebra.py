@@ -19,7 +19,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.transfer.fact import Shape
+from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.ir.walk import used_values
 from ortfuse.rewrite.pattern.node_parameters import parameter
 

@@ -26,7 +26,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.transfer.fact import Shape
+from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.transfer.fact import Shape
+from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.recurrence.linear_form import Source
 

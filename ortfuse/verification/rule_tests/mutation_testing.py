@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 import onnx_ir as ir
 
 from ortfuse.rewrite import Rule
-from ortfuse.rewrite.pattern.declare_redundant_guards import redundant_because
 from ortfuse.rewrite.pattern.language import Attr, Op, Pattern, Var
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
+from ortfuse.rewrite.pattern.redundant_guard_decorator import redundant_because
 from ortfuse.targets import Target, installed
 from ortfuse.verification.rule_tests.rule_test_runner import run_rule_test
 from ortfuse.verification.rule_tests.rule_trial import Tried

@@ -9,8 +9,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.analysis.propagation import Analysis
-from ortfuse.analysis.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op
+from ortfuse.analysis.transfer.value_fact import UNKNOWN, Fact, Shape
 from ortfuse.ir.dims import DimLike, symbols
 
 READ = {"Expand": 1, "Reshape": 1, "ConstantOfShape": 0}

@@ -20,7 +20,7 @@ from ortfuse.runtime.near_ties import explained, is_one_step, is_quantised
 from ortfuse.runtime.reference_runs import Experiment
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import computing, forced
-from ortfuse.verification.match_discrete_decisions import Counterpart, by_name, by_order, decisions
+from ortfuse.verification.match_decision_nodes import Counterpart, by_name, by_order, decisions
 
 GIVEN = "ortfuse.given."
 
