@@ -24,7 +24,8 @@ keep that axis).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -35,7 +36,7 @@ from ortfuse.analysis.index_maps import IndexMap, IndexMapOf
 from ortfuse.analysis.predict_runtime_inferred_shapes import Inferred
 from ortfuse.analysis.propagation import Analysis
 from ortfuse.analysis.ranges.last_axis_repeats_halves_or_pairs import Repeats
-from ortfuse.analysis.ranges.queries import Assumption, FillOf, RangeOf, Values
+from ortfuse.analysis.ranges.queries import Assumption, FillOf, Question, RangeOf, Values
 from ortfuse.analysis.ranges.range import Range
 from ortfuse.analysis.ranges.vector_norms import NormOf
 from ortfuse.analysis.transfer.value_fact import INTEGERS, Element, Fact, IntTensor, Shape, static_shape
@@ -218,6 +219,11 @@ class Facts:
         else:
             found = self._values.ask(_INDEX_MAP, value)
         return found
+
+    def answering(self, question: Question) -> Callable[[ir.Value], Any]:
+        """Return a function that answers a question about values, and remembers the answers: for use between two edits."""
+        values = Values(self._analysis)
+        return lambda value: values.ask(question, value)
 
     def _range_question(self, assuming: Assumption | None) -> RangeOf:
         if assuming is None:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.assumptions import ASSUMPTIONS
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.nonempty_sizes import declared_least_sizes
 from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, PipelineError, RewriteError, RuleError
 from ortfuse.io.build_graph_from_protobuf import NOTES
 from ortfuse.io.check_model import check
@@ -40,7 +41,6 @@ from ortfuse.targets.upgrade_opset import AUTHOR as RAISE_OPSET
 from ortfuse.transforms import Choices, Context, Finalize, Meter, Pass
 from ortfuse.transforms.choose_legal_form import full_name, names_one
 from ortfuse.transforms.onnx_ir_adapter import ForeignPass, foreign_pass
-from ortfuse.transforms.recurrence.nonempty_sizes import declared_least_sizes
 from ortfuse.transforms.run_user_pass import is_of_ortfuse, run_pass
 
 NECESSARY = frozenset({Finalize.name, RAISE_OPSET})

@@ -22,7 +22,7 @@ from ortfuse.analysis.index_maps import (
 from ortfuse.analysis.index_maps.box import Box, axes, axis
 from ortfuse.analysis.index_maps.element_expressions import Element, Fill, IndexMap, Number, Read, Select, leaves
 from ortfuse.analysis.index_maps.evaluation import evaluated
-from ortfuse.analysis.index_maps.index_map_query import ELEMENT_MAPS, IndexMapOf, Moves, Moving, element_map
+from ortfuse.analysis.index_maps.index_map_query import ELEMENT_MAPS, IndexMapOf, Moves, Moving, Taken, element_map
 
 __all__ = [
     "ELEMENT_MAPS",
@@ -36,6 +36,7 @@ __all__ = [
     "Number",
     "Read",
     "Select",
+    "Taken",
     "axes",
     "axis",
     "concat_pad_where",

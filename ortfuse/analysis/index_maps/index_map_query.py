@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -108,29 +109,58 @@ element_map = ELEMENT_MAPS.register
 """Register the decorated function for the given operators."""
 
 
+@dataclass(frozen=True)
+class Taken:
+    """The elements of a value at an index along an axis; without an axis the value itself."""
+
+    value: ir.Value
+    axis: int | None = None
+    index: DimLike = 0
+
+
 class IndexMapOf(Question):
     """Return the index map of a value: down to values that no operator with a known map computes, or to some that are given.
 
     Args:
         sources: Values that are taken as they are.
+        given: What values are by the caller's knowledge, such as the inputs of the body of a loop: integers, or elements.
+        within: The graph outside of which all values are taken as they are, constants apart.
     """
 
-    def __init__(self, sources: frozenset[ir.Value] = frozenset()) -> None:
-        self._sources = sources
+    def __init__(
+        self,
+        sources: frozenset[ir.Value] = frozenset(),
+        given: Mapping[ir.Value, Number | Taken] | None = None,
+        within: ir.Graph | None = None,
+    ) -> None:
+        self._sources, self._given, self._within = sources, given or {}, within
 
     def answer(self, value: ir.Value, values: Values) -> IndexMap | None:
         """The map; `None` if the rank of the value is unknown or high."""
         fact = values.analysis.fact(value)
         if fact.shape is None or len(fact.shape) > MAX_RANK:
             return None
-        found = None
-        if value not in self._sources:
+        found: Element | None = None
+        if value in self._given:
+            found = self._known(self._given[value], len(fact.shape), values)
+        elif value not in self._sources:
             found = _of_integers(fact)
             found = self._of_constant(fact) if found is None and fact.is_constant else found
-            found = self._computed(value, values) if found is None else found
+            if found is None and self._within in (None, value.graph):
+                found = self._computed(value, values)
         if found is None:
             return IndexMap.identity(value, fact.shape)
         return IndexMap.of(fact.shape, found)
+
+    def _known(self, one: Number | Taken, rank: int, values: Values) -> Element | None:
+        """The element of a value of which the caller knows what it is."""
+        if isinstance(one, Number):
+            return one
+        whole: IndexMap | None = values.answers(self, [one.value])[0]
+        place = axes(rank)
+        if one.axis is not None:
+            place = (*place[: one.axis], one.index, *place[one.axis :])
+        return None if whole is None or len(whole.shape) != len(place) else whole.read_at(place)
 
     def _of_constant(self, fact: Fact) -> Element | None:
         if fact.tensor is not None and fact.tensor.size > MOST_CONSTANT:

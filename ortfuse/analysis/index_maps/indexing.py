@@ -23,6 +23,9 @@ def slice_(op: Moving) -> Element:
         axes, steps = op.attr_ints("axes"), None
     else:
         starts, ends = op.integers(1), op.integers(2)
+        if starts is None or None in starts:
+            (count,) = op.known_shape(1)
+            starts = [number_of(op.at(1, (number,))) for number in range(count if isinstance(count, int) else 0)]
         axes = op.constants(3) if op.has(3) else None
         steps = op.constants(4) if op.has(4) else None
     if starts is None:

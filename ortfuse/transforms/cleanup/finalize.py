@@ -30,6 +30,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortfuse.analysis.loop_summary.nonempty_sizes import Nonempty
 from ortfuse.errors import TargetError
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.editor import Editor
@@ -37,7 +38,6 @@ from ortfuse.ir.walk import Scope, nested, nested_nodes, nodes_within, roots, su
 from ortfuse.targets import missing_functions, opset_needed, raise_opset
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.find_values_needing_named_sizes import unlike_sizes
-from ortfuse.transforms.recurrence.nonempty_sizes import Nonempty
 
 _FREE_INITIALIZERS = 4
 """The first IR version in which initializers need not be inputs."""

@@ -24,6 +24,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.nonempty_sizes import Nonempty
 from ortfuse.ir.purity import Purity
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE
 from ortfuse.ir.walk import branches, graphs, subgraphs
@@ -32,7 +33,6 @@ from ortfuse.transforms.context import Context
 from ortfuse.transforms.control_flow.remove_constant_and_unused_loop_values import narrow
 from ortfuse.transforms.node_builder import take_over
 from ortfuse.transforms.recurrence.counters_to_iteration_number import count_once
-from ortfuse.transforms.recurrence.nonempty_sizes import Nonempty
 
 _SAFE = ELEMENTWISE | {"Transpose", "Unsqueeze", "Shape", "Size"}
 """Operators that do not fail on a tensor of numbers."""

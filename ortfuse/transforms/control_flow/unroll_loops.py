@@ -19,10 +19,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.loop_structure import Iteration, iteration_of
 from ortfuse.ir.walk import Scope, nested_nodes, subgraphs
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
-from ortfuse.transforms.recurrence.describe_loop import Iteration, iteration_of
 
 _FARTHEST = 16
 """How many values the condition of an If may be computed of."""

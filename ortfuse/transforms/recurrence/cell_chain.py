@@ -13,11 +13,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.transforms.recurrence.cell import Cell, Cells
-from ortfuse.transforms.recurrence.cell_weights import Weights, weights_of
-from ortfuse.transforms.recurrence.linear_form import Forms, Source
-from ortfuse.transforms.recurrence.sequence_lengths_in_loop_body import Lengths
-from ortfuse.transforms.recurrence.sequence_lengths_in_unrolled_steps import Bound, Bounds, Kept
+from ortfuse.analysis.loop_summary.cell_weights import Weights, weights_of
+from ortfuse.analysis.loop_summary.linear_form import Forms, Source
+from ortfuse.analysis.loop_summary.masked_selects import Bound, Choice, Choices
+from ortfuse.analysis.loop_summary.recurrent_cell import Cell, Cells
 from ortfuse.transforms.recurrence.sequence_operands import is_zero
 
 
@@ -27,12 +26,12 @@ class After:
 
     cell: Cell
     value: ir.Value
-    kept: Kept | None = None
+    kept: Choice | None = None
 
     @property
     def bound(self) -> Bound | None:
         """The bound from which on it is kept."""
-        return None if self.kept is None else self.kept.bound
+        return self.kept.bound if self.kept is not None and isinstance(self.kept.bound, Bound) else None
 
 
 @dataclass(eq=False)
@@ -69,12 +68,10 @@ class Chain:
         return bounds[1].number - bounds[0].number if len(bounds) > 1 else 0
 
     @property
-    def lengths(self) -> Lengths | None:
+    def lengths(self) -> Bound | None:
         """The lengths of the rows of the sequence in the order of its places; `None` if all are whole."""
         first = self.bound(0)
-        if first is None:
-            return None
-        return Lengths(first.lengths, (len(self.cells) - 1 if self.direction < 0 else 0) - first.number)
+        return first if first is None or self.direction >= 0 else first.further(1 - len(self.cells))
 
     def add(self, cell: Cell, inputs: tuple[Source, ...]) -> None:
         """Add a step at the end."""
@@ -115,13 +112,14 @@ class Chain:
 class _Links:
     """The cells that were met, and the chains that they form so far."""
 
+    graph: ir.Graph
     facts: Facts
     hidden: dict[ir.Value, After] = field(default_factory=dict)
     memory: dict[ir.Value, After] = field(default_factory=dict)
     chains: dict[Cell, Chain] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._forms, self._bounds = Forms(self.facts), Bounds(self.facts)
+        self._forms, self._choices = Forms(self.facts), Choices(self.graph, self.facts)
 
     def add(self, cell: Cell) -> None:
         """Take a cell into the chain that it continues, or start one with the cell before it."""
@@ -146,7 +144,7 @@ class _Links:
 
     def keep(self, node: ir.Node) -> None:
         """Take note of a state that rows keep from their end on."""
-        kept = self._bounds.kept(node) if self.hidden else None
+        kept = self._choices.choice(node.outputs[0]) if self.hidden and len(node.outputs) == 1 else None
         if kept is None:
             return
         for states in (self.hidden, self.memory):
@@ -225,7 +223,7 @@ def _is_memory_private(before: Cell, cell: Cell) -> bool:
 
 def chains(graph: ir.Graph, facts: Facts) -> list[Chain]:
     """The chains of at least two cells in a graph."""
-    cells, links = Cells(facts), _Links(facts)
+    cells, links = Cells(facts), _Links(graph, facts)
     for node in graph:
         cell = cells.cell(node.outputs[0]) if node.outputs else None
         if cell is not None:

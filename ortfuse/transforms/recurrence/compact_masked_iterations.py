@@ -9,32 +9,17 @@ that is not skipped, or else the initial state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.masked_selects import Mask
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.recurrence.sequence_operands import to_front
 
 OLDEST = 13
 """The opset from which on TopK, CumSum and GatherElements are as they are written here, and axes of ReduceSum are an input."""
-
-
-@dataclass(frozen=True)
-class Mask:
-    """A tensor of truth values outside of the loop, whose elements along an axis say which rows take part in a run.
-
-    Attributes:
-        value: The tensor.
-        axis: The axis of the runs.
-        is_negated: Whether rows take part where it is false.
-    """
-
-    value: ir.Value
-    axis: int
-    is_negated: bool
 
 
 class Compacted:

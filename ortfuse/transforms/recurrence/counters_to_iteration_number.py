@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortfuse.analysis.loop_summary.loop_structure import Iteration, iteration_of, origin
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Rounds, take_over
-from ortfuse.transforms.recurrence.describe_loop import Iteration, iteration_of, origin
 
 
 def count_once(node: ir.Node, author: str, context: Context) -> int:
@@ -68,5 +68,7 @@ def _counting(iteration: Iteration, context: Context) -> list[ir.Node]:
     number = iteration.body.inputs[0]
     if context.facts.rank(number) != 0 or context.facts.dtype(number) != ir.DataType.INT64:
         return []
-    nodes = [node for value in iteration.elements if (node := value.producer()) is not None]
-    return [node for node in nodes if node.inputs[1] is not number]
+    nodes = [
+        node for value in iteration.elements if (node := value.producer()) is not None and node.op_type == "Gather"
+    ]
+    return [node for node in nodes if node.inputs[1] is not number and iteration.counts(node.inputs[1])]

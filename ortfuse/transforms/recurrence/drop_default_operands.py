@@ -5,13 +5,13 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.recurrent_operators import LENGTHS, STATES, is_operator
 from ortfuse.analysis.tensor_filled_with_dim import holds_size
 from ortfuse.ir.dims import is_positive
 from ortfuse.ir.walk import Scope
 from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import take_over
-from ortfuse.transforms.recurrence.recurrent_operator import LENGTHS, STATES, is_operator
 
 
 def drop_needless(scope: Scope, context: Context) -> int:

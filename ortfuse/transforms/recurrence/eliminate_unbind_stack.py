@@ -23,13 +23,13 @@ from typing import Any, ClassVar, TypeAlias
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.linear_form import Forms, Source
 from ortfuse.ir.refusal import refuse
 from ortfuse.ir.walk import Scope
 from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.recurrence.apply_body_ops_to_all_iterations import Lifted
-from ortfuse.transforms.recurrence.linear_form import Forms, Source
 from ortfuse.transforms.recurrence.sequence_operands import Track, from_front
 
 _FEWEST, _FEWEST_FALLING, _DEEPEST = 2, 3, 16

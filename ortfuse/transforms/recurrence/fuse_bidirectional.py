@@ -19,11 +19,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.walk import Scope, used_values
-from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, attribute_value, parameter
-from ortfuse.transforms.context import Context
-from ortfuse.transforms.node_builder import Builder, Rounds
-from ortfuse.transforms.recurrence.recurrent_operator import (
+from ortfuse.analysis.loop_summary.recurrent_operators import (
     LENGTHS,
     USUAL,
     dropped_axes,
@@ -31,6 +27,10 @@ from ortfuse.transforms.recurrence.recurrent_operator import (
     operands_of,
     results_of,
 )
+from ortfuse.ir.walk import Scope, used_values
+from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, attribute_value, parameter
+from ortfuse.transforms.context import Context
+from ortfuse.transforms.node_builder import Builder, Rounds
 
 _NAME = "fuse_recurrent.both_directions"
 _LABELS = ("tdbh", "dbh", "dbh")

@@ -26,25 +26,25 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.linear_form import Source
+from ortfuse.analysis.loop_summary.recurrent_cell import Cell, is_state
 from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds
-from ortfuse.transforms.recurrence.cell import Cell
 from ortfuse.transforms.recurrence.cell_chain import Chain, chains
 from ortfuse.transforms.recurrence.drop_default_operands import drop_needless
 from ortfuse.transforms.recurrence.fuse_bidirectional import join_directions
 from ortfuse.transforms.recurrence.fuse_time_reversal import turn
-from ortfuse.transforms.recurrence.linear_form import Source
 from ortfuse.transforms.recurrence.merge_consecutive import join_consecutive
 from ortfuse.transforms.recurrence.recurrent_operator import OLDEST, SLOWER, operator, pays
 from ortfuse.transforms.recurrence.replace_cell_chain_states import Results
-from ortfuse.transforms.recurrence.sequence_lengths_in_loop_body import OLDEST as OLDEST_WITH_LENGTHS
+from ortfuse.transforms.recurrence.row_lengths import OLDEST as OLDEST_WITH_LENGTHS
+from ortfuse.transforms.recurrence.row_lengths import ends_of_empty_rows, final_states, lengths_vector
 from ortfuse.transforms.recurrence.sequence_operands import (
     Track,
     common_direction,
     initial_state,
-    is_state,
     is_zero,
     shape_of,
 )
@@ -96,7 +96,7 @@ class FuseRecurrent:
 
 
 def _replace(chain: Chain, scope: Scope, context: Context) -> bool:
-    results = Results(chain, context.facts)
+    results = Results(chain, scope.graph, context.facts)
     values = [*results.values, *(value for cell in chain.cells for value in _results(cell))]
     inside = _between(values, _border(chain), context.facts)
     nodes = [node for node in scope.graph if node in inside]
@@ -190,7 +190,7 @@ def _feeds_back(chain: Chain, tracks: Sequence[Track], scope: Scope) -> bool:
     """Whether an input of a step may depend on the state before it; elements of one value cannot, as the first step has it."""
     wanted = {source.value.producer() for track in tracks if track.is_scattered for source in track.sources}
     if (lengths := chain.lengths) is not None:
-        wanted.add(lengths.value.producer())
+        wanted.add(lengths.lengths.producer())
     pending = _results(chain.cells[0]) if wanted else []
     seen: set[ir.Node] = set()
     while pending:
@@ -214,12 +214,13 @@ def _operator(
         states = [_repeated(build.constant(ir.tensor(chain.row.astype(np.float32))), chain, sequence, build)]
     if chain.memory is not None:
         states.append(_initial(chain, Source(chain.memory), sequence, build, facts))
-    ends = None if lengths is None else lengths.vector(build.ints([len(chain.cells)]), build)
+    ends = None if lengths is None else lengths_vector(lengths, build.ints([len(chain.cells)]), build)
     counts = None if ends is None else build.node("Cast", [ends], {"to": ir.DataType.INT32})[0]
     made = operator(chain.weights, sequence, counts, states, direction, build, context)
     if lengths is None or ends is None:
         return made, states[0], None
-    return [made[0], *lengths.finals(made[1:], states, ends, build, facts)], states[0], ends
+    finals = final_states(made[1:], states, ends_of_empty_rows(lengths, ends, facts), build)
+    return [made[0], *finals], states[0], ends
 
 
 def _initial(chain: Chain, source: Source | None, sequence: ir.Value, build: Builder, facts: Facts) -> ir.Value | None:

@@ -15,11 +15,11 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.recurrent_operators import LENGTHS, dropped_axes, is_operator, operands_of
 from ortfuse.ir.walk import Scope
 from ortfuse.rewrite.pattern.node_parameters import attribute_value, parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds
-from ortfuse.transforms.recurrence.recurrent_operator import LENGTHS, dropped_axes, is_operator, operands_of
 
 _OTHER = {"forward": "reverse", "reverse": "forward"}
 _FAR = 2**31

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.linear_state import LinearState, Reading, Rule
+from ortfuse.analysis.loop_summary.loop_structure import Iteration
+from ortfuse.analysis.loop_summary.sums_of_products import Factor, Labels, Term
+from ortfuse.analysis.loop_summary.value_signs import Signs
 from ortfuse.ir.traits import MICROSOFT
 from ortfuse.transforms.node_builder import SLICES_HAVE_STEPS, Builder
-from ortfuse.transforms.recurrence.body_algebra import Factor, Labels, Term
-from ortfuse.transforms.recurrence.describe_loop import Iteration
-from ortfuse.transforms.recurrence.linear_state import LinearState, Reading, Rule
-from ortfuse.transforms.recurrence.value_signs import Signs
 
 _RUNS = -1000
 """The label of the axis of the runs."""

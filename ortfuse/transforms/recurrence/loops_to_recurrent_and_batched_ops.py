@@ -23,14 +23,16 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortfuse.analysis.assumptions import LOOPS_RUN
+from ortfuse.analysis.loop_summary.linear_state import LinearState
+from ortfuse.analysis.loop_summary.loop_structure import Iteration, iteration_of, obstacle
+from ortfuse.analysis.loop_summary.nonempty_sizes import Nonempty
+from ortfuse.analysis.loop_summary.summary import LoopSummary, summary_of
 from ortfuse.ir.refusal import refuse
+from ortfuse.ir.traits import MICROSOFT
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds
-from ortfuse.transforms.recurrence.describe_loop import Iteration, iteration_of, obstacle
 from ortfuse.transforms.recurrence.missed_loop_remarks import forget, leave, multiplied
-from ortfuse.transforms.recurrence.nonempty_sizes import Nonempty
-from ortfuse.transforms.recurrence.recurrences_in_loop_body import Body, body_of
 from ortfuse.transforms.recurrence.recurrent_operator import OLDEST, SLOWER, pays
 from ortfuse.transforms.recurrence.sequence_operands import from_front
 from ortfuse.transforms.recurrence.values_of_all_iterations import UnresolvedError, Vectorised
@@ -67,20 +69,21 @@ class VectorizeLoops:
             if node.op_type == "Loop" and multiplied(node, context.facts):
                 leave(node, "", obstacle(node, context.facts), context)
             return False
-        body = body_of(iteration, context)
-        kind = "recurrent" if body.cells or body.steps else "linear" if body.linear else "elementwise"
+        has_linear = context.target.supports(MICROSOFT, "LinearAttention", 1, [ir.DataType.FLOAT] * 3)
+        summary = summary_of(iteration, context.facts, linear=has_linear)
+        kind = "recurrent" if summary.cells or summary.steps else "linear" if summary.is_linear else "elementwise"
         name = f"{VectorizeLoops.name}.{kind}"
         with context.editor.change(name, rule=Rounds(name), nodes=[node]) as change:
             try:
-                is_slower = not all(pays(one.kind, one.output, context.facts) for one in body.cells.values())
+                is_slower = not all(pays(one.kind, one.output, context.facts) for one in summary.cells.values())
                 if is_slower and not self.always:
                     raise UnresolvedError(f"{SLOWER} (`vectorize_loops{{always=true}}`)")
                 if not self.nonempty and not sizes.surely_runs(node):
                     raise UnresolvedError(_may_not_run(iteration))
-                _resolve(body, scope, context, self.always)
+                _resolve(summary, scope, context, self.always)
             except UnresolvedError as why:
                 change.cancel(refuse("left_out", node, found=str(why)))
-                leave(node, body.kinds, str(why), context)
+                leave(node, summary.kinds, str(why), context)
         if change:
             context.log.statistics(name).hits += 1
         return bool(change)
@@ -92,18 +95,18 @@ def _may_not_run(iteration: Iteration) -> str:
     return f"it may not run at all ({runs})"
 
 
-def _resolve(body: Body, scope: Scope, context: Context, always: bool) -> None:
+def _resolve(summary: LoopSummary, scope: Scope, context: Context, always: bool) -> None:
     """Replace the results of a loop that are used, and the loop."""
-    iteration = body.iteration
+    iteration = summary.iteration
     build = Builder(scope, context.editor, iteration.node)
-    whole = Vectorised(body, build, context, always)
+    whole = Vectorised(summary, build, context, always)
     replacements = []
     # What is stacked comes first: of a linear state, what is read says which axis is which.
     for stacked in iteration.stacked:
         if stacked.result.uses() or stacked.result.is_graph_output():
             rank = whole.rank(stacked.value) + 1
             replacements.append((stacked.result, from_front(whole.of(stacked.value), stacked.axis, rank, whole.build)))
-    changing = {one.state.after for one in body.linear}
+    changing = {value for value, update in summary.updates.items() if isinstance(update, LinearState)}
     for state in sorted(iteration.states, key=lambda state: state.after in changing):
         if state.final.uses() or state.final.is_graph_output():
             replacements += whole.final(state)

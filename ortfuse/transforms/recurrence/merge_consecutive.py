@@ -16,20 +16,20 @@ from itertools import accumulate
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.linear_form import Forms
+from ortfuse.analysis.loop_summary.recurrent_operators import (
+    STATES,
+    is_operator,
+    operands_of,
+    results_of,
+    steps_of,
+    unreshaped,
+)
 from ortfuse.ir.traits import RESHAPES
 from ortfuse.ir.walk import Scope, used_values
 from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, attribute_value
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds
-from ortfuse.transforms.recurrence.linear_form import Forms
-from ortfuse.transforms.recurrence.recurrent_operator import (
-    STATES,
-    is_operator,
-    operands_of,
-    origin,
-    results_of,
-    steps_of,
-)
 from ortfuse.transforms.recurrence.sequence_operands import Track
 
 _NAME = "recurrent.consecutive"
@@ -77,7 +77,7 @@ def _independent(chain: _Chain, graph: ir.Graph) -> Iterator[_Chain]:
 
 def _before(node: ir.Node, facts: Facts) -> ir.Node | None:
     """The operator that leaves the hidden state that an operator begins with."""
-    state = origin(operands_of(node)[STATES])
+    state = unreshaped(operands_of(node)[STATES])
     before = None if state is None else state.producer()
     if before is None or not is_operator(before) or before.graph is not node.graph:
         return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.loop_structure import loop_of
 from ortfuse.ir.traits import CONTRACTS
 from ortfuse.ir.walk import describe, nested_nodes, used_values
-from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context
 
 _PRODUCTS = CONTRACTS | {"Conv"}
@@ -30,18 +30,11 @@ def leave(node: ir.Node, kinds: str, why: str, context: Context) -> None:
 
 def multiplied(node: ir.Node, facts: Facts) -> list[str]:
     """The operators of a body that multiply a loop-carried value by weights and make the next one of the product."""
-    attribute = node.attributes.get("body")
-    if node.domain or attribute is None or attribute.is_ref():
-        return []
-    body = attribute.as_graph()
-    skipped = 2 if node.op_type == "Loop" else 0
-    scanned = 0 if skipped else parameter(node, "num_scan_inputs", facts)
-    count = max(0, len(node.inputs) - skipped - (scanned if isinstance(scanned, int) else 0))
-    pairs = list(zip(body.inputs[skipped:][:count], body.outputs[skipped // 2 :][:count], strict=True))
+    loop = loop_of(node, facts)
     found: set[str] = set()
-    for before, after in pairs:
-        if before is not after:
-            below, above = _depending(before, body), _needed(after, body)
+    for state in () if loop is None else loop.states:
+        if loop is not None and state.before is not state.after:
+            below, above = _depending(state.before, loop.body), _needed(state.after, loop.body)
             found |= {name for one in below & above if (name := _product(one)) is not None}
     return sorted(found)
 

@@ -1,24 +1,17 @@
-"""The operators LSTM, GRU and RNN, as the passes of this folder make them."""
+"""LSTM, GRU and RNN operators, as the passes of this folder make them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.traits import RESHAPES
-from ortfuse.rewrite.pattern.node_parameters import attribute_value, parameter
+from ortfuse.analysis.loop_summary.cell_weights import Weights
+from ortfuse.analysis.loop_summary.recurrent_operators import USUAL, Step, result_count
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
-from ortfuse.transforms.recurrence.cell_weights import Weights
-
-USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
-"""The activations that need not be given."""
-
-_MOST_INPUTS, LENGTHS, STATES = 8, 4, 5
-"""How many inputs the operators have, and which says how long each sequence is, and which is the first of the initial states."""
 
 HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 """Types of cells that an operator computes in float32, between Casts, where the runtime has no kernel for them."""
@@ -29,56 +22,6 @@ OLDEST = 7
 
 SLOWER = "the runtime's RNN is slower than its cells unless the batch is 1"
 """The remark on an RNN operator that is slower than its cells."""
-
-
-def is_operator(node: ir.Node) -> bool:
-    """Whether a node is one of the operators."""
-    return node.op_type in USUAL and not node.domain
-
-
-def operands_of(node: ir.Node) -> list[ir.Value | None]:
-    """The inputs of an operator, absent ones included."""
-    return [*node.inputs, *([None] * (_MOST_INPUTS - len(node.inputs)))]
-
-
-def results_of(node: ir.Node) -> list[ir.Value | None]:
-    """The outputs of an operator, absent ones included."""
-    given = [None if value.name == "" else value for value in node.outputs]
-    return [*given, *([None] * (_results(node.op_type) - len(given)))]
-
-
-def _results(kind: str) -> int:
-    return 3 if kind == "LSTM" else 2
-
-
-def steps_of(node: ir.Node, facts: Facts) -> int | None:
-    """The number of steps of an operator that runs forward over all of its sequences."""
-    shape, lengths = facts.shape(node.inputs[0]), operands_of(node)[LENGTHS]
-    options = [attribute_value(node, name, facts) for name in ("direction", "layout")]
-    if shape is None or lengths is not None or options[0] != "forward" or options[1] not in (None, 0):
-        return None
-    return shape[0] if isinstance(shape[0], int) and shape[0] > 0 else None
-
-
-def origin(value: ir.Value | None) -> ir.Value | None:
-    """The value whose elements a value has in their order."""
-    while value is not None and (node := value.producer()) is not None and node.op_type in RESHAPES and not node.domain:
-        value = node.inputs[0]
-    return value
-
-
-def dropped_axes(node: ir.Node, facts: Facts) -> tuple[int, ...] | None:
-    """The axes of size 1 that a Squeeze drops, or a Reshape that does nothing else; `None` for other nodes."""
-    if node.domain or node.op_type not in ("Squeeze", "Reshape"):
-        return None
-    if node.op_type == "Squeeze":
-        axes = parameter(node, "axes", facts)
-        is_known = isinstance(axes, tuple | list) and all(isinstance(axis, int) for axis in axes)
-        return tuple(axes) if is_known else None
-    before, after = facts.shape(node.inputs[0]), facts.shape(node.outputs[0])
-    places = [place for place, size in enumerate(before or ()) if size == 1]
-    found = [place for place in places if before is not None and before[:place] + before[place + 1 :] == after]
-    return (found[0],) if found else None
 
 
 def pays(kind: str, output: ir.Value, facts: Facts) -> bool:
@@ -116,4 +59,38 @@ def operator(
                 attributes[name] = numbers
     if weights.reset_offsets is not None:
         attributes["linear_before_reset"] = 1
-    return build.node(weights.kind, inputs, attributes, _results(weights.kind))
+    return build.node(weights.kind, inputs, attributes, result_count(weights.kind))
+
+
+def step_over_iterations(
+    step: Step, sequence: ir.Value, weights: Sequence[ir.Value | None], is_reverse: bool, build: Builder, facts: Facts
+) -> Sequence[ir.Value]:
+    """The results of an operator over all iterations, of inputs [iterations, 1, batch, size] and the weights, biases first."""
+    initial = [_as_state(state.initial, build, facts) for state in step.states]
+    operands = [
+        build.squeeze(sequence, 1),
+        *weights[:3],
+        None,
+        *initial,
+        *([None] * (2 - len(initial))),
+        weights[3],
+    ]
+    while operands[-1] is None:
+        operands.pop()
+    attributes = {name: one.value for name, one in step.node.attributes.items()}
+    attributes["direction"] = "reverse" if is_reverse else "forward"
+    return build.node(step.node.op_type, operands, attributes, result_count(step.node.op_type))
+
+
+def final_of_step(step: Step, results: Sequence[ir.Value], build: Builder, facts: Facts) -> Mapping[ir.Value, ir.Value]:
+    """The states after the last run, by what they are in the body."""
+    return {
+        state.after: value if facts.rank(state.before) == 3 else build.squeeze(value, 0)
+        for state, value in zip(step.states, results[1:], strict=True)
+    }
+
+
+def _as_state(value: ir.Value, build: Builder, facts: Facts) -> ir.Value | None:
+    if facts.fill(value) == 0:
+        return None
+    return value if facts.rank(value) == 3 else build.unsqueeze(value, 0)

@@ -14,16 +14,16 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.masked_selects import Choice, Choices
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.recurrence.cell_chain import Chain
-from ortfuse.transforms.recurrence.sequence_lengths_in_unrolled_steps import Bounds, Kept
 
 
 class Results:
     """The values that a chain computes and that can be had from the operator."""
 
-    def __init__(self, chain: Chain, facts: Facts) -> None:
-        self._chain, self._facts, self._bounds = chain, facts, Bounds(facts)
+    def __init__(self, chain: Chain, graph: ir.Graph, facts: Facts) -> None:
+        self._chain, self._facts, self._choices = chain, facts, Choices(graph, facts)
         self._is_whole = chain.bound(0) is None
         known = [(step, one) for step, (one, _) in enumerate(chain.after) if self._is_whole or one.kept is not None]
         self._hidden = {one.value: step for step, one in known}
@@ -36,12 +36,12 @@ class Results:
         """The values, those between others included."""
         return [*self._hidden, *self._chosen, *([] if self._memory is None else [self._memory])]
 
-    def _chosen_values(self) -> Mapping[ir.Value, tuple[int, Kept]]:
+    def _chosen_values(self) -> Mapping[ir.Value, tuple[int, Choice]]:
         """Return the choices from new states by the bound of their step, besides the states that are kept."""
         found = {}
         for step, cell in enumerate(self._chain.cells):
             for use in cell.output.uses():
-                kept = self._bounds.kept(use.node)
+                kept = self._choices.choice(use.node.outputs[0])
                 if kept is None or (kept.before, kept.bound) != (cell.output, self._chain.bound(step)):
                     continue
                 if self._is_zero(kept) or (use.node.op_type == "Where" and self._facts.is_const(kept.behind)):
@@ -90,7 +90,7 @@ class Results:
         is_before = build.node("Less", [places, build.unsqueeze(ends, 0, 2)])[0]
         return build.node("Where", [is_before, states, rest])[0]
 
-    def _chosen_of(self, value: ir.Value, kept: Kept, element: ir.Value, build: Builder) -> ir.Value:
+    def _chosen_of(self, value: ir.Value, kept: Choice, element: ir.Value, build: Builder) -> ir.Value:
         """Build the choice with an element of Y in place of the new state."""
         node = value.producer()
         assert node is not None
@@ -98,7 +98,7 @@ class Results:
             return element
         return build.like(node, [element if operand is kept.before else operand for operand in node.inputs])
 
-    def _is_zero(self, kept: Kept) -> bool:
+    def _is_zero(self, kept: Choice) -> bool:
         return kept.behind is None or self._facts.fill(kept.behind) == 0
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.linear_form import Source
 from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.transforms.node_builder import Builder
-from ortfuse.transforms.recurrence.linear_form import Source
 
 
 @dataclass(frozen=True)
@@ -92,16 +92,6 @@ def shape_of(source: Source, facts: Facts) -> Shape | None:
 def is_zero(source: Source | None, facts: Facts) -> bool:
     """Whether a source is 0 everywhere."""
     return source is None or facts.fill(source.value) == 0
-
-
-def is_state(value: ir.Value, shape: Shape, facts: Facts) -> bool:
-    """Whether a value has the shape of a state, [batch, size], or is a constant that has it when it is repeated for each row."""
-    found = facts.shape(value)
-    if found == shape or found is None or not facts.is_const(value):
-        return found == shape
-    return len(found) <= 2 and all(
-        one in (1, size) for one, size in zip(reversed(found), reversed(shape), strict=False)
-    )
 
 
 def initial_state(source: Source | None, build: Builder, facts: Facts) -> ir.Value | None:

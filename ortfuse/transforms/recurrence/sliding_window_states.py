@@ -8,17 +8,17 @@ Whatever else a body does with windows is done with the windows of all runs side
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.windows import Window
 from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.canonicalize.slices_to_split import part_of
 from ortfuse.transforms.node_builder import Builder
-from ortfuse.transforms.recurrence.describe_loop import Iteration, State
 from ortfuse.transforms.recurrence.sequence_operands import from_front, to_front
 
 _ALL = 2**31
@@ -29,16 +29,6 @@ _WIDEST = 16
 
 _PLAIN: tuple[tuple[Any, ...], ...] = ((None, (1,)), (None, (0, 0)), (None, "NOTSET", "VALID"))
 """The strides, pads and automatic pads of a convolution that begins at each position and takes nothing from outside."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """A state that keeps the last `size` elements along an axis; `entry` is the next one, of size 1 along the axis."""
-
-    state: State
-    axis: int
-    size: int
-    entry: ir.Value
 
 
 @dataclass(frozen=True)
@@ -58,40 +48,6 @@ class View:
         return -behind if behind else _ALL
 
 
-def windows_in(iteration: Iteration, facts: Facts) -> Mapping[ir.Value, Window]:
-    """The windows that a body keeps, by what they are after a run."""
-    found = {}
-    for state in iteration.states if not iteration.is_reverse else ():
-        window = _window(state, facts)
-        if window is not None:
-            found[state.after] = window
-    return found
-
-
-def _window(state: State, facts: Facts) -> Window | None:
-    """The window that a state is: the last elements of it and one more."""
-    node = state.after.producer()
-    part = None if node is None else part_of(node, facts)
-    joined = node if part is None else part.node.inputs[0].producer()  # type: ignore[union-attr]
-    if joined is None or joined.op_type != "Concat" or joined.domain or len(joined.inputs) != 2:
-        return None
-    kept, entry = joined.inputs
-    axis = parameter(joined, "axis", facts)
-    shapes = [facts.shape(value) for value in (state.initial, state.before, entry)]
-    if kept is None or entry is None or not isinstance(axis, int) or None in shapes:
-        return None
-    size = shapes[1][axis]  # type: ignore[index]
-    if not isinstance(size, int) or shapes[0] != shapes[1] or shapes[2][axis] != 1:  # type: ignore[index]
-        return None
-    if part is None:
-        older = None if (cut := kept.producer()) is None else part_of(cut, facts)
-        is_kept = older is not None and older.node.inputs[0] is state.before
-        is_next = is_kept and older is not None and (older.axis, older.start, older.end) == (axis, 1, size)
-    else:
-        is_next = kept is state.before and (part.axis, part.start, part.end) == (axis, 1, size + 1)
-    return Window(state, axis, size, entry) if is_next else None
-
-
 class Views:
     """Return the windows that values of a body read, over all iterations.
 
@@ -100,15 +56,15 @@ class Views:
 
     def __init__(
         self,
-        windows: Mapping[ir.Value, Window],
+        windows: Sequence[Window],
         whole: Callable[[ir.Value], ir.Value],
         constant: Callable[[ir.Value], ir.Value],
         build: Builder,
         facts: Facts,
     ) -> None:
-        self._windows, self._whole, self._constant = windows, whole, constant
+        self._whole, self._constant = whole, constant
         self._build, self._facts = build, facts
-        self._kept = {window.state.before: window for window in windows.values()}
+        self._kept = {window.state.before: window for window in windows}
         self._sequences: dict[Window, ir.Value] = {}
         self._open: set[Window] = set()
         self._views: dict[ir.Value, View | None] = {}
@@ -125,13 +81,10 @@ class Views:
         seen = [self._part(place, sequence, 0) for place in places]
         return self._build.concat([self._build.unsqueeze(one, view.axis + 1) for one in seen], view.axis + 1)
 
-    def final(self, state: State) -> ir.Value | None:
-        """A window after the last run; `None` if the state is none."""
-        window = self._windows.get(state.after)
-        sequence = None if window is None else self._sequence(window)
-        if window is None or sequence is None:
-            return None
-        return self._build.slice(sequence, window.axis, -window.size, _ALL)
+    def final(self, window: Window) -> ir.Value | None:
+        """A window after the last iteration; `None` while that is computed."""
+        sequence = self._sequence(window)
+        return None if sequence is None else self._build.slice(sequence, window.axis, -window.size, _ALL)
 
     def _part(self, view: View, sequence: ir.Value, axis: int) -> ir.Value:
         """Return the part of a sequence that all iterations read, from the first element to the last."""

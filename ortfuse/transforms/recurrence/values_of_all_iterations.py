@@ -10,23 +10,26 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from ortfuse.analysis.loop_summary.induction_variables import Affine
+from ortfuse.analysis.loop_summary.linear_form import Source
+from ortfuse.analysis.loop_summary.linear_state import LinearState, Reading
+from ortfuse.analysis.loop_summary.loop_structure import State
+from ortfuse.analysis.loop_summary.masked_selects import Bound, Choice, Mask
+from ortfuse.analysis.loop_summary.recurrences import Recurrence
+from ortfuse.analysis.loop_summary.recurrent_operators import Step, operands_of, results_of
+from ortfuse.analysis.loop_summary.summary import Appended, Counted, LoopSummary, Unchanged
+from ortfuse.analysis.loop_summary.windows import Window
 from ortfuse.ir.walk import describe
 from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.recurrence.apply_body_ops_to_all_iterations import Lifted
-from ortfuse.transforms.recurrence.body_cells import Recurrence
 from ortfuse.transforms.recurrence.compact_masked_iterations import OLDEST as OLDEST_WITH_HOLES
-from ortfuse.transforms.recurrence.compact_masked_iterations import Compacted, Mask
-from ortfuse.transforms.recurrence.describe_loop import State, inserted
+from ortfuse.transforms.recurrence.compact_masked_iterations import Compacted
 from ortfuse.transforms.recurrence.linear_attention import LinearAttention, UnfitError
-from ortfuse.transforms.recurrence.linear_form import Source
-from ortfuse.transforms.recurrence.linear_state import LinearState, Reading
-from ortfuse.transforms.recurrence.recurrences_in_loop_body import Body
-from ortfuse.transforms.recurrence.recurrent_operator import HALVES, operands_of, operator, results_of
-from ortfuse.transforms.recurrence.recurrent_ops_in_loop_body import Step
-from ortfuse.transforms.recurrence.sequence_lengths_in_loop_body import OLDEST as OLDEST_WITH_LENGTHS
-from ortfuse.transforms.recurrence.sequence_lengths_in_loop_body import Choice, Lengths, final_states
+from ortfuse.transforms.recurrence.recurrent_operator import HALVES, final_of_step, operator, step_over_iterations
+from ortfuse.transforms.recurrence.row_lengths import OLDEST as OLDEST_WITH_LENGTHS
+from ortfuse.transforms.recurrence.row_lengths import ends_of_empty_rows, final_states, lengths_vector
 from ortfuse.transforms.recurrence.sequence_operands import from_front, initial_state, is_zero, shape_of, to_front
 from ortfuse.transforms.recurrence.sliding_window_states import Views
 
@@ -47,19 +50,21 @@ class UnresolvedError(Exception):
 class Vectorised:
     """The values of a body over all runs, computed outside of the loop."""
 
-    def __init__(self, body: Body, build: Builder, context: Context, always: bool) -> None:
+    def __init__(self, summary: LoopSummary, build: Builder, context: Context, always: bool) -> None:
         self._always = always
         self.build = build
-        self._iteration, self._cells, self._choices, self._steps = body.iteration, body.cells, body.choices, body.steps
+        self._iteration, self._updates = summary.iteration, summary.updates
+        self._cells, self._choices, self._steps = summary.cells, summary.choices, summary.steps
         self._context, self._facts = context, context.facts
-        self._linear = {one.state.after: one for one in body.linear}
+        self._linear = {value: one for value, one in self._updates.items() if isinstance(one, LinearState)}
         self._lifted = Lifted(self, build, context.facts)
-        self._views = Views(body.windows, self.of, self.constant, build, context.facts)
+        windows = [one for one in self._updates.values() if isinstance(one, Window)]
+        self._views = Views(windows, self.of, self.constant, build, context.facts)
         self._made: dict[ir.Value, ir.Value] = {}
         self._finals: dict[ir.Value, ir.Value] = {}
         self._ended: dict[ir.Value, ir.Value] = {}
         self._states: dict[ir.Value, ir.Value] = {}
-        self._ends_of: dict[Lengths, ir.Value] = {}
+        self._ends_of: dict[Bound, ir.Value] = {}
         self._compacted_by: dict[Mask, Compacted] = {}
         self._pending: list[State] = []
 
@@ -82,11 +87,15 @@ class Vectorised:
 
     def final(self, state: State) -> list[tuple[ir.Value, ir.Value]]:
         """Return the replacements of the values that are computed from a state after the loop."""
-        if state.after is state.before:
+        update = self._updates.get(state.after)
+        if isinstance(update, Unchanged):
             return [(state.final, state.initial)]
-        if (value := inserted(state)) is not None:
-            return [self._joined(use.node, value) for use in state.final.uses()]
-        if (window := self._views.final(state)) is not None:
+        if isinstance(update, Appended):
+            return [self._joined(use.node, update.value) for use in state.final.uses()]
+        if isinstance(update, Counted):
+            last = self._number(state.before, update.numbers, self._runs())
+            return [(state.final, self.build.squeeze(last, 0))]
+        if isinstance(update, Window) and (window := self._views.final(update)) is not None:
             return [(state.final, window)]
         self._follow(state)
         if state.after in self._linear and state.after not in self._finals:
@@ -114,9 +123,9 @@ class Vectorised:
             if self._cells[value].lengths is not None:
                 raise UnresolvedError("what is computed behind the end of a row is used")
             return self._hidden(self._cells[value])
-        is_number = self._iteration.node.op_type == "Loop" and value is self._iteration.body.inputs[0]
-        if is_number and self.rank(value) == 0:
-            return self._numbers()
+        numbers = None if self.is_same(value) else self._iteration.counters.affine(value)
+        if numbers is not None and not self._iteration.is_reverse:
+            return self._number(value, numbers, self._numbers())
         choice = self._choices.choice(value)
         if choice is not None and choice.before in self._cells:
             return self._chosen(value, choice, self._cells[choice.before])
@@ -197,7 +206,7 @@ class Vectorised:
         taken = None if choice is None else self._cells.get(choice.before)
         if choice is None or taken is None or state.after in self._finals:
             return
-        if (choice.lengths, choice.behind) == (taken.lengths, state.before) and self._facts.fill(state.initial) == 0:
+        if (choice.bound, choice.behind) == (taken.lengths, state.before) and self._facts.fill(state.initial) == 0:
             self._hidden(taken)
             self._finals[state.after] = self._ended[taken.output]
 
@@ -210,11 +219,11 @@ class Vectorised:
         operands = operands_of(node)
         weights = [None if operands[place] is None else self.constant(operands[place]) for place in (1, 2, 3, 7)]  # type: ignore[arg-type]
         sequence = self.of(operands[0])  # type: ignore[arg-type]
-        made = step.over_runs(sequence, weights, self._iteration.is_reverse, self.build, self._facts)
+        made = step_over_iterations(step, sequence, weights, self._iteration.is_reverse, self.build, self._facts)
         states, final, *_ = results_of(node)
         self._made |= {value: self.build.unsqueeze(made[0], 1) for value in [states] if value is not None}
         self._made |= {value: made[0] for value in [final] if value is not None}
-        self._finals |= step.finals(made, self.build, self._facts)
+        self._finals |= final_of_step(step, made, self.build, self._facts)
 
     def _hidden(self, one: Recurrence) -> ir.Value:
         """The hidden states of a cell in all runs; the final ones are kept too."""
@@ -238,8 +247,7 @@ class Vectorised:
         made = self._run(one, sequence, counts, given, direction)
         finals = made[1:]
         if one.lengths is not None and ends is not None:
-            is_positive = isinstance(one.lengths, Lengths) and one.lengths.is_positive(self._facts)
-            finals = final_states(finals, given, None if is_positive else ends, self.build)
+            finals = final_states(finals, given, ends_of_empty_rows(one.lengths, ends, self._facts), self.build)
         states = self.build.squeeze(made[0], 1)
         if pads:
             states = self.build.slice(states, 0, *((1, _ALL) if at_front else (0, -1)))
@@ -280,14 +288,14 @@ class Vectorised:
             self._compacted_by[mask] = Compacted(mask, self.build, self._facts, self._runs())
         return self._compacted_by[mask]
 
-    def _ends(self, lengths: Lengths | Mask) -> ir.Value:
+    def _ends(self, lengths: Bound | Mask) -> ir.Value:
         """The lengths of the rows, at most the number of runs."""
         if isinstance(lengths, Mask):
             return self._compacted(lengths).counts
         if lengths not in self._ends_of:
             if self.build.opset < OLDEST_WITH_LENGTHS:
                 raise UnresolvedError(f"lengths of rows are not compared before opset {OLDEST_WITH_LENGTHS}")
-            self._ends_of[lengths] = lengths.vector(self._runs(), self.build)
+            self._ends_of[lengths] = lengths_vector(lengths, self._runs(), self.build)
         return self._ends_of[lengths]
 
     def _runs(self) -> ir.Value:
@@ -299,6 +307,19 @@ class Vectorised:
             raise UnresolvedError("the number of its runs is not that of the elements of a value")
         return self.build.gather(self.build.node("Shape", [element.value])[0], 0, [element.axis or 0])
 
+    def _number(self, value: ir.Value, numbers: Affine, iterations: ir.Value) -> ir.Value:
+        """The numbers that an induction variable is in iterations, a vector, with the axes of the variable behind them."""
+        if not isinstance(numbers.start, int):
+            raise UnresolvedError(f"the number with which '{value.name}' begins is not known")
+        found, rank = iterations, self.rank(value)
+        for op_type, number, neutral in (("Mul", numbers.step, 1), ("Add", numbers.start, 0)):
+            if number != neutral:
+                found = self.build.node(op_type, [found, self.build.ints([number])])[0]
+        dtype = self._facts.dtype(value)
+        if dtype is not None and dtype != ir.DataType.INT64:
+            found = self.build.node("Cast", [found], {"to": dtype.value})[0]
+        return self.build.unsqueeze(found, *range(1, rank + 1))
+
     def _numbers(self) -> ir.Value:
         """The numbers of the runs."""
         if self.build.opset < _RANGES:
@@ -308,7 +329,7 @@ class Vectorised:
 
     def _chosen(self, value: ir.Value, choice: Choice, one: Recurrence) -> ir.Value:
         """The hidden states before the end of each row, and something else from there on."""
-        if choice.lengths != one.lengths or one.lengths is None:
+        if choice.bound != one.lengths or one.lengths is None:
             raise UnresolvedError("rows end elsewhere than their states are kept")
         if self._facts.shape(value) != self._facts.shape(one.output):
             raise UnresolvedError("the sizes of what rows are behind their ends are not known")
@@ -366,7 +387,7 @@ class Vectorised:
     def _input(self, source: Source) -> ir.Value:
         if source.axis is None:
             return self.of(source.value)
-        if source.index is not next(iter(self._iteration.elements.values())).index:
+        if source.index != self._iteration.number:
             raise UnresolvedError(f"an element of '{source.value.name}' is the same in all runs")
         return to_front(source.value, source.axis, 3, self.build)
 

@@ -18,8 +18,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
+from ortfuse.ir.dims import DimLike
 from ortfuse.ir.traits import RESHAPES
-from ortfuse.rewrite.pattern.node_parameters import parameter
 
 _DEEPEST = 40
 """The most nodes that a form leads through."""
@@ -30,11 +31,11 @@ _MOST_TERMS = 64
 
 @dataclass(frozen=True)
 class Source:
-    """A value, or, given an axis, its element at an index along that axis: a number, or what counts the runs of a loop."""
+    """A value, or, given an axis, its element at an index along that axis: a number, or the iteration number of a loop."""
 
     value: ir.Value
     axis: int | None = None
-    index: int | ir.Value = 0
+    index: DimLike = 0
 
 
 @dataclass(frozen=True)

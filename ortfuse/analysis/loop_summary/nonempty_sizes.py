@@ -18,9 +18,9 @@ import onnx_ir as ir
 
 from ortfuse.analysis.assumptions import LOOPS_RUN
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.dims import DimLike, is_positive, positive_from, shifted, symbols
 from ortfuse.ir.walk import needed_nodes
-from ortfuse.rewrite.pattern.node_parameters import parameter
 
 
 class Nonempty:
@@ -51,7 +51,7 @@ class Nonempty:
         is_asked = number is not None and all(n is not None and self.is_positive(n) for n in number.elements)
         if (limit is None or is_asked) and (condition is None or bool(self._facts.scalar(condition))):
             return True
-        from ortfuse.transforms.recurrence.describe_loop import (  # for models with loops alone
+        from ortfuse.analysis.loop_summary.loop_structure import (  # for models with loops alone
             fails_if_empty,
             iteration_of,
         )
@@ -89,7 +89,7 @@ def _demanded(node: ir.Node, facts: Facts) -> Iterator[DimLike]:
     if node.domain:
         return
     if node.op_type in ("Loop", "Scan"):
-        from ortfuse.transforms.recurrence.describe_loop import fails_if_empty, iteration_of
+        from ortfuse.analysis.loop_summary.loop_structure import fails_if_empty, iteration_of
 
         iteration = iteration_of(node, facts)
         if iteration is not None and (node.op_type == "Scan" or fails_if_empty(iteration)):

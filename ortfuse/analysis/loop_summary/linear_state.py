@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.transforms.recurrence.body_algebra import Algebra, Factor, Labels, NotASumError, Term
-from ortfuse.transforms.recurrence.describe_loop import Iteration, State
+from ortfuse.analysis.loop_summary.loop_structure import Iteration, State
+from ortfuse.analysis.loop_summary.sums_of_products import Algebra, Factor, Labels, NotASumError, Term
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.transforms.recurrence.cell import Activation, Cell
-from ortfuse.transforms.recurrence.linear_form import Block, Form, Offset, Source, equal_row
+from ortfuse.analysis.loop_summary.linear_form import Block, Form, Offset, Source, equal_row
+from ortfuse.analysis.loop_summary.recurrent_cell import Activation, Cell
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Blocks: TypeAlias = tuple[Block, ...]

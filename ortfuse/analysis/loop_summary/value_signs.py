@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.linear_form import Source
+from ortfuse.analysis.loop_summary.sums_of_products import Term
 from ortfuse.ir.traits import FILLS, JOINS, MOVES
-from ortfuse.transforms.recurrence.body_algebra import Term
-from ortfuse.transforms.recurrence.linear_form import Source
 
 _DEEPEST = 8
 _FRACTIONS = frozenset({"Sigmoid", "Softmax", "HardSigmoid"})

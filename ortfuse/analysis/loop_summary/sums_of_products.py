@@ -19,9 +19,9 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.ir.walk import used_values
-from ortfuse.rewrite.pattern.node_parameters import parameter
 
 _MOST_TERMS, _MOST_FACTORS = 8, 16
 

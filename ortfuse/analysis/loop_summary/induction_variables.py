@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.dims import DimLike, ceil_div, is_nonnegative, is_positive
+from ortfuse.ir.dims import Dim, DimLike, ceil_div, is_nonnegative, is_positive
 from ortfuse.ir.traits import RESHAPES
 
 _MOST_RUNS = 1 << 22
@@ -57,7 +57,7 @@ class Inductions:
     """The induction variables of the body of a Loop.
 
     Args:
-        number: The input of the body that is the number of the run.
+        number: The input of the body that is the number of the run; `None` for a Scan.
         states: The loop-carried values as pairs of their value before the loop, before a run and after it.
         body: The body.
         facts: What is known of values.
@@ -65,7 +65,7 @@ class Inductions:
 
     def __init__(
         self,
-        number: ir.Value,
+        number: ir.Value | None,
         states: Sequence[tuple[ir.Value, ir.Value, ir.Value]],
         body: ir.Graph,
         facts: Facts,
@@ -85,14 +85,11 @@ class Inductions:
 
     def is_number(self, value: ir.Value | None, runs: DimLike) -> bool:
         """Whether a value is the number of the run, from 0 on, in each of so many runs."""
-        is_counted = not isinstance(runs, int) or runs <= _MOST_RUNS or value is self._number
-        return is_counted and self.affine(value) == Affine(0, 1)
+        return (self.is_counted(runs) or value is self._number) and self.affine(value) == Affine(0, 1)
 
-    def outside(self, value: ir.Value | None) -> ir.Value | None:
-        """A value as it is before the loop: one of outside, or a loop-carried value that never changes; `None` for others."""
-        while value is not None and value in self._states and self._states[value][1] is value:
-            value = self._states[value][0]
-        return None if value is None or value.graph is self._body else value
+    def is_counted(self, runs: DimLike) -> bool:
+        """Whether all types that count hold the numbers of so many runs."""
+        return not isinstance(runs, int) or runs <= _MOST_RUNS
 
     def runs(self, limit: ir.Value | None, condition: ir.Value | None, stays: ir.Value) -> DimLike | None:
         """How often the loop runs; `None` if it may end at another time.
@@ -158,45 +155,22 @@ class Inductions:
             return None
         if after is before:
             return Affine(start, 0)
-        found = self._counted(before, after, start)
-        return found if found is not None and self._is_held(before, found) else None
+        same = [(first, one, last) for one, (first, last) in self._states.items() if last is one]
+        update = Inductions(None, same, self._body, self._facts)
+        update._known = {before: Affine(0, 1)}
+        grown = update.affine(after)  # as a multiple of what it was before, and a number
+        if grown is None or grown.step != 1 or not isinstance(grown.start, int):
+            return None
+        found = Affine(start, grown.start)
+        update._known = {before: found}
+        return found if self._is_held(before, found) and update.affine(after) is not None else None
 
     def _is_held(self, value: ir.Value, found: Affine) -> bool:
         """Whether the type of a value counts exactly in such steps."""
         dtype = self._facts.dtype(value)
         step = _LARGEST_STEP if dtype in (ir.DataType.INT32, ir.DataType.INT64) else 1
         largest = _MOST_RUNS if found.step else _COUNTING.get(dtype, 0) - 1 if dtype is not None else 0
-        return abs(found.step) <= step and (not isinstance(found.start, int) or abs(found.start) <= largest)
-
-    def _counted(self, before: ir.Value, after: ir.Value, start: DimLike) -> Affine | None:
-        """Return the value in each iteration of a loop-carried value that starts with a number and grows by a constant."""
-        total, added, between = 0, 0, list[ir.Value]()
-        while after is not before:
-            node = after.producer()
-            if node is None or node.domain or node.graph is not self._body:
-                return None
-            if self._facts.dtype(after) not in _COUNTING:
-                return None
-            between.append(after)
-            if node.op_type in _SAME:
-                following = node.inputs[0]
-            elif node.op_type in ("Add", "Sub"):
-                numbers = [_whole(self._facts.scalar(operand)) for operand in node.inputs]
-                place = 1 if numbers[1] is not None else 0 if node.op_type == "Add" else None
-                number = None if place is None else numbers[place]
-                if place is None or number is None:
-                    return None
-                total += number * (1 if node.op_type == "Add" else -1)
-                added += abs(number)
-                following = node.inputs[1 - place]
-            else:
-                return None
-            if following is None:
-                return None
-            after = following
-        found = Affine(start, total)
-        # Values between are off by less than what is added, so that all types on the way hold them, too.
-        return found if added <= _LARGEST_STEP and all(self._is_held(one, found) for one in between) else None
+        return abs(found.step) <= step and abs(_offset(found.start)) <= largest
 
     def _integer(self, value: ir.Value) -> DimLike | None:
         """A value of one element, the same in all runs, as an integer."""
@@ -252,6 +226,11 @@ class Inductions:
 
 
 _ALWAYS = 1 << 60
+
+
+def _offset(number: DimLike) -> int:
+    """The number that is added to what consists of sizes."""
+    return next((count for factors, count in number.terms if not factors), 0) if isinstance(number, Dim) else number
 
 
 def _whole(number: float | None) -> int | None:

@@ -22,11 +22,11 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.linear_form import Form, Forms, Offset, Part, Source
+from ortfuse.analysis.node_parameters import parameter
+from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.ir.operator_registry import RECURRENT_ACTIVATIONS
 from ortfuse.ir.traits import PRODUCT, SUM
-from ortfuse.rewrite.pattern.node_parameters import parameter
-from ortfuse.transforms.recurrence.linear_form import Form, Forms, Offset, Part, Source
-from ortfuse.transforms.recurrence.sequence_operands import is_state
 
 _MOST_MONOMIALS, _DEEPEST = 8, 3
 
@@ -309,6 +309,16 @@ def _mixed(terms: Counter[Monomial]) -> tuple[ir.Value, ir.Value, ir.Value] | No
     (update,) = set(minus[0]) - {alone} or {alone}
     (other,) = set(plus[0]) - {update} or {update}
     return (update, alone, other) if update in plus[0] else None
+
+
+def is_state(value: ir.Value, shape: Shape, facts: Facts) -> bool:
+    """Whether a value has the shape of a state, [batch, size], or is a constant that has it when it is repeated for each row."""
+    found = facts.shape(value)
+    if found == shape or found is None or not facts.is_const(value):
+        return found == shape
+    return len(found) <= 2 and all(
+        one in (1, size) for one, size in zip(reversed(found), reversed(shape), strict=False)
+    )
 
 
 def _activation(node: ir.Node, facts: Facts) -> Activation:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.transforms.recurrence.cell import Cells
-from ortfuse.transforms.recurrence.cell_weights import Weights, weights_of
-from ortfuse.transforms.recurrence.compact_masked_iterations import Mask
-from ortfuse.transforms.recurrence.describe_loop import Iteration, State
-from ortfuse.transforms.recurrence.linear_form import Source
-from ortfuse.transforms.recurrence.sequence_lengths_in_loop_body import Choices, Lengths
+from ortfuse.analysis.loop_summary.cell_weights import Weights, weights_of
+from ortfuse.analysis.loop_summary.linear_form import Source
+from ortfuse.analysis.loop_summary.loop_structure import Iteration, State
+from ortfuse.analysis.loop_summary.masked_selects import Bound, Choices, Mask
+from ortfuse.analysis.loop_summary.recurrent_cell import Cells
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Recurrence:
     weights: Weights
     inputs: tuple[Source, ...]
     states: tuple[State, ...]
-    lengths: Lengths | Mask | None
+    lengths: Bound | Mask | None
 
     @property
     def kind(self) -> str:
@@ -61,9 +60,9 @@ def recurrences(iteration: Iteration, choices: Choices, facts: Facts) -> Mapping
     return found
 
 
-def _update(state: State, choices: Choices) -> tuple[ir.Value, Lengths | Mask | None]:
+def _update(state: State, choices: Choices) -> tuple[ir.Value, Bound | Mask | None]:
     """The next value of a state before the end of each row, and the lengths of the rows."""
     choice = choices.choice(state.after)
     if choice is None or choice.behind is not state.before:
         return state.after, None
-    return choice.before, choice.lengths
+    return choice.before, choice.bound
