@@ -7,7 +7,6 @@ begins with an underscore hold sub-patterns and guards.
 
 ORDER = (
     "activation",
-    "algebra/merge_scale_shift",
     "cpu/decompose_skip_layernorm",
     "attention",
     "control_flow/scan_to_reduce",

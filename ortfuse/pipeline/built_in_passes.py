@@ -75,6 +75,10 @@ BUILT_IN: Mapping[str, PassEntry] = {
             _SUMS_AND_PRODUCTS | {"BatchNormalization"},
         ),
         _entry(
+            "fold_linear.compose_linear_maps", "ComposeLinearMaps", "compose_linear_maps",
+            _SUMS_AND_PRODUCTS | _PRODUCTS | {"BatchNormalization", "Conv", "ConvTranspose"},
+        ),
+        _entry(
             "fusion.merge_attention_heads", "MergeAttentionHeads", "merge_attention_heads", _CONCAT, _ATTENTION
         ),
     )

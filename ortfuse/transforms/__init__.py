@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ortfuse.transforms.control_flow.inline_branches import InlineBranches
     from ortfuse.transforms.control_flow.licm import LoopInvariantCodeMotion
     from ortfuse.transforms.control_flow.unroll_loops import UnrollLoops
+    from ortfuse.transforms.fold_linear.compose_linear_maps import ComposeLinearMaps
     from ortfuse.transforms.fold_linear.fold_channel_affine import FoldChannelAffine
     from ortfuse.transforms.fold_linear.horizontal_matmul_fusion import HorizontalMatMulFusion
     from ortfuse.transforms.fusion.half_attention_in_float32 import UpcastAttention
@@ -61,6 +62,7 @@ _HOMES = {
     "control_flow.inline_branches": "InlineBranches",
     "control_flow.licm": "LoopInvariantCodeMotion",
     "control_flow.unroll_loops": "UnrollLoops",
+    "fold_linear.compose_linear_maps": "ComposeLinearMaps",
     "fold_linear.fold_channel_affine": "FoldChannelAffine",
     "fold_linear.horizontal_matmul_fusion": "HorizontalMatMulFusion",
     "fusion.merge_per_class_nms": "BatchNonMaxSuppression",
@@ -85,6 +87,7 @@ __all__ = [
     "Choice",
     "Choices",
     "CommonSubexpressionElimination",
+    "ComposeLinearMaps",
     "ConstantFolding",
     "Context",
     "DeadCodeElimination",

@@ -3,7 +3,6 @@
 ORDER = (
     "simplifying_identities",
     "canonical_identities",
-    "merge_scale_shift",
     "merge_reductions",
     "sink_scale_shift_below_concat",
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
@@ -16,26 +15,6 @@ from .._shared_guards import ints
 
 LEAST = 2
 """How many times as many pixels there have to be."""
-
-
-def leaves_channels(node: ir.Node, facts: Facts) -> bool:
-    """Whether a node makes images of other sizes by means of pixels, or copies of them, of each channel for itself."""
-    if node.domain or node.op_type != "Resize" or any(one.is_ref() for one in node.attributes.values()):
-        return False
-    before, after = (facts.shape(value) for value in (node.inputs[0], node.outputs[0]))
-    cropped = _attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize"
-    if before is None or after is None or cropped or before[:2] != after[:2]:
-        return False
-    named, scales, sizes = _attribute(node, "axes"), _input(node, 2), _input(node, 3)
-    if named is not None:
-        return all(axis > 1 for axis in named)
-    # Of a factor slightly above 1, sizes would not tell.
-    factors = None if scales is None else facts.const(scales)
-    if scales is not None and factors is None:
-        return False
-    if factors is not None and factors.size:
-        return bool(np.all(factors[:2] == 1))
-    return sizes is not None
 
 
 def becomes_larger(node: ir.Node, facts: Facts) -> bool:

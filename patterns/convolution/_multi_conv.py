@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ortfuse.analysis.linear_maps.windows import Window, window
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, const, op, opt
 
 from ._conv_weights import MOST_COPIED
-from ._conv_windows import Window, window
 
 Array = np.ndarray[Any, Any]
 

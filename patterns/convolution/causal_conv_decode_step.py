@@ -12,6 +12,7 @@ as fast as Conv for one position. For more it is slower (0.4 to 0.9 times as fas
 
 from __future__ import annotations
 
+from ortfuse.analysis.linear_maps.windows import Axis, Window, window
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, computed, const, ms, op, opt, redundant, var
@@ -19,7 +20,6 @@ from ortfuse.rewrite.pattern import Match, attr, computed, const, ms, op, opt, r
 from .._rule_test_inputs import COST
 from .._shared_guards import ints
 from ._conv_weights import CONV, Array, bias, weight
-from ._conv_windows import Axis, Window, window
 
 x, past = var("x", "b c l"), var("past", "b c p")
 

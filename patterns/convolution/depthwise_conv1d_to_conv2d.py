@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from ortfuse.analysis.linear_maps.windows import Axis, Window, window
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, computed, const, ms, op, opt, redundant, var
 
 from .._rule_test_inputs import COST
 from .._shared_guards import ints, is_not_quantised
-from ._conv_windows import Axis, Window, window
 
 PASS = "target_decompositions"
 TARGETS = ("cpu",)

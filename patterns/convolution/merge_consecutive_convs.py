@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.analysis.linear_maps.windows import Axis, Window
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, computed, op, redundant, var
 
 from .._rule_test_inputs import COST
-from ._conv_windows import Axis, Window
 from ._multi_conv import Array, bias_of, numbered, rounded, unless_copied, window_of
 from ._test_instances import PADDED
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.analysis.linear_maps.windows import window
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import (
@@ -33,7 +34,6 @@ from ortfuse.rewrite.pattern import (
 )
 
 from .._rule_test_inputs import COST
-from ._conv_windows import window
 
 PASS = "target_decompositions"
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.analysis.linear_maps.windows import Window, window
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, rest
 
 from ._conv_weights import MOST_COPIED
-from ._conv_windows import Window, window
 from ._test_instances import PADDED
 
 SOURCE = "ONNX operators Conv and Concat"

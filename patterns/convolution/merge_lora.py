@@ -12,12 +12,12 @@ from math import prod
 
 import numpy as np
 
+from ortfuse.analysis.linear_maps.windows import Window, placed, united
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, computed, op, redundant, var
 
 from .._rule_test_inputs import COST
-from ._conv_windows import Window, placed, united
 from ._multi_conv import Array, bias_of, numbered, rounded, unless_copied, window_of
 from ._test_instances import PADDED
 from .merge_consecutive_convs import are_one, joint, summed_bias, summed_weight

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.analysis.linear_maps.windows import Window, placed, pointwise, united
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, computed, op, redundant, var
 
 from .._rule_test_inputs import COST
 from . import _conv_weights as layers
-from ._conv_windows import Window, placed, pointwise, united
 from ._multi_conv import Array, bias_of, numbered, rounded, unless_copied, window_of
 from ._test_instances import NORMALISATION, PADDED, POSITIVE, STATISTICS
 

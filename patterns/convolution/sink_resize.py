@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.analysis.linear_maps import leaves_channels
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, ms, op, opt, redundant, var
 
 from .._rule_test_inputs import COST
-from ._enlarging_resize import becomes_larger, enlarged, leaves_channels
+from ._enlarging_resize import becomes_larger, enlarged
 from .depthwise_conv1d_to_conv2d import ACTIVATED, bias, convolution_rule, weight, window_of_layer, x
 
 PASS = "target_decompositions"

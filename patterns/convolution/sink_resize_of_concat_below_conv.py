@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.analysis.linear_maps import leaves_channels
+from ortfuse.analysis.linear_maps.windows import window
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import (
@@ -35,8 +37,7 @@ from ortfuse.rewrite.pattern import (
 )
 
 from .._rule_test_inputs import COST
-from ._conv_windows import window
-from ._enlarging_resize import becomes_larger, enlarged, leaves_channels
+from ._enlarging_resize import becomes_larger, enlarged
 
 PASS = "target_decompositions"
 

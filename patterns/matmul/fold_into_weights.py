@@ -1,13 +1,10 @@
-"""Fold scales, shifts, adapters and consecutive layers into the constant weights of MatMul and Gemm.
+"""Merge adapters and consecutive layers into the constant weights of MatMul and Gemm.
 
 A layer x W + b is MatMul with an Add behind it, or Gemm.
 
 (x A + a) B + b = x (A B) + (a B + b)          where the product A B is no larger than both
 x W + b +- s (x V + c) = x (W +- s V) + (b +- s c)
 x W + b +- s ((x A + a) B + c) = x (W +- s A B) + (b +- s (a B + c))            LoRA: Hu et al., arXiv:2106.09685
-(s x) W + b = x (s W) + b          s (x W + b) = x (s W) + s b          s a number or a vector
-y + s y = x ((1 + s) W) + (1 + s) b, y = x W + b                        DoRA: arXiv:2402.09353
-(x + t) W + b = x W + (t W + b)          (x W + b) + t = x W + (b + t)          the second for Gemm
 
 Constants are computed in float64 and rounded once. Large weights that are used elsewhere too are not copied. Large weights are
 not multiplied for the sake of a factor: they are streamed from their file as they are.
@@ -19,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx_ir as ir
 
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
@@ -157,47 +153,6 @@ def _summed(one: Parts, sign: int, other: Parts) -> Parts:
     return sum_of(one[0], other[0]), sum_of(one[1], other[1])
 
 
-def _scale(match: Match) -> Array:
-    """The factor as a vector or number: the constant or, if it is divided by, its inverse."""
-    wide = _wide(match, "scale")
-    found = wide.reshape(() if wide.size == 1 else -1)
-    return np.asarray(1 / found if match.choices.get("scaled") else found)
-
-
-def _scaled(match: Match, array: Array | None) -> Array | None:
-    return None if array is None else array * _scale(match)
-
-
-_weight, _own_bias = _plain(WEIGHT)
-SCALED_INPUT: Parts = (lambda match: _matrix(match, WEIGHT) * _scale(match).reshape(-1, 1), _own_bias)
-SCALED_OUTPUT: Parts = (
-    lambda match: _scaled(match, _weight(match)),
-    lambda match: _scaled(match, _own_bias(match)),
-)
-
-
-def _multiple(made: Made) -> Made:
-    """The layer plus the factor times it."""
-    return lambda match: _total(made(match), _scaled(match, made(match)))
-
-
-MULTIPLE: Parts = (_multiple(_weight), _multiple(_own_bias))
-
-
-def _shift(match: Match, axis: int) -> Array:
-    """The term, for each row or column of the weight."""
-    found = _wide(match, "shift").reshape(-1) * (-1 if match.choice("shifted") else 1)
-    return np.broadcast_to(found, _sizes(match, WEIGHT)[axis])
-
-
-def _shifted_bias(match: Match) -> Array | None:
-    return _total(_through(_shift(match, 0), _matrix(match, WEIGHT)), _own_bias(match))
-
-
-SHIFTED_INPUT: Parts = (_weight, _shifted_bias)
-SHIFTED_OUTPUT: Parts = (_weight, lambda match: _total(_own_bias(match), _shift(match, 1)))
-
-
 def _array(made: Made, match: Match) -> Array | None:
     with np.errstate(all="ignore"):
         return made(match)
@@ -286,68 +241,6 @@ def is_not_copied(*names: str) -> Guard:
     return redundant(COST)(guard)
 
 
-@redundant(COST)
-def weight_is_small(match: Match) -> Refusal | None:
-    """The weight is small, and has no other user unless it is tiny."""
-    if match.const("weight").size > LARGEST_SCALED:
-        return match.refuse("needless", "weight", found="it is large: it stays as it is in its file")
-    return _is_copied(match, "weight")
-
-
-def _unless_along(match: Match, name: str, of: str, size: int) -> Refusal | None:
-    """A refusal unless a constant is a number, or a vector along the last axis, of this size, of what it is combined with."""
-    shape, whole = match.const(name).shape, match.shape(of)
-    if whole is None or len(shape) > len(whole):
-        return match.refuse("rank", of, f"at least {len(shape)}")
-    if whole[-1:] != (size,):
-        return match.refuse("shape", of, ("*", size))
-    if shape and (any(dim != 1 for dim in shape[:-1]) or shape[-1] not in (1, size)):
-        return match.refuse("shape", name, (size,))
-    return None
-
-
-def scale_is_along(of: str) -> Guard:
-    """The factor is finite and not 0: a number, or a vector along the last axis."""
-
-    def guard(match: Match) -> Refusal | None:
-        inputs, columns = _sizes(match, WEIGHT)
-        if refused := _unless_along(match, "scale", of, inputs if of == "x" else columns):
-            return refused
-        with np.errstate(divide="ignore"):
-            scale = _scale(match)
-        return match.unless_value("scale", bool(np.all(np.isfinite(scale) & (scale != 0))), "finite and not 0")
-
-    return guard
-
-
-def shift_is_along(of: str) -> Guard:
-    """The term is a number, or a vector along the last axis."""
-
-    def guard(match: Match) -> Refusal | None:
-        inputs, columns = _sizes(match, WEIGHT)
-        return _unless_along(match, "shift", of, inputs if of == "x" else columns)
-
-    return guard
-
-
-def shift_is_small(match: Match) -> Refusal | None:
-    """x + t is not much smaller than t, as far as one can tell: digits lost in t W would be missed."""
-    limit = LARGEST_SHIFT if match.dtype("root") in (ir.DataType.FLOAT, ir.DataType.DOUBLE) else 1.0
-    return match.unless_value("shift", bool(np.all(np.abs(match.const("shift")) <= limit)), f"at most {limit:g}")
-
-
-@redundant(COST)
-def sum_is_no_larger(match: Match) -> Refusal | None:
-    """There is an Add behind the product already, or it is no larger than the one before it."""
-    inputs, columns = _sizes(match, WEIGHT)
-    is_there = match[WEIGHT.bias] is not None or _is_gemm(match, WEIGHT)
-    return (
-        None
-        if is_there or columns <= inputs
-        else match.refuse("needless", "root", found="the sum would be one of more elements")
-    )
-
-
 # Rules
 
 
@@ -422,23 +315,6 @@ def _side_by_side() -> Iterator[Rule]:
             )
 
 
-scale, shift = const("scale"), const("shift")
-scaled_input = (op.Mul(x, scale) | op.Div(x, scale)).named("scaled")
-whole = linear(WEIGHT, x, is_summed=True)
-plain = linear(WEIGHT, x).named("plain")
-scaled_output = (op.Mul(whole, scale) | op.Div(whole, scale)).named("scaled")
-shifted = (op.Add(x, shift) | op.Sub(x, shift)).named("shifted")
-multiplied = _gemm(WEIGHT, x)
-shifted_output = (op.Add(multiplied, shift) | op.Sub(multiplied, shift)).named("shifted")
-_SCALED = (
-    {"x": "b 4", "weight": "4 4", "scale": "1 4", "weight_bias": "4"},
-    {"x": "b 4", "weight": "4 5", "scale": "", "weight_bias": "1"},
-    {"x": "b s 4", "weight": "4 5", "scale": "", "weight_bias": "5"},
-    {"x": "b s 4", "weight": "4 4", "scale": "4", "weight_bias": "4"},
-)
-LIMITS = {"input 0 of Mul* is the lowest number*": "a factor that makes the result infinite is none"}
-_SHIFTED = tuple({"shift" if key == "scale" else key: shape for key, shape in row.items()} for row in _SCALED)
-
 RULES = [
     _weight_rule(
         "merge_consecutive_weights",
@@ -454,24 +330,4 @@ RULES = [
         product_is_no_larger,
     ),
     *_side_by_side(),
-    _weight_rule(
-        "fold_input_scale", "(x * scale) weight", linear(WEIGHT, scaled_input), SCALED_INPUT, (WEIGHT,), _SCALED,
-        weight_is_small, scale_is_along("x"), assumes=LIMITS,
-    ),
-    _weight_rule(
-        "fold_output_scale", "(x weight + bias) * scale", scaled_output, SCALED_OUTPUT, (WEIGHT,), _SCALED,
-        weight_is_small, scale_is_along("root"), assumes=LIMITS,
-    ),
-    _weight_rule(
-        "fold_add_of_scaled_self", "y + scale y, y = x weight", plain + op.Mul(plain, scale), MULTIPLE, (WEIGHT,), _SCALED,
-        weight_is_small, scale_is_along("root"), allow_extra_operands=True, assumes=LIMITS,
-    ),
-    _weight_rule(
-        "fold_input_shift", "(x + shift) weight + bias", linear(WEIGHT, shifted, is_summed=True), SHIFTED_INPUT, (WEIGHT,),
-        _SHIFTED, shift_is_along("x"), shift_is_small, sum_is_no_larger,
-    ),
-    _weight_rule(
-        "fold_output_shift", "Gemm(x, weight, weight_bias) + shift", shifted_output, SHIFTED_OUTPUT, (WEIGHT,),
-        _SHIFTED[:2], shift_is_along("root"),
-    ),
 ]  # fmt: skip

@@ -14,6 +14,8 @@ from ortfuse.ir.editor import Editor
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import Exactness, Rewriter
 from ortfuse.targets import Target, raise_opset
+from ortfuse.transforms import ComposeLinearMaps, DeadCodeElimination
+from ortfuse.transforms.context import Context
 from ortfuse.verification import Session
 
 
@@ -35,6 +37,15 @@ def rewritten(model: ir.Model, name: str, approximate: bool = False) -> ir.Model
     Rewriter(Editor(copy, Facts(copy)), Target()).run(rules)
     needed = max((node.version or 0 for node in copy.graph if not node.domain), default=0)
     raise_opset(copy, max(needed, copy.graph.opset_imports[""]))
+    return copy
+
+
+def composed(model: ir.Model) -> ir.Model:
+    """A copy of `model` after linear maps were composed."""
+    copy = model.clone()
+    context = Context(copy, Facts(copy), Target())
+    for one in (ComposeLinearMaps(), DeadCodeElimination()):
+        one.run(context)
     return copy
 
 

@@ -61,8 +61,8 @@ def former(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("kind", ["rules", "families", "passes", "pass_lists"])
 def test_former_names_stand_for_what_exists_and_are_no_names_of_today(kind: str) -> None:
     names = former_names()[kind]  # type: ignore[index]
-    # Sites of a pass are counted by its name, as those of rules by their family.
-    others = _today()["passes"] if kind == "families" else set()
+    # Sites of a pass are counted by its name, as those of rules by their family; rules that became one have its name.
+    others = _today()["passes"] if kind in ("families", "rules") else set()
     assert set(names.values()) <= _today()[kind] | others
     assert not names.keys() & _today()[kind]
 

@@ -90,5 +90,5 @@ def test_a_rule_of_the_user_may_take_it() -> None:
 
 
 def test_the_reason_is_told() -> None:
-    found = ortfuse.explain(made(f"{BEFORE['Conv']} {ROUNDED['to integers']}"), ["conv.fold_output_scale_shift"])
+    found = ortfuse.explain(made(f"{BEFORE['Conv']} {ROUNDED['to integers']}"), ["compose_linear_maps"])
     assert "rounds what it is added to" in found.missed[0].refusal.reason

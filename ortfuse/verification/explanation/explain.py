@@ -35,6 +35,9 @@ _NO_SITE = "no site comes near to"
 MOST_USERS = 3
 """The most users of a mark that are named."""
 
+EXPLAINED_PASSES = frozenset({"compose_linear_maps"})
+"""The passes that record near misses, as rules do."""
+
 CANONICAL_FORM = "canonicalize"
 """The pass whose rules are not fusions, and are explained only when asked for by name."""
 
@@ -150,6 +153,7 @@ def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules:
     notes = list(report.notes)
     if fusions <= left_out.keys():
         notes.append(f"the pipeline runs no fusions: {report.pipeline}")
+    missed = [*missed, *misses_of_passes(report, rules)]
     return Explanation(tuple(fused), tuple(missed), absent, tuple(notes), taken)
 
 
@@ -157,6 +161,25 @@ def _left_out(report: RunReport, catalogue: Catalogue) -> dict[str, str]:
     """The rules whose pass the pipeline did not run, each with that pass."""
     run = {leaf.name.partition("{")[0] for entry in report.passes for leaf in entry.leaves()}
     return {rule.name: name for name, group in catalogue.passes().items() if name not in run for rule in group}
+
+
+def misses_of_passes(report: RunReport, wanted: Sequence[str]) -> list[Missed]:
+    """The near misses of passes that are asked for, or of all by default if they are worth a remark."""
+    names = {name_today(one, ("rules", "families"), tell=False) for one in wanted}
+    found = [
+        miss
+        for miss in report.misses
+        if miss.rule in EXPLAINED_PASSES
+        and miss.stands
+        and (miss.rule in names if wanted else miss.refusal.code not in POINTLESS)
+    ]
+    return [
+        Missed(
+            miss.rule, miss.site, words(miss.root), miss.step, miss.matched, 1, miss.refusal,
+            tuple(node.name or node.op_type for node in miss.nodes),
+        )
+        for miss in found
+    ]  # fmt: skip
 
 
 def chosen_rules(catalogue: Catalogue, wanted: Sequence[str]) -> dict[str, Rule]:
@@ -172,6 +195,8 @@ def chosen_rules(catalogue: Catalogue, wanted: Sequence[str]) -> dict[str, Rule]
     chosen: dict[str, Rule] = {}
     there = {*known, *(rule.family for rule in known.values())}
     for name in (name_today(one, ("rules", "families"), there) for one in wanted):
+        if name in EXPLAINED_PASSES:
+            continue
         found = {key: rule for key, rule in known.items() if name in (key, rule.family)}
         if not found:
             close = difflib.get_close_matches(name, sorted(there), n=1)

@@ -1,0 +1,150 @@
+"""Diagonal maps: nodes that compute `factor * x + offset` with constants that broadcast to x.
+
+x * a, x / a, -x          factor a, 1 / a, -1
+x + a, x - a, a - x       offset a, -a, a
+x + x * a                 factor 1 + a                                               DoRA: arXiv:2402.09353
+bn(x)                     factor scale / sqrt(variance + epsilon), offset shift - mean * factor       arXiv:1502.03167
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+OPERATORS = frozenset({"Mul", "Div", "Add", "Sub", "Neg", "BatchNormalization"})
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """The constants of a BatchNormalization in float64, a number for each channel."""
+
+    scale: Array
+    shift: Array
+    mean: Array
+    deviation: Array
+    """sqrt(variance + epsilon)"""
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """Nodes that compute `factor * data + offset`.
+
+    Attributes:
+        nodes: The nodes, of which the last one computes the result.
+        data: The operand.
+        factor: The factors in float64, which broadcast to the data.
+        offset: The offsets in float64, which broadcast to the data.
+        constants: The constant operands.
+        statistics: The constants of BatchNormalization, if it is one.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    data: ir.Value
+    factor: Array
+    offset: Array
+    constants: tuple[ir.Value, ...]
+    statistics: Statistics | None = None
+
+    @property
+    def output(self) -> ir.Value:
+        """The result."""
+        return self.nodes[-1].outputs[0]
+
+    @property
+    def is_shift(self) -> bool:
+        """Whether nothing is multiplied."""
+        return bool(np.all(self.factor == 1))
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether nothing is added."""
+        return not np.any(self.offset)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all numbers are finite."""
+        return bool(np.all(np.isfinite(self.factor)) and np.all(np.isfinite(self.offset)))
+
+
+def diagonal_of(node: ir.Node, facts: Facts) -> Diagonal | None:
+    """Return the diagonal map of a node of floating-point numbers; `None` if it is none or may change the shape."""
+    if node.domain or node.op_type not in OPERATORS or facts.dtype(node.outputs[0]) not in FLOATS:
+        return None
+    if node.op_type == "BatchNormalization":
+        return _of_batch_normalization(node, facts)
+    if node.op_type == "Neg":
+        data = node.inputs[0]
+        return None if data is None else Diagonal((node,), data, np.full((), -1.0), np.zeros(()), ())
+    first, second = node.inputs
+    if first is None or second is None or facts.is_const(first) == facts.is_const(second):
+        return _of_multiple(node, facts)
+    constant, data = (second, first) if facts.is_const(second) else (first, second)
+    if (node.op_type == "Div" and constant is first) or not _keeps_shape(data, constant, node.outputs[0], facts):
+        return None
+    array = facts.const(constant)
+    if array is None:
+        return None
+    wide, one, zero = array.astype(np.float64), np.ones(()), np.zeros(())
+    with np.errstate(all="ignore"):
+        if node.op_type in ("Mul", "Div"):
+            return Diagonal((node,), data, 1 / wide if node.op_type == "Div" else wide, zero, (constant,))
+        if node.op_type == "Sub" and constant is first:
+            return Diagonal((node,), data, -one, wide, (constant,))
+        return Diagonal((node,), data, one, -wide if node.op_type == "Sub" else wide, (constant,))
+
+
+def _of_multiple(node: ir.Node, facts: Facts) -> Diagonal | None:
+    """A value plus a constant times itself."""
+    if node.op_type != "Add" or node.inputs[0] is None or node.inputs[1] is None:
+        return None
+    for data, other in (node.inputs, node.inputs[::-1]):
+        inner = None if other is None else other.producer()
+        if inner is None or inner.domain or inner.op_type != "Mul" or len(inner.outputs[0].uses()) != 1:
+            continue
+        found = None if inner.outputs[0].is_graph_output() else diagonal_of(inner, facts)
+        if found is not None and found.data is data:
+            return Diagonal((inner, node), data, 1 + found.factor, found.offset, found.constants)
+    return None
+
+
+def _of_batch_normalization(node: ir.Node, facts: Facts) -> Diagonal | None:
+    """BatchNormalization by constant statistics of known channels."""
+    data, rank = node.inputs[0], facts.rank(node.inputs[0])
+    arrays = [facts.const(value) for value in node.inputs[1:5]]
+    if data is None or rank is None or rank < 2 or any(array is None for array in arrays):
+        return None
+    # Before opset 14, a BatchNormalization with more outputs is in training mode.
+    if any(output.name for output in node.outputs[1:]) or node.attributes.get_int("training_mode"):
+        return None
+    if any(one.is_ref() for one in node.attributes.values()):
+        return None
+    scale, shift, mean, variance = (array.astype(np.float64) for array in arrays if array is not None)
+    if scale.ndim != 1 or any(one.shape != scale.shape for one in (shift, mean, variance)):
+        return None
+    with np.errstate(all="ignore"):
+        deviation = np.sqrt(variance + float(np.float32(node.attributes.get_float("epsilon", 1e-5))))
+        factor = scale / deviation
+        offset = shift - mean * factor
+    shape = (-1,) + (1,) * (rank - 2)
+    constants = tuple(value for value in node.inputs[1:5] if value is not None)
+    found = Statistics(scale, shift, mean, deviation)
+    return Diagonal((node,), data, factor.reshape(shape), offset.reshape(shape), constants, found)
+
+
+def _keeps_shape(data: ir.Value, constant: ir.Value, output: ir.Value, facts: Facts) -> bool:
+    """Whether the constant provably broadcasts to the data."""
+    shape, numbers = facts.shape(data), facts.shape(constant)
+    if shape is None or numbers is None or len(numbers) > len(shape):
+        return numbers == ()
+    return shape == facts.shape(output) or all(
+        size in (1, dim) for size, dim in zip(numbers[::-1], shape[::-1], strict=False)
+    )
