@@ -39,6 +39,7 @@ SLICES_HAVE_STEPS = 10
 """The opset from which on the bounds of a Slice are inputs, and its steps may be others than 1."""
 
 _PADS_ARE_INPUTS = 11
+_BEFORE_FIRST = -(2**62)
 
 
 class Builder:
@@ -107,6 +108,10 @@ class Builder:
         if self.opset >= SLICES_HAVE_STEPS:
             return self.node("Slice", [value, *(self.ints([number]) for number in (start, end, axis))])[0]
         return self.node("Slice", [value], {"starts": [start], "ends": [end], "axes": [axis]})[0]
+
+    def reverse(self, value: ir.Value) -> ir.Value:
+        """The elements along the first axis from the last to the first; from opset 10 on."""
+        return self.node("Slice", [value, *(self.ints([number]) for number in (-1, _BEFORE_FIRST, 0, -1))])[0]
 
     def pad(self, value: ir.Value, pads: Sequence[int]) -> ir.Value:
         """The value with so many zeros before each axis, and then behind each."""

@@ -174,25 +174,27 @@ class Inductions:
 
     def _integer(self, value: ir.Value) -> DimLike | None:
         """A value of one element, the same in all runs, as an integer."""
-        least = 2**63
+        least, sign = 2**63, 1
         while True:
             known, number = self._facts.ints(value), self._facts.scalar(value)
-            if known is not None or number is not None:
+            if (known is not None and known.elements != (None,)) or number is not None:
                 one = _whole(number) if known is None else known.elements[0] if len(known.elements) == 1 else None
-                return one if not isinstance(one, int) or abs(one) < least else None
-            node = value.producer()
+                return None if one is None or (isinstance(one, int) and abs(one) >= least) else sign * one
+            node, dtype = value.producer(), self._facts.dtype(value)
+            below = None if dtype is None else _COUNTING.get(dtype)
             if value in self._states and self._states[value][1] is value:
                 value = self._states[value][0]
-            elif (
-                node is not None
-                and not node.domain
-                and node.op_type in _SAME
-                and node.inputs[0] is not None
-                and (dtype := self._facts.dtype(value)) in _COUNTING
-            ):
-                least, value = min(least, _COUNTING[dtype]), node.inputs[0]
-            else:
+            elif node is None or below is None or (turned := self._sign(node)) is None or node.inputs[0] is None:
                 return None
+            else:
+                least, sign, value = min(least, below), sign * turned, node.inputs[0]
+
+    def _sign(self, node: ir.Node) -> int | None:
+        """By what a node multiplies integers in a tensor of any type: 1 or -1; `None` if it makes something else of them."""
+        if node.domain or node.op_type in ("Div", "Mul"):
+            number = None if node.domain else self._facts.scalar(node.inputs[1])
+            return int(number) if number in (1, -1) else None
+        return {**dict.fromkeys(_SAME, 1), "Ceil": 1, "Floor": 1, "Neg": -1}.get(node.op_type)
 
     def _bounds(self, condition: ir.Value, *, negated: bool) -> list[Affine] | None:
         """Induction variables that are all at least 1 as long as a condition is true; `None` if it is something else."""

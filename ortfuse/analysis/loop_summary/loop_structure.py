@@ -13,11 +13,14 @@ from functools import cached_property
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.index_maps import ELEMENT_MAPS, IndexMap, IndexMapOf, Number, Read, Taken
+from ortfuse.analysis.index_maps import ELEMENT_MAPS, Element, IndexMap, IndexMapOf, Number, Read, Select, Taken
 from ortfuse.analysis.loop_summary.induction_variables import Inductions
 from ortfuse.analysis.loop_summary.linear_form import Source
 from ortfuse.analysis.node_parameters import attribute_value
-from ortfuse.ir.dims import Dim, DimLike, is_positive, symbol
+from ortfuse.ir.dims import Dim, DimLike, is_nonnegative, is_positive, substituted, symbol
+
+_TAKING = frozenset({"Gather", "Slice", "Split", "GatherElements", "GatherND"})
+"""The operators that take elements of their first operand."""
 
 
 @dataclass(frozen=True)
@@ -129,25 +132,61 @@ class Iteration(Loop):
 
     @cached_property
     def elements(self) -> Mapping[ir.Value, Source]:
-        """The values of the body that are elements of values outside, one after the other in all iterations."""
-        maps = self.facts.answering(IndexMapOf(given=self.given, within=self.body))
+        """The values of the body that are elements of values outside, one after the other in all iterations, or falling."""
+        whole = {node.inputs[0] for node in self.body if node.op_type in _TAKING and node.inputs[0] is not None}
+        outside = frozenset(value for value in whole if value.graph is not self.body)
+        maps = self.facts.answering(IndexMapOf(outside, self.given, self.body))
         moved = [value for node in self.body if ELEMENT_MAPS.of(node) is not None for value in node.outputs]
-        scanned = [value for value, one in self.given.items() if isinstance(one, Taken) and one.axis is not None]
-        found = {value: self._element(maps(value)) for value in [*scanned, *moved]}
-        return {value: source for value, source in found.items() if source is not None}
+        found = {value: self._element(maps(value)) for value in moved}
+        scanned = {
+            value: Source(one.value, one.axis, one.index)
+            for value, one in self.given.items()
+            if isinstance(one, Taken) and one.axis is not None
+        }
+        return scanned | {value: source for value, source in found.items() if source is not None}
+
+    def taken(self, source: Source) -> tuple[int, int, int] | None:
+        """How many elements before and behind those of all iterations are left out, and the step to the next one, 1 or -1.
+
+        `None` if an iteration takes another element, or perhaps none.
+        """
+        shape = self.facts.shape(source.value)
+        for step in (1, -1) if shape is not None and source.axis is not None else ():
+            first = source.index - self.number if step > 0 else source.index + self.number - self.runs + 1
+            rest = shape[source.axis] - self.runs - first  # type: ignore[index]
+            if isinstance(first, int) and isinstance(rest, int) and first >= 0 and rest >= 0:
+                return first, rest, step
+        return None
+
+    @property
+    def sized(self) -> Source | None:
+        """A value of which all elements are taken, so that its size is the number of iterations."""
+        return next((one for one in self.elements.values() if (self.taken(one) or ())[:2] == (0, 0)), None)
 
     def _element(self, found: IndexMap | None) -> Source | None:
         """The element of which another value is all of."""
-        at = None if found is None else found.element
-        if found is None or not isinstance(at, Read) or self.number not in at.index or at.value.graph is self.body:
-            return None
-        axis, shape = at.index.index(self.number), self.facts.shape(at.value)
-        if shape is None or shape[axis] != self.runs or shape[:axis] + shape[axis + 1 :] != found.shape:
+        at = None if found is None else self._within_runs(found.element)
+        shape = None if at is None or at.value.graph is self.body else self.facts.shape(at.value)
+        if found is None or at is None or shape is None:
             return None
         whole = IndexMap.identity(at.value, found.shape).element
         assert isinstance(whole, Read)
-        rest = at.index[:axis] + at.index[axis + 1 :]
-        return Source(at.value, axis, self.number) if rest == whole.index else None
+        for axis, index in enumerate(at.index):
+            is_whole = (
+                shape[:axis] + shape[axis + 1 :] == found.shape
+                and at.index[:axis] + at.index[axis + 1 :] == whole.index
+            )
+            source = Source(at.value, axis, index)
+            if is_whole and index != 0 and self.taken(source) is not None:
+                return source
+        return None
+
+    def _within_runs(self, element: Element) -> Read | None:
+        """The element that is read in all iterations, by conditions that hold because there are so many."""
+        left = {"?iteration": self.runs - 1 - symbol("?left")}
+        while isinstance(element, Select) and is_nonnegative(substituted(element.condition, left)):
+            element = element.then
+        return element if isinstance(element, Read) else None
 
 
 def iteration_of(node: ir.Node, facts: Facts) -> Iteration | None:

@@ -22,8 +22,6 @@ from ortfuse.transforms.node_builder import SLICES_HAVE_STEPS, Builder
 _RUNS = -1000
 """The label of the axis of the runs."""
 
-_FIRST, _BEFORE_FIRST = -1, -(2**62)
-
 
 class UnfitError(Exception):
     """The operator does not take this; says what."""
@@ -179,8 +177,7 @@ class LinearAttention:
             return value
         if self._build.opset < SLICES_HAVE_STEPS:
             raise UnfitError("its elements are taken from the last to the first, which needs opset 10 to be written")
-        ends = [self._build.ints([number]) for number in (_FIRST, _BEFORE_FIRST, 0, -1)]
-        return self._build.node("Slice", [value, *ends])[0]
+        return self._build.reverse(value)
 
     def _labels(self, factor: Factor) -> Labels:
         return (_RUNS, *factor.labels) if self._varies(factor) else factor.labels
@@ -208,7 +205,7 @@ class LinearAttention:
             return size
         value, axis = self._linear.state.initial, label or 0
         if label == _RUNS:
-            element = next(iter(self._iteration.elements.values()), None)
+            element = self._iteration.sized
             if element is None:
                 raise UnfitError("the number of its runs is not that of the elements of a value")
             value, axis = element.value, element.axis or 0

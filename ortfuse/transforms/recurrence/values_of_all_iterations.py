@@ -22,7 +22,7 @@ from ortfuse.analysis.loop_summary.windows import Window
 from ortfuse.ir.walk import describe
 from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context
-from ortfuse.transforms.node_builder import Builder
+from ortfuse.transforms.node_builder import SLICES_HAVE_STEPS, Builder
 from ortfuse.transforms.recurrence.apply_body_ops_to_all_iterations import Lifted
 from ortfuse.transforms.recurrence.compact_masked_iterations import OLDEST as OLDEST_WITH_HOLES
 from ortfuse.transforms.recurrence.compact_masked_iterations import Compacted
@@ -116,7 +116,7 @@ class Vectorised:
     def _computed(self, value: ir.Value) -> ir.Value:
         element = self._iteration.elements.get(value)
         if element is not None and element.axis is not None:
-            return to_front(element.value, element.axis, self.rank(value) + 1, self.build)
+            return self._sequence(element, self.rank(value))
         if (seen := self._views.of(value)) is not None:
             return seen
         if value in self._cells:
@@ -300,7 +300,7 @@ class Vectorised:
 
     def _runs(self) -> ir.Value:
         """The number of runs as a vector of one element."""
-        runs, element = self._iteration.runs, next(iter(self._iteration.elements.values()), None)
+        runs, element = self._iteration.runs, self._iteration.sized
         if isinstance(runs, int):
             return self.build.ints([runs])
         if element is None:
@@ -387,9 +387,22 @@ class Vectorised:
     def _input(self, source: Source) -> ir.Value:
         if source.axis is None:
             return self.of(source.value)
-        if source.index != self._iteration.number:
+        return self._sequence(source, 2)
+
+    def _sequence(self, source: Source, rank: int) -> ir.Value:
+        """The elements of all iterations, each of a rank, along a new first axis."""
+        taken = self._iteration.taken(source)
+        if taken is None:
             raise UnresolvedError(f"an element of '{source.value.name}' is the same in all runs")
-        return to_front(source.value, source.axis, 3, self.build)
+        before, behind, step = taken
+        found = to_front(source.value, source.axis or 0, rank + 1, self.build)
+        if before or behind:
+            found = self.build.slice(found, 0, before, -behind or _ALL)
+        if step < 0 and self.build.opset < SLICES_HAVE_STEPS:
+            raise UnresolvedError(
+                "its elements are taken from the last to the first, which needs opset 10 to be written"
+            )
+        return found if step > 0 else self.build.reverse(found)
 
     def _demand_sizes(self, one: Recurrence, initial: Sequence[ir.Value]) -> None:
         """Refuse a cell whose operands are not known to have the sizes and the type that the operator takes."""

@@ -75,7 +75,8 @@ def test_counters_that_count_each_other_are_none() -> None:
         ("a = Unsqueeze(i, no0) e = Add(a, no1) c = Slice(X, a, e, no0) x = Squeeze(c, no0)", True),
         ("a = Unsqueeze(i, no0) c = Gather(X, a) x = Squeeze(c, no0)", True),
         ("j = Sub(k3, i) k = Sub(k3, j) x = Gather(X, k)", True),
-        ("j = Sub(k3, i) x = Gather(X, j)", False),
+        ("j = Sub(k3, i) x = Gather(X, j)", True),
+        ("j = Add(i, k1) x = Gather(X, j)", False),
         ("j = Add(i, i) k = Div(j, count) x = Gather(X, k)", False),
         ("x = Gather(X, k1)", False),
     ],
@@ -102,3 +103,63 @@ def test_induction_variables_are_known_in_all_iterations(states: dict[str, tuple
     feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     for old, new in zip(run(made, feeds), run(result, feeds), strict=True):
         np.testing.assert_array_equal(new, old)
+
+
+@pytest.mark.parametrize(
+    ("length", "runs", "first", "index"),
+    [
+        ("t", "Sub(n, k0)", "k0", "j = Sub(first, i)"),
+        ("t", "Sub(n, k1)", "k1", "j = Add(i, first)"),
+        ("t", "Sub(n, k1)", "k0", "j = Add(i, first)"),
+        ("t", "Sub(n, k1)", "k1", "j = Sub(first, i)"),
+        ("6", "Identity(k3)", "k2i", "j = Add(i, first)"),
+        ("6", "Identity(k3)", "k2i", "m = Sub(k3, i) j = Add(m, first)"),
+    ],
+)
+def test_elements_of_a_part_or_from_the_last_to_the_first(length: str, runs: str, first: str, index: str) -> None:
+    """The rest of a sequence, and loops that come back: a cell over the elements in their order."""
+    last = "first = Sub(n, k1)" if "Sub(first" in index else f"first = Identity({first})"
+    text = f"""sx = Shape(X) n = Gather(sx, k0) r = {runs} {last} last, Y = Loop<body = one (int64 i, bool go, {STATE} s) =>
+        (bool on, {STATE} h, {STATE} y) {{ on = Identity(go) {index} x = Gather(X, j) p = MatMul(x, weight) q = MatMul(s, weight)
+        z = Add(p, q) h = Tanh(z) y = Add(h, x) }}>(r, yes, A)"""
+    made = model(
+        text, f"float[{length}, b, 3] X, {STATE} A", f"{STATE} last, float[r, b, 3] Y", NUMBERS | {"k2i": np.int64(2)}
+    )
+    result = ortfuse.optimize(
+        made, passes="canonicalize, vectorize_loops{always=true, nonempty=true}, canonicalize"
+    ).model
+    assert {node.op_type for node in result.graph.node} & {"RNN", "Loop"} == {"RNN"}
+    rng = np.random.default_rng(0)
+    feeds = {
+        "X": rng.standard_normal((6, 2, 3)).astype(np.float32),
+        "A": rng.standard_normal((2, 3)).astype(np.float32),
+    }
+    for old, new in zip(run(made, feeds), run(result, feeds), strict=True):
+        np.testing.assert_allclose(new, old, rtol=1e-5, atol=1e-6)
+
+
+def test_elements_of_a_constant_are_elements() -> None:
+    text = "Y = Scan<num_scan_inputs = 2, body = one (float[b] x, float w) => (float[b] y) { y = Mul(x, w) }>(X, ramp)"
+    made = model(text, "float[3, b] X", "float[3, b] Y", {"ramp": np.arange(3, dtype=np.float32)})
+    result = ortfuse.optimize(made, passes="vectorize_loops").model
+    assert "Scan" not in {node.op_type for node in result.graph.node}
+
+
+@pytest.mark.parametrize(
+    ("counted", "is_known"),
+    [
+        ("f = Cast<to = 1>(m) d = Div(f, minus) c = Ceil(d) r = Cast<to = 7>(c)", True),
+        ("f = Cast<to = 1>(m) d = Neg(f) r = Cast<to = 7>(d)", True),
+        ("f = Cast<to = 1>(m) d = Mul(f, minus) c = Floor(d) r = Cast<to = 7>(c)", True),
+        ("f = Cast<to = 1>(m) d = Sqrt(f) r = Cast<to = 7>(d)", False),
+        ("f = Cast<to = 3>(m) d = Cast<to = 1>(f) e = Neg(d) r = Cast<to = 7>(e)", False),
+    ],
+)
+def test_a_number_of_iterations_that_is_converted(counted: str, is_known: bool) -> None:
+    """As exporters of PyTorch count a range that falls: the difference, divided by -1 in floating point and rounded up."""
+    text = f"""sx = Shape(X) n = Gather(sx, k0) m = Sub(k0, n) {counted} Y = Loop<body = one (int64 i, bool go) => (bool on, {STATE} x) {{
+        on = Identity(go) x = Gather(X, i) }}>(r, yes)"""
+    entered = enter(model(text, "float[t, b, 3] X", "float[r, b, 3] Y", NUMBERS | {"minus": np.float32(-1)}))[0]
+    facts = Facts(entered)
+    (node,) = [node for node in entered.graph if node.op_type == "Loop"]
+    assert (iteration_of(node, facts) is not None) == is_known
