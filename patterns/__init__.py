@@ -16,8 +16,6 @@ ORDER = (
     "cpu/decompose_activations",
     "cpu/merge_small_operators",
     "matmul/decompose_einsum",
-    "feed_forward/fuse_linear_activation_linear",
-    "feed_forward/fuse_glu",
     "algebra/sink_scale_shift_below_concat",
     "cpu/decompose_lpnorm",
     "matmul/canonicalize_linear_layers",

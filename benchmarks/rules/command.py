@@ -3,6 +3,7 @@
     python -m benchmarks.rules --exports FOLDER --jobs 2     # everything; goes on where it was stopped
     python -m benchmarks.rules gelu swish                    # only rules with this in their names; stores no summary
     python -m benchmarks.rules --source golden --minutes 20  # only these models; begins nothing after that
+    python -m benchmarks.rules --max-opset 17                # results of older opsets, too
     python -m benchmarks.rules --table                       # the evidence so far, by the raw result; also stores it
 
 Each model is optimised once with everything, which tells the rules that fire. A rule is then left out of models in which it
@@ -53,6 +54,9 @@ def main(
     exports: Annotated[list[Path] | None, typer.Option(help="Folders with exports.")] = None,
     source: Annotated[list[str] | None, typer.Option(help=f"Kinds of models: {', '.join(SOURCES)}.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="Models by the beginning of their names.")] = None,
+    max_opset: Annotated[
+        list[int] | None, typer.Option(help="Try each model for results of at most this opset, too.")
+    ] = None,
     tries: Annotated[int, typer.Option(help="The most models from which a rule is left out.")] = 12,
     jobs: Annotated[int, typer.Option(help="Models that are worked on at a time.")] = 1,
     minutes: Annotated[float, typer.Option(help="Begin no further model after that; 0 is without end.")] = 0.0,
@@ -68,8 +72,9 @@ def main(
         results.raw.unlink(missing_ok=True)
     chosen = samples(source or SOURCES, exports or [folder for folder in EXPORTS if folder.is_dir()])
     chosen = [one for one in chosen if not model or any(f"{one.name}.".startswith(f"{name}.") for name in model)]
+    limited = [one.limited(opset) for opset in max_opset or () for one in chosen]
     search = Search(
-        chosen,
+        [*chosen, *limited],
         versions(),
         results.raw_rows(),
         lambda name, row: results.add({name: row}),

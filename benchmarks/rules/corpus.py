@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,17 @@ class Sample:
         name: Its name, unique among all samples.
         source: One of `SOURCES`.
         path: Its file; inputs stand beside it in an `.npz` file, if it needs certain ones.
+        max_opset: The limit for the opset of results; `None` is that of the target.
     """
 
     name: str
     source: str
     path: Path
+    max_opset: int | None = None
+
+    def limited(self, opset: int) -> Sample:
+        """The same model, for results of at most this opset."""
+        return replace(self, name=f"{self.name} at opset {opset}", max_opset=opset)
 
     @property
     def architecture(self) -> str:

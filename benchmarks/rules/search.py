@@ -60,7 +60,9 @@ class Search:
     def optimise_all(self, tell: Callable[[str], None]) -> None:
         """Optimise each model whose row is missing, or was made by other versions of its rules."""
         lacking = [
-            (sample, trial.Task(sample.path, sample.inputs)) for sample in self.samples if not self._holds(sample)
+            (sample, trial.Task(sample.path, sample.inputs, sample.max_opset))
+            for sample in self.samples
+            if not self._holds(sample)
         ]
         self._each(_batches(lacking, MODELS), self._take_whole, tell)
 
@@ -84,7 +86,7 @@ class Search:
         for sample in self.samples:
             for part in _batches(plan.get(sample.name, ()), RULES):
                 row = {key: self.rows[sample.name][key] for key in ("all", "rules")}
-                work = sample, trial.Task(sample.path, sample.inputs, row, self._groups(part))
+                work = sample, trial.Task(sample.path, sample.inputs, sample.max_opset, row, self._groups(part))
                 if len(part) > room:
                     calls.append([])
                     room = RULES

@@ -36,25 +36,24 @@ class Task:
     Attributes:
         path: The model.
         inputs: The file of its inputs; `None` for inputs of usual sizes.
+        max_opset: The limit for the opset of results; `None` is that of the target.
         row: The row of `whole`, if something is to be left out.
         groups: Names that are left out together; if this changes the prices, one by one. None for `whole`.
     """
 
     path: Path
     inputs: Path | None
+    max_opset: int | None = None
     row: Row = field(default_factory=dict)
     groups: Sequence[Sequence[str]] = ()
 
 
 def done(tasks: Sequence[Task]) -> list[Row]:
     """Do some tasks one after the other, in a process that has loaded the rules: see `whole` and `without`."""
-    return [
-        without(task.path, task.inputs, task.row, task.groups) if task.groups else whole(task.path, task.inputs)
-        for task in tasks
-    ]
+    return [without(task) if task.groups else whole(task) for task in tasks]
 
 
-def whole(path: Path, inputs: Path | None) -> Row:
+def whole(task: Task) -> Row:
     """Optimise a model with everything.
 
     Returns:
@@ -62,65 +61,60 @@ def whole(path: Path, inputs: Path | None) -> Row:
         seconds that this took. Without prices, `error` says why.
     """
     started = time.monotonic()
-    model = ortfuse.load(path)
-    report = _manager().run(model)
+    model = ortfuse.load(task.path)
+    report = _manager(task.max_opset).run(model)
     fired, changes = _hits(report), _changes(report)
     row: Row = {"list": report.pass_list.partition(",")[0].partition(";")[0], "rules": fired, "passes": changes}
     try:
-        given = _inputs(path, inputs)
-        row |= {"original": weigh(ortfuse.load(path), given), "all": weigh(model, given)}
+        given = _inputs(task)
+        row |= {"original": weigh(ortfuse.load(task.path), given), "all": weigh(model, given)}
     except OrtfuseError as error:
         row["error"] = str(error)[:200]
     return {**row, "seconds": round(time.monotonic() - started, 2)}
 
 
-def without(path: Path, inputs: Path | None, all_of_it: Row, groups: Sequence[Sequence[str]]) -> dict[str, Row]:
+def without(task: Task) -> dict[str, Row]:
     """Optimise a model without each of some rules and passes.
-
-    Args:
-        path: The model.
-        inputs: The file of its inputs.
-        all_of_it: The row of `whole`.
-        groups: Names that are left out together; if this changes the prices, one by one.
 
     Returns:
         By name the prices without it, `lost` (rules with fewer sites then) and `instead` (rules with more).
     """
-    given = _inputs(path, inputs)
+    given = _inputs(task)
     found: dict[str, Row] = {}
-    for names in groups:
-        row = _without(path, given, all_of_it, names)
-        if len(names) == 1 or ("error" not in row and all(row[price] == all_of_it["all"][price] for price in PRICES)):
+    for names in task.groups:
+        row = _without(task, given, names)
+        if len(names) == 1 or ("error" not in row and all(row[price] == task.row["all"][price] for price in PRICES)):
             found |= {name: {**row, "together": len(names)} if len(names) > 1 else row for name in names}
         else:
-            found |= {name: _without(path, given, all_of_it, [name]) for name in names}
+            found |= {name: _without(task, given, [name]) for name in names}
     return found
 
 
-def _without(path: Path, inputs: Inputs, all_of_it: Row, names: Sequence[str]) -> Row:
+def _without(task: Task, inputs: Inputs, names: Sequence[str]) -> Row:
     passes = [name.removeprefix(PASS) for name in names if name.startswith(PASS)]
     rules = [name for name in names if not name.startswith(PASS)]
-    model = ortfuse.load(path)
+    model = ortfuse.load(task.path)
     try:
-        report = _manager().without(passes).without_rules(rules).run(model)
+        report = _manager(task.max_opset).without(passes).without_rules(rules).run(model)
         row: Row = {**weigh(model, inputs)}
     except OrtfuseError as error:
         return {"error": str(error)[:200]}
-    before: Counter[str] = Counter(all_of_it["rules"])
+    before: Counter[str] = Counter(task.row["rules"])
     after: Counter[str] = Counter(_hits(report))
     changed = {"lost": before - after, "instead": after - before}
     return row | {kind: {name: n for name, n in rows.items() if name not in names} for kind, rows in changed.items()}
 
 
 @functools.cache
-def _manager() -> ortfuse.PassManager:
-    return ortfuse.PassManager(ortfuse.Options(target=Target(costs=shipped_tables(default_spec())[0])))
+def _manager(max_opset: int | None) -> ortfuse.PassManager:
+    target = Target(costs=shipped_tables(default_spec())[0])
+    return ortfuse.PassManager(ortfuse.Options(target=target, max_opset=max_opset))
 
 
-def _inputs(path: Path, inputs: Path | None) -> Inputs:
-    if inputs is None:
-        return typical_inputs(ortfuse.load(path))[1]
-    with np.load(inputs) as stored:
+def _inputs(task: Task) -> Inputs:
+    if task.inputs is None:
+        return typical_inputs(ortfuse.load(task.path))[1]
+    with np.load(task.inputs) as stored:
         return dict(stored)
 
 

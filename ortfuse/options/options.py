@@ -85,7 +85,7 @@ class Options:
         more="Attention becomes a function, Conv and Relu stay two nodes, GRU and RNN cells stay matrix products.",
     )  # fmt: skip
     patterns: PatternsLike = option(
-        (), kinds.RULE_FILES, "File or folder with rules of your own.",
+        (), kinds.RULE_FILES, "File or folder with rules of your own, or the name of a pass of `contrib`.",
         commands="optimize quantize tune sweep bisect explain calibrate passes", group="rewriting",
         example='["my_rules.py"]', more="In Python also rules as objects, which form the pass `fuse.given`.",
     )  # fmt: skip

@@ -5,6 +5,9 @@ A rule file is a Python module with `RULES`, a list of rules, and optionally `PA
 module per family, or a package per family, whose files make up one pass: `fuse.<package name>`, or the `PASS` of its
 `__init__.py`. Modules whose names start with an underscore are helpers, which the others import relatively.
 
+Passes named `contrib.NAME` have rules that save nothing in any model that is known. No list of passes has them, and `fuse.*`
+does not: a pipeline names them, or the user does in place of a file.
+
 A file or folder with `TARGETS = ("cpu",)` has rules that only trade speed, as it was measured on these targets: they are not
 applied for others. A target's own rules are the files of its folder `decompositions/`; they run in `target_decompositions`.
 
@@ -33,7 +36,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ortfuse.errors import OrtfuseError, RuleError
-from ortfuse.pipeline.rule_catalogue import Catalogue, RuleFile, Source
+from ortfuse.pipeline.rule_catalogue import CONTRIB, Catalogue, RuleFile, Source
 from ortfuse.pipeline.rule_index import RuleIndex
 from ortfuse.rewrite import Rule, demand_rule_test, missing_shapes
 from ortfuse.targets import TargetSpec, default_spec
@@ -58,7 +61,8 @@ def load_catalogue(patterns: Iterable[str | Path | Rule] = (), target: TargetSpe
     """Find all rules.
 
     Args:
-        patterns: Files and folders that the user names, which are read again on each call, and rules given as objects.
+        patterns: Files and folders that the user names, which are read again on each call, and rules given as objects. The
+            name of a pass of `contrib` stands for it, and `contrib` for all of these.
         target: The target whose own rules are added; by default the default one.
 
     Raises:
@@ -67,15 +71,19 @@ def load_catalogue(patterns: Iterable[str | Path | Rule] = (), target: TargetSpe
     """
     named = [patterns] if isinstance(patterns, str | Path) else patterns
     files = [*_built_in(), *_of_target(target or default_spec()), *_from_packages()]
-    for path in named:
-        files += [] if isinstance(path, Rule) else _from_path(Path(path))
+    by_name = dict.fromkeys(file.pass_name for file in files if file.pass_name.startswith(f"{CONTRIB}."))
+    asked: dict[str, None] = {}
+    for path in (Path(one) for one in named if not isinstance(one, Rule)):
+        found = [name for name in by_name if str(path) in (CONTRIB, name) and not path.exists()]
+        asked |= dict.fromkeys(found)
+        files += [] if found else _from_path(path)
     loose = tuple(one for one in named if isinstance(one, Rule))
     if loose:
         for rule in loose:
             _check_proof(rule, "the rules given as objects")
         files.append(RuleFile(GIVEN, loose, "the rules given as objects", "user"))
     _check_names(files)
-    return Catalogue(tuple(files))
+    return Catalogue(tuple(files), tuple(asked))
 
 
 def rules_in(paths: Iterable[Path]) -> tuple[Rule, ...]:

@@ -75,6 +75,7 @@ class PassManager:
             Builder(self._catalogue, lists=self._lists, target=self._target.spec).build(self._items)
         )
         self._forced = checked(options.force, self._catalogue.rules()) if options.force else {}
+        self._catalogue = self._catalogue.asking(self._forced)
         self._skip: Collection[str] = ()
         self._without_rules: Collection[str] = ()
         self._finalize = Finalize()
@@ -301,6 +302,9 @@ class PassManager:
         """Reject rule files that the user names but the pipeline does not run, which would be silently ignored."""
         files = [file for file in self._catalogue.files if file.source == "user" and file.entries]
         run = set(_pass_names(steps))
+        for name in self._catalogue.asked:
+            if name not in run:
+                raise PipelineError(f"the pipeline does not run {name}: add `user`, or {name}")
         if files and not any(file.pass_name in run for file in files):
             names = ", ".join(dict.fromkeys(file.pass_name for file in files))
             raise PipelineError(f"the pipeline does not run the rules of {files[0].origin}: add `user`, or {names}")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 from ortfuse.rewrite import Rule, RuleEntry
 from ortfuse.targets import KnownBug
+
+CONTRIB = "contrib"
+"""The folder of rules that are applied by name only, and the beginning of the names of their passes."""
 
 Source = Literal["built-in", "package", "user", "target"]
 
@@ -35,9 +38,24 @@ class RuleFile:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All rule files that were found, in order: built-in ones, those of installed packages, the user's own."""
+    """All rule files that were found, in order: built-in ones, those of installed packages, the user's own.
+
+    `asked` are passes of rules that no list of passes has (`CONTRIB`), but that are asked for by name.
+    """
 
     files: tuple[RuleFile, ...]
+    asked: tuple[str, ...] = ()
+
+    def asking(self, rules: Iterable[str]) -> Catalogue:
+        """The same catalogue, in which the passes of `contrib` with some rules, or rules of some families, are asked for."""
+        wanted = {*rules}
+        found = [
+            file.pass_name
+            for file in self.files
+            if file.pass_name.startswith(f"{CONTRIB}.")
+            and any({entry.name, entry.name.partition(".")[0]} & wanted for entry in file.entries)
+        ]
+        return replace(self, asked=tuple(dict.fromkeys((*self.asked, *found))))
 
     def passes(self) -> dict[str, tuple[Rule, ...]]:
         """The rules of each pass, in the order of the files; all are loaded."""

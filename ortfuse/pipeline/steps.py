@@ -7,7 +7,8 @@ of these:
   eliminate_sequences, eliminate_unbind_stack, recomputed_lengths_to_conv_dims, drop_length_clamps, sink_transpose_below_split,
   cse and dce, to a fixed point;
 - `fuse.*`: every fusion that comes with ortfuse, except those that the pipeline names itself;
-- `user`: every pass of rule files that do not come with ortfuse, except those that the pipeline names itself;
+- `user`: every pass of rule files that do not come with ortfuse, or that the user asks for by name (`contrib.losses`), except
+  those that the pipeline names itself;
 - `auto`: the pass list that suits the model.
 
 The option `without` leaves out passes of `fuse.*` and of pass lists: `all{without="fuse.rotary fuse.convolution"}`.
@@ -99,7 +100,7 @@ class Builder:
         self._rules = catalogue.entries()
         self._for_others = catalogue.for_others((target or default_spec()).name)
         self._fusions = [name for name in self._rules if name.startswith("fuse.")]
-        self._users = catalogue.passes_from("package", "user")
+        self._users = (*catalogue.passes_from("package", "user"), *catalogue.asked)
         self._named: set[str] = set()
         passes = {CANONICALIZE, FUSIONS, USER, AUTO, *self._rules, *registry.names()}
         self._known = frozenset({*passes, *self._lists})

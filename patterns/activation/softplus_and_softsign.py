@@ -1,11 +1,10 @@
-"""Fuse Softplus and Softsign, and the Softplus inside Mish.
+"""Fuse Softplus of a branch above a threshold, and Softsign.
 
-softplus(x) = log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|))
-mish(x)     = x tanh(softplus(x))                                                  Misra, arXiv:1908.08681
+softplus(x) = log(1 + exp(x))
 softsign(x) = x / (1 + |x|)
 
-log(1 + exp(x)) is infinite if exp(x) overflows (above 88 in float32), but Softplus is not. On its own it is not equivalent.
-Inside a Tanh it is, because the Tanh of either is 1.
+log(1 + exp(x)) is infinite if exp(x) overflows (above 88 in float32), but Softplus is not, so that it is not equivalent. Other
+spellings of Softplus stand in `patterns.contrib.softplus`.
 """
 
 from __future__ import annotations
@@ -47,15 +46,6 @@ def threshold_is_high(match: Match) -> Refusal | None:
 
 RULES = [
     Rule(
-        name="softplus.max_plus_log_one_plus_exp",
-        formula="max(x, 0) + log(1 + exp(-|x|))",
-        pattern=op.Relu(x) + op.Log(1 + op.Exp(-op.Abs(x))),
-        replace=op.Softplus(x),
-        exactness=Exactness.ROUNDING,
-        source=SOURCE,
-        test=RuleTest(shapes=SHAPES, typical=TYPICAL),
-    ),
-    Rule(
         name="softplus.where_above_threshold",
         formula="where(beta x > threshold, x, softplus(beta x) / beta)",
         pattern=op.Where(op.Greater(steep, scalar("threshold")), x, scalar("inverse") * op.Softplus(steep)),
@@ -75,15 +65,6 @@ RULES = [
         replace=op.Softplus(x),
         exactness=Exactness.APPROXIMATE,
         source=SOURCE,
-        test=RuleTest(shapes=SHAPES, typical=TYPICAL),
-    ),
-    Rule(
-        name="softplus.inside_tanh_of_mish",
-        formula="tanh(log(1 + exp(x)))",
-        pattern=op.Tanh(log_exp),
-        replace=op.Tanh(op.Softplus(x)),
-        exactness=Exactness.ROUNDING,
-        source="arXiv:1908.08681",
         test=RuleTest(shapes=SHAPES, typical=TYPICAL),
     ),
     Rule(

@@ -2,7 +2,6 @@
 
 ORDER = (
     "per_channel_normalization",
-    "embed_layer_normalization",
     "decompose_group_normalization",
     "fold_scale_and_casts",
     "layer_and_rms_normalization",

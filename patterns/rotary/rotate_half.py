@@ -53,14 +53,6 @@ def holds_angles_twice(heads: int, in_pairs: bool) -> Guard:
     return guard
 
 
-def part_is_even(match: Match) -> Refusal | None:
-    """The rotated part has a known, even size: every element has a partner."""
-    part = match.size("p")
-    if part is None or part % 2 or match.size("d") is None:
-        return match.refuse_dimension("part", -1, "a known even number")
-    return None
-
-
 def heads_are_known(match: Match) -> Refusal | None:
     """The number of heads is known."""
     return None if match.size("n") is not None else match.refuse_dimension("whole", -1, "a known number of heads")
@@ -146,28 +138,6 @@ def once(interleaved: bool, twice: Pattern) -> Pattern:
     return twice[..., ::2] if interleaved else twice[..., :"h"]
 
 
-def _partial(
-    name: str, layout: str, axes: str, part_of: Any, replace: Pattern, *guards: Guard, **attributes: Any
-) -> Rule:
-    heads = var("heads", axes)
-    return Rule(
-        name=f"rotary.{name}",
-        formula=f"concat(rotary(heads[:p]), heads[p:]){layout}",
-        is_refinement=True,
-        pattern=op.Concat(part_of(heads[..., :"p"].named("part")), heads[..., "p":], axis=-1),
-        replace=replace,
-        guards=guards,
-        may_raise_opset=True,
-        exactness=Exactness.EXACT,
-        source=PAPER,
-        test=RuleTest(
-            shapes={"n": 2, "d": 8, "p": 4, "cos": "b s 2", "sin": "b s 2"},
-            attributes={"interleaved": [0, 1], **attributes},
-            opset=23,
-        ),
-    )
-
-
 def _window(match: Match) -> tuple[ir.Value, Window] | None:
     """The tensor that the rotated part and the others are neighbouring parts of, and which part they make up."""
     rank = match.rank("part")
@@ -244,19 +214,6 @@ RULES = [
     *_rotations(HEADS_FIRST, "", ""),
     *_rotations(LENGTH_FIRST, "_bsnh", " on [batch, length, heads, size]"),
     # Partial rotation: only the first elements of each head are rotated
-    _partial(
-        "partial", "", "b n s d",
-        lambda part: op.RotaryEmbedding(part, cos, sin, rotary_embedding_dim=0, **_kept),
-        op.RotaryEmbedding(var("heads"), cos, sin, rotary_embedding_dim=rotated_size, **_kept),
-        part_is_even,
-    ),
-    _partial(
-        "partial_bsnh", " on [batch, length, heads, size]", "b s n d",
-        lambda part: by_length(part, cos, sin, size="p", num_heads=attr("num_heads"), rotary_embedding_dim=0, **_kept),
-        by_length(var("heads"), cos, sin, num_heads=attr("num_heads"), rotary_embedding_dim=rotated_size, **_kept),
-        part_is_even, heads_are_counted,
-        num_heads=[2],
-    ),
     _partial_of_window(
         "partial_of_slice", "", "b n s",
         lambda part: op.RotaryEmbedding(part, cos, sin, rotary_embedding_dim=0, **_kept),

@@ -1,10 +1,9 @@
-"""Fuse Resize, RoiAlign, GridSample, affine grids, and boxes of NonMaxSuppression."""
+"""Fuse Resize, GridSample, affine grids, and boxes of NonMaxSuppression."""
 
 ORDER = (
     "affine_grid_sum_to_matmul",
     "nms_corners_to_center_boxes",
     "fuse_bilinear_resize",
-    "fuse_roi_align",
     "fuse_nearest_resize",
     "fuse_grid_sample",
 )

@@ -133,10 +133,10 @@ RECIPROCAL_OF_EXP = """<ir_version: 10, opset_import: ["" : 18]> g (float[n] x) 
 def test_a_model_costs_more_without_the_rule_that_fuses_it(tmp_path: Path) -> None:
     path, rule = tmp_path / "sigmoid.onnx", "sigmoid.reciprocal_of_one_plus_exp"
     ir.save(parsed(RECIPROCAL_OF_EXP), path)
-    row = trial.whole(path, None)
+    row = trial.whole(trial.Task(path, None))
     assert row["rules"] == {rule: 1} and row["original"]["executed"] == 4 and row["all"]["executed"] == 1
     other = "gelu.from_erf_form"
-    found = trial.without(path, None, row, [[rule], [rule, other]])
+    found = trial.without(trial.Task(path, None, None, row, [[rule], [rule, other]]))
     assert found[rule]["executed"] == 4 and found[other]["executed"] == 1, "a group that costs more is taken apart"
 
 

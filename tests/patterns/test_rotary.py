@@ -248,3 +248,20 @@ def test_angles_that_the_batch_shares_are_not_expanded(angles: str, shared: bool
     assert (made.domain == "com.microsoft") is shared
     assert "Expand" not in ops(result)
     same(m, result, numbers(m))
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize(("x", "heads"), [("b,2,n,8", ""), ("b,n,2,8", "num_heads = 2, ")])
+def test_the_first_elements_of_heads_are_turned_by_one_operator(x: str, heads: str, interleaved: int) -> None:
+    by_length = bool(heads)
+    turn = f"RotaryEmbedding<{heads}interleaved = {interleaved}>"
+    rows = f"f = Reshape(p, flat) g = {turn}(f, c, s) t = Reshape(g, apart)" if by_length else f"t = {turn}(p, c, s)"
+    before = parse(
+        f'<ir_version: 11, opset_import: ["": 23]> g (float[{x}] x, float[b,n,2] c, float[b,n,2] s) => (float[{x}] y)'
+        "<int64[1] zero = {0}, int64[1] four = {4}, int64[1] end = {8}, int64[1] last = {-1}, "
+        "int64[3] flat = {0, 0, 8}, int64[4] apart = {0, 0, 2, 4}> "
+        f"{{ p = Slice(x, zero, four, last) k = Slice(x, four, end, last) {rows} y = Concat<axis = -1>(t, k) }}"
+    )
+    after = ortfuse.optimize(before.clone()).model
+    assert "Concat" not in ops(after) and ops(after).count("RotaryEmbedding") == 1
+    same(before, after, numbers(before))

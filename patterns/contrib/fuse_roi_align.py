@@ -24,6 +24,8 @@ from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr,
 
 from ..convolution.select_pool_kernel import is_above_minus_infinity
 
+PASS = "contrib.roi_align"
+
 Array = np.ndarray[Any, Any]
 
 x = var("x", "b c h w")

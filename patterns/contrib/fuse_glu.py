@@ -19,7 +19,7 @@ from ortfuse.targets import register_operators
 
 from .._shared_guards import same_shape
 
-PASS = "fuse.glu"
+PASS = "contrib.glu"
 
 GATES = "arXiv:1612.08083, arXiv:2002.05202"
 DOMAIN = "ortfuse"

@@ -23,6 +23,8 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const
 from .._rule_test_inputs import KERNEL
 from .._shared_guards import array_like
 
+PASS = "contrib.embed_layer_normalization"
+
 PAPER = "arXiv:1810.04805"
 
 ids, places, segments = var("ids", "b s"), var("places", "_ s"), var("segments", "b s")

@@ -19,6 +19,8 @@ from ortfuse.targets import register_operators
 from .._shared_guards import array_like
 from .fuse_glu import BODIES, activated, function, is_not_double, made_of
 
+PASS = "contrib.ffn"
+
 KINDS = {"Relu": "relu", "Gelu": "gelu", "GeluTanh": "gelu_tanh", "Swish": "swish"}
 
 _FIRST, _SECOND = "p = MatMul (x, w) h = Add (p, c)", "q = MatMul (a, v) y = Add (q, d)"
