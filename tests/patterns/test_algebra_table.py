@@ -25,7 +25,7 @@ formula = importlib.import_module("ortfuse.patterns.algebra._formula")
 table = importlib.import_module("ortfuse.patterns.algebra._identity")
 IDENTITIES: list[Rule] = [
     rule
-    for file in ("canonical_identities", "identities")
+    for file in ("canonical_identities", "simplifying_identities")
     for rule in importlib.import_module(f"ortfuse.patterns.algebra.{file}").RULES
 ]
 FORMER = json.loads((Path(__file__).parent / "former_algebra.json").read_text())

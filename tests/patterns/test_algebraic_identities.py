@@ -37,6 +37,8 @@ SIMPLER = {
     "a = Cast<to=10>(x) b = Cast<to=11>(a) c = Cast<to=10>(b) y = Cast<to=1>(c)": "Cast Cast",
     "a = Less(x, x) b = Not(a) c = Not(b) y = Cast<to=1>(c)": "Less Cast",
     "y = Sub(x, x)": "Sub",
+    "s = Shape(x) o = ConstantOfShape<value = float[1] {1}>(s) a = Mul(o, x) b = Div(a, o) y = Relu(b)": "Relu",
+    "s = Shape(x) o = ConstantOfShape<value = float[1] {1}>(s) y = Div(o, x)": "Shape ConstantOfShape Div",
     "a = Ceil(x) y = Floor(a)": "Ceil",
     "a = Floor(x) b = Ceil(a) y = Round(b)": "Floor",
     "a = Sign(x) b = Sign(a) y = Round(b)": "Sign",

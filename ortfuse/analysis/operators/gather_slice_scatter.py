@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ortfuse.analysis.costs import cost, nothing, per_operand
 from ortfuse.analysis.ranges.last_axis_repeats_halves_or_pairs import if_last_axis_is_kept, periods
 from ortfuse.analysis.ranges.queries import Asking, columns, is_last, ranges
-from ortfuse.analysis.ranges.range import Range, union
+from ortfuse.analysis.ranges.range import Range, between, of_indices, one_of, union
 from ortfuse.analysis.ranges.vector_norms import NormOf, norm_of, norm_question, norms, result_size_along, size_along
 from ortfuse.analysis.transfer.elementwise_shape_functions import same_shape
 from ortfuse.analysis.transfer.evaluate_small_tensors import Arrays, moves_elements
@@ -120,7 +120,27 @@ def top_k(op: Op) -> tuple[Fact, ...]:
 @ranges("TopK")
 def top_k_range(op: Asking) -> Range | None:
     """Some of the elements, and their indices."""
-    return op.range(0) if op.node.outputs[0] is op.output else None
+    if op.node.outputs[0] is op.output:
+        return op.range(0)
+    shape = op.known_shape(0)
+    return of_indices(shape[op.axis("axis", -1, len(shape))])
+
+
+@ranges("NonZero")
+def non_zero_range(op: Asking) -> Range | None:
+    """Indices of the axes."""
+    return union([of_indices(dim) for dim in op.known_shape(0)] or [one_of(0)])
+
+
+@ranges("Unique")
+def unique_range(op: Asking) -> Range | None:
+    """Some of the elements; for the other outputs, indices, or how often they occur."""
+    outputs = list(op.node.outputs)
+    place = outputs.index(op.output)
+    if place == 0:
+        return op.range(0)
+    found = of_indices(product(op.known_shape(0)))
+    return between(1, found.high + 1) if place == 3 else found
 
 
 @transfer("ArgMax", "ArgMin")

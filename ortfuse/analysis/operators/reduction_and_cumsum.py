@@ -10,12 +10,12 @@ import onnx_ir as ir
 from ortfuse.analysis.costs import cost, per_operand
 from ortfuse.analysis.ranges.interval_arithmetic import SLACK, not_negative
 from ortfuse.analysis.ranges.queries import Asking, ranges
-from ortfuse.analysis.ranges.range import Range, between, limits, one_of, union
+from ortfuse.analysis.ranges.range import Number, Range, between, limits, of_indices, one_of, stored, union
 from ortfuse.analysis.transfer import symbolic_element_arithmetic as el
 from ortfuse.analysis.transfer.elementwise_shape_functions import same_shape
 from ortfuse.analysis.transfer.transfer_function_registry import Op, UnknownError, normalize_axes, transfer
-from ortfuse.analysis.transfer.value_fact import UNKNOWN, Element, Elements, Fact, Shape
-from ortfuse.ir.dims import is_positive, upper_bound
+from ortfuse.analysis.transfer.value_fact import INTEGERS, UNKNOWN, Element, Elements, Fact, Shape
+from ortfuse.ir.dims import DimLike, is_positive, upper_bound
 from ortfuse.ir.dims import product as product_of
 from ortfuse.ir.operator_registry import describe
 from ortfuse.ir.traits import REDUCES
@@ -88,6 +88,15 @@ def global_pool(op: Op) -> Fact:
     return Fact(op.dtype(), shape[:2] + (1,) * (len(shape) - 2))
 
 
+@ranges("GlobalAveragePool", "AveragePool")
+def mean_range(op: Asking) -> Range | None:
+    """Means of floats that all have one sign, which they keep."""
+    found = op.range(0)
+    if op.result_dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE) or found.low < 0 < found.high:
+        return None
+    return between(0.0, math.inf, nan=True) if found.low >= 0 else between(-math.inf, 0.0, nan=True)
+
+
 @transfer("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 def loss(op: Op) -> tuple[Fact, ...]:
     """A number for each label, or one for all of them; and the logarithms of the probabilities."""
@@ -108,6 +117,8 @@ _HUGE = 1e38
 def sum_range(op: Asking) -> Range | None:
     """Sums and means of floats that all have one sign, which they keep; they are bounded if it is known how many there are."""
     found, dtype = op.range(0), op.result_dtype
+    if dtype in INTEGERS and op.node.op_type == "ReduceSum":
+        return _sum_of_integers(found, _reduced_size(op), dtype)
     if dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE) or found.low < 0 < found.high:
         return None
     most = upper_bound(product_of(op.known_shape(0)))
@@ -131,12 +142,50 @@ def extreme_range(op: Asking) -> Range | None:
     return union([found, one_of(limits(op.result_dtype)[0 if op.node.op_type == "ReduceMax" else 1])])
 
 
+_EXACT_SUMS = 1 << 62
+"""Sums of integers below this do not wrap around, however the runtime rounds them on the way."""
+
+
+def _sum_of_integers(found: Range, count: DimLike, dtype: ir.DataType) -> Range | None:
+    """Sums of at most so many integers, or of none."""
+    ends = [end * (of_indices(count).high + 1) for end in (found.low, found.high)]
+    low, high = min(*ends, 0), max(*ends, 0)
+    if max(-low, high) > _EXACT:
+        return between(-_EXACT_SUMS if low else 0, _EXACT_SUMS if high else 0) if _may_round(low, high, dtype) else None
+    return stored([(low, high)], dtype)
+
+
+def _reduced_size(op: Asking) -> DimLike:
+    """How many numbers are summed up to one, unless there are no axes."""
+    shape = op.known_shape(0)
+    axes = _axes(op)
+    return product_of(shape if axes is None else [shape[axis] for axis in normalize_axes(axes, len(shape))])
+
+
+def _may_round(low: Number, high: Number, dtype: ir.DataType) -> bool:
+    """Whether large sums only lose their last digits, and do not wrap around."""
+    return dtype == ir.DataType.INT64 and max(-low, high) <= _EXACT_SUMS
+
+
+@ranges("CumSum")
+def running_sum_range(op: Asking) -> Range | None:
+    """Sums of the first elements along an axis; of none, too, if they are exclusive."""
+    found, dtype = op.range(0), op.result_dtype
+    axis = (op.constants(1) or (None,))[0]
+    shape = op.known_shape(0)
+    count = product_of(shape) if axis is None else shape[int(axis)]
+    if dtype in INTEGERS:
+        return _sum_of_integers(found, count, dtype)
+    if dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE) or found.low < 0 < found.high:
+        return None
+    return between(0.0, math.inf, nan=found.nan) if found.low >= 0 else between(-math.inf, 0.0, nan=found.nan)
+
+
 @ranges("ArgMax", "ArgMin")
 def arg_max_range(op: Asking) -> Range | None:
     """An index of an axis."""
     shape = op.known_shape(0)
-    size = upper_bound(shape[op.axis("axis", 0, len(shape))])
-    return None if size is None else between(0, max(size - 1, 0))
+    return of_indices(shape[op.axis("axis", 0, len(shape))])
 
 
 transfer("CumSum", "CumProd")(same_shape)

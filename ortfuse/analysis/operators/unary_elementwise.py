@@ -145,6 +145,7 @@ for _op_types, _low, _infinity_is_lost in (
     (("Sigmoid",), -SLACK, False),
     (("HardSigmoid",), 0.0, True),  # infinity is lost where its slope is 0
     (("Tanh", "Erf"), -1.0 - SLACK, False),
+    (("Softsign",), -1.0 - SLACK, True),
     (("Cos", "Sin"), -1.0 - SLACK, True),
 ):
     ranges(*_op_types)(bounded(_low, 1.0 + SLACK, infinity_is_lost=_infinity_is_lost))

@@ -187,6 +187,12 @@ def of_sizes(elements: Iterable[DimLike], dtype: ir.DataType) -> Range | None:
     return of_pieces(pieces)
 
 
+def of_indices(size: DimLike) -> Range:
+    """The range of the indices of an axis of a size; nothing is an index of an axis of size 0."""
+    _, most = bounds(size)
+    return between(0, max(_LARGEST_SIZE if most is None else most, 1) - 1)
+
+
 def stored(pieces: Iterable[Piece], dtype: ir.DataType, nan: bool = False) -> Range | None:
     """Real numbers as an element type stores them: floats are rounded, possibly to infinity; integers may wrap around."""
     pieces = list(pieces)

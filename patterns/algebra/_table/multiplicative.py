@@ -7,7 +7,7 @@ from .._identity import EXACT, FLOATS, ROUNDED, identity
 PRODUCTS = ({"f": "mul", "o": "*"}, {"f": "div", "o": "/"})
 
 CANONICAL = [
-    *identity("noop.mul_one", "x * 1 or x / 1 -> x", EXACT),
+    *identity("noop.mul_one", "x * fill(1) or x / fill(1) -> x", EXACT),
 ]
 
 SIMPLIFYING = [
