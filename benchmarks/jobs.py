@@ -298,7 +298,9 @@ STANDALONE: Mapping[str, str] = {
     "benchmarks.engine.against": "engine time beside another commit, which has to be named",
     "benchmarks.engine.startup": "start-up time beside another commit, which has to be named",
     "benchmarks.exports.unseen": "models of architectures that are not golden, to try coverage on",
+    "benchmarks.exports.varied": "models in many styles, by both exporters at many opsets, to compare commits on",
     "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",
+    "benchmarks.leftovers": "operators left outside fusions beside another commit, which has to be named",
     "benchmarks.latency.declared_sizes": "latency with names of sizes declared, on models that have to be named",
 }
 """Programs that no job runs, with the reason."""

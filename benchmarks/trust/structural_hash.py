@@ -1,0 +1,93 @@
+"""Structural hashes: two graphs that differ only in names, node order and order of commuting operands have the same one."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
+
+from ortfuse.ir.traits import COMMUTES, has
+from ortfuse.ir.walk import graphs, graphs_of, used_values
+
+
+def structural_hash(model: ir.Model) -> str:
+    """The hash of a model's graph; inputs and outputs count by position."""
+    return _of_graph(model.graph, {})
+
+
+def _of_graph(graph: ir.Graph, known: dict[ir.Value | None, str]) -> str:
+    """The hash of a graph; `known` has those of the values around it, and gets those of its own."""
+    known[None] = ""
+    for number, value in enumerate(graph.inputs):
+        known[value] = f"input {number}"
+    for value in graph.initializers.values():
+        known[value] = _of_tensor(value.const_value)
+    made = []
+    for node in graph:
+        made.append(_of_node(node, known))
+        known.update((output, _digest((made[-1], str(number)))) for number, output in enumerate(node.outputs))
+    return _digest([*(known[value] for value in graph.outputs), "nodes", *sorted(made)])
+
+
+def _of_node(node: ir.Node, known: Mapping[ir.Value | None, str]) -> str:
+    operands = [known[value] for value in node.inputs]
+    if has(node, COMMUTES):
+        operands.sort()
+    attributes = [f"{name}={_of_attribute(node.attributes[name], known)}" for name in sorted(node.attributes)]
+    return _digest([node.domain, node.op_type, *operands, "attributes", *attributes, str(len(node.outputs))])
+
+
+def _of_attribute(attribute: ir.Attr, known: Mapping[ir.Value | None, str]) -> str:
+    bodies = graphs_of(attribute)
+    if bodies:
+        return _digest([_of_graph(body, dict(known)) for body in bodies])
+    return _of_tensor(attribute.value) if attribute.type == ir.AttributeType.TENSOR else str(attribute.value)
+
+
+def _of_tensor(tensor: ir.TensorProtocol | None) -> str:
+    if tensor is None:
+        return "unknown"
+    return _digest([tensor.dtype.name, str(tuple(tensor.shape)), hashlib.sha256(tensor.tobytes()).hexdigest()])
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def shuffle(model: ir.Model, seed: int) -> None:
+    """Put the nodes of each graph of a model into a random topological order."""
+    generator = random.Random(seed)
+    for graph in list(graphs(model)):
+        rank = {node: generator.random() for node in graph}
+        _place(graph, rank)
+
+
+def _place(graph: ir.Graph, rank: Mapping[ir.Node, float]) -> None:
+    """Order the nodes by rank, each behind those that it needs, also in its bodies."""
+    inside = set(graph)
+    needs = {node: _needed(node, inside) for node in graph}
+    placed: list[ir.Node] = []
+    done: set[ir.Node] = set()
+    for start in sorted(inside, key=lambda node: rank[node]):
+        stack = [start]
+        while stack:
+            node = stack[-1]
+            missing = sorted((other for other in needs[node] if other not in done), key=lambda other: rank[other])
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            if node not in done:
+                done.add(node)
+                placed.append(node)
+    for node in placed:
+        graph.remove(node)
+    graph.extend(placed)
+
+
+def _needed(node: ir.Node, inside: set[ir.Node]) -> set[ir.Node]:
+    return {
+        producer for value in used_values(node) if (producer := value.producer()) is not None and producer in inside
+    }
