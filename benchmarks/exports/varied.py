@@ -21,7 +21,10 @@ import typer
 from benchmarks.exports.varied_recipes import Recipe, Variant, export
 from benchmarks.isolated import call, preload
 
-SOURCES = ("varied_functions", "varied_vision", "varied_sequences", "varied_shrunk", "varied_diffusion")
+SOURCES = (
+    *("varied_functions", "varied_vision", "varied_networks", "varied_sequences", "varied_tables", "varied_audio"),
+    *("varied_diffusion", "varied_shrunk"),
+)
 OPSETS = {"ts": (17, 11, 14, 13, 18, 12, 20, 16, 15, 19), "dynamo": (18, 21, 23, 20, 24, 19, 22)}
 TRIED = "TRIED.json"
 MEMORY = 6 << 30
