@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import re
 import resource
 import time
@@ -66,6 +67,7 @@ def main(
 ) -> None:
     """Export; a line for each, failures with their reason."""
     chosen = source or list(SOURCES)
+    os.environ["ORTFUSE_EXPORTER"] = exporter
     preload(["torch", "transformers", "onnx", "onnxruntime", "onnxscript", "benchmarks.exports.varied_warm"])
     folder.mkdir(parents=True, exist_ok=True)
     ledger, until = folder / TRIED, time.monotonic() + 60 * most
