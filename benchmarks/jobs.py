@@ -133,6 +133,13 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "movement",
+        "are simplified chains of data movement right, and how much longer than the shortest?",
+        ("benchmarks.movement", "--count", "50000", "--small", "2000", "--write"),
+        ("--count", "10", "--small", "10"),
+        answer_no=True,
+    ),
+    Job(
         "trust.order",
         "does a result depend on the order in which matches are visited?",
         ("benchmarks.trust.order", "--seeds", "2"),

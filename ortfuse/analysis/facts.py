@@ -279,7 +279,9 @@ class Facts:
             self._inferred = None
         before_old, before_new = self._analysis.fact(old), self._analysis.fact(new)
         if before_old.is_constant and before_new.is_constant:
-            return  # equal constants tell nothing new, and one that many nodes share has many dependents
+            # Equal constants tell nothing new, and one that many nodes share has many dependents. Maps name the one that goes.
+            self._values.forget_answers(_INDEX_MAP)
+            return
         self._values.forget(new, self._dependents)
         merged = _refined(before_new, before_old)
         if merged is not before_new:

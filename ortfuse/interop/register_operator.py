@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ortfuse.analysis.costs import COSTS, CostOf
+from ortfuse.analysis.index_maps import ELEMENT_MAPS, Moves
 from ortfuse.analysis.ranges.queries import BY_ELEMENT, COLUMNS, RANGES, Answer
 from ortfuse.analysis.transfer.transfer_function_registry import TRANSFERS, Transfer
 from ortfuse.errors import OperatorError
 from ortfuse.ir.operator_registry import Facet, describe, key_of
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE
-from ortfuse.transforms.canonicalize.strided_views import INDEX_MAPS, IndexMap
 from ortfuse.transforms.layout.layout_unit import LAYOUTS, Interface
 
 _OF_ONNX_AND_RUNTIME = ("ai.onnx.", "com.microsoft")
@@ -26,7 +26,7 @@ def describe_operator(
     end_column: Answer | None = None,
     cost: CostOf | None = None,
     layout: Interface | None = None,
-    index_map: IndexMap | None = None,
+    index_map: Moves | None = None,
     replace: bool = False,
 ) -> None:
     """Enter an operator into the registry, or add to its entry.
@@ -42,7 +42,7 @@ def describe_operator(
         end_column: The same for the first and the last index of the last axis.
         cost: Takes a `NodeSizes`, returns the `Work` of one execution.
         layout: Takes a node and the facts, returns the unit that writes the node for another order of axes, or `None`.
-        index_map: Takes a `View` of the first input, the node and the facts, returns the view that the output is, or `None`.
+        index_map: Takes a `Moving`, returns the `Element` of the output at `op.place`, of `ortfuse.analysis.index_maps`.
         replace: Whether to replace what ortfuse itself knows of an operator of ONNX or of the runtime.
 
     Raises:
@@ -56,7 +56,7 @@ def describe_operator(
         (COLUMNS, end_column),
         (COSTS, cost),
         (LAYOUTS, layout),
-        (INDEX_MAPS, index_map),
+        (ELEMENT_MAPS, index_map),
     ]
     entries = [(facet, entry) for facet, entry in given if entry is not None]
     known = [facet.name for facet, _ in entries if key in facet]

@@ -60,8 +60,7 @@ BUILT_IN: Mapping[str, PassEntry] = {
         _entry(
             "fold_linear.horizontal_matmul_fusion", "HorizontalMatMulFusion", "horizontal_matmul_fusion", _PRODUCTS
         ),
-        _entry("canonicalize.simplify_data_movement", "SimplifyDataMovement", "simplify_data_movement"),
-        _entry("index_maps.simplify_index_maps", "SimplifyIndexMaps", "simplify_index_maps"),
+        _entry("index_maps.simplify_data_movement", "SimplifyDataMovement", "simplify_data_movement"),
         _entry("canonicalize.slices_to_split", "SlicesToSplit", "slices_to_split", frozenset({"Slice", "Split"})),
         _entry("fusion.merge_per_class_nms", "BatchNonMaxSuppression", "batch_nms", frozenset({"NonMaxSuppression"})),
         _entry(

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ortfuse.transforms.canonicalize.eliminate_sequences import EliminateSequences
     from ortfuse.transforms.canonicalize.inline_functions import InlineFunctions
     from ortfuse.transforms.canonicalize.recomputed_lengths_to_conv_dims import RecomputedLengthsToConvDims
-    from ortfuse.transforms.canonicalize.simplify_data_movement import SimplifyDataMovement
     from ortfuse.transforms.canonicalize.slices_to_split import SlicesToSplit
     from ortfuse.transforms.canonicalize.wrap_in_functions import WrapInFunctions
     from ortfuse.transforms.choose_legal_form import LEAVE, Choice, Choices, Meter, check_forced, names_one
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from ortfuse.transforms.fusion.merge_attention_heads import MergeAttentionHeads
     from ortfuse.transforms.fusion.merge_per_class_nms import BatchNonMaxSuppression
     from ortfuse.transforms.fusion.unrolled_sum_to_reduce import UnrolledSumToReduce
-    from ortfuse.transforms.index_maps.simplify_index_maps import SimplifyIndexMaps
+    from ortfuse.transforms.index_maps.simplify_data_movement import SimplifyDataMovement
     from ortfuse.transforms.layout.choose_layouts import Layout
     from ortfuse.transforms.layout.merge_sibling_transposes import MergeSiblingTransposes
     from ortfuse.transforms.layout.sink_transpose_below_split import SinkTransposeBelowSplit
@@ -49,7 +48,6 @@ _HOMES = {
     "canonicalize.drop_length_clamps": "DropLengthClamps",
     "canonicalize.eliminate_sequences": "EliminateSequences",
     "canonicalize.inline_functions": "InlineFunctions",
-    "canonicalize.simplify_data_movement": "SimplifyDataMovement",
     "canonicalize.slices_to_split": "SlicesToSplit",
     "canonicalize.wrap_in_functions": "WrapInFunctions",
     "cleanup.constant_folding": "ConstantFolding",
@@ -69,7 +67,7 @@ _HOMES = {
     "fusion.half_attention_in_float32": "UpcastAttention",
     "fusion.merge_attention_heads": "MergeAttentionHeads",
     "fusion.unrolled_sum_to_reduce": "UnrolledSumToReduce",
-    "index_maps.simplify_index_maps": "SimplifyIndexMaps",
+    "index_maps.simplify_data_movement": "SimplifyDataMovement",
     "layout.choose_layouts": "Layout",
     "layout.merge_sibling_transposes": "MergeSiblingTransposes",
     "layout.sink_transpose_below_split": "SinkTransposeBelowSplit",
@@ -111,7 +109,6 @@ __all__ = [
     "RecomputedLengthsToConvDims",
     "RulePass",
     "SimplifyDataMovement",
-    "SimplifyIndexMaps",
     "SinkTransposeBelowSplit",
     "SlicesToSplit",
     "UnrollLoops",

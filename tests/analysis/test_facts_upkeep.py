@@ -222,3 +222,17 @@ def test_removed_nodes_are_forgotten() -> None:
     model.graph.remove(node)
     facts.node_removed(node)
     assert facts.shape(values["y"]) is None
+
+
+def test_index_maps_name_the_constant_that_replaces_an_equal_one() -> None:
+    constant = "float[3] {name} = {{1.0, 2.0, 4.0}}"
+    head = ", ".join(constant.format(name=name) for name in ("first", "second"))
+    model, values = parse(
+        f"g () => (float[1, 3] y) <{head}> {{ shape = Constant<value_ints = [1, 3]>() y = Reshape(first, shape) }}"
+    )
+    facts = Facts(model)
+    first, second = (model.graph.initializers[name] for name in ("first", "second"))
+    assert facts.index_map(values["y"]).sources == (first,)  # type: ignore[union-attr]
+    first.replace_all_uses_with(second)
+    facts.value_replaced(first, second)
+    assert facts.index_map(values["y"]).sources == (second,)  # type: ignore[union-attr]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -18,6 +18,10 @@ from ortfuse.ir.dims import Dim, DimLike, evaluate
 MOST_OPERATORS = 12
 _FARTHEST = 2**63 - 1
 _LARGEST = 4000
+
+
+Grown: TypeAlias = "Callable[[Chain, ir.Value], ir.Value]"
+"""A function that applies an operator to a value of a chain."""
 
 
 class RefusedError(Exception):
@@ -34,27 +38,30 @@ class Chain:
         moved: The values that operators may be applied to.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *shapes: Sequence[str | int]) -> None:
         self.choose = random.Random(seed)
         self.graph = ir.Graph([], [], nodes=[], name="chain", opset_imports={"": 18})
         self.model = ir.Model(self.graph, ir_version=9)
-        for number in range(self.choose.choice([1, 1, 2])):
-            dims: list[str | int] = [
-                self.choose.choice(["b", "s", "s", 1, 2, 3, 4, 6]) for _ in range(self.choose.randint(1, 4))
-            ]
-            value = ir.Value(name=f"x{number}", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(dims))
+        for number, dims in enumerate(shapes or self._shapes()):
+            value = ir.Value(name=f"x{number}", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(list(dims)))
             self.graph.inputs.append(value)
         self.facts = Facts(self.model)
         self.moved = list(self.graph.inputs)
         self._constants = 0
 
-    def grow(self, count: int) -> None:
-        """Append operators."""
+    def _shapes(self) -> list[list[str | int]]:
+        return [
+            [self.choose.choice(["b", "s", "s", 1, 2, 3, 4, 6]) for _ in range(self.choose.randint(1, 4))]
+            for _ in range(self.choose.choice([1, 1, 2]))
+        ]
+
+    def grow(self, count: int, operators: Sequence[Grown] | None = None) -> None:
+        """Append operators; if they are given, each to the result of the one before."""
         for _ in range(count):
-            make = self.choose.choice(OPERATORS)
+            make = self.choose.choice(OPERATORS if operators is None else operators)
             before = len(self.graph)
             try:
-                self.moved.append(make(self, self._some()))
+                self.moved.append(make(self, self._some() if operators is None else self.moved[-1]))
             except RefusedError:
                 for node in reversed(list(self.graph)[before:]):
                     self.facts.node_removed(node)
@@ -385,7 +392,7 @@ def backwards(chain: Chain, x: ir.Value) -> ir.Value:
     return chain.op("ReverseSequence", x, lengths, time_axis=0, batch_axis=1)
 
 
-OPERATORS: tuple[Callable[[Chain, ir.Value], ir.Value], ...] = (
+OPERATORS: tuple[Grown, ...] = (
     reshape, reshape, reshape, flat, transpose, transpose, squeeze, squeeze, slices, slices, split, gather, gather,
     gather_elements, gather_nd, scatter_nd, scatter_elements, concat, concat, pad, expand, tile, masked, blocks, backwards,
 )  # fmt: skip

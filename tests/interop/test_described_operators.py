@@ -14,6 +14,7 @@ from small_models import context_of
 from ortfuse import describe_operator, inspect, optimize, register_operators
 from ortfuse.analysis import costs
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.index_maps import Element, Moving
 from ortfuse.analysis.ranges.queries import Asking
 from ortfuse.analysis.ranges.range import Range, between
 from ortfuse.analysis.transfer.transfer_function_registry import Op
@@ -23,8 +24,7 @@ from ortfuse.ir import operator_registry, traits
 from ortfuse.ir.operator_registry import Facet
 from ortfuse.runtime.session import Session
 from ortfuse.targets import custom_operators
-from ortfuse.transforms.canonicalize.simplify_data_movement import SimplifyDataMovement
-from ortfuse.transforms.canonicalize.strided_views import View
+from ortfuse.transforms import SimplifyDataMovement
 
 BODY = onnx.parser.parse_function('<domain: "toy", opset_import: ["": 18]> Square (a) => (b) { b = Mul(a, a) }')
 
@@ -141,9 +141,8 @@ def test_sets_computed_from_others_grow_with_them(taught: None) -> None:
     assert "toy.Both" not in rest
 
 
-def turned(view: View, node: ir.Node, facts: Facts) -> View | None:
-    groups = view.groups()
-    return None if groups is None else view.of(groups[::-1], view.shape[::-1])
+def turned(op: Moving) -> Element:
+    return op.at(0, op.place[::-1])
 
 
 def test_chains_of_data_movement_are_shortened_through_its_index_map(taught: None) -> None:

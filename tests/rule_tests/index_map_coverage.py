@@ -2,7 +2,7 @@
 
     python tests/rule_tests/index_map_coverage.py > tests/rule_tests/index_map_coverage.md
 
-The instances of each rule are rewritten by the rule, and by the pass `simplify_index_maps` alone. A rule is covered if the pass
+The instances of each rule are rewritten by the rule, and by the pass `simplify_data_movement` alone. A rule is covered if the pass
 leaves operators that cost no more, in views (1) and copies (3), on all of its instances.
 """
 
@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.rewrite import Rule
 from ortfuse.targets import installed
-from ortfuse.transforms import DeadCodeElimination, Pass, SimplifyIndexMaps
+from ortfuse.transforms import DeadCodeElimination, Pass, SimplifyDataMovement
 from ortfuse.transforms.context import Context
 from ortfuse.verification.rule_tests import run_rule_test
 from ortfuse.verification.rule_tests.rule_trial import Tried
@@ -53,7 +53,7 @@ def compared(rule: Rule) -> Counter[str]:
         if tried.is_near or not tried.rewritten.hits:
             return True
         before, by_rule = cost(tried.instance.model), cost(tried.rewritten.model)
-        by_pass = cost(tried.instance.model, SimplifyIndexMaps(), SimplifyIndexMaps())
+        by_pass = cost(tried.instance.model, SimplifyDataMovement(), SimplifyDataMovement())
         found["instances"] += 1
         found["as well"] += by_pass <= by_rule
         found["unchanged"] += by_pass == before == by_rule

@@ -35,7 +35,7 @@ SHORTER = {
         "a = Transpose<perm = [1, 2, 0]>(x) b = Reshape(a, long) c = Transpose<perm = [1, 0]>(b) d = Reshape(c, back) y = Relu(d)", "Relu",
     ),
     "one of repeated ones": ("t = Tile(x, twice) s = Slice(t, three, far, one) y = Relu(s)", "Relu"),
-    "an axis of one element": ("u = Unsqueeze(x, one) g = Gather<axis = 3>(u, first) t = Transpose<perm = [1, 0, 2]>(g) y = Relu(t)", "Slice Reshape Relu"),
+    "an axis of one element": ("u = Unsqueeze(x, one) g = Gather<axis = 3>(u, first) t = Transpose<perm = [1, 0, 2]>(g) y = Relu(t)", "Gather Unsqueeze Relu"),
 }  # fmt: skip
 
 

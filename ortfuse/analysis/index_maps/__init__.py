@@ -22,7 +22,15 @@ from ortfuse.analysis.index_maps import (
 from ortfuse.analysis.index_maps.box import Box, axes, axis
 from ortfuse.analysis.index_maps.element_expressions import Element, Fill, IndexMap, Number, Read, Select, leaves
 from ortfuse.analysis.index_maps.evaluation import evaluated
-from ortfuse.analysis.index_maps.index_map_query import ELEMENT_MAPS, IndexMapOf, Moves, Moving, Taken, element_map
+from ortfuse.analysis.index_maps.index_map_query import (
+    ELEMENT_MAPS,
+    IndexMapOf,
+    Moves,
+    Moving,
+    Taken,
+    element_map,
+    moves_elements,
+)
 
 __all__ = [
     "ELEMENT_MAPS",
@@ -45,6 +53,7 @@ __all__ = [
     "indexing",
     "integer_and_bool_operators",
     "leaves",
+    "moves_elements",
     "reshape_transpose_expand",
     "scattering",
 ]

@@ -71,6 +71,18 @@ def leaves(element: Element) -> Iterator[Leaf]:
             yield one
 
 
+def formulas(element: Element) -> Iterator[DimLike]:
+    """Yield all conditions, indices and integers of an element."""
+    if isinstance(element, Select):
+        yield element.condition
+        yield from formulas(element.then)
+        yield from formulas(element.otherwise)
+    elif isinstance(element, Read):
+        yield from element.index
+    elif isinstance(element, Number):
+        yield element.formula
+
+
 def at(element: Element, index: Sequence[DimLike]) -> Element:
     """Return the element at another position: `index` in place of the axes."""
     return _substituted(element, {f"@{number}": formula for number, formula in enumerate(index)})

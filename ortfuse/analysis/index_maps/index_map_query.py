@@ -12,20 +12,32 @@ import onnx_ir as ir
 
 from ortfuse.analysis.index_maps.box import Box, axes
 from ortfuse.analysis.index_maps.constant_to_index_formula import element_of_array, element_of_integers
-from ortfuse.analysis.index_maps.element_expressions import MOST_PIECES, Element, IndexMap, Number, leaves
+from ortfuse.analysis.index_maps.element_expressions import (
+    MOST_PIECES,
+    Element,
+    IndexMap,
+    Number,
+    Read,
+    formulas,
+    leaves,
+)
 from ortfuse.analysis.index_maps.prove_inequalities import highest, lowest
 from ortfuse.analysis.ranges.queries import NOT_KNOWN, Asking, Question, Values
 from ortfuse.analysis.transfer.symbolic_element_arithmetic import fitting
 from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
-from ortfuse.analysis.transfer.value_fact import Fact
-from ortfuse.ir.dims import DimLike
+from ortfuse.analysis.transfer.value_fact import INTEGERS, Fact
+from ortfuse.ir.dims import Dim, DimLike
 from ortfuse.ir.operator_registry import Facet
+from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, has
 
 MOST_CONSTANT = 1 << 14
 """Constants with at most this many elements are read to see how their numbers rise."""
 
 MAX_RANK = 9
 """The most axes of a tensor that is looked at."""
+
+LONGEST_FORMULA = 64
+"""The most variables, numbers and operations of a formula."""
 
 
 class Moving(Asking):
@@ -103,7 +115,7 @@ class Moving(Asking):
 
 Moves: TypeAlias = Callable[[Moving], Element]
 
-ELEMENT_MAPS: Facet[Moves] = Facet("element_map", "which element of which operand each element of an output is")
+ELEMENT_MAPS: Facet[Moves] = Facet("index_map", "which element of which operand each element of an output is")
 
 element_map = ELEMENT_MAPS.register
 """Register the decorated function for the given operators."""
@@ -144,7 +156,9 @@ class IndexMapOf(Question):
         if value in self._given:
             found = self._known(self._given[value], len(fact.shape), values)
         elif value not in self._sources:
-            found = _of_integers(fact)
+            if self._sources and self._within is None and fact.integers() is not None:
+                found = self._of_sources(value, values)
+            found = _of_integers(fact) if found is None else found
             found = self._of_constant(fact) if found is None and fact.is_constant else found
             if found is None and self._within in (None, value.graph):
                 found = self._computed(value, values)
@@ -162,6 +176,14 @@ class IndexMapOf(Question):
             place = (*place[: one.axis], one.index, *place[one.axis :])
         return None if whole is None or len(whole.shape) != len(place) else whole.read_at(place)
 
+    def _of_sources(self, value: ir.Value, values: Values) -> Element | None:
+        """The elements of known integers if they are those of sources."""
+        found = self._computed(value, values)
+        is_read = found is not None and all(
+            isinstance(leaf, Read) and leaf.value in self._sources for leaf in leaves(found)
+        )
+        return found if is_read else None
+
     def _of_constant(self, fact: Fact) -> Element | None:
         if fact.tensor is not None and fact.tensor.size > MOST_CONSTANT:
             return None
@@ -178,7 +200,9 @@ class IndexMapOf(Question):
         moving = Moving(node, value, self, values)
         try:
             found = function(moving)
-            if sum(1 for _ in leaves(found)) > MOST_PIECES:
+            if sum(1 for _ in leaves(found)) > MOST_PIECES or any(
+                isinstance(formula, Dim) and formula.size > LONGEST_FORMULA for formula in formulas(found)
+            ):
                 return None
         except NOT_KNOWN:
             return None
@@ -192,3 +216,19 @@ def _of_integers(fact: Fact) -> Element | None:
         return None
     numbers = [number for number in known if number is not None]
     return element_of_integers(numbers, fact.shape)
+
+
+def moves_elements(node: ir.Node, dtype_of: Callable[[ir.Value], ir.DataType | None]) -> bool:
+    """Return whether an operator may have an index map for these element types: arithmetic has one for integers alone."""
+    if ELEMENT_MAPS.of(node) is None or not node.outputs:
+        return False
+    dtype, name = dtype_of(node.outputs[0]), node.op_type
+    if dtype in INTEGERS or name == "Where" or not has(node, _COMPUTES):
+        return True
+    if name in ("Cast", "CastLike"):
+        return node.inputs[0] is not None and dtype_of(node.inputs[0]) == dtype
+    return len(node.inputs) == 1 and name in ("Max", "Min", "Mean")
+
+
+_COMPUTES = ELEMENTWISE | BROADCASTS
+"""Operators that compute elements, unless these are integers."""

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from ortfuse.analysis.index_maps.box import Box, axis_number, has_axes, shifted, split_off
 from ortfuse.ir.dims import Dim, DimLike, exact_div, floor_div, is_nonnegative
-from ortfuse.ir.dims.polynomial import Atom
+from ortfuse.ir.dims.polynomial import Atom, Monomial
 
 _DEPTH = 6
 """The most variables and quotients that are replaced one after the other."""
@@ -24,9 +24,43 @@ def is_never_negative(formula: DimLike, box: Box) -> bool:
     """Return whether a formula is at least 0 at all positions of a box."""
     if isinstance(formula, int):
         return formula >= 0
+    least = _least_number(formula, box)
+    if least is not None and (least[0] >= 0 or (least[1] and not box.known)):
+        return least[0] >= 0
     if _is_nonnegative(formula, box):
         return True
     return any(_reaches(formula - known, box) for known in (0, *box.known))
+
+
+def _least_number(formula: Dim, box: Box) -> tuple[int, bool] | None:
+    """A number that a formula is never below, and whether it is that at some position; `None` without numbers for all sizes."""
+    least, is_reached = 0, True
+    for monomial, coefficient in formula.terms:
+        ends = _numbers(monomial, box)
+        if ends is None:
+            return None
+        least += coefficient * (ends[0] if coefficient > 0 else ends[1])
+        is_reached = is_reached and len(monomial) < 2 and not any(atom.kind for atom in monomial)
+    return least, is_reached
+
+
+def _numbers(monomial: Monomial, box: Box) -> tuple[int, int] | None:
+    """The least and the largest number that a product may be; `None` unless it is a number, a position or a quotient of some."""
+    if not monomial:
+        return 1, 1
+    if len(monomial) > 1:
+        return None
+    number = axis_number(monomial[0])
+    if number is not None and number < len(box.lows):
+        low, end = box.lows[number], box.ends[number]
+        return (low, end - 1) if isinstance(low, int) and isinstance(end, int) and low < end else None
+    if monomial[0].kind != "floordiv":
+        return None
+    numerator, divisor = monomial[0].args
+    if not isinstance(divisor, int) or not isinstance(numerator, Dim):
+        return None
+    least, most = _least_number(numerator, box), _least_number(-numerator, box)  # type: ignore[arg-type]
+    return None if least is None or most is None else (least[0] // divisor, -most[0] // divisor)
 
 
 def is_within(formula: DimLike, end: DimLike, box: Box) -> bool:

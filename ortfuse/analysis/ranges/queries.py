@@ -107,6 +107,10 @@ class Values:
         for known in self._known.values():
             known.pop(value, None)
 
+    def forget_answers(self, question: Question) -> None:
+        """Drop all answers to a question."""
+        self._known.pop(question, None)
+
     def forget_all(self) -> None:
         """Drop all answers."""
         self._known.clear()

@@ -84,7 +84,7 @@ class View:
 IndexMap: TypeAlias = Callable[[View, ir.Node, Facts], "View | None"]
 
 INDEX_MAPS: Facet[IndexMap] = Facet(
-    "index_map", "which elements of the first input an output consists of, as a strided view"
+    "strided_view", "which elements of the first input an output consists of, as a strided view"
 )
 
 

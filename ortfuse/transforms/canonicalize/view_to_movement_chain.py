@@ -124,13 +124,14 @@ def build_chain(steps: Sequence[Step], value: ir.Value, build: Builder) -> ir.Va
 
 
 def _splits(view: View, source: Shape) -> Iterator[Shape]:
-    """Shapes to begin with: that of the input, and those whose axes are the factors of the view."""
+    """Shapes to begin with: that of the input, those whose axes are the factors of the view, and all elements in a row."""
     yield source
     groups = view.groups()
     for factors in (view.factors, [factor for group in groups or () for factor in group]):
         found = _split_at([stride for _, stride in factors if stride != 0], product(source))
         if found is not None:
             yield found
+    yield (product(source),)
 
 
 def _split_at(strides: Sequence[DimLike], total: DimLike) -> Shape | None:

@@ -5,6 +5,7 @@ Bounds and sizes may be symbols: they are those of the tensor, or computed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ortfuse.analysis.index_maps import Box, Read
@@ -134,10 +135,9 @@ def _arranged(plan: Plan, now: list[DimLike], kept: list[int | None], shape: Sha
     repeated = [axis for axis in range(len(shape)) if axis not in order and shape[axis] != 1]
     if order != sorted(order):
         plan, now, kept = _turned(plan, now, kept, shape)
-    leading = min(order, default=len(shape))
     wanted = [1 if axis in repeated else size for axis, size in enumerate(shape)]
-    if repeated and all(axis < leading for axis in repeated) and len(now) == len(shape) - leading:
-        wanted = list(shape[leading:])  # an Expand adds the first axes by itself
+    if repeated and _is_broadcast(now, kept, len(shape)):
+        wanted = list(now)
     reshaped = _with_units(plan, tuple(now), tuple(wanted), supply)
     if reshaped is None or not repeated:
         return reshaped
@@ -145,6 +145,14 @@ def _arranged(plan: Plan, now: list[DimLike], kept: list[int | None], shape: Sha
     if sizes is None:
         sizes = supply.vector(shape)
     return None if sizes is None else Make("Expand", (reshaped, sizes))
+
+
+def _is_broadcast(now: Sequence[DimLike], kept: Sequence[int | None], rank: int) -> bool:
+    """Return whether an Expand alone puts the axes where the map has them: it adds the first ones by itself."""
+    before = rank - len(now)
+    return before >= 0 and all(
+        size == 1 or axis == before + place for place, (size, axis) in enumerate(zip(now, kept, strict=True))
+    )
 
 
 def _turned(plan: Plan, now: list[DimLike], kept: list[int | None], shape: Shape) -> _Cut:

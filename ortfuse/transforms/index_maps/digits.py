@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.index_maps import Box, Element, IndexMap, Number, Read, Select, axis, leaves
+from ortfuse.analysis.index_maps import Box, Element, IndexMap, Read, Select, axis, leaves
 from ortfuse.analysis.index_maps.box import atom_of, axis_number, has_axes, split_off
-from ortfuse.analysis.index_maps.element_expressions import at, simplest
+from ortfuse.analysis.index_maps.element_expressions import at, formulas, simplest
 from ortfuse.analysis.index_maps.prove_inequalities import is_within
 from ortfuse.analysis.index_maps.reshape_transpose_expand import reshaped_place
 from ortfuse.analysis.index_maps.simplify_formulas import simplified
@@ -116,23 +116,12 @@ def _order(size: DimLike) -> tuple[int, int]:
 def divisors_in(element: Element, number: int) -> set[DimLike]:
     """Return the divisors of the position along an axis in all formulas of an element."""
     found: set[DimLike] = set()
-    for formula in _formulas(element):
+    for formula in formulas(element):
         for atom in _atoms(formula):
             divisor = _divisor(atom, number)
             if divisor is not None:
                 found.add(divisor)
     return found
-
-
-def _formulas(element: Element) -> Iterator[DimLike]:
-    if isinstance(element, Select):
-        yield element.condition
-        yield from _formulas(element.then)
-        yield from _formulas(element.otherwise)
-    elif isinstance(element, Read):
-        yield from element.index
-    elif isinstance(element, Number):
-        yield element.formula
 
 
 def splits(found: IndexMap) -> Iterator[IndexMap]:

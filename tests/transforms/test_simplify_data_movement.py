@@ -13,20 +13,18 @@ import pytest
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.targets import installed
-from ortfuse.transforms import DeadCodeElimination, SimplifyIndexMaps
+from ortfuse.transforms import DeadCodeElimination, SimplifyDataMovement
 from ortfuse.transforms.context import Context
 from tests.fuzz.index_maps import SIZES, elements_of
 from tests.fuzz.movement_chains import chain_of
 
-CONSTANTS = (
-    "int64 zero={0}, int64 one={1}, int64[1] at_zero={0}, int64[1] at_one={1}, int64[1] all={9223372036854775807}"
-)
+CONSTANTS = "int64 zero={0}, int64 one={1}, int64[1] at_zero={0}, int64[1] at_one={1}, int64[1] all={9223372036854775807}, int64[2] two={0, 1}"
 
 
 def _simplified(model: ir.Model) -> ir.Model:
     context = Context(model, Facts(model), installed())
     DeadCodeElimination().run(context)
-    while SimplifyIndexMaps().run(context):
+    while SimplifyDataMovement().run(context):
         pass
     DeadCodeElimination().run(context)
     return model
@@ -36,6 +34,16 @@ def _operators(text: str, constants: str = CONSTANTS) -> list[str]:
     head, _, body = text.partition("{")
     proto = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]>\n{head}<{constants}> {{{body}')
     return [node.op_type for node in _simplified(ir.from_proto(proto)).graph]
+
+
+def test_choices_between_pieces_of_tensors_without_elements_stay() -> None:
+    text = """g (float[2,3,0,0] x, float[2,3,0,0] z) => (float[2,3,0,0] y) {
+        sums = Add(rows, columns)
+        mask = Greater(sums, one)
+        chosen = Where(mask, x, z)
+        y = Neg(chosen) }"""
+    constants = f"{CONSTANTS}, int64[2,1,1,1] rows={{0, 1}}, int64[3,1,1] columns={{0, 1, 2}}"
+    assert _operators(text, constants) == ["Add", "Greater", "Where", "Neg"]
 
 
 @pytest.mark.parametrize(
@@ -69,6 +77,15 @@ def _operators(text: str, constants: str = CONSTANTS) -> list[str]:
             both = Concat <axis=1>(first, last)
             y = Neg(both) }""",
             ["Neg"],
+        ),
+        # a size as a matrix
+        (
+            """g (float[b,s] x, int64[1,1] z) => (int64[1,1] y) {
+            size = Shape <start=0, end=1>(x)
+            number = Squeeze(size)
+            matrix = Unsqueeze(number, two)
+            y = Add(matrix, z) }""",
+            ["Shape", "Unsqueeze", "Add"],
         ),
         # a slice of a concatenation
         (

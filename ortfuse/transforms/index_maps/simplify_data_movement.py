@@ -15,41 +15,43 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.index_maps import ELEMENT_MAPS, IndexMap, Read, leaves
+from ortfuse.analysis.index_maps import IndexMap, Read, leaves, moves_elements
 from ortfuse.ir.dims import product
 from ortfuse.ir.refusal import refuse
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context, version_in
+from ortfuse.transforms.index_maps.digits import Shape
 from ortfuse.transforms.index_maps.make import Make, Plan, Supply, build_plan
+from ortfuse.transforms.index_maps.movement_above import (
+    MOST_NODES,
+    PRODUCTS,
+    Link,
+    chain_above,
+    frontiers,
+    is_moved,
+    structure_above,
+    values_above,
+)
 from ortfuse.transforms.index_maps.plans import plans
 from ortfuse.transforms.node_builder import Builder, Rounds
 
 OLDEST = 13
 """The opset from which on sizes and axes are inputs."""
 
-MOST_NODES = 64
-"""The most nodes that are looked at to find which ones a plan replaces."""
-
-LONGEST = 8
-"""The most operators between a value and those that something else needs, at which a map may stop."""
-
-SHORTEST = 4
-"""The most operators between a value and others at which a map may stop."""
-
 _CHAINED = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Slice", "Gather", "Expand", "Tile"}
 )
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
-_PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul"})
 _COPY, _WIDE, _TILE = 3, 12, 5
 
 
 @dataclass(frozen=True)
-class SimplifyIndexMaps:
+class SimplifyDataMovement:
     """Replace data movement, with its computed indices, by the cheapest operators of the same index map.
 
     Attributes:
@@ -58,27 +60,46 @@ class SimplifyIndexMaps:
 
     single: bool = False
 
-    name: ClassVar[str] = "simplify_index_maps"
+    name: ClassVar[str] = "simplify_data_movement"
 
     def run(self, context: Context) -> int:
         """Replace data movement; returns how often."""
-        useless: set[Hashable] = set()
+        search = _Search(context, _USELESS.setdefault(context.facts, set()), self.single)
         return sum(
-            _simplify(node, output, scope, context, useless, single=self.single)
+            search.simplify(node, output, scope)
             for scope in context.scopes()
             for node in reversed(list(scope.graph))
             for output in node.outputs
-            if node.graph is scope.graph and ELEMENT_MAPS.of(node) is not None and version_in(scope, node) >= OLDEST
+            if node.graph is scope.graph
+            and moves_elements(node, context.facts.dtype)
+            and version_in(scope, node) >= OLDEST
         )
+
+
+_USELESS: WeakKeyDictionary[Facts, set[Hashable]] = WeakKeyDictionary()
+"""Chains and maps of a model for which no plan saved anything, with all that plans for them depend on."""
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A plan, and the nodes that nothing needs once it is there."""
+    """A plan.
+
+    Attributes:
+        plan: The plan.
+        removed: The nodes that nothing needs once it is there.
+        saved: By how much it costs less than they.
+        fewer: By how many its nodes are fewer.
+    """
 
     plan: Plan
     removed: Sequence[ir.Node]
     saved: int
+    fewer: int
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it costs less than what it replaces, or as much in fewer nodes."""
+        return self.saved > 0 or (self.saved == 0 and self.fewer > 0)
 
     @property
     def moves(self) -> int:
@@ -86,25 +107,112 @@ class _Candidate:
         return sum(not node.is_size for node in self.plan.nodes()) if isinstance(self.plan, Make) else 0
 
 
-def _simplify(
-    node: ir.Node, output: ir.Value, scope: Scope, context: Context, useless: set[Hashable], *, single: bool
-) -> bool:
-    """Replace the nodes that make a value by the plan that saves most."""
-    if not (output.uses() or output.is_graph_output()) or not _may_gain(node, output, context.facts):
+@dataclass(frozen=True)
+class _Search:
+    """The search for plans that save something.
+
+    Attributes:
+        context: The model.
+        useless: Chains and maps, with all that plans for them depend on, for which no plan saves anything; it is extended.
+        single: Whether to make single operators only.
+    """
+
+    context: Context
+    useless: set[Hashable]
+    single: bool
+
+    def simplify(self, node: ir.Node, output: ir.Value, scope: Scope) -> bool:
+        """Replace the nodes that make a value by the plan that saves most."""
+        facts = self.context.facts
+        if not (output.uses() or output.is_graph_output()) or not _may_gain(node, output, facts):
+            return False
+        for found in self._candidates(node, output, scope):
+            good = sorted(
+                (one for one in found if one.is_better and not (self.single and one.moves > 1)),
+                key=lambda one: (-one.saved, -one.fewer),
+            )
+            if any(_replace(one, node, output, scope, self.context) for one in good):
+                return True
         return False
-    for found in _candidates(output, scope, context, useless):
-        good = sorted(
-            (one for one in found if one.saved > 0 and not (single and one.moves > 1)), key=lambda one: -one.saved
+
+    def _candidates(self, node: ir.Node, output: ir.Value, scope: Scope) -> Iterator[list[_Candidate]]:
+        """Yield plans with what they save, those for one map together. Maps like those for which there was none are left out."""
+        facts = self.context.facts
+        known = facts.ints(output)
+        sizes = None if known is None else Supply(values_above(output, facts), facts, scope.opset).tensor(known)
+        if sizes is not None:
+            made = [_judged(sizes, output, scope, self.context)]
+            yield [one for one in made if one is not None]
+            return
+        if not self._may_be_cheaper(node, output):
+            return
+        key = structure_above(output, facts)
+        if key in self.useless:
+            return
+        useful = False
+        for found in self._by_map(output, chain_above(output, facts), scope):
+            useful = useful or any(one.is_better for one in found)
+            yield found
+        if not useful and key is not None:
+            self.useless.add(key)
+
+    def _may_be_cheaper(self, node: ir.Node, output: ir.Value) -> bool:
+        """Return whether a plan may cost less, if that is to replace one node alone: a view is made of as many elements."""
+        facts = self.context.facts
+        shape, cost = facts.shape(output), _cost_of_node(node, self.context)
+        if shape is None or cost > _COPY or len(_removed(output, set())) > 1:
+            return shape is not None
+        return any(_bound(shape, facts.shape(value)) < cost for value in values_above(output, facts))
+
+    def _by_map(self, output: ir.Value, chain: Sequence[Link], scope: Scope) -> Iterator[list[_Candidate]]:
+        """Yield plans for each map of a value, with what they save."""
+        facts = self.context.facts
+        supply: Supply | None = None
+        seen: set[IndexMap] = set()
+        planned = False
+        for sources, is_shared in frontiers(chain, facts):
+            if planned and not is_shared:
+                return
+            most = self._cost_of_movement(output, set(sources))
+            if len(sources) == 1 and _bound(facts.shape(output), facts.shape(sources[0])) >= most:
+                continue
+            found = facts.index_map(output, sources)
+            if found is None or found in seen or not _reads_others(found, output):
+                continue
+            seen.add(found)
+            if _least_cost(found, facts) >= most:
+                continue
+            supply = supply or Supply(values_above(output, facts), facts, scope.opset)
+            key = most, found.structure, tuple([facts.shape(source) for source in found.sources]), supply.sizes
+            if key in self.useless:
+                planned = True
+                continue
+            made = [_judged(plan, output, scope, self.context) for plan in plans(found, facts, supply)]
+            candidates = [one for one in made if one is not None]
+            if not any(one.is_better for one in candidates):
+                self.useless.add(key)
+            planned = planned or bool(candidates)
+            yield candidates
+
+    def _cost_of_movement(self, output: ir.Value, sources: set[ir.Value]) -> int:
+        """How much the data movement costs that nothing needs if a value is made from sources."""
+        facts = self.context.facts
+        return sum(
+            _cost_of_node(node, self.context)
+            for node in _removed(output, sources)
+            if moves_elements(node, facts.dtype) or facts.ints(node.outputs[0]) is not None
         )
-        if any(_replace(one, node, output, scope, context) for one in good):
-            return True
-    return False
 
 
-def _is_moved(value: ir.Value | None) -> bool:
-    """Return whether an operator with index maps makes a value."""
-    node = None if value is None else value.producer()
-    return node is not None and ELEMENT_MAPS.of(node) is not None
+def _bound(shape: Shape | None, source: Shape | None) -> int:
+    """A cost that no plan for a tensor of this shape is below, made of a tensor of that shape."""
+    if shape is None or source is None or shape == source:
+        return 0
+    return 1 if product(shape) == product(source) else _COPY
+
+
+def _reads_others(found: IndexMap, output: ir.Value) -> bool:
+    return any(isinstance(leaf, Read) and leaf.value is not output for leaf in leaves(found.element))
 
 
 def _may_gain(node: ir.Node, output: ir.Value, facts: Facts) -> bool:
@@ -116,7 +224,7 @@ def _may_gain(node: ir.Node, output: ir.Value, facts: Facts) -> bool:
     chained = len(users) == 1 and users[0].idx == 0 and users[0].node.op_type in _CHAINED
     if chained and not output.is_graph_output() and facts.ints(output) is None:
         return False
-    if any(_is_moved(value) and not facts.is_const(value) for value in node.inputs):
+    if any(is_moved(value, facts) for value in node.inputs):
         return True
     if node.op_type in _VIEWS:
         return node.op_type == "Identity" or facts.shape(output) == facts.shape(node.inputs[0])
@@ -125,38 +233,6 @@ def _may_gain(node: ir.Node, output: ir.Value, facts: Facts) -> bool:
             0 in (facts.shape(value) or ()) for value in node.inputs
         )
     return node.op_type != "Split" or len(node.outputs) == 1
-
-
-def _candidates(output: ir.Value, scope: Scope, context: Context, useless: set[Hashable]) -> Iterator[list[_Candidate]]:
-    """Yield plans with what they save, those for one map together. Maps like those for which there was none are left out.
-
-    Args:
-        output: The value.
-        scope: The graph.
-        context: The model.
-        useless: The maps, with all that plans for them depend on, for which no plan saved anything; it is extended.
-    """
-    facts = context.facts
-    supply: Supply | None = None
-    known = facts.ints(output)
-    if known is not None:
-        sizes = Supply(_above(output), facts, scope.opset).tensor(known)
-        made = [] if sizes is None else [_judged(sizes, output, scope, context)]
-        yield [one for one in made if one is not None]
-        return
-    most = sum(_cost_of_node(node, context) for node in _removed(output, set()))
-    for found in _maps(output, facts):
-        if _least_cost(found, facts) >= most:
-            continue
-        supply = supply or Supply(_above(output), facts, scope.opset)
-        key = most, found.structure, tuple([facts.shape(source) for source in found.sources]), supply.sizes
-        if key in useless:
-            continue
-        made = [_judged(plan, output, scope, context) for plan in plans(found, facts, supply)]
-        candidates = [one for one in made if one is not None]
-        if all(one.saved <= 0 for one in candidates):
-            useless.add(key)
-        yield candidates
 
 
 def _judged(plan: Plan, output: ir.Value, scope: Scope, context: Context) -> _Candidate | None:
@@ -170,52 +246,25 @@ def _judged(plan: Plan, output: ir.Value, scope: Scope, context: Context) -> _Ca
     before = sum(_cost_of_node(node, context) for node in removed)
     after = sum(_cost_of(one, context) for one in plan.nodes()) if isinstance(plan, Make) else 0
     executed = sum(node.op_type != "Constant" for node in removed)
-    if isinstance(plan, Make) and len(plan.nodes()) > executed and before - after < _WIDE - _COPY - 2:
+    fewer = executed - (len(plan.nodes()) if isinstance(plan, Make) else 0)
+    tiles = isinstance(plan, Make) and any(node.op_type == "Tile" for node in plan.nodes())
+    if tiles and not any(node.op_type == "Tile" for node in removed):
         return None
-    return _Candidate(plan, removed, before - after)
+    if fewer < 0 and before - after < _WIDE - _COPY - 2:
+        return None
+    return _Candidate(plan, removed, before - after, fewer)
 
 
 def _least_cost(found: IndexMap, facts: Facts) -> int:
     """A cost that plans for a map are not expected to be below."""
     reads = {leaf for leaf in leaves(found.element) if isinstance(leaf, Read)}
     pieces = sum(1 for _ in leaves(found.element))
-    if pieces == 1:
-        return 0
     sources = found.sources
+    if pieces == 1:
+        return _bound(found.shape, facts.shape(sources[0]))
     source = facts.shape(sources[0])
     is_cut = len(sources) == 1 and source is not None and product(source) == product(found.shape)
     return _COPY * (1 + len(reads)) if is_cut and len(reads) > 1 else _COPY
-
-
-def _maps(output: ir.Value, facts: Facts) -> Iterator[IndexMap]:
-    """Maps of a value: of sources as far above as possible, and of those between."""
-    seen: set[IndexMap] = set()
-    for sources in _frontiers(output):
-        found = facts.index_map(output, sources)
-        if found is None or found in seen:
-            continue
-        seen.add(found)
-        if any(isinstance(leaf, Read) for leaf in leaves(found.element)):
-            yield found
-
-
-def _frontiers(output: ir.Value) -> Iterator[Sequence[ir.Value]]:
-    """Values to stop at: none, those that something else needs, and those along the first inputs."""
-    yield ()
-    value, shared = output, list[ir.Value]()
-    above: list[ir.Value] = []
-    while (node := value.producer()) is not None and len(above) < LONGEST and ELEMENT_MAPS.of(node) is not None:
-        operand = node.inputs[1 if node.op_type == "Where" else 0] if node.inputs else None
-        if operand is None:
-            break
-        above.append(operand)
-        value = operand
-    shared = [one for one in above if len(one.uses()) > 1]
-    if shared:
-        yield shared
-    for one in above[1:SHORTEST]:
-        if _is_moved(one):
-            yield (one,)
 
 
 def _removed(output: ir.Value, sources: set[ir.Value]) -> list[ir.Node]:
@@ -267,28 +316,13 @@ def _cost_of_node(node: ir.Node, context: Context) -> int:
     return _cost(node.op_type, context.facts.rank(result) or 0, context)
 
 
-def _above(output: ir.Value) -> list[ir.Value]:
-    """The values from which a value is computed, the farthest first, as far as is looked."""
-    found: dict[ir.Value, None] = {}
-    waiting = [output]
-    while waiting and len(found) < 2 * MOST_NODES:
-        node = waiting.pop(0).producer()
-        for value in node.inputs if node is not None and ELEMENT_MAPS.of(node) is not None else ():
-            if value is not None and value not in found:
-                found[value] = None
-                waiting.append(value)
-        if node is not None and node.op_type == "Shape" and node.inputs[0] is not None:
-            found.setdefault(node.inputs[0])
-    return list(reversed(found))
-
-
 def _is_allowed(plan: Plan, output: ir.Value, scope: Scope, context: Context) -> bool:
     """Whether the target has kernels for a plan, and products of matrices read Transposes as they did."""
     facts = context.facts
     last = output.producer()
     assert last is not None
     turned = isinstance(plan, Make) and plan.op_type == "Transpose"
-    if any(user.op_type in _PRODUCTS for user in output.consumers()):
+    if any(user.op_type in PRODUCTS for user in output.consumers()):
         if last.op_type == "Transpose" and not turned:
             return False
         if turned and last.op_type != "Transpose" and facts.dtype(output) == ir.DataType.FLOAT16:
@@ -304,7 +338,7 @@ def _replace(one: _Candidate, node: ir.Node, output: ir.Value, scope: Scope, con
     facts = context.facts
     shape = facts.shape(output)
     rounds = any(removed.op_type == "Where" for removed in one.removed)
-    name = SimplifyIndexMaps.name
+    name = SimplifyDataMovement.name
     with context.editor.change(name, rule=Rounds(name) if rounds else None, nodes=one.removed or [node]) as change:
         made = build_plan(one.plan, Builder(scope, context.editor, node))
         if facts.shape(made) != shape:
