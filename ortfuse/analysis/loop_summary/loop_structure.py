@@ -6,7 +6,7 @@ the body are elements of values outside, one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from ortfuse.analysis.loop_summary.induction_variables import Inductions
 from ortfuse.analysis.loop_summary.linear_form import Source
 from ortfuse.analysis.node_parameters import attribute_value
 from ortfuse.ir.dims import Dim, DimLike, is_nonnegative, is_positive, substituted, symbol
+from ortfuse.ir.walk import used_values
 
 _TAKING = frozenset({"Gather", "Slice", "Split", "GatherElements", "GatherND"})
 """The operators that take elements of their first operand."""
@@ -272,6 +273,28 @@ def _axes(node: ir.Node, kind: str, count: int) -> tuple[list[int], set[int]] | 
             return None
         found.append([0] * count if attribute is None else list(attribute.as_ints()))
     return (found[0], set(found[1])) if all(len(one) == count for one in found) else None
+
+
+def dependents(value: ir.Value) -> set[ir.Value]:
+    """The values of a graph that are computed from one of it, itself included."""
+    found = {value}
+    for node in value.graph or ():
+        if any(one in found for one in used_values(node)):
+            found.update(node.outputs)
+    return found
+
+
+def needed(values: Iterable[ir.Value], body: ir.Graph) -> set[ir.Value]:
+    """The values from which the values of a body are computed, themselves included."""
+    waiting, found = [*values], set[ir.Value]()
+    while waiting:
+        value = waiting.pop()
+        if value not in found:
+            found.add(value)
+            producer = value.producer()
+            if producer is not None and value.graph is body:
+                waiting += used_values(producer)
+    return found
 
 
 def origin(value: ir.Value) -> ir.Value:

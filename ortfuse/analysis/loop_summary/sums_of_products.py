@@ -19,9 +19,9 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.loop_structure import dependents
 from ortfuse.analysis.node_parameters import parameter
 from ortfuse.analysis.transfer.value_fact import Shape
-from ortfuse.ir.walk import used_values
 
 _MOST_TERMS, _MOST_FACTORS = 8, 16
 
@@ -65,7 +65,7 @@ class Algebra:
     def __init__(self, state: ir.Value, elements: Iterable[ir.Value], facts: Facts) -> None:
         self._state, self._elements, self._facts = state, set(elements), facts
         self._fresh = count(1000)
-        self._dependent = _dependents(state)
+        self._dependent = dependents(state)
 
     def depends(self, value: ir.Value) -> bool:
         """Whether a value is computed from the state."""
@@ -235,12 +235,3 @@ def _demanding(terms: list[Term], summed: Iterable[int | None]) -> list[Term]:
         if label is not None and not all(any(label in one.labels for one in term.factors) for term in terms):
             raise NotASumError
     return terms
-
-
-def _dependents(state: ir.Value) -> set[ir.Value]:
-    """The values that are computed from a state in one run of the body."""
-    found = {state}
-    for node in state.graph or ():
-        if any(value in found for value in used_values(node)):
-            found.update(node.outputs)
-    return found

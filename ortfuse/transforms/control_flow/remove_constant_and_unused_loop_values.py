@@ -14,11 +14,11 @@ Does not handle: stacked results of a Scan; states that are absent; a state that
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import onnx_ir as ir
 
-from ortfuse.analysis.loop_summary.loop_structure import Loop, loop_of
+from ortfuse.analysis.loop_summary.loop_structure import Loop, loop_of, needed
 from ortfuse.analysis.loop_summary.nonempty_sizes import Nonempty
 from ortfuse.ir.walk import nested, used_values
 from ortfuse.transforms.context import Context
@@ -78,28 +78,15 @@ def _used(loop: Loop, same: Collection[int]) -> list[int]:
         index for index in range(len(outputs)) if _is_used(outputs[index]) or (is_scan and index >= len(loop.states))
     }
     kept -= {*same}
+    # Nodes without results count as results, too.
+    beside = [value for node in loop.body if not node.outputs for value in used_values(node)]
     while True:
         roots = [*loop.body.outputs[: loop.skipped], *(loop.body.outputs[loop.skipped + index] for index in kept)]
-        needed = _needed(roots, loop.body)
-        more = {index for index in range(len(loop.states)) if loop.states[index].before in needed} - {*same}
+        found = needed([*roots, *beside], loop.body)
+        more = {index for index in range(len(loop.states)) if loop.states[index].before in found} - {*same}
         if more <= kept:
             return sorted(kept)
         kept |= more
-
-
-def _needed(roots: Iterable[ir.Value], body: ir.Graph) -> set[ir.Value]:
-    """The values that the roots are computed from, themselves included; nodes without results count as roots too."""
-    effects = [node for node in body if not node.outputs]
-    waiting = [*roots, *(value for node in effects for value in used_values(node))]
-    found: set[ir.Value] = set()
-    while waiting:
-        value = waiting.pop()
-        if value not in found:
-            found.add(value)
-            producer = value.producer()
-            if producer is not None and value.graph is body:
-                waiting += used_values(producer)
-    return found
 
 
 def _is_used(value: ir.Value) -> bool:

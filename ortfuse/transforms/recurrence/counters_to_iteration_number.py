@@ -68,7 +68,6 @@ def _counting(iteration: Iteration, context: Context) -> list[ir.Node]:
     number = iteration.body.inputs[0]
     if context.facts.rank(number) != 0 or context.facts.dtype(number) != ir.DataType.INT64:
         return []
-    nodes = [
-        node for value in iteration.elements if (node := value.producer()) is not None and node.op_type == "Gather"
-    ]
-    return [node for node in nodes if node.inputs[1] is not number and iteration.counts(node.inputs[1])]
+    nodes = [node for node in iteration.body if node.op_type == "Gather" and node.inputs[1] is not number]
+    counting = [node for node in nodes if iteration.counts(node.inputs[1])]
+    return [node for node in counting if node.outputs[0] in iteration.elements]

@@ -10,11 +10,10 @@ Does not handle: operators of both directions, and outputs that are used as they
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.index_maps import ELEMENT_MAPS, IndexMap, Read, axes
 from ortfuse.analysis.loop_summary.recurrent_operators import LENGTHS, dropped_axes, is_operator, operands_of
 from ortfuse.ir.walk import Scope
 from ortfuse.rewrite.pattern.node_parameters import attribute_value, parameter
@@ -22,7 +21,6 @@ from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds
 
 _OTHER = {"forward": "reverse", "reverse": "forward"}
-_FAR = 2**31
 _NAME = "recurrent.turned"
 
 
@@ -82,20 +80,20 @@ class _Reversal:
     def __init__(self, lengths: ir.Value | None, facts: Facts) -> None:
         self._lengths, self._facts = lengths, facts
 
-    def path_before(self, value: ir.Value, axes: _Axes) -> list[ir.Node] | None:
+    def path_before(self, value: ir.Value, named: _Axes) -> list[ir.Node] | None:
         """The reversal behind which a value is, and the nodes that move axes between them."""
         path: list[ir.Node] = []
         while (node := value.producer()) is not None:
             path.insert(0, node)
-            if self._is_one(node, axes):
+            if self._is_one(node, named):
                 return path
             perm = parameter(node, "perm", self._facts) if node.op_type == "Transpose" and not node.domain else None
-            if not isinstance(perm, tuple | list) or node.inputs[0] is None or axes[1] is None:
+            if not isinstance(perm, tuple | list) or node.inputs[0] is None or named[1] is None:
                 return None
-            axes, value = (perm[axes[0]], perm[axes[1]]), node.inputs[0]
+            named, value = (perm[named[0]], perm[named[1]]), node.inputs[0]
         return None
 
-    def paths_behind(self, value: ir.Value, axes: _Axes) -> list[list[ir.Node]] | None:
+    def paths_behind(self, value: ir.Value, named: _Axes) -> list[list[ir.Node]] | None:
         """The paths to the reversals that are all that a value is used for; `None` if it is used otherwise."""
         if value.is_graph_output():
             return None
@@ -103,10 +101,10 @@ class _Reversal:
         for use in value.uses():
             if use.idx != 0 or use.node.graph is not value.graph:
                 return None
-            if self._is_one(use.node, axes):
+            if self._is_one(use.node, named):
                 found.append([use.node])
                 continue
-            time, batch = (self._moved(use.node, axis) for axis in axes)
+            time, batch = (self._moved(use.node, axis) for axis in named)
             behind = None if time is None else self.paths_behind(use.node.outputs[0], (time, batch))
             if behind is None:
                 return None
@@ -123,42 +121,25 @@ class _Reversal:
         axes = dropped_axes(node, self._facts)
         return None if axes is None or axis in axes else axis - len([one for one in axes if one < axis])
 
-    def _is_one(self, node: ir.Node, axes: _Axes) -> bool:
+    def _is_one(self, node: ir.Node, named: _Axes) -> bool:
         if node.domain or not node.inputs or node.inputs[0] is None:
             return False
         if node.op_type == "ReverseSequence":
-            named = [attribute_value(node, name, self._facts) for name in ("time_axis", "batch_axis")]
-            return (
-                named == list(axes) and self._lengths is not None and _uncast(node.inputs[1]) is _uncast(self._lengths)
-            )
-        if self._lengths is not None:
-            return False
-        return self._is_slice(node, axes[0]) or self._is_gather(node, axes[0])
+            own = tuple(attribute_value(node, name, self._facts) for name in ("time_axis", "batch_axis"))
+            return own == named and self._lengths is not None and _uncast(node.inputs[1]) is _uncast(self._lengths)
+        return self._lengths is None and self._reverses(node, named[0])
 
-    def _is_slice(self, node: ir.Node, axis: int) -> bool:
-        """Whether a node is a Slice that reverses one axis as a whole."""
-        shape = self._facts.shape(node.inputs[0]) if node.op_type == "Slice" else None
-        numbers: list[Any] = (
-            [parameter(node, name, self._facts) for name in ("starts", "ends", "axes", "steps")] if shape else []
-        )
-        if shape is None or not all(isinstance(one, tuple | list) and len(one) == 1 for one in numbers):
+    def _reverses(self, node: ir.Node, time: int) -> bool:
+        """Whether a node takes all elements along an axis from the last to the first."""
+        value, shape = node.inputs[0], self._facts.shape(node.inputs[0])
+        if value is None or shape is None or shape[time] == 1 or ELEMENT_MAPS.of(node) is None:
             return False
-        (start,), (end,), (place,), (step,) = numbers
-        size = shape[axis]
-        if place != axis or step != -1 or not isinstance(start, int) or not isinstance(end, int):
-            return False
-        begins = start == -1 or start >= _FAR or (isinstance(size, int) and start >= size - 1)
-        return begins and (end <= -_FAR or (isinstance(size, int) and end < -size))
-
-    def _is_gather(self, node: ir.Node, axis: int) -> bool:
-        """Whether a node takes all elements of an axis from the last to the first."""
-        shape = self._facts.shape(node.inputs[0]) if node.op_type == "Gather" else None
-        if shape is None or parameter(node, "axis", self._facts) != axis:
-            return False
-        indices, size = self._facts.const(node.inputs[1]), shape[axis]
-        if indices is None or not isinstance(size, int) or indices.shape != (size,):
-            return False
-        return [index + size if index < 0 else index for index in indices.tolist()] == list(range(size))[::-1]
+        size, indices = shape[time], self._facts.const(node.inputs[1]) if node.op_type == "Gather" else None
+        if indices is not None and isinstance(size, int) and parameter(node, "axis", self._facts) == time:
+            return bool(indices.shape == (size,) and [*(indices % size)] == [*range(size)][::-1])
+        place = axes(len(shape))
+        back = Read(value, (*place[:time], shape[time] - 1 - place[time], *place[time + 1 :]))
+        return self._facts.index_map(node.outputs[0], [value]) == IndexMap.of(shape, back)
 
 
 def _uncast(value: ir.Value | None) -> ir.Value | None:

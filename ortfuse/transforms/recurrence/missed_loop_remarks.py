@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.loop_summary.loop_structure import loop_of
+from ortfuse.analysis.loop_summary.loop_structure import dependents, loop_of, needed
 from ortfuse.ir.traits import CONTRACTS
-from ortfuse.ir.walk import describe, nested_nodes, used_values
+from ortfuse.ir.walk import describe, nested_nodes
 from ortfuse.transforms.context import Context
 
 _PRODUCTS = CONTRACTS | {"Conv"}
@@ -34,8 +34,9 @@ def multiplied(node: ir.Node, facts: Facts) -> list[str]:
     found: set[str] = set()
     for state in () if loop is None else loop.states:
         if loop is not None and state.before is not state.after:
-            below, above = _depending(state.before, loop.body), _needed(state.after, loop.body)
-            found |= {name for one in below & above if (name := _product(one)) is not None}
+            between = dependents(state.before) & needed([state.after], loop.body)
+            nodes = {one.producer() for one in between - {state.before}}
+            found |= {name for one in nodes if one is not None and (name := _product(one)) is not None}
     return sorted(found)
 
 
@@ -43,25 +44,3 @@ def _product(node: ir.Node) -> str | None:
     """The operator of a product that a node is, or has in a body of its own."""
     inner = [node, *nested_nodes(node)]
     return next((one.op_type for one in inner if one.op_type in _PRODUCTS and not one.domain), None)
-
-
-def _depending(value: ir.Value, body: ir.Graph) -> set[ir.Node]:
-    """The nodes of a body that depend on one of its inputs."""
-    known, found = {value}, set()
-    for node in body:
-        if any(one in known for one in used_values(node)):
-            found.add(node)
-            known.update(node.outputs)
-    return found
-
-
-def _needed(value: ir.Value, body: ir.Graph) -> set[ir.Node]:
-    """The nodes of a body that compute a value."""
-    found: set[ir.Node] = set()
-    waiting = [value]
-    while waiting:
-        node = waiting.pop().producer()
-        if node is not None and node.graph is body and node not in found:
-            found.add(node)
-            waiting += used_values(node)
-    return found
