@@ -34,6 +34,5 @@ ORDER = (
     "data_movement/unit_dims_of_transpose_and_expand",
     "matmul/vector_matmul_to_row_matmul",
     "vision",
-    "matmul/fold_into_weights",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

@@ -1,21 +1,16 @@
 """Convolutions and pools: constants in their weights, padding in their windows, parallel and consecutive ones in one."""
 
 ORDER = (
-    "merge_lora",
-    "merge_parallel_branches",
     "causal_conv_decode_step",
-    "fold_channel_permutation",
     "sink_resize_of_concat_below_conv",
     "conv2d_to_conv1d",
     "fuse_conv_relu",
-    "merge_convs_of_concat",
     "fold_pad_and_slice",
     "patchify_to_conv",
     "select_pool_kernel",
     "merge_conv1x1_into_matmul",
     "depthwise_conv1d_to_conv2d",
     "sink_resize",
-    "merge_consecutive_convs",
     "fuse_depth_to_space",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

@@ -3,7 +3,6 @@
 ORDER = (
     "canonicalize_linear_layers",
     "decompose_einsum",
-    "fold_into_weights",
     "vector_matmul_to_row_matmul",
     "simplify_matmul",
 )

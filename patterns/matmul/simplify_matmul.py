@@ -5,7 +5,7 @@ transpose(x transpose(y)) = y transpose(x)        transpose(transpose(x) y) = tr
 x expand(y) = x y          x tile(y) = x y                      where whole matrices are repeated
 x z +- x w = x (z +- w)          z x +- w x = (z +- w) x            where the sum is no larger than the product
 
-`patterns.matmul.fold_into_weights` has the rules for constant operands.
+`ortfuse.transforms.fold_linear.compose_linear_maps` is the pass for constant operands.
 """
 
 from __future__ import annotations

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
-from onnx import numpy_helper
-from rewriting import composed
+from former_instances import cost, instance
+from rewriting import composed, ops, parse, same
 
+import ortfuse
 from ortfuse.verification import Session
+from tests.fuzz.linear_chains import TOLERANCE, error_of
 
 FORMER = json.loads((Path(__file__).parent / "former_linear_maps.json").read_text())
 """Instances that were built from the rule tests of the rules, with their constants and the cost of what the rules left."""
-
-COSTS = {"BatchNormalization": 2.5, "Identity": 0, "Constant": 0}
-
-
-def constant(name: str, dtype: str, shape: list[int], numbers: list[float] | None, seed: int) -> onnx.TensorProto:
-    """The constant; other numbers around 0 if it was large."""
-    array = np.random.default_rng(seed).standard_normal(shape) if numbers is None else np.array(numbers).reshape(shape)
-    return numpy_helper.from_array(array.astype(dtype), name)
-
-
-def instance(text: str, constants: dict[str, Any]) -> ir.Model:
-    proto = onnx.parser.parse_model(text)
-    proto.graph.initializer.extend(constant(name, *parts, seed) for seed, (name, parts) in enumerate(constants.items()))
-    return ir.from_proto(proto)
 
 
 def inputs(model: ir.Model) -> dict[str, np.ndarray]:
@@ -49,13 +36,84 @@ def results(model: ir.Model) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("rule", FORMER)
 def test_instances_of_former_rules(rule: str) -> None:
-    for text, constants, cost in FORMER[rule]:
+    for text, constants, left in FORMER[rule]:
         original = instance(text, constants)
         found = composed(original)
-        operators = [node.op_type for node in found.graph]
-        assert sum(COSTS.get(operator, 1) for operator in operators) <= cost, operators
+        assert cost(found) <= left, [node.op_type for node in found.graph]
         tolerance = 3e-2 if "float16" in text else 2e-4
         for before, after in zip(results(original), results(found), strict=True):
-            np.testing.assert_allclose(
-                after, before, rtol=tolerance, atol=tolerance * max(1, np.abs(before).max(initial=0))
-            )
+            largest = np.abs(before).max(initial=1)
+            np.testing.assert_allclose(after, before, rtol=tolerance, atol=tolerance * largest)
+
+
+def test_random_chains_compute_the_same() -> None:
+    """Seeds of `python -m tests.fuzz.linear_chains`, which compares tens of thousands."""
+    assert max(error_of(seed, Counter()) for seed in range(60)) <= TOLERANCE
+
+
+WEIGHTS = (
+    "<float[2,2,1,1] w = {1, 0.5, -1, 2}, float[2,2,3,3] v = {" + ", ".join(str(n / 8) for n in range(36)) + "}, "
+    "float[2] t = {1, 2}, float[2,1,1] s = {0.5, 2}, float[1,3,1] row = {1, 2, 3}, float two = {2}, float[2] minus = {-1, 1}, "
+    "int64[3] flat = {0, 2, -1}, int64[1] ones = {1}, int64[1] nines = {9}>"
+)
+
+
+def image(body: str, output: str = "float[n,i,j,k] y") -> ir.Model:
+    return parse(f'<ir_version: 8, opset_import: ["": 17]> g (float[n,2,3,3] x) => ({output}) {WEIGHTS} {{ {body} }}')
+
+
+COMPOSED = {
+    "a factor through a Reshape": ("c = Conv(x, w) r = Reshape(c, flat) y = Mul(r, e)", "Conv Reshape"),
+    "of some operands of a Concat": ("a = Mul(x, s) b = Relu(x) c = Concat<axis = 1>(a, b) y = Conv(c, u)", "Relu Concat Conv"),
+    "products in a Concat": ("a = MatMul(x, m) b = MatMul(x, m) y = Concat<axis = -1>(a, b)", "MatMul"),
+    "a residual product": ("a = MatMul(x, m) y = Add(a, x)", "MatMul"),
+    "columns of a product": ("a = MatMul(x, m) y = Slice(a, ones, nines, axis)", "MatMul"),
+    "maxima of positive multiples": ("c = Conv(x, w) p = GlobalMaxPool(c) y = Mul(p, s)", "Conv GlobalMaxPool"),
+    "a mean over channels": ("c = Conv(x, w) p = ReduceMean<axes = [1]>(c) y = Mul(p, two)", "Conv ReduceMean"),
+}  # fmt: skip
+MORE = {
+    "e": "float[2,1] e = {0.5, 2}", "u": "float[1,4,1,1] u = {1, 2, 3, 4}", "axis": "int64[1] axis = {3}",
+    "m": "float[3,3] m = {1, 2, 3, 4, 5, 6, 7, 8, 1}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", COMPOSED)
+def test_maps_are_composed_that_no_rule_was_for(reason: str) -> None:
+    body, left = COMPOSED[reason]
+    words = body.replace("(", " ").replace(")", " ").replace(",", " ").split()
+    more = "".join(f", {text}" for name, text in MORE.items() if name in words)
+    output = "float[n,i,j] y" if "Reshape" in body else "float[n,i,j,k] y"
+    text = f"g (float[n,2,3,3] x) => ({output}) {WEIGHTS[:-1]}{more}> {{ {body} }}"
+    original = parse(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    found = composed(original)
+    assert ops(found) == left
+    same(original, found, {"x": np.random.default_rng(0).standard_normal((2, 2, 3, 3)).astype(np.float32)})
+
+
+KEPT = {
+    "an offset before padding": "a = Add(x, s) y = Conv<pads = [1, 1, 1, 1]>(a, v)",
+    "an offset behind padding with zeros": "c = Conv(x, w) p = Pad(c, border) y = Add(p, s)",
+    "a number for each row": "c = Conv(x, w) y = Mul(c, row)",
+    "maxima of negative multiples": "c = Conv(x, w) p = GlobalMaxPool(c) n = Neg(p) y = Mul(n, s)",
+    "a sum of other positions": "a = Conv<pads = [1, 1, 1, 1]>(x, v) b = Conv<pads = [2, 2, 0, 0]>(x, w) c = Relu(b) y = Relu(a)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", KEPT)
+def test_maps_that_would_compute_something_else_stay(reason: str) -> None:
+    body = KEPT[reason]
+    border = ", int64[8] border = {0, 0, 1, 1, 0, 0, 1, 1}>" if "border" in body else ">"
+    text = f"g (float[n,2,3,3] x) => (float[n,i,j,k] y) {WEIGHTS[:-1]}{border} {{ {body} }}"
+    original = parse(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    found = composed(original)
+    kinds = {"Neg"} if "Neg" in body else set()
+    assert {*ops(found).split()} | kinds >= {*ops(original).split()} - {"Relu"}
+    same(original, found, {"x": np.random.default_rng(0).standard_normal((2, 2, 3, 3)).astype(np.float32)})
+
+
+def test_each_composition_passes_the_check_at_its_site() -> None:
+    body = "c = Conv(x, w) p = AveragePool<kernel_shape = [2, 2]>(c) q = Mul(p, s) r = Relu(q) u = Mul(r, s) v2 = Add(u, s) "
+    body += "t1 = Transpose<perm = [0, 1, 3, 2]>(v2) y = Conv(t1, w)"
+    result = ortfuse.optimize(image(body), verify="sites")
+    assert {"Mul", "Add"}.isdisjoint(node.op_type for node in result.model.graph)
+    assert not result.report.log.refused

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -55,9 +55,21 @@ class Readings:
     has_zeros: bool
 
 
-def readings_of(value: ir.Value, facts: Facts, depth: int = MOST_CARRIERS) -> Readings | None:
-    """Return the elements that a value is made of, through movement, means and maxima; `None` if there are other numbers."""
-    found = facts.index_map(value)
+def readings_of(
+    value: ir.Value, facts: Facts, depth: int = MOST_CARRIERS, sources: Collection[ir.Value] = ()
+) -> Readings | None:
+    """Return the elements that a value is made of, through movement, means and maxima.
+
+    Args:
+        value: The value.
+        facts: The facts.
+        depth: The most means and maxima on the way.
+        sources: Values that are taken as they are.
+
+    Returns:
+        The elements; `None` if there are other numbers among them.
+    """
+    found = facts.index_map(value, sources)
     if found is None:
         return None
     read: list[Reading] = []

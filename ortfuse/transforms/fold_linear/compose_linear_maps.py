@@ -19,15 +19,25 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortfuse.analysis.linear_maps import Diagonal, diagonal_of
+from ortfuse.analysis.linear_maps import Diagonal, diagonal_of, layer_of
 from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.fold_linear.fold_diagonals import NAME, fold_into_consumers, fold_into_producers
 from ortfuse.transforms.fold_linear.merge_diagonals import merge_chain
+from ortfuse.transforms.fold_linear.merge_layers import merge_concat, merge_consecutive
+from ortfuse.transforms.fold_linear.merge_sums import merge_sum
+from ortfuse.transforms.fold_linear.select_channels import (
+    SELECTIONS,
+    fold_movement_of_inputs,
+    fold_selection_of_outputs,
+)
 
 MOST_SWEEPS = 8
 """The most times that a graph is swept; the next round of a fixpoint does what is left."""
+
+LAYERS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Sub", "Concat", *SELECTIONS})
+"""The operators that end with a layer, or a sum, concatenation or selection of layers."""
 
 Step = Callable[[Diagonal, Scope, Context], "Refusal | bool"]
 
@@ -47,11 +57,28 @@ def _compose_all(scope: Scope, context: Context) -> int:
     total = 0
     for _ in range(MOST_SWEEPS):
         count = sum(_fold(node, scope, context) for node in list(scope.graph) if node.graph is not None)
+        count += sum(_merge_layers(node, scope, context) for node in list(scope.graph) if node.graph is not None)
         count += sum(_merge(node, scope, context) for node in reversed(list(scope.graph)) if node.graph is not None)
         total += count
         if not count:
             break
     return total
+
+
+def _merge_layers(node: ir.Node, scope: Scope, context: Context) -> bool:
+    facts = context.facts
+    if node.domain or node.op_type not in LAYERS:
+        return False
+    layer = layer_of(node, facts)
+    if layer is not None and _told(fold_movement_of_inputs(layer, scope, context), node, context):
+        return True
+    if layer is not None and _told(merge_consecutive(layer, scope, context), node, context):
+        return True
+    if node.op_type in SELECTIONS:
+        return _told(fold_selection_of_outputs(node, scope, context), node, context)
+    if node.op_type == "Concat":
+        return _told(merge_concat(node, scope, context), node, context)
+    return _told(merge_sum(node, scope, context), node, context)
 
 
 def _fold(node: ir.Node, scope: Scope, context: Context) -> bool:
@@ -70,7 +97,10 @@ def _merge(node: ir.Node, scope: Scope, context: Context) -> bool:
 
 def _tried(step: Step, diagonal: Diagonal, scope: Scope, context: Context) -> bool:
     """Whether a step was taken; why it was not is a near miss."""
-    found = step(diagonal, scope, context)
+    return _told(step(diagonal, scope, context), diagonal.nodes[-1], context)
+
+
+def _told(found: Refusal | bool, node: ir.Node, context: Context) -> bool:
     if isinstance(found, Refusal) and context.log.explains(NAME):
-        context.log.miss(NAME, diagonal.output, "guards", len(diagonal.nodes), found, diagonal.nodes)
+        context.log.miss(NAME, node.outputs[0], "guards", 1, found, (node,))
     return found is True

@@ -23,7 +23,7 @@ from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.fold_linear import guards
-from ortfuse.transforms.fold_linear.rebuild_layer import is_own, rebuilt
+from ortfuse.transforms.fold_linear.rebuild_layer import copy_movement, in_order, is_own, rebuilt
 from ortfuse.transforms.node_builder import Builder, Rounds
 
 NAME = "compose_linear_maps"
@@ -174,12 +174,10 @@ def _rewrite_producers(
     with context.editor.change(NAME, rule=Rounds(NAME), nodes=olds) as change:
         for layer, kernel, bias in new:
             build = Builder(scope, context.editor, layer.nodes[-1])
-            made = rebuilt(layer, build, context, kernel=kernel, bias=bias)
-            context.editor.replace(layer.output, made)
-            context.editor.remove(*reversed(layer.nodes))
-            instead[layer.output] = made
-        context.editor.replace(diagonal.output, instead.get(diagonal.data, diagonal.data))
-        context.editor.remove(*reversed(diagonal.nodes))
+            instead[layer.output] = rebuilt(layer, build, context, kernel=kernel, bias=bias)
+        copy_movement(between, instead, context.editor)
+        context.editor.replace(diagonal.output, instead[diagonal.data])
+        context.editor.remove(*in_order(olds)[::-1])
     return bool(change)
 
 
@@ -189,7 +187,7 @@ def _rewrite_producers(
 def fold_into_consumers(diagonal: Diagonal, scope: Scope, context: Context) -> Refusal | bool:
     """Fold a diagonal map into all layers that read it; returns whether it was, or why not."""
     facts = context.facts
-    below = _below(diagonal, facts)
+    below, between = _below(diagonal, facts)
     if not below:
         return False
     refused = guards.first((guards.is_finite(diagonal), guards.rounds_nothing(diagonal, facts)))
@@ -200,7 +198,7 @@ def fold_into_consumers(diagonal: Diagonal, scope: Scope, context: Context) -> R
     if isinstance(mapped, Refusal):
         return mapped
     if any(guards.reads_no_border(one.layer, one.offset) for one in mapped):
-        return _keep_offset(diagonal, below, scope, context)
+        return _keep_offset(diagonal, below, between, scope, context)
     grown = [
         one.layer
         for one in mapped
@@ -209,10 +207,12 @@ def fold_into_consumers(diagonal: Diagonal, scope: Scope, context: Context) -> R
     widened = diagonal.statistics is None and any(layer.sizes[0] > layer.sizes[1] for layer in grown)
     if widened or len(grown) > len(diagonal.nodes):
         return refuse("needless", diagonal.output, found="the sum would be one of more elements")
-    return _rewrite_consumers(diagonal, mapped, diagonal.data, None, scope, context)
+    return _rewrite_consumers(diagonal, mapped, between, diagonal.data, None, scope, context)
 
 
-def _keep_offset(diagonal: Diagonal, below: Sequence[Layer], scope: Scope, context: Context) -> Refusal | bool:
+def _keep_offset(
+    diagonal: Diagonal, below: Sequence[Layer], between: Sequence[ir.Node], scope: Scope, context: Context
+) -> Refusal | bool:
     """Fold the factor before an offset, which then is divided by it, into layers with zeros around their input.
 
     layer(s x + t) = layer'(x + t / s)
@@ -237,32 +237,32 @@ def _keep_offset(diagonal: Diagonal, below: Sequence[Layer], scope: Scope, conte
     if isinstance(mapped, Refusal):
         return mapped
     divided = divided.reshape(-1)[:1] if np.all(divided == divided.reshape(-1)[0]) else divided
-    return _rewrite_consumers(scale, mapped, above.data, divided, scope, context)
+    return _rewrite_consumers(scale, mapped, between, above.data, divided, scope, context)
 
 
-def _below(diagonal: Diagonal, facts: Facts) -> list[Layer] | None:
-    """The layers that read a diagonal map, through movement; `None` if anything else does."""
+def _below(diagonal: Diagonal, facts: Facts) -> tuple[list[Layer], list[ir.Node]]:
+    """The layers that read a diagonal map, and the nodes between; none if anything else reads it."""
     layers: dict[ir.Node, Layer] = {}
-    seen: set[ir.Node] = set()
+    seen: dict[ir.Node, None] = {}
     pending = [diagonal.output]
     while pending:
         value = pending.pop()
         if value.is_graph_output():
-            return None
+            return [], []
         for node, index in value.uses():
             if node in layers or node in seen:
                 continue
             if node.graph is not diagonal.nodes[-1].graph or len(seen) > MOST_NODES:
-                return None
+                return [], []
             layer = layer_of(node, facts) if node.op_type != "Add" else None
             if layer is not None and node.inputs[index] is layer.data and index == (layer.storage == "left"):
                 layers[node] = _with_bias(layer, facts)
             elif is_moved_or_carried(node, facts) and (index == 0 or node.op_type == "Concat"):
-                seen.add(node)
+                seen[node] = None
                 pending += node.outputs
             else:
-                return None
-    return list(layers.values())
+                return [], []
+    return list(layers.values()), list(seen)
 
 
 def _with_bias(layer: Layer, facts: Facts) -> Layer:
@@ -320,6 +320,7 @@ def _is_apart(reading: Reading, layer: Layer, factor: Array) -> bool:
 def _rewrite_consumers(
     diagonal: Diagonal,
     mapped: Sequence[Mapped],
+    between: Sequence[ir.Node],
     data: ir.Value,
     kept: Array | None,
     scope: Scope,
@@ -344,17 +345,16 @@ def _rewrite_consumers(
         if refused is not None:
             return refused
         new.append((layer, kernel, bias))
-    olds = [*diagonal.nodes, *(node for one in mapped for node in one.layer.nodes)]
+    olds = [*diagonal.nodes, *between, *(node for one in mapped for node in one.layer.nodes)]
     with context.editor.change(NAME, rule=Rounds(NAME), nodes=olds) as change:
         if kept is not None:
             build = Builder(scope, context.editor, diagonal.nodes[-1])
             data = build.node("Add", [data, build.constant(ir.Tensor(kept))])[0]
-        context.editor.replace(diagonal.output, data)
+        instead = {diagonal.output: data}
+        copy_movement(between, instead, context.editor)
         for layer, kernel, bias in new:
             build = Builder(scope, context.editor, layer.nodes[-1])
-            operand = layer.node.inputs[1 if layer.storage == "left" else 0]
-            made = rebuilt(layer, build, context, kernel=kernel, bias=bias, data=operand)
+            made = rebuilt(layer, build, context, kernel=kernel, bias=bias, data=instead[layer.data])
             context.editor.replace(layer.output, made)
-            context.editor.remove(*reversed(layer.nodes))
-        context.editor.remove(*reversed(diagonal.nodes))
+        context.editor.remove(*in_order(olds)[::-1])
     return bool(change)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.linear_maps import Layer
+from ortfuse.ir.editor import Editor
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 
@@ -68,6 +70,42 @@ def _constant(array: Array, layer: Layer, build: Builder, context: Context) -> i
     with np.errstate(over="ignore"):
         made = np.ascontiguousarray(array.astype(dtype.numpy()))
     return build.constant(context.spill.keep(made))
+
+
+def in_order(nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    """Return nodes in an order in which each comes behind those that it reads."""
+    left, found = dict.fromkeys(nodes), dict[ir.Node, None]()
+    while left:
+        ready = [node for node in left if not any(_maker(value) in left for value in node.inputs)]
+        found |= dict.fromkeys(ready)
+        left = dict.fromkeys(node for node in left if node not in found)
+    return list(found)
+
+
+def _maker(value: ir.Value | None) -> ir.Node | None:
+    return None if value is None else value.producer()
+
+
+def copy_movement(nodes: Iterable[ir.Node], instead: dict[ir.Value, ir.Value], editor: Editor) -> None:
+    """Move new values as nodes move the old ones.
+
+    Args:
+        nodes: The nodes.
+        instead: The new values by the old ones; those that the copies of the nodes make are added.
+        editor: The editor.
+    """
+    for node in in_order(nodes):
+        operands = [None if value is None else instead.get(value, value) for value in node.inputs]
+        attributes = node.attributes.values()
+        copy = ir.Node(
+            node.domain, node.op_type, operands, attributes, num_outputs=len(node.outputs), version=node.version
+        )
+        editor.insert_before(node, copy)
+        for before, after in zip(node.outputs, copy.outputs, strict=True):
+            if before.name == "":
+                editor.rename(after, "")
+            else:
+                instead[before] = after
 
 
 def is_own(value: ir.Value, facts: Facts) -> bool:
