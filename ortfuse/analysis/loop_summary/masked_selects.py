@@ -136,8 +136,9 @@ class Choices:
             return None
         place = at.index.index(one.number)
         rest = Read(at.value, (*at.index[:place], 0, *at.index[place + 1 :]))
-        is_truth = self._facts.dtype(at.value) == ir.DataType.BOOL
-        return Mask(at.value, place, is_negated) if is_truth and self._is_by_row(rest, batch, place) else None
+        shape = self._facts.shape(at.value)
+        is_whole = shape is not None and shape[place] == one.runs and self._facts.dtype(at.value) == ir.DataType.BOOL
+        return Mask(at.value, place, is_negated) if is_whole and self._is_by_row(rest, batch, place) else None
 
     def _is_by_row(self, at: Read, batch: DimLike, besides: int | None = None) -> bool:
         """Whether an element of a tensor is the one of the row, and the tensor has one for each row (besides one axis)."""

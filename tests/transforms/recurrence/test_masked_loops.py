@@ -115,6 +115,15 @@ def test_masks_may_have_holes(cell: str, kind: str, kept: str, result: str, mask
     assert found[kind] == 1 and not found["Loop"]
 
 
+def test_a_mask_of_more_iterations_than_there_are() -> None:
+    """A loop that ends early takes a part of its sequence, but no part of a mask with holes."""
+    made = keras(
+        masked=MASKED, kept=WHERE, counts="k = Add(j, one32) n4 = Constant<value = int32 {4}>() on = Less(k, n4)"
+    )
+    found, result = operators(made)
+    assert found["Loop"] == 1 and not any("left out" in note for note in result.report.notes)
+
+
 def test_masked_cells_of_float16() -> None:
     found, _ = operators(keras(masked=MASKED, kept=WHERE, dtype="float16"))
     assert found["LSTM"] == 1 and not found["Loop"]
