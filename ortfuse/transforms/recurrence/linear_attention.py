@@ -11,20 +11,14 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.loop_summary.linear_state import LinearState, Reading, Rule
-from ortfuse.analysis.loop_summary.loop_structure import Iteration
 from ortfuse.analysis.loop_summary.sums_of_products import Factor, Labels, Term
 from ortfuse.analysis.loop_summary.value_signs import Signs
 from ortfuse.ir.traits import MICROSOFT
-from ortfuse.transforms.node_builder import SLICES_HAVE_STEPS, Builder
+from ortfuse.transforms.recurrence.elements_and_counters import OverIterations, UnresolvedError
 
 _RUNS = -1000
 """The label of the axis of the runs."""
-
-
-class UnfitError(Exception):
-    """The operator does not take this; says what."""
 
 
 class LinearAttention:
@@ -33,16 +27,9 @@ class LinearAttention:
     `whole` gives a value of the body over all runs, along a new first axis.
     """
 
-    def __init__(
-        self,
-        linear: LinearState,
-        iteration: Iteration,
-        whole: Callable[[ir.Value], ir.Value],
-        build: Builder,
-        facts: Facts,
-    ) -> None:
-        self._linear, self._iteration, self._build, self._facts = linear, iteration, build, facts
-        self._whole = whole
+    def __init__(self, linear: LinearState, over: OverIterations, whole: Callable[[ir.Value], ir.Value]) -> None:
+        self._linear, self._over, self._whole = linear, over, whole
+        self._iteration, self._build, self._facts = over.iteration, over.build, over.facts
 
     def read(self, reading: Reading | None, always: bool) -> tuple[ir.Value | None, ir.Value]:
         """Return the readings of all iterations, along a new first axis, and the final state.
@@ -51,19 +38,19 @@ class LinearAttention:
         values), but for states without an axis of values only 0.04 to 0.8 times.
 
         Raises:
-            UnfitError: The operator does not take this.
+            UnresolvedError: The operator does not take this.
         """
         query = Term(1.0, ()) if reading is None else reading.query
         rule = self._linear.unread() if reading is None else self._linear.rule(reading.key, query)
         if rule is None or query.number == 0:
-            raise UnfitError(f"the state '{self._linear.state.before.name}' changes in another way")
+            raise UnresolvedError(f"the state '{self._linear.state.before.name}' changes in another way")
         if rule.value_axis is None and not always:
-            raise UnfitError(
+            raise UnresolvedError(
                 "the operator is slower for states without an axis of values (`vectorize_loops{always=true}`)"
             )
         sizes = [self._linear.shape[axis] for axis in (rule.key_axis, rule.value_axis, *rule.heads) if axis is not None]
         if not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise UnfitError(f"the sizes of the state '{self._linear.state.before.name}' are not known")
+            raise UnresolvedError(f"the sizes of the state '{self._linear.state.before.name}' are not known")
         made = self._operator(rule, query)
         return None if reading is None else self._output(made[0], rule, reading.labels), self._final(made[1], rule)
 
@@ -113,7 +100,7 @@ class LinearAttention:
         last = rule.key_axis if rule.key_axis in labels else None
         order = (rule.batch, _RUNS, *rule.heads, last)
         if not Signs(self._facts, self._iteration.elements).of_sum(rule.decay):
-            raise UnfitError("what its state is multiplied by is not known to be positive")
+            raise UnresolvedError("what its state is multiplied by is not known to be positive")
         if len(rule.decay) == 1:
             parts = [self._logarithm(factor, order) for factor in rule.decay[0].factors]
             if rule.decay[0].number != 1:
@@ -167,7 +154,7 @@ class LinearAttention:
             if factor.value.graph is not self._iteration.body:
                 return factor.value
             if factor.value.const_value is None:
-                raise UnfitError(f"'{factor.value.name}' is computed in the body")
+                raise UnresolvedError(f"'{factor.value.name}' is computed in the body")
             return self._build.constant(factor.value.const_value)
         return self._whole(factor.value)
 
@@ -175,9 +162,7 @@ class LinearAttention:
         """The elements in the order of the runs, or back: a loop may take elements from the last to the first."""
         if not self._iteration.is_reverse or (factor is not None and not self._varies(factor)):
             return value
-        if self._build.opset < SLICES_HAVE_STEPS:
-            raise UnfitError("its elements are taken from the last to the first, which needs opset 10 to be written")
-        return self._build.reverse(value)
+        return self._over.reversed(value)
 
     def _labels(self, factor: Factor) -> Labels:
         return (_RUNS, *factor.labels) if self._varies(factor) else factor.labels
@@ -203,13 +188,9 @@ class LinearAttention:
         size = self._iteration.runs if label == _RUNS else self._linear.shape[label or 0]
         if isinstance(size, int):
             return size
-        value, axis = self._linear.state.initial, label or 0
         if label == _RUNS:
-            element = self._iteration.sized
-            if element is None:
-                raise UnfitError("the number of its runs is not that of the elements of a value")
-            value, axis = element.value, element.axis or 0
-        return self._build.gather(self._build.node("Shape", [value])[0], 0, [axis])
+            return self._over.count()
+        return self._build.gather(self._build.node("Shape", [self._linear.state.initial])[0], 0, [label or 0])
 
     def _size(self, label: int | None) -> int:
         size = 1 if label is None else self._linear.shape[label]

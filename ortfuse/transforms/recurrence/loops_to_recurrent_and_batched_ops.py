@@ -32,10 +32,11 @@ from ortfuse.ir.traits import MICROSOFT
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds
+from ortfuse.transforms.recurrence.elements_and_counters import UnresolvedError
 from ortfuse.transforms.recurrence.missed_loop_remarks import forget, leave, multiplied
 from ortfuse.transforms.recurrence.recurrent_operator import OLDEST, SLOWER, pays
 from ortfuse.transforms.recurrence.sequence_operands import from_front
-from ortfuse.transforms.recurrence.values_of_all_iterations import UnresolvedError, Vectorised
+from ortfuse.transforms.recurrence.values_of_all_iterations import Vectorised
 
 
 @dataclass(frozen=True)

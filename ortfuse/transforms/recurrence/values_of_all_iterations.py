@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortfuse.analysis.loop_summary.induction_variables import Affine
 from ortfuse.analysis.loop_summary.linear_form import Source
 from ortfuse.analysis.loop_summary.linear_state import LinearState, Reading
 from ortfuse.analysis.loop_summary.loop_structure import State
@@ -22,29 +21,20 @@ from ortfuse.analysis.loop_summary.windows import Window
 from ortfuse.ir.walk import describe
 from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context
-from ortfuse.transforms.node_builder import SLICES_HAVE_STEPS, Builder
+from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.recurrence.apply_body_ops_to_all_iterations import Lifted
 from ortfuse.transforms.recurrence.compact_masked_iterations import OLDEST as OLDEST_WITH_HOLES
 from ortfuse.transforms.recurrence.compact_masked_iterations import Compacted
-from ortfuse.transforms.recurrence.linear_attention import LinearAttention, UnfitError
+from ortfuse.transforms.recurrence.elements_and_counters import ALL, OverIterations, UnresolvedError
+from ortfuse.transforms.recurrence.linear_attention import LinearAttention
 from ortfuse.transforms.recurrence.recurrent_operator import HALVES, final_of_step, operator, step_over_iterations
 from ortfuse.transforms.recurrence.row_lengths import OLDEST as OLDEST_WITH_LENGTHS
 from ortfuse.transforms.recurrence.row_lengths import ends_of_empty_rows, final_states, lengths_vector
-from ortfuse.transforms.recurrence.sequence_operands import from_front, initial_state, is_zero, shape_of, to_front
+from ortfuse.transforms.recurrence.sequence_operands import from_front, initial_state, is_zero, shape_of
 from ortfuse.transforms.recurrence.sliding_window_states import Views
-
-_ALL = 2**31
-"""An end of a Slice that is behind every element."""
-
-_RANGES = 11
-"""The opset from which on there is Range."""
 
 _READING = ("MatMul", "ReduceSum", "Einsum")
 """The operators that read a state by summing over an axis of it."""
-
-
-class UnresolvedError(Exception):
-    """Part of a body is nothing that can be computed for all runs at once; says what."""
 
 
 class Vectorised:
@@ -58,6 +48,7 @@ class Vectorised:
         self._context, self._facts = context, context.facts
         self._linear = {value: one for value, one in self._updates.items() if isinstance(one, LinearState)}
         self._lifted = Lifted(self, build, context.facts)
+        self._over = OverIterations(self._iteration, build, context.facts)
         windows = [one for one in self._updates.values() if isinstance(one, Window)]
         self._views = Views(windows, self.of, self.constant, build, context.facts)
         self._made: dict[ir.Value, ir.Value] = {}
@@ -93,7 +84,7 @@ class Vectorised:
         if isinstance(update, Appended):
             return [self._joined(use.node, update.value) for use in state.final.uses()]
         if isinstance(update, Counted):
-            last = self._number(state.before, update.numbers, self._runs())
+            last = self._over.counted(state.before, update.numbers, self._over.count())
             return [(state.final, self.build.squeeze(last, 0))]
         if isinstance(update, Window) and (window := self._views.final(update)) is not None:
             return [(state.final, window)]
@@ -116,7 +107,7 @@ class Vectorised:
     def _computed(self, value: ir.Value) -> ir.Value:
         element = self._iteration.elements.get(value)
         if element is not None and element.axis is not None:
-            return self._sequence(element, self.rank(value))
+            return self._over.elements(element, self.rank(value))
         if (seen := self._views.of(value)) is not None:
             return seen
         if value in self._cells:
@@ -125,7 +116,7 @@ class Vectorised:
             return self._hidden(self._cells[value])
         numbers = None if self.is_same(value) else self._iteration.counters.affine(value)
         if numbers is not None and not self._iteration.is_reverse:
-            return self._number(value, numbers, self._numbers())
+            return self._over.counted(value, numbers, self._over.numbers())
         choice = self._choices.choice(value)
         if choice is not None and choice.before in self._cells:
             return self._chosen(value, choice, self._cells[choice.before])
@@ -165,16 +156,13 @@ class Vectorised:
         """A state before each run: the first, and what it is after the runs before."""
         whole, first = self._after(state), self.build.unsqueeze(state.initial, 0)
         if self._iteration.is_reverse:
-            return self.build.concat([self.build.slice(whole, 0, 1, _ALL), first], 0)
+            return self.build.concat([self.build.slice(whole, 0, 1, ALL), first], 0)
         return self.build.concat([first, self.build.slice(whole, 0, 0, -1)], 0)
 
     def _read(self, linear: LinearState, reading: Reading | None) -> ir.Value:
         """Return the readings of a state in all iterations (without a reading: the final state), both of which are cached."""
-        operator = LinearAttention(linear, self._iteration, self.of, self.build, self._facts)
-        try:
-            found, final = operator.read(reading, self._always)
-        except UnfitError as why:
-            raise UnresolvedError(str(why)) from None
+        operator = LinearAttention(linear, self._over, self.of)
+        found, final = operator.read(reading, self._always)
         self._finals[linear.state.after] = final
         return final if found is None else found
 
@@ -250,7 +238,7 @@ class Vectorised:
             finals = final_states(finals, given, ends_of_empty_rows(one.lengths, ends, self._facts), self.build)
         states = self.build.squeeze(made[0], 1)
         if pads:
-            states = self.build.slice(states, 0, *((1, _ALL) if at_front else (0, -1)))
+            states = self.build.slice(states, 0, *((1, ALL) if at_front else (0, -1)))
         for state, value in zip(one.states, finals, strict=True):
             self._finals[state.after] = self.build.squeeze(value, 0)
         self._ended[one.output] = (
@@ -285,7 +273,7 @@ class Vectorised:
         if mask not in self._compacted_by:
             if self.build.opset < OLDEST_WITH_HOLES:
                 raise UnresolvedError(f"masks with holes are not counted before opset {OLDEST_WITH_HOLES}")
-            self._compacted_by[mask] = Compacted(mask, self.build, self._facts, self._runs())
+            self._compacted_by[mask] = Compacted(mask, self.build, self._facts, self._over.count())
         return self._compacted_by[mask]
 
     def _ends(self, lengths: Bound | Mask) -> ir.Value:
@@ -295,37 +283,8 @@ class Vectorised:
         if lengths not in self._ends_of:
             if self.build.opset < OLDEST_WITH_LENGTHS:
                 raise UnresolvedError(f"lengths of rows are not compared before opset {OLDEST_WITH_LENGTHS}")
-            self._ends_of[lengths] = lengths_vector(lengths, self._runs(), self.build)
+            self._ends_of[lengths] = lengths_vector(lengths, self._over.count(), self.build)
         return self._ends_of[lengths]
-
-    def _runs(self) -> ir.Value:
-        """The number of runs as a vector of one element."""
-        runs, element = self._iteration.runs, self._iteration.sized
-        if isinstance(runs, int):
-            return self.build.ints([runs])
-        if element is None:
-            raise UnresolvedError("the number of its runs is not that of the elements of a value")
-        return self.build.gather(self.build.node("Shape", [element.value])[0], 0, [element.axis or 0])
-
-    def _number(self, value: ir.Value, numbers: Affine, iterations: ir.Value) -> ir.Value:
-        """The numbers that an induction variable is in iterations, a vector, with the axes of the variable behind them."""
-        if not isinstance(numbers.start, int):
-            raise UnresolvedError(f"the number with which '{value.name}' begins is not known")
-        found, rank = iterations, self.rank(value)
-        for op_type, number, neutral in (("Mul", numbers.step, 1), ("Add", numbers.start, 0)):
-            if number != neutral:
-                found = self.build.node(op_type, [found, self.build.ints([number])])[0]
-        dtype = self._facts.dtype(value)
-        if dtype is not None and dtype != ir.DataType.INT64:
-            found = self.build.node("Cast", [found], {"to": dtype.value})[0]
-        return self.build.unsqueeze(found, *range(1, rank + 1))
-
-    def _numbers(self) -> ir.Value:
-        """The numbers of the runs."""
-        if self.build.opset < _RANGES:
-            raise UnresolvedError(f"the numbers of its runs are not known before opset {_RANGES}")
-        runs = self.build.squeeze(self._runs(), 0)
-        return self.build.node("Range", [self.build.ints(0), runs, self.build.ints(1)])[0]
 
     def _chosen(self, value: ir.Value, choice: Choice, one: Recurrence) -> ir.Value:
         """The hidden states before the end of each row, and something else from there on."""
@@ -339,7 +298,7 @@ class Vectorised:
         rest = self._behind(value, choice, one)
         if rest is None:
             return states
-        numbers = self.build.unsqueeze(self._numbers(), 1, 2)
+        numbers = self.build.unsqueeze(self._over.numbers(), 1, 2)
         is_before = self.build.node("Less", [numbers, self.build.unsqueeze(self._ends(one.lengths), 0, 2)])[0]
         return self.build.node("Where", [is_before, states, rest])[0]
 
@@ -387,22 +346,7 @@ class Vectorised:
     def _input(self, source: Source) -> ir.Value:
         if source.axis is None:
             return self.of(source.value)
-        return self._sequence(source, 2)
-
-    def _sequence(self, source: Source, rank: int) -> ir.Value:
-        """The elements of all iterations, each of a rank, along a new first axis."""
-        taken = self._iteration.taken(source)
-        if taken is None:
-            raise UnresolvedError(f"an element of '{source.value.name}' is the same in all runs")
-        before, behind, step = taken
-        found = to_front(source.value, source.axis or 0, rank + 1, self.build)
-        if before or behind:
-            found = self.build.slice(found, 0, before, -behind or _ALL)
-        if step < 0 and self.build.opset < SLICES_HAVE_STEPS:
-            raise UnresolvedError(
-                "its elements are taken from the last to the first, which needs opset 10 to be written"
-            )
-        return found if step > 0 else self.build.reverse(found)
+        return self._over.elements(source, 2)
 
     def _demand_sizes(self, one: Recurrence, initial: Sequence[ir.Value]) -> None:
         """Refuse a cell whose operands are not known to have the sizes and the type that the operator takes."""

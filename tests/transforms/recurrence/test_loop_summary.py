@@ -163,3 +163,13 @@ def test_a_number_of_iterations_that_is_converted(counted: str, is_known: bool) 
     facts = Facts(entered)
     (node,) = [node for node in entered.graph if node.op_type == "Loop"]
     assert (iteration_of(node, facts) is not None) == is_known
+
+
+def test_numbers_of_as_many_iterations_as_the_limit_says() -> None:
+    text = f"""sx = Shape(X) n = Gather(sx, k0) r = Sub(n, k1) Y = Loop<body = one (int64 i, bool go) => (bool on, {STATE} y) {{
+        on = Identity(go) j = Add(i, k1) x = Gather(X, j) f = Cast<to = 1>(i) y = Mul(x, f) }}>(r, yes)"""
+    made = model(text, "float[t, b, 3] X", "float[r, b, 3] Y", NUMBERS)
+    result = ortfuse.optimize(made, passes="vectorize_loops{nonempty=true}").model
+    assert "Loop" not in {node.op_type for node in result.graph.node}
+    feeds = {"X": np.random.default_rng(0).standard_normal((5, 2, 3)).astype(np.float32)}
+    np.testing.assert_array_equal(run(made, feeds)[0], run(result, feeds)[0])
