@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.traits import DEQUANTISES, QUANTISES, has
-from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, redundant
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, redundant
 
 
 def snake_case(operator: str) -> str:
@@ -58,6 +58,17 @@ def rank_in(name: str, ranks: Sequence[int]) -> Guard:
         return match.unless_rank(name, *ranks)
 
     return guard
+
+
+given_axes = attr("axes", lambda found, facts: isinstance(found, tuple) and len(found) > 0, "given")
+"""The axes of a reduction, which are given and not empty; they are counted from the front."""
+
+
+def reduces_all(match: Match) -> Refusal | None:
+    """The reduction is over all axes."""
+    given, rank = match["axes"], match.rank("x")
+    whole = not given or (rank is not None and sorted(given) == list(range(rank)))
+    return match.unless_value("axes", whole, "all of them")
 
 
 def nearly(number: float, wanted: float) -> bool:

@@ -13,8 +13,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, op, redundant, var
 
 from .._rule_test_inputs import COST
-from .._shared_guards import floating
-from ..canonicalize.fold_unsqueeze_into_keepdims import axes
+from .._shared_guards import floating, given_axes
 
 PASS = "fuse.merge_reductions"
 
@@ -65,7 +64,7 @@ def _of_itself(name: str) -> Rule:
 
 
 def _of_negative(name: str, other: str) -> Rule:
-    reduced: Pattern = getattr(op, name)(op.Neg(x), axes=axes, keepdims=attr("keepdims"))
+    reduced: Pattern = getattr(op, name)(op.Neg(x), axes=given_axes, keepdims=attr("keepdims"))
     build = getattr(op, other)
     return Rule(
         name=f"reduction.neg_of_{name.removeprefix('Reduce').lower()}_of_neg",

@@ -5,6 +5,7 @@ PASS = "canonicalize"
 ORDER = (
     "scatter_to_concat",
     "sink_batch_reshape",
+    "sink_expand",
     "remove_expand",
     "sink_cast_of_shape",
     "float_range_to_int",
@@ -14,7 +15,8 @@ ORDER = (
     "noop_elimination",
     "compose_slice_and_concat",
     "gather_nd_to_slice",
-    "fold_unsqueeze_into_keepdims",
+    "sum_to_mean",
+    "hoist_reshape",
     "reverse_sequence_to_slice",
     "merge_reshapes_and_transposes",
     "merge_slices",

@@ -1,10 +1,7 @@
-"""Remove Expand before operators that broadcast by themselves, and factors that are all ones.
+"""Replace operands that are one number everywhere by that number, and add a bias before the columns are split.
 
-x / expand(y, shape(x)) = x / y           x * ones = x           likewise Add, Min, Max, comparisons and logic
-where(expand(condition, shape(x)), x, y) = where(condition, x, y)
-where(condition, zeros, x) = where(condition, 0, x)
-x + (expand(y, shape) + z) = x + (y + z)  where x is as large as the sum
-not(expand(y, shape)) = expand(not(y), shape)      likewise Cast of booleans, and its product with a number
+where(condition, zeros, x) = where(condition, 0, x)           likewise min and max
+x * ones = x
 reshape(x W) + b = reshape(x W + b)       where the Reshape splits the columns, as into heads
 """
 
@@ -22,37 +19,12 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, fixed, op, var
 from ortfuse.rewrite.pattern.node_parameters import attribute_value
 
-from .._rule_test_inputs import NUMBERS, computed_shape
-from .._shared_guards import is_filled_with, same_shape, snake_case
+from .._rule_test_inputs import NUMBERS
+from .._shared_guards import is_filled_with, same_shape
 
 SOURCE = "Multidirectional broadcasting in ONNX"
 
 x, y, z = var("x"), var("y"), var("z")
-expanded = op.Expand(y, var("shape")).kept()
-
-
-_EXPANDED = {"x": "b 3 4", "y": "b 3 1", "shape": "3"}
-_expanded_shape = computed_shape("y", 1, [3, 4])
-
-
-_COMPARED = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
-_OF_TRUTHS = ("And", "Or", "Xor")
-_ALIKE = ("Add", "Sub", "Mul", "Div", "Min", "Max", *_COMPARED, *_OF_TRUTHS)
-
-
-def _without_expand(name: str) -> Rule:
-    build: Any = getattr(op, name)
-    of_truths = {"x": "bool", "y": "bool"} if name in _OF_TRUTHS else {}
-    return Rule(
-        name=f"broadcast.{snake_case(name)}_of_expand",
-        formula=f"{name}(x, expand(y, shape(x)))",
-        pattern=build(x, expanded),
-        replace=build(x, y),
-        guards=(same_shape("x", "root"),),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(shapes=_EXPANDED, inputs={"shape": _expanded_shape, **of_truths}),
-    )
 
 
 def number_of(value: ir.Value, facts: Facts) -> np.ndarray[Any, Any] | None:
@@ -126,11 +98,6 @@ def _extreme_of_one_number(name: str) -> Rule:
     )
 
 
-def branch_has_shape(match: Match) -> Refusal | None:
-    """One of the branches has the shape of the result already."""
-    return match.unless_same_shape("x", "root") and match.unless_same_shape("other", "root")
-
-
 product = op.MatMul(x, fixed("weight", "_ _")).named("product")
 split = op.Reshape(product, var("shape"), allowzero=attr("allowzero")).named("split")
 
@@ -158,51 +125,7 @@ def _whole_bias(match: Match) -> Any:
     return np.broadcast_to(match.const("bias"), sizes).reshape(-1)
 
 
-def is_one_truth(match: Match) -> Refusal | None:
-    """A single truth value is expanded, to as many axes as the shape names at least."""
-    truth, axes = match.shape("true"), match.shape("shape")
-    if truth is None or axes is None or not isinstance(axes[0], int):
-        return match.refuse("shape", "true" if truth is None else "shape")
-    single = all(dim == 1 for dim in truth) and len(truth) <= axes[0]
-    return None if single else match.refuse("shape", "true", "a single number")
-
-
-def chooses(match: Match) -> Refusal | None:
-    """The expanded value is boolean."""
-    return match.unless_dtype("y", ir.DataType.BOOL)
-
-
-def _of_truths(name: str, formula: str, of: Any) -> Rule:
-    """A function of expanded truth values."""
-    return Rule(
-        name=f"broadcast.{name}",
-        formula=formula,
-        pattern=of(lambda inner: op.Expand(inner, var("shape")).kept()),
-        replace=op.Expand(of(lambda inner: inner), var("shape")),
-        guards=(chooses,),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes={"y": "b 3 1", "shape": "3", "factor": ""},
-            inputs={"y": "bool", "shape": _expanded_shape},
-            attributes={"to": [int(ir.DataType.FLOAT)]},
-            constants={"factor": -3.0},
-        ),
-    )
-
-
 RULES = [
-    _of_truths("sink_expand_below_not", "Not(Expand(y, shape))", lambda expanded: op.Not(expanded(y))),
-    _of_truths(
-        "sink_expand_below_cast",
-        "Cast(Expand(y, shape)), y boolean",
-        lambda expanded: op.Cast(expanded(y), to=attr("to")),
-    ),
-    _of_truths(
-        "sink_expand_below_cast_and_mul",
-        "Cast(Expand(y, shape)) * factor, y boolean",
-        lambda expanded: op.Mul(expanded(op.Cast(y, to=attr("to"))), const("factor", "")),
-    ),
     Rule(
         name="broadcast.hoist_bias_add_above_reshape",
         formula="Reshape(x W) + b",
@@ -229,48 +152,9 @@ RULES = [
             },
         ),
     ),
-    Rule(
-        name="broadcast.where_of_expanded_condition",
-        formula="Where(expand(y, shape(x)), x, other)",
-        pattern=op.Where(expanded, x, var("other")),
-        replace=op.Where(y, x, var("other")),
-        guards=(branch_has_shape,),
-        # The runtime's Where takes the sign of a zero from one of its branches only.
-        exactness=Exactness.ROUNDING,
-        source=SOURCE,
-        test=RuleTest(
-            shapes=({**_EXPANDED, "other": "1"}, {**_EXPANDED, "x": "1", "other": "b 3 4"}),
-            inputs={"y": "bool", "shape": _expanded_shape},
-        ),
-    ),
     _of_one_number("where_splat_then_to_scalar", first=True),
     _of_one_number("where_splat_else_to_scalar", first=False),
     *map(_extreme_of_one_number, ("Min", "Max")),
-    *(_without_expand(name) for name in _ALIKE),
-    Rule(
-        name="broadcast.and_with_expanded_true_to_expand",
-        formula="And(Expand(true, shape), x) = Expand(x, shape)",
-        pattern=op.And(op.Expand(var("true", is_filled_with(1), "all true"), var("shape")).kept(), x),
-        replace=op.Expand(x, var("shape")),
-        guards=(is_one_truth,),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes={"true": "", "x": "b 1 4", "shape": "3"},
-            inputs={"x": "bool"},
-            constants={"true": np.array(True), "shape": [1, 3, 4]},
-        ),
-    ),
-    Rule(
-        name="broadcast.drop_expand_in_nested_add",
-        formula="x + (expand(y, shape) + z)",
-        pattern=op.Add(x, op.Add(expanded, z)),
-        replace=op.Add(x, op.Add(y, z)),
-        guards=(same_shape("x", "root"),),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(shapes={**_EXPANDED, "z": "4"}, inputs={"shape": _expanded_shape}),
-    ),
     Rule(
         name="broadcast.mul_by_ones",
         formula="x * ones",

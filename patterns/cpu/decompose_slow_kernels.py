@@ -21,8 +21,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
 
 from .._rule_test_inputs import COST, SHAPES
-from .._shared_guards import floating, ints, is_not_quantised, snake_case
-from ..canonicalize.fold_unsqueeze_into_keepdims import axes, reduces_all
+from .._shared_guards import floating, given_axes, ints, is_not_quantised, reduces_all, snake_case
 
 PASS = "target_decompositions"
 
@@ -108,7 +107,7 @@ def _reduced(name: str, formula: str, operator: str, replace: Any, *guards: Guar
     return Rule(
         name=f"reduction.{name}",
         formula=formula,
-        pattern=getattr(op, operator)(x, axes=axes, keepdims=attr("keepdims")),
+        pattern=getattr(op, operator)(x, axes=given_axes, keepdims=attr("keepdims")),
         replace=replace(lambda operand: op.ReduceSum(operand, axes=attr("axes"), keepdims=attr("keepdims"))),
         exactness=Exactness.ROUNDING,
         guards=guards,
@@ -173,7 +172,7 @@ def _log_sum_exp() -> Rule:
     return Rule(
         name="reduction.decompose_log_sum_exp",
         formula="ReduceLogSumExp(x)",
-        pattern=op.ReduceLogSumExp(x, axes=axes, keepdims=attr("keepdims")),
+        pattern=op.ReduceLogSumExp(x, axes=given_axes, keepdims=attr("keepdims")),
         replace=_spelled_log_sum_exp,
         makes=("ReduceMax", "Max", "Min", "Sub", "Exp", "ReduceSum", "Log", "Add", "Squeeze"),
         guards=(floating("x"),),

@@ -21,8 +21,7 @@ from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, var
 
-from .._shared_guards import array_like, ints, is_not_quantised
-from ..canonicalize.fold_unsqueeze_into_keepdims import axes
+from .._shared_guards import array_like, given_axes, ints, is_not_quantised
 
 PASS = "target_decompositions"
 
@@ -138,7 +137,7 @@ def _reduction_rule(name: str, operator: str, *, divided: bool) -> Rule:
     return Rule(
         name=f"reduction.{name}",
         formula=f"{operator}(x) over axes before others",
-        pattern=getattr(op, operator)(x, axes=axes, keepdims=attr("keepdims")),
+        pattern=getattr(op, operator)(x, axes=given_axes, keepdims=attr("keepdims")),
         replace=_as_product(divided=divided),
         makes=("Reshape", "MatMul", "Conv", "Div") if divided else ("Reshape", "MatMul", "Conv"),
         guards=(reduces_known_rows, is_single_or_double, is_not_quantised),

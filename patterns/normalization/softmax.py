@@ -22,17 +22,16 @@ from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, scalar, var
 
-from .._shared_guards import array_like
-from ..canonicalize.fold_unsqueeze_into_keepdims import axes
+from .._shared_guards import array_like, given_axes
 
 SOURCE = "ONNX operator LogSoftmax"
 
 x = var("x")
-maximum = op.ReduceMax(x, axes=axes, keepdims=1)
+maximum = op.ReduceMax(x, axes=given_axes, keepdims=1)
 shifted = (x - maximum).named("shifted")
 powers = op.Exp(shifted)
 scaled = scalar("inner") * x
-total = op.ReduceSum(powers, axes=axes, keepdims=1)
+total = op.ReduceSum(powers, axes=given_axes, keepdims=1)
 
 
 def last_axis_alone(match: Match) -> Refusal | None:
@@ -106,7 +105,7 @@ _shift = op.Where(op.IsInf(maximum) | op.Equal(op.Abs(maximum), scalar("limit"))
 def _log_sum_exp(name: str, added: Pattern, keepdims: int) -> Rule:
     return Rule(
         name=f"logsumexp.{name}",
-        pattern=op.Log(op.ReduceSum(op.Exp(x - _shift), axes=axes, keepdims=keepdims)) + added,
+        pattern=op.Log(op.ReduceSum(op.Exp(x - _shift), axes=given_axes, keepdims=keepdims)) + added,
         replace=op.ReduceLogSumExp(x, axes=attr("axes"), keepdims=keepdims),
         guards=(limit_is_infinite,),
         exactness=Exactness.ROUNDING,
@@ -130,7 +129,7 @@ def _log_sum_exp(name: str, added: Pattern, keepdims: int) -> Rule:
 
 RULES = [
     _log_sum_exp("from_infinity_guarded_form", _shift, 1),
-    _log_sum_exp("from_infinity_guarded_form_without_keepdims", op.Squeeze(_shift, axes=axes), 0),
+    _log_sum_exp("from_infinity_guarded_form_without_keepdims", op.Squeeze(_shift, axes=given_axes), 0),
     Rule(
         name="softmax.from_decomposed_form",
         formula="exp(x - max(x)) / sum(exp(x - max(x)))",
@@ -147,7 +146,7 @@ RULES = [
         formula="softmax(a (b x - max(b x)))",
         is_refinement=True,
         pattern=op.Softmax(
-            scalar("factor") * (scaled - op.ReduceMax(scaled, axes=axes, keepdims=1)), axis=attr("axis")
+            scalar("factor") * (scaled - op.ReduceMax(scaled, axes=given_axes, keepdims=1)), axis=attr("axis")
         ),
         replace=lambda match: op.Softmax(x if coefficient(match) == 1 else op.Mul(x, both), axis=last_axis),
         makes=("Softmax", "Mul"),
@@ -190,7 +189,7 @@ RULES = [
     ),
     Rule(
         name="log_softmax.x_minus_logsumexp",
-        pattern=x - op.ReduceLogSumExp(x, axes=axes, keepdims=1),
+        pattern=x - op.ReduceLogSumExp(x, axes=given_axes, keepdims=1),
         replace=op.LogSoftmax(x, axis=last_axis),
         guards=(last_axis_alone,),
         exactness=Exactness.APPROXIMATE,

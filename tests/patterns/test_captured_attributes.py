@@ -34,6 +34,10 @@ _COMPARISONS = ("greater", "greater_or_equal", "less", "less_or_equal", "equal",
 
 LOST = {
     "noop.": "facts say that nothing is computed",
+    "reduction.drop_reshape_before": "the shapes on both sides, which are facts, tell which axes are reduced",
+    "reduction.fold_unsqueeze_into_keepdims axes": "the shape of the result is a fact",
+    "reshape.hoist_": "the same",
+    "broadcast.sink_expand_below_": "the node is copied with all of its attributes",
     "layernorm.remove_float32_casts_around saturate": "the Casts are between floats of 16 and 32 bits, for which it has no meaning",
     "layernorm.remove_float32_casts_around round_mode": "the same",
     "layernorm.remove_float32_casts_around to": "a name for the same type in several Casts",

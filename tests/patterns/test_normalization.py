@@ -315,8 +315,8 @@ def test_scale_and_bias_behind_a_normalisation_without_go_into_it(scale: str, ex
 EXPANDED = {
     "e = Expand(n, size) y = Div(x, e)": "ReduceL2 Clip Shape Div",
     "e = Expand(n, size) y = Mul(e, x)": "ReduceL2 Clip Shape Mul",
-    "e = Expand(n, size) y = Div(e, x)": "ReduceL2 Clip Shape Expand Div",
-    "e = Expand(n, more) y = Mul(e, x)": "ReduceL2 Clip Shape Expand Mul",
+    "e = Expand(n, size) y = Div(e, x)": "ReduceL2 Clip Shape Div",
+    "e = Expand(n, more) y = Mul(e, x)": "ReduceL2 Clip Shape Mul Expand",
     "y = Mul(n, ones)": "ReduceL2 Clip Shape Mul",
 }
 

@@ -1,0 +1,216 @@
+"""Plan how a value is made in another shape: which operators above it are made in that shape, and where a Reshape is left.
+
+A plan wins if it leaves fewer nodes of data movement than there are: they cancel each other, become the axes and keepdims of a
+reduction, or are done to constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import reshape_target
+from ortfuse.rewrite.hoist.axis_groups import Shape
+from ortfuse.rewrite.hoist.reshaped import Reshaped, reshaped, reshaping_of
+
+VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+"""The operators that give a value another shape and leave its elements in order."""
+
+MOST_NODES = 16
+"""The most nodes that a plan passes."""
+
+FEW = 1 << 12
+"""The most elements of a constant that is copied."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A value as it is."""
+
+    value: ir.Value
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant, broadcast to a shape first if one is given, in another shape."""
+
+    value: ir.Value
+    broadcast: Shape | None
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Viewed:
+    """A value behind a Reshape, Squeeze or Unsqueeze."""
+
+    value: ir.Value
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Made:
+    """The result of a node like another one, with other operands and attributes."""
+
+    node: ir.Node
+    operands: tuple[Plan | None, ...]
+    attributes: Mapping[str, Any] = field(hash=False, compare=False)
+
+
+Plan = Kept | Constant | Viewed | Made
+
+NONE = 1 << 20
+"""The cost of what cannot be made."""
+
+
+class Planner:
+    """Makes plans for one value.
+
+    Args:
+        facts: What is known about the model.
+        allowed: Whether a plan may pass a node.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._passed = 0
+
+    def plan(self, value: ir.Value, shape: Shape, user: ir.Node) -> tuple[Plan, int]:
+        """Return the plan of a value in a shape for its user, with the number of Reshapes that it adds to the model."""
+        facts = self._facts
+        before = facts.shape(value)
+        if before == shape:
+            return Kept(value), 0
+        if before is None:
+            return Kept(value), NONE
+        if facts.is_const(value) and (constant := self._constant(value, None, shape)) is not None:
+            return constant, 0
+        best: tuple[Plan, int] = Viewed(value, shape), 1 if can_view(before, shape) else NONE
+        node = value.producer()
+        self._passed += 1
+        if node is None or (node.domain == "" and node.op_type in ("Constant",)) or self._passed > MOST_NODES:
+            return best
+        alone = is_alone(value, user)
+        if is_view(node) and node.inputs[0] is not None:
+            above, cost = self.plan(node.inputs[0], shape, node)
+            return min(best, (above, cost - alone), key=lambda one: one[1])
+        if alone and (made := reshaped(node, shape, facts)) is not None:
+            through = self._through(node, made)
+            return min(best, through, key=lambda one: one[1])
+        return best
+
+    def _through(self, node: ir.Node, made: Reshaped) -> tuple[Plan, int]:
+        operands: list[Plan | None] = []
+        total = 0
+        for number, value in enumerate(node.inputs[: len(made.operands)]):
+            shape = made.operands[number]
+            if value is None or shape is None:
+                operands.append(None if value is None else Kept(value))
+                continue
+            found = self._broadcast(value, made.broadcast[number], shape) if number in made.broadcast else None
+            operand, cost = found or self.plan(value, shape, node)
+            operands.append(operand)
+            total += cost
+        return Made(node, tuple(operands), made.attributes), total
+
+    def _broadcast(self, value: ir.Value, broadcast: Shape, shape: Shape) -> tuple[Plan, int]:
+        """A constant that is broadcast first; values that are computed are not."""
+        constant = self._constant(value, broadcast, shape)
+        return (Kept(value), NONE) if constant is None else (constant, 0)
+
+    def _constant(self, value: ir.Value, broadcast: Shape | None, shape: Shape) -> Constant | None:
+        """The constant in another shape; `None` if it is none, or too large to be copied."""
+        sizes = [dim for dim in shape if isinstance(dim, int)]
+        array = self._facts.const(value) if len(sizes) == len(shape) else None
+        small = array is not None and (array.size <= FEW or (broadcast is None and len(value.uses()) == 1))
+        count = 1
+        for size in sizes:
+            count *= size
+        if not small or (broadcast is not None and count > FEW):
+            return None
+        return Constant(value, broadcast, shape)
+
+
+def is_view(node: ir.Node | None) -> bool:
+    """Whether a node gives a value another shape."""
+    return node is not None and not node.domain and node.op_type in VIEWS
+
+
+def is_alone(value: ir.Value, user: ir.Node) -> bool:
+    """Whether a value has no user but one node of the same graph."""
+    node = value.producer()
+    if node is None or value.is_graph_output() or node.graph is not user.graph:
+        return False
+    return all(use.node is user for use in value.uses())
+
+
+def may_pass(value: ir.Value, facts: Facts) -> bool:
+    """Whether a Reshape behind a value may be hoisted: the value has one use, and its producer tells how: an early reject."""
+    node = value.producer()
+    return (
+        node is not None and len(value.uses()) == 1 and not value.is_graph_output() and reshaping_of(node) is not None
+    )
+
+
+def can_view(before: Shape, after: Shape) -> bool:
+    """Whether one node makes the one shape of the other: Squeeze, Unsqueeze, or Reshape with a constant target."""
+    return (
+        added_axes(before, after) is not None
+        or added_axes(after, before) is not None
+        or (reshape_target(before, after) is not None)
+    )
+
+
+def added_axes(before: Shape, after: Shape) -> list[int] | None:
+    """Return the axes of size 1 that are added, counted behind; `None` if something else changes."""
+    left, added = list(before), []
+    for axis, dim in enumerate(after):
+        if left and left[0] == dim:
+            left.pop(0)
+        elif dim == 1:
+            added.append(axis)
+        else:
+            return None
+    return None if left else added
+
+
+def parts(plan: Plan) -> list[Plan]:
+    """Return a plan and the plans that it is made of, each once."""
+    found: dict[Plan, None] = {}
+    waiting: list[Plan] = [plan]
+    while waiting:
+        one = waiting.pop()
+        if one in found:
+            continue
+        found[one] = None
+        if isinstance(one, Made):
+            waiting += [operand for operand in one.operands if operand is not None]
+    return list(found)
+
+
+def saved(plan: Plan, root: ir.Node) -> int:
+    """Return how many nodes of data movement a plan leaves out, less those that it adds.
+
+    Args:
+        plan: The plan for the result of `root`.
+        root: The node that gives it its shape now.
+    """
+    every = parts(plan)
+    made = {one.node for one in every if isinstance(one, Made)}
+    read = {one.value for one in every if isinstance(one, Kept | Viewed)}
+    if any(value in read for node in made for value in node.outputs):
+        return 0  # the node would be there twice
+    gone = {root, *made}
+    for node in (root, *made):
+        for operand in node.inputs:
+            value = operand
+            while value is not None and value not in read and is_view(producer := value.producer()):
+                assert producer is not None
+                if value.is_graph_output() or not all(use.node in gone for use in value.uses()):
+                    break
+                gone.add(producer)
+                value = producer.inputs[0]
+    return sum(is_view(node) for node in gone) - sum(isinstance(one, Viewed) for one in every)
