@@ -1,8 +1,7 @@
-"""Sink Expand below the Where, Max and Min of mask arithmetic, and replace And with an all-true operand by Expand.
+"""Replace And with an all-true operand by Expand, and sink what is one number everywhere below Where.
 
 and(range(0, n)[:, None] >= 0, x) = expand(x, (n, 1))
-where(expand(c, shape), 0, filler) = expand(where(c, 0, filler), shape)        where(c, expand(0, shape), filler) likewise
-max(expand(x, shape), number) = expand(max(x, number), shape)
+where(c, expand(0, shape), filler) = expand(where(c, 0, filler), shape)
 
 Rationale: PyTorch's exporters write padding masks as a function of queries and keys that ignores the query. The mask is then
 computed once for all queries, and the Expand goes where it may not be needed.
@@ -10,8 +9,6 @@ computed once for all queries, and the Expand goes where it may not be needed.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,7 +27,7 @@ from .remove_expand import number_of
 MOST_NODES = 16
 """The most nodes before a condition among which one is looked for that counts."""
 
-x, y = var("x"), var("y")
+x = var("x")
 truth = var("truth", is_filled_with(1), "all true")
 
 
@@ -135,24 +132,8 @@ def _from_one(build: Any) -> ir.Value:
     return made
 
 
-expanded = op.Expand(y, var("shape")).kept()
-condition, other, bound = var("condition"), scalar("other"), scalar("bound")
-chosen_by, other_by = var("chosen_by"), var("other_by")
-_SHAPE, _FILLED = computed_shape("y", 1, [3, 4]), computed_shape("condition", 1, [3, 4])
-
-
-@redundant(COST)
-def something_is_expanded(match: Match) -> Refusal | None:
-    """The operands before the Expand are smaller than the result."""
-    root, shapes = (
-        match.shape("root"),
-        [match.shape(name) for name in ("y", "chosen_by", "other_by") if match.get(name)],
-    )
-    sizes = [shape for shape in shapes if shape is not None]
-    if root is None or len(sizes) < len(shapes):
-        return match.refuse("shape", "root")
-    covered = [any(axis < len(one) and one[-1 - axis] == dim for one in sizes) for axis, dim in enumerate(root[::-1])]
-    return match.refuse("needless", "y", found="nothing becomes larger") if all(covered) else None
+condition, other = var("condition"), scalar("other")
+_FILLED = computed_shape("condition", 1, [3, 4])
 
 
 _filling = (
@@ -192,16 +173,6 @@ def _mask_rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *gua
     )
 
 
-def _of_numbers() -> Iterator[Rule]:
-    for name in ("Max", "Min"):
-        function = getattr(op, name)
-        yield _mask_rule(
-            f"sink_expand_below_{name.lower()}", f"{name}(expand(y, shape), bound)",
-            function(expanded, bound), op.Expand(function(y, bound), var("shape")), something_is_expanded,
-            shapes={"y": "b 3 1", "shape": "3"}, inputs={"shape": _SHAPE}, scalars={"bound": [0.5, -1.0]},
-        )  # fmt: skip
-
-
 RULES = [
     Rule(
         name="mask.and_with_all_true_to_expand",
@@ -218,21 +189,6 @@ RULES = [
             counterexamples={"not of the first": Variation(inputs={"x": "bool", "truth": _from_one})},
         ),
     ),
-    dataclasses.replace(
-        _mask_rule(
-            "sink_expand_below_where", "where(expand(y, shape), x, other)",
-            op.Where(expanded, chosen_by, other_by), op.Expand(op.Where(y, chosen_by, other_by), var("shape")),
-            something_is_expanded,
-            shapes=(
-                {"y": "b 3 1", "shape": "3", "chosen_by": "", "other_by": ""},
-                {"y": "b 3 1", "shape": "3", "chosen_by": "3 1", "other_by": ""},
-            ),
-            inputs={"y": "bool", "shape": _SHAPE},
-            constants={"other_by": -5.0},
-        ),
-        # The runtime's Where takes the sign of a zero from one of its branches only.
-        exactness=Exactness.ROUNDING,
-    ),
     _mask_rule(
         "sink_splat_below_where", "where(condition, expand(number, shape), other)",
         op.Where(condition, _filling, other),
@@ -244,5 +200,4 @@ RULES = [
         attributes={"value": [None]},
         scalars={"other": [-5.0]},
     ),
-    *_of_numbers(),
 ]  # fmt: skip

@@ -107,7 +107,7 @@ def _without_expand(match: Match) -> Pattern:
 @redundant(COST)
 def computes_fewer(match: Match) -> Refusal | None:
     """The result without the Expand is smaller, which has no other user unless it is of truth values."""
-    shapes = match.shapes("root", "y", *(["z"] if match.get("z") is not None else []))
+    shapes = match.shapes("root", "y", *(name for name in ("x", "z") if match.get(name) is not None))
     if isinstance(shapes, Refusal):
         return shapes
     whole, *operands = shapes
@@ -142,7 +142,7 @@ def _rule(
         exactness=Exactness.EXACT if inputs == _BOOL or not (sinks or "Where" in makes) else Exactness.ROUNDING,
         source=SOURCE,
         test=RuleTest(
-            shapes={"x": "b 3 4", "y": "b 3 1", "z": "1", "shape": "3", "repeats": "3"},
+            shapes={"x": "b 3 1" if sinks else "b 3 4", "y": "b 3 1", "z": "1", "shape": "3", "repeats": "3"},
             inputs={"shape": computed_shape("y", 1, [3, 4]), **inputs},
             constants={"repeats": [1, 1, 4]},
             attributes={"attributes": [{}], "to": [ir.DataType.FLOAT16.value]},
@@ -182,6 +182,22 @@ RULES = [
         [*_options(_TRUTHS, _wide, z), op.Not(_wide), op.Cast(_wide, to=attr("to"))],
         (*_TRUTHS, "Not", "Cast"),
         _BOOL,
+        sinks=True,
+    ),
+    _rule(
+        "sink_expand_below_condition",
+        "where(expand(y), x, z)",
+        [op.Where(_wide, x, z)],
+        ("Where",),
+        {"y": "bool"},
+        sinks=True,
+    ),
+    _rule(
+        "sink_expand_below_branch",
+        "where(x, expand(y), z)",
+        [op.Where(x, _wide, z), op.Where(x, z, _wide)],
+        ("Where",),
+        {"x": "bool"},
         sinks=True,
     ),
 ]
