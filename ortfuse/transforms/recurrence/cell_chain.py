@@ -1,6 +1,6 @@
 """Chains of cells with the same weights, each of which takes the state that the one before leaves: loops unrolled.
 
-Rows may keep their states from their end on (see `bounds`): then a cell takes the states that are kept.
+Rows may keep their states from their end on (see `masked_selects`): then a cell takes the states that are kept.
 """
 
 from __future__ import annotations

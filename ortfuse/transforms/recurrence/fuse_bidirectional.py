@@ -19,6 +19,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.loop_structure import needed
 from ortfuse.analysis.loop_summary.recurrent_operators import (
     LENGTHS,
     USUAL,
@@ -27,7 +28,7 @@ from ortfuse.analysis.loop_summary.recurrent_operators import (
     operands_of,
     results_of,
 )
-from ortfuse.ir.walk import Scope, used_values
+from ortfuse.ir.walk import Scope
 from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, attribute_value, parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds
@@ -158,15 +159,8 @@ def _attributes(forward: ir.Node, back: ir.Node, facts: Facts) -> Mapping[str, A
 
 def _depends(node: ir.Node, other: ir.Node) -> bool:
     """Whether an operator needs a result of another one that reads the same sequence."""
-    pending, seen = [value for value in node.inputs[1:] if value is not None], set[ir.Node]()
-    while pending:
-        above = pending.pop().producer()
-        if above is other:
-            return True
-        if above is not None and above not in seen:
-            seen.add(above)
-            pending += used_values(above)
-    return False
+    operands = [value for value in node.inputs[1:] if value is not None]
+    return node.graph is not None and not needed(operands, node.graph).isdisjoint(other.outputs)
 
 
 def _comes_before(node: ir.Node, other: ir.Node) -> bool:

@@ -1,13 +1,13 @@
 """Fuse a chain of recurrent cells, left by an unrolled loop over time, into one LSTM, GRU or RNN.
 
-So do chains of operators (see `consecutive`) and operators of both directions (see `directions`).
+So do chains of operators (see `merge_consecutive`) and operators of both directions (see `fuse_bidirectional`).
 
-Transforms: cells in any spelling that has the same mathematics (see `cell`): products of x and h apart or joined, for one step
-or for all steps at once, gates in any order, split before or after their activations, with any biases, peepholes and activations,
-the forms of the GRU that reset before and after the product, and the update gate with either meaning. The inputs of the steps may
-be elements of a sequence along any axis, in rising or falling order, of several sequences that are joined, one for all steps,
-or values of any origin. Hidden states that are used elsewhere are elements of the operator's Y. Rows that keep their states from
-the end of their length on are sequences of that length (see `bounds`).
+Transforms: cells in any spelling that has the same mathematics (see `recurrent_cell`): products of x and h apart or joined, for
+one step or for all steps at once, gates in any order, split before or after their activations, with any biases, peepholes and
+activations, the forms of the GRU that reset before and after the product, and the update gate with either meaning. The inputs
+of the steps may be elements of a sequence along any axis, in rising or falling order, of several sequences that are joined, one
+for all steps, or values of any origin. Hidden states that are used elsewhere are elements of the operator's Y. Rows that keep
+their states from the end of their length on are sequences of that length (see `masked_selects`).
 
 Does not handle: chains of fewer than `fewest` steps, and of RNN cells for a batch that may be larger than 1, where the operator
 does not pay; steps with different weights; cell states between two steps, gates, and new states of rows that have ended, if

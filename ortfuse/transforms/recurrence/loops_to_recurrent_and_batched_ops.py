@@ -2,12 +2,18 @@
 
     scan(h, x[t] -> h = cell(h, x[t]), y[t] = head(h))  =  head(operator(x))        scan(x[t] -> f(x[t]))  =  f(x)
 
-A body is resolved as a whole, or not at all: elements of sequences are the sequences, cells whose states are handed on are an
-LSTM, GRU or RNN, states that change linearly are a LinearAttention of the runtime (see `linear_state`), states that keep the
-last elements are parts of the sequence (see `sliding_window_states`), states that do not depend on what they were are those of
-the run before, and operators that treat runs alike are applied to all of them at once (see `apply_body_ops_to_all_iterations`).
+The summary of the loop (`ortfuse.analysis.loop_summary.summary`) tells how each state is updated. A body is resolved as a
+whole, or not at all:
+
+- elements of sequences are the sequences, their reversals or their parts, and counters are numbers (see `elements_and_counters`);
+- cells whose states are handed on are an LSTM, GRU or RNN;
+- states that change linearly are a LinearAttention of the runtime (see `linear_attention`);
+- states that keep the last elements are parts of the sequence (see `sliding_window_states`);
+- states that do not depend on what they were are those of the iteration before;
+- operators that treat iterations alike are applied to all of them at once (see `apply_body_ops_to_all_iterations`).
+
 States are stacked as outputs of the loop, or in a sequence that is joined to one tensor behind it. Rows that keep their states
-from the end of their length on are sequences of that length (see `sequence_lengths_in_loop_body`).
+from the end of their length on are sequences of that length (see `masked_selects`).
 
 Does not handle: loops that may end early or run an unknown number of times; Loops that may not run at all, of whose results the
 runtime makes up the sizes (a Scan of nothing fails, and so do other nodes, so that what succeeds has run: see `nonempty_sizes`);
