@@ -304,6 +304,7 @@ JOBS: Sequence[Job] = (
 STANDALONE: Mapping[str, str] = {
     "benchmarks.engine.against": "engine time beside another commit, which has to be named",
     "benchmarks.engine.startup": "start-up time beside another commit, which has to be named",
+    "benchmarks.exports.saved_by_runtime": "models as the runtime saves them, for the benchmark of rules",
     "benchmarks.exports.unseen": "models of architectures that are not golden, to try coverage on",
     "benchmarks.exports.varied": "models in many styles, by both exporters at many opsets, to compare commits on",
     "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",

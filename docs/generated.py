@@ -188,6 +188,8 @@ def _evidence_by_rule() -> Mapping[str, Mapping[str, Any]]:
 def _evidence(rule: Rule) -> str:
     """The model in which a rule saves most, with the saving; or that there is none."""
     row = _evidence_by_rule().get(rule.name)
+    if rule.because is not None:
+        return f"evidence: a known bug, the runtime {rule.because.value}"
     if row is None:
         return "evidence: none is looked for, as no pass list applies it unasked"
     model = f"`{row.get('model', '')}`"

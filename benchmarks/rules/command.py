@@ -35,7 +35,7 @@ from ortfuse.rewrite import Rule
 from ortfuse.targets import default_spec, shipped_tables
 
 COMMAND = "python -m benchmarks.rules"
-EXPORTS = (ROOT / "benchmarks" / ".exports", ROOT / "benchmarks" / ".unseen")
+EXPORTS = tuple(ROOT / "benchmarks" / name for name in (".varied", ".formulas", ".unseen"))
 """The folders of exports, as far as they are there."""
 
 

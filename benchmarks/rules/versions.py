@@ -16,11 +16,14 @@ LOWERING = "precision"
 
 
 def rules_to_judge() -> dict[str, Rule]:
-    """The rules that `optimize` may apply unasked, by name: no lossy ones, and none that only forced choices or targets need."""
+    """The rules that `optimize` may apply unasked, by name.
+
+    Left out are lossy ones, those that only forced choices or other targets need, and those around a known bug of the runtime.
+    """
     allowed, catalogue = (Exactness.EXACT, Exactness.ROUNDING), ortfuse.PassManager().catalogue
     own = [rule for name, rules in catalogue.passes().items() if not name.startswith(LOWERING) for rule in rules]
     asked = [rule for rule in own if rule.on_request or rule.by_definition or rule.spells_out]
-    return {rule.name: rule for rule in own if rule.exactness in allowed and rule not in asked}
+    return {rule.name: rule for rule in own if rule.exactness in allowed and rule not in asked and rule.because is None}
 
 
 def versions() -> Mapping[str, str]:

@@ -13,7 +13,6 @@ ORDER = (
     "unmasked_to_multi_head_attention",
     "finite_fill_to_additive_mask",
     "additive_mask",
-    "unbroadcast_mask",
     "attention_sinks",
     "transposed_products",
     "merge_values_under_one_softmax",

@@ -12,5 +12,6 @@ ORDER = (
     "embed_layer_normalization",
     "fuse_roi_align",
     "softplus",
+    "unbroadcast_mask",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

@@ -2,7 +2,7 @@
 
 attention(q, k, v, expand(mask, shape)) = attention(q, k, v, mask)
 
-The mask must have all queries and keys. The rules run in the last pass, when masks have their final size.
+The mask must have all queries and keys.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, ms, op, opt, var
 
 from .._rule_test_inputs import NEVER_EMPTY
-from .sdpa import PAPER
+from ..attention.sdpa import PAPER
 
-PASS = "target_decompositions"
+PASS = "contrib.unbroadcast_mask"
 
 query, key, value, mask = var("query"), var("key"), var("value"), var("mask")
 past_key, past_value = opt(var("past_key")), opt(var("past_value"))
