@@ -117,3 +117,24 @@ def test_each_composition_passes_the_check_at_its_site() -> None:
     result = ortfuse.optimize(image(body), verify="sites")
     assert {"Mul", "Add"}.isdisjoint(node.op_type for node in result.model.graph)
     assert not result.report.log.refused
+
+
+def test_weights_that_are_stored_small_stay_so() -> None:
+    constants = "<int8[2,2,1,1] q = {1, 2, 3, 4}, float scale = {0.1}, int8 zero = {0}, float[2,1,1] s = {0.5, 2}>"
+    text = f"g (float[n,2,3,3] x) => (float[n,2,3,3] y) {constants} "
+    body = "{ w = DequantizeLinear(q, scale, zero) c = Conv(x, w) y = Mul(c, s) }"
+    original = parse(f'<ir_version: 8, opset_import: ["": 17]> {text} {body}')
+    assert ops(composed(original)) == ops(original)
+
+
+def test_a_layer_of_the_graph_around_a_loop_is_not_computed_in_each_iteration() -> None:
+    inner = "b (int64 i, bool k, float[n,3] h) => (bool k2, float[n,3] h2) { k2 = Identity(k) q = MatMul(x, m) h2 = Add(p, q) }"
+    constants = "<float[3,3] m = {1, 2, 3, 4, 5, 6, 7, 8, 1}, int64 trips = {3}, bool go = {1}>"
+    original = parse(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[n,3] x) => (float[n,3] y) {constants} '
+        f"{{ p = MatMul(x, m) y = Loop<body = {inner}>(trips, go, x) }}"
+    )
+    found = composed(original)
+    loop = next(node for node in found.graph if node.op_type == "Loop")
+    assert [node.op_type for node in loop.attributes["body"].value] == ["Identity", "MatMul", "Add"]
+    assert ops(found) == "MatMul Loop"

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.linear_maps.windows import Window, window
-from ortfuse.ir.traits import MICROSOFT
+from ortfuse.ir.traits import DEQUANTISES, MICROSOFT, has
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -144,6 +144,9 @@ def _weights(value: ir.Value | None, facts: Facts) -> tuple[int, ...] | None:
     """The shape of constant weights; `None` if they are none, or have no elements."""
     if value is None or not facts.is_const(value) or facts.dtype(value) not in DTYPES:
         return None
+    maker = value.producer()
+    if maker is not None and has(maker, DEQUANTISES):
+        return None  # weights that are stored small stay so
     shape = tuple(dim for dim in facts.shape(value) or () if isinstance(dim, int))
     return shape if len(shape) >= 2 and 0 not in shape else None
 

@@ -88,7 +88,8 @@ def _layer_of_concat(value: ir.Value | None, axis: int, node: ir.Node, facts: Fa
         return None
     if layer.is_product and layer.storage == "left":
         return None
-    return None if guards.are_not_copied((layer.weight, layer.bias), facts) else layer
+    kept = guards.are_not_copied((layer.weight, layer.bias), facts) or guards.weight_is_small(layer, facts)
+    return None if kept is not None else layer
 
 
 def _are_alike(one: Layer | None, other: Layer | None, facts: Facts) -> bool:

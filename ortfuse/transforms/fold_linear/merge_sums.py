@@ -204,6 +204,10 @@ def _merge_two(
     if after > before and other.diagonal is None:
         return refuse("needless", other.result, found=f"{after} multiplications instead of {before}")
     refused = guards.are_not_copied((layer.weight for layer in layers), facts)
+    if other.diagonal is not None:
+        refused = refused or guards.weight_is_small(one.layers[-1], facts)
+    if any(each.graph is not node.graph for branch in (one, other) for each in branch.nodes):
+        return False  # a layer is not computed once for each iteration of a loop
     if refused is not None:
         return refused
     rest = [(signs[number], values[number]) for number in range(len(values)) if number not in (first, second)]

@@ -52,8 +52,11 @@ def fold_movement_of_inputs(layer: Layer, scope: Scope, context: Context) -> Ref
     if not isinstance(channels, int) or sorted(set(places.tolist())) != list(range(channels)):
         # NaN and infinities neither appear nor vanish.
         return refuse("condition", layer.data, found="a part", needed="something that takes each channel")
+    refused = guards.are_not_copied((layer.weight,), facts) or guards.weight_is_small(layer, facts)
+    if refused is not None:
+        return refused
     kernel = of_selected_inputs(layer.kernel(facts), places.tolist(), channels)
-    refused = guards.are_not_copied((layer.weight,), facts) or guards.weights_are_held(layer, kernel, 1, facts)
+    refused = guards.weights_are_held(layer, kernel, 1, facts)
     if refused is not None:
         return refused
     with context.editor.change(NAME, rule=Rounds(NAME), nodes=[moved, *layer.nodes]) as change:
@@ -75,7 +78,7 @@ def fold_selection_of_outputs(node: ir.Node, scope: Scope, context: Context) -> 
     places = _selected(output, layer.output, layer.out_axis, facts)
     if places is None or not 0 < len(places) <= layer.sizes[0]:
         return False
-    refused = guards.are_not_copied((layer.weight,), facts)
+    refused = guards.are_not_copied((layer.weight,), facts) or guards.weight_is_small(layer, facts)
     if refused is not None:
         return refused
     kernel, bias = of_selected_outputs(layer.kernel(facts), places.tolist()), layer.bias_vector(facts)[places]
