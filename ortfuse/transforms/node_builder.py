@@ -103,10 +103,11 @@ class Builder:
         """Parts of these sizes along an axis."""
         return self._with("Split", value, "split", sizes, {"axis": axis}, len(sizes))
 
-    def slice(self, value: ir.Value, axis: int, start: int, end: int) -> ir.Value:
-        """The elements from `start` to before `end` along an axis."""
+    def slice(self, value: ir.Value, axis: int, start: int, end: int, step: int = 1) -> ir.Value:
+        """The elements from `start` to before `end` along an axis; steps other than 1 from opset 10 on."""
         if self.opset >= SLICES_HAVE_STEPS:
-            return self.node("Slice", [value, *(self.ints([number]) for number in (start, end, axis))])[0]
+            numbers = (start, end, axis) if step == 1 else (start, end, axis, step)
+            return self.node("Slice", [value, *(self.ints([number]) for number in numbers)])[0]
         return self.node("Slice", [value], {"starts": [start], "ends": [end], "axes": [axis]})[0]
 
     def reverse(self, value: ir.Value) -> ir.Value:

@@ -17,7 +17,7 @@ from ortfuse.analysis.index_maps import ELEMENT_MAPS, Element, IndexMap, IndexMa
 from ortfuse.analysis.loop_summary.induction_variables import Inductions
 from ortfuse.analysis.loop_summary.linear_form import Source
 from ortfuse.analysis.node_parameters import attribute_value
-from ortfuse.ir.dims import Dim, DimLike, is_nonnegative, is_positive, substituted, symbol
+from ortfuse.ir.dims import Dim, DimLike, ceil_div, is_nonnegative, is_positive, substituted, symbol
 from ortfuse.ir.walk import used_values
 
 _TAKING = frozenset({"Gather", "Slice", "Split", "GatherElements", "GatherND"})
@@ -147,22 +147,27 @@ class Iteration(Loop):
         return scanned | {value: source for value, source in found.items() if source is not None}
 
     def taken(self, source: Source) -> tuple[int, int, int] | None:
-        """How many elements before and behind those of all iterations are left out, and the step to the next one, 1 or -1.
+        """How many elements before and behind those of all iterations are left out, and the step to the next one.
 
-        `None` if an iteration takes another element, or perhaps none.
+        The step is -1 or at least 1. `None` if an iteration takes another element, or perhaps none.
         """
-        shape = self.facts.shape(source.value)
-        for step in (1, -1) if shape is not None and source.axis is not None else ():
-            first = source.index - self.number if step > 0 else source.index + self.number - self.runs + 1
-            rest = shape[source.axis] - self.runs - first  # type: ignore[index]
-            if isinstance(first, int) and isinstance(rest, int) and first >= 0 and rest >= 0:
-                return first, rest, step
-        return None
+        shape, name = self.facts.shape(source.value), "?iteration"
+        if shape is None or source.axis is None:
+            return None
+        step = substituted(source.index, {name: self.number + 1}) - source.index
+        first = substituted(source.index, {name: 0 if step != -1 else self.runs - 1})
+        if not isinstance(step, int) or not isinstance(first, int) or first < 0 or step < -1 or step == 0:
+            return None
+        rest = shape[source.axis] - first
+        if step > 1:
+            return (first, 0, step) if ceil_div(rest, step) == self.runs else None
+        behind = rest - self.runs
+        return (first, behind, step) if isinstance(behind, int) and behind >= 0 else None
 
     @property
     def sized(self) -> Source | None:
         """A value of which all elements are taken, so that its size is the number of iterations."""
-        return next((one for one in self.elements.values() if (self.taken(one) or ())[:2] == (0, 0)), None)
+        return next((one for one in self.elements.values() if self.taken(one) in ((0, 0, 1), (0, 0, -1))), None)
 
     def _element(self, found: IndexMap | None) -> Source | None:
         """The element of which another value is all of."""

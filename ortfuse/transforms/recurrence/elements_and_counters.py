@@ -69,9 +69,11 @@ class OverIterations:
         if taken is None:
             raise UnresolvedError(f"an element of '{source.value.name}' is the same in all runs")
         before, behind, step = taken
+        if step > 1 and self.build.opset < SLICES_HAVE_STEPS:
+            raise UnresolvedError("it takes some of the elements, which needs opset 10 to be written")
         found = to_front(source.value, source.axis or 0, rank + 1, self.build)
-        if before or behind:
-            found = self.build.slice(found, 0, before, -behind or ALL)
+        if before or behind or step > 1:
+            found = self.build.slice(found, 0, before, -behind or ALL, max(step, 1))
         return found if step > 0 else self.reversed(found)
 
     def reversed(self, value: ir.Value) -> ir.Value:

@@ -5,7 +5,7 @@
 The summary of the loop (`ortfuse.analysis.loop_summary.summary`) tells how each state is updated. A body is resolved as a
 whole, or not at all:
 
-- elements of sequences are the sequences, their reversals or their parts, and counters are numbers (see `elements_and_counters`);
+- elements of sequences are the sequences, or Slices of them, and counters are numbers (see `elements_and_counters`);
 - cells whose states are handed on are an LSTM, GRU or RNN;
 - states that change linearly are a LinearAttention of the runtime (see `linear_attention`);
 - states that keep the last elements are parts of the sequence (see `sliding_window_states`);

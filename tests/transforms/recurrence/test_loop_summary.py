@@ -113,6 +113,8 @@ def test_induction_variables_are_known_in_all_iterations(states: dict[str, tuple
         ("t", "Sub(n, k1)", "k0", "j = Add(i, first)"),
         ("t", "Sub(n, k1)", "k1", "j = Sub(first, i)"),
         ("6", "Identity(k3)", "k2i", "j = Add(i, first)"),
+        ("6", "Identity(k3)", "k1", "m = Mul(i, k2i) j = Add(m, first)"),
+        ("6", "Identity(k2i)", "k0", "j = Mul(i, k3)"),
         ("6", "Identity(k3)", "k2i", "m = Sub(k3, i) j = Add(m, first)"),
     ],
 )

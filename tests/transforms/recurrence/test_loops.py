@@ -281,5 +281,5 @@ def test_a_loop_that_ends_before_all_elements_are_taken_is_over_a_part() -> None
     assert optimised(made)[0] == Counter({"LSTM": 1, "Slice": 1, "Squeeze": 3, "Unsqueeze": 2})
 
 
-def test_a_loop_that_takes_every_other_element_stays() -> None:
+def test_a_loop_that_is_ended_by_floating_point_numbers_in_steps_of_2_stays() -> None:
     assert optimised(counted(4.0, 2))[0]["Loop"] == 1
