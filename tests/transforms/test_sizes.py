@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from small_models import apply
+from small_models import apply, context_of, model_of, run
 
 from ortfuse.transforms import CommonSubexpressionElimination, DeadCodeElimination, Finalize
 from ortfuse.transforms.context import Context
@@ -17,9 +17,9 @@ def test_the_same_symbolic_sizes_are_merged_and_others_are_not() -> None:
             n = Shape(x) m = Shape(w) a = Gather(n, one) k = Shape <start = 0, end = 1> (w) o = Gather(m, one)
             p = Mul(a, two) q = Mul(k, three) r = Neg(o) }"""
     model, counts, _ = apply(text, CommonSubexpressionElimination())
-    assert counts == [1]
-    sizes = [node.inputs[0].name for node in model.graph if node.op_type in ("Neg", "Mul")]
-    assert sizes == ["a", "a", "o"]
+    assert counts == [2]
+    sizes = [node.inputs[0] for node in model.graph if node.op_type in ("Neg", "Mul")]
+    assert [size.name for size in sizes[:2]] == ["a", "a"] and sizes[2] is not sizes[0]
 
 
 def test_sizes_of_what_lies_between_are_read_from_what_comes_first() -> None:
@@ -103,3 +103,28 @@ def test_sizes_that_are_chosen_are_read_where_it_is_known_which(opset: int, know
     inputs = {"x": np.ones((3, 5, 4), np.float32), "c": np.ones((1, 1, 4), np.float32)}
     model, _, _ = apply(text, CommonSubexpressionElimination(), DeadCodeElimination(), inputs=inputs)
     assert ("Where" not in {node.op_type for node in model.graph}) is known
+
+
+def test_sizes_that_several_inputs_have_are_read_from_the_first() -> None:
+    text = """agraph (float[b, s] x, float[s, b] w) => (int64 p, int64[1] q)
+        <int64 zero = {0}> { m = Shape(w) o = Gather(m, zero) p = Neg(o) k = Shape <start = 1, end = 2> (w) q = Neg(k) }"""
+    inputs = {"x": np.ones((3, 5), np.float32), "w": np.ones((5, 3), np.float32)}
+    model, _, _ = apply(text, CommonSubexpressionElimination(), DeadCodeElimination(), inputs=inputs)
+    assert {node.inputs[0].name for node in model.graph if node.op_type == "Shape"} == {"x"}
+
+
+@pytest.mark.parametrize(("behind", "sums"), [("", 0), ("r = Neg(i) t = Neg(g)", 1)])
+def test_a_sum_of_sizes_that_an_input_has_is_read_if_that_saves_nodes(behind: str, sums: int) -> None:
+    """The second model needs both sizes besides, so that reading the sum would save nothing."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[b, s] x, float[b, p] k, float[b, whole] m) => (int64 q{", int64 r, int64 t" if behind else ""})
+        <int64 one = {{1}}> {{
+            a = Shape(x) i = Gather(a, one) c = Shape(k) g = Gather(c, one) n = Add(g, i) q = Neg(n) {behind} }}"""
+    model = model_of(text)
+    sizes = model.graph.inputs[2]
+    sizes.shape = ir.Shape(["b", "p + s"])
+    for made in (CommonSubexpressionElimination(), DeadCodeElimination()):
+        made.run(context_of(model))
+    assert [node.op_type for node in model.graph].count("Add") == sums
+    inputs = {"x": np.ones((2, 3), np.float32), "k": np.ones((2, 4), np.float32), "m": np.ones((2, 7), np.float32)}
+    assert run(model, inputs)[0] == -7

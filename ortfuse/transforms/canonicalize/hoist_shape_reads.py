@@ -5,7 +5,8 @@ attention, whose mask asks for their sizes). The source of a size is an input of
 values it is computed from. These are followed as long as they have these sizes in a row. One size that scores of
 attention have twice is read once.
 
-A Where between sizes, as exporters write expand(batch, -1, -1), is read if its choice is known.
+A Where between sizes, as exporters write expand(batch, -1, -1), is read if its choice is known. A size that is computed is read
+if an input of the model has it and fewer nodes are left, such as that of past and present keys together, which a mask has.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from ortfuse.transforms.node_builder import Builder
 
 _MOST_NODES = 16
 """The most nodes above a Where among which Shapes are looked for."""
+
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
+"""Operators that compute sizes from others, such as that of past and present together, which a mask has."""
 
 _SHAPE_HAS_ENDS = 15
 """The opset from which on Shape has `start` and `end`."""
@@ -66,6 +70,9 @@ class ReadSizes:
         if node.op_type == "Where" and not node.domain:
             row = self._chosen(node)
             return None if row is None else self._put(node, row)
+        if node.op_type in _ARITHMETIC and not node.domain:
+            row = self._computed(node)
+            return None if row is None else self._put(node, row)
         shape = _shape_read_by(node)
         row = None if shape is None else self._row_of(node, shape)
         if shape is None or row is None:
@@ -107,6 +114,28 @@ class ReadSizes:
         )
         return None if row is None else _Row(row.value, row.start, row.count, before, behind)
 
+    def _computed(self, node: ir.Node) -> _Row | None:
+        """Return an input that has the sizes that a node computes, if nodes are saved by reading them there."""
+        result = node.outputs[0]
+        found = self._context.facts.ints(result)
+        if found is None or len(found.shape) > 1 or node.graph is not self._graph or result.is_graph_output():
+            return None
+        sizes = found.elements
+        if not sizes or not all(isinstance(size, Dim) for size in sizes):
+            return None
+        row = self._among(self._graph.inputs, sizes)
+        if row is None or self._context.facts.dtype(result) is not ir.DataType.INT64:
+            return None
+        whole = any(use.node.op_type == "Shape" and not use.node.attributes for use in row.value.uses())
+        made = (1 if whole else 2) if not found.shape or not self._is_one_node(row) else 1
+        return row if made < len(_needed_for(node, self._twins(node))) else None
+
+    def _twins(self, node: ir.Node) -> set[ir.Node]:
+        """The nodes that compute the same sizes from one of the operands, which are merged with the node."""
+        found = self._context.facts.ints(node.outputs[0])
+        beside = {use.node for value in node.inputs if value is not None for use in value.uses()}
+        return {one for one in beside if self._context.facts.ints(one.outputs[0]) == found}
+
     def _measured(self, node: ir.Node) -> list[ir.Value]:
         """The values whose Shapes a node computes with."""
         found, left, seen = list[ir.Value](), [node], {node}
@@ -123,17 +152,29 @@ class ReadSizes:
     def _row_of(self, node: ir.Node, shape: ir.Node) -> _Row | None:
         """Return the source of the sizes that a node reads from a Shape; `None` if they stay."""
         source, result = shape.inputs[0] if _shape_read_by(node) is shape else None, node.outputs[0]
-        if source is None or source.is_graph_input() or node.graph is not self._graph or result.is_graph_output():
+        if source is None or node.graph is not self._graph or result.is_graph_output():
             return None
         found = self._context.facts.ints(result)
         sizes = () if found is None or None in found.elements else found.elements
         if not any(isinstance(size, Dim) for size in sizes):
             return None
+        if source.is_graph_input():
+            return self._before_input(node, sizes, source, shape)
         row = self._place(sizes, source) or self._place_of_each(sizes, source)
         if row is None and all(use.node.op_type == "Concat" for use in result.uses()):
             row = self._place_beside_numbers(sizes, source)
         row = row if row is None else replace(row, version=shape.version)
         return row if row is None or node is not shape or self._is_one_node(row) else None
+
+    def _before_input(
+        self, node: ir.Node, sizes: Sequence[DimLike | None], source: ir.Value, shape: ir.Node
+    ) -> _Row | None:
+        """An earlier input of the model that has these sizes in a row, so that all are read from one."""
+        row = self._among(self._graph.inputs, sizes)
+        if row is None or row.value is source:
+            return None
+        row = replace(row, version=shape.version)
+        return row if node is not shape or self._is_one_node(row) else None
 
     def _place(self, sizes: Sequence[DimLike | None], source: ir.Value) -> _Row | None:
         """An input of the model that has these sizes in a row, or what comes first of the values that one is computed from."""
@@ -204,6 +245,35 @@ class ReadSizes:
         numbers = [[build.ints(part)] * bool(part) for part in (row.before, row.behind)]
         parts = [*numbers[0], *[sizes] * row.times, *numbers[1]]
         return build.concat(parts, 0) if len(parts) > 1 else sizes
+
+
+def _needed_for(node: ir.Node, twins: set[ir.Node]) -> list[ir.Node]:
+    """The node, and the nodes above it that nothing else but its twins needs, the nearest ones."""
+    found, left = [node], [node]
+    while left and len(found) < _MOST_NODES:
+        for value in left.pop().inputs:
+            maker = None if value is None else value.producer()
+            if value is None or maker is None or maker in found or maker.graph is not node.graph:
+                continue
+            if not value.is_graph_output() and all(
+                use.node in found or use.node in twins or _is_dead(use.node) for use in value.uses()
+            ):
+                found.append(maker)
+                left.append(maker)
+    return found
+
+
+def _is_dead(node: ir.Node) -> bool:
+    """Whether nothing reads the results of a node, as of those that a rewrite left behind, nor what they are read for."""
+    left, seen = [node], {node}
+    while left and len(seen) < _MOST_NODES:
+        for output in left.pop().outputs:
+            if output.is_graph_output():
+                return False
+            users = dict.fromkeys(use.node for use in output.uses() if use.node not in seen)
+            seen.update(users)
+            left += users
+    return not left
 
 
 def _shape_read_by(node: ir.Node) -> ir.Node | None:
