@@ -35,8 +35,18 @@ def _of_node(node: ir.Node, known: Mapping[ir.Value | None, str]) -> str:
     operands = [known[value] for value in node.inputs]
     if has(node, COMMUTES):
         operands.sort()
-    attributes = [f"{name}={_of_attribute(node.attributes[name], known)}" for name in sorted(node.attributes)]
+    attributes = [
+        f"{name}={_from_front(node) if name == 'axis' else _of_attribute(node.attributes[name], known)}"
+        for name in sorted(node.attributes)
+    ]
     return _digest([node.domain, node.op_type, *operands, "attributes", *attributes, str(len(node.outputs))])
+
+
+def _from_front(node: ir.Node) -> int:
+    """The axis of a node, counted from the front if the rank of its first operand is known."""
+    axis = node.attributes["axis"].as_int()
+    shape = node.inputs[0].shape if axis < 0 and node.inputs and node.inputs[0] is not None else None
+    return axis if shape is None else axis + len(shape)
 
 
 def _of_attribute(attribute: ir.Attr, known: Mapping[ir.Value | None, str]) -> str:
