@@ -45,7 +45,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 
 EXPLAINED: Mapping[str, Mapping[str, tuple[int, str]]] = {
     "deberta": {"layer_norm": (1, "it normalises its table of relative positions, a constant, which is folded")},
-    "keras_resnet2": {"batch_norm": (5, "they stand before a ReLU, and what they read is read as it is by others")},
+    "keras_resnet2": {"batch_norm": (4, "they stand before a ReLU, and what they read is read as it is by others")},
     "densenet": {"batch_norm": (5, "they stand before a ReLU, and what they read is read as it is by others")},
     "unet": {"swish": (7, "they are calls on the same value, the embedded time, which the exporters merge")},
 }
