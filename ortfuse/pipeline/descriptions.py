@@ -26,7 +26,7 @@ Kind = Literal["pass", "rules", "word"]
 CANONICAL_FORM = (
     "The canonical form: its rules with inline_functions, lift_constants, fold, inline_branches, licm, "
     "eliminate_sequences, eliminate_unbind_stack, recomputed_lengths_to_conv_dims, drop_length_clamps, "
-    "sink_transpose_below_split, cse and dce, to a fixed point."
+    "sink_transpose_below_split, simplify_data_movement of lists of indices, cse and dce, to a fixed point."
 )
 _WITHOUT = "Rules that are left out, separated by blanks."
 _ALWAYS = "Rules that are applied whatever the cost, separated by blanks."

@@ -5,7 +5,7 @@ of these:
 
 - `canonicalize`: the rules of the canonical form together with inline_functions, lift_constants, fold, inline_branches, licm,
   eliminate_sequences, eliminate_unbind_stack, recomputed_lengths_to_conv_dims, drop_length_clamps, sink_transpose_below_split,
-  cse and dce, to a fixed point;
+  simplify_data_movement of lists of indices, cse and dce, to a fixed point;
 - `fuse.*`: every fusion that comes with ortfuse, except those that the pipeline names itself;
 - `user`: every pass of rule files that do not come with ortfuse, or that the user asks for by name (`contrib.losses`), except
   those that the pipeline names itself;
@@ -38,6 +38,7 @@ FUSIONS = "fuse.*"
 USER = "user"
 AUTO = "auto"
 FOLD = "fold"
+INDEXED = "simplify_data_movement"
 
 _CANONICAL = (
     "inline_functions",
@@ -50,6 +51,7 @@ _CANONICAL = (
     "recomputed_lengths_to_conv_dims",
     "drop_length_clamps",
     "sink_transpose_below_split",
+    INDEXED,
     CANONICALIZE,
     "cse",
     "dce",
@@ -210,7 +212,11 @@ class Builder:
     def _canonicalize(self, call: Call) -> Step:
         options = registry.checked_options(call, {"max_rounds": int, "max_growth": int, **_RULE_OPTIONS})
         growth = {"max_growth": int(options["max_growth"])} if "max_growth" in options else {}
-        made = {CANONICALIZE: self._rule_pass(CANONICALIZE, options), FOLD: registry.make_pass(Call(FOLD, growth))}
+        made: dict[str, Pass] = {
+            CANONICALIZE: self._rule_pass(CANONICALIZE, options),
+            FOLD: registry.make_pass(Call(FOLD, growth)),
+            INDEXED: registry.make_pass(Call(INDEXED, {"indexed": True})),
+        }
         passes = [made.get(name) or registry.make_pass(Call(name, {})) for name in _CANONICAL]
         steps = tuple(Single(one.name, one) for one in passes)
         return Repeated(str(call), steps, int(options.get("max_rounds", MAX_ROUNDS)))

@@ -62,8 +62,6 @@ LOST = {
     "layernorm.add_to_skip_layer_normalization stash_type": "the runtime's kernel of LayerNormalization does not read it",
     "embedding.fuse_embed_layer_normalization stash_type": "the same",
     "normalization.factor_out_mean axes": "it is the same mean before and after",
-    "reverse_sequence.full_length_to_slice batch_axis": "all sequences are whole, whichever axis they are counted along",
-    "reverse_sequence.reverse_of_reverse": "both reversals have the same axes, which are gone with them",
     "rotary.unbroadcast_cos_sin interleaved": "read by names that are put together",
     "rotary.partial_of_slice": "kept by what is built of the window",
     "gather_nd.leading_": "where axes of size 1 stand and parts are joined is a fact about the sizes",

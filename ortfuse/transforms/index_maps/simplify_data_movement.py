@@ -47,6 +47,7 @@ _CHAINED = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Slice", "Gather", "Expand", "Tile"}
 )
 _VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"})
+_INDEXED = frozenset({"GatherElements", "GatherND", "ReverseSequence"})
 _COPY, _WIDE, _TILE = 3, 12, 5
 
 
@@ -55,24 +56,26 @@ class SimplifyDataMovement:
     """Replace data movement, with its computed indices, by the cheapest operators of the same index map.
 
     Attributes:
-        single: Whether to make single operators only: fusions are found by the chains that exporters write.
+        indexed: Whether to look only at elements that are read at lists of indices, or in reverse. Fusions are found by the other
+            chains that exporters write.
     """
 
-    single: bool = False
+    indexed: bool = False
 
     name: ClassVar[str] = "simplify_data_movement"
 
     def run(self, context: Context) -> int:
         """Replace data movement; returns how often."""
-        search = _Search(context, _USELESS.setdefault(context.facts, set()), self.single)
+        facts = context.facts
+        search = _Search(context, _USELESS.setdefault(facts, set()), self.indexed)
         return sum(
             search.simplify(node, output, scope)
             for scope in context.scopes()
             for node in reversed(list(scope.graph))
+            if node.graph is scope.graph and (not self.indexed or _is_indexed(node, facts))
+            if moves_elements(node, facts.dtype) and version_in(scope, node) >= OLDEST
             for output in node.outputs
             if node.graph is scope.graph
-            and moves_elements(node, context.facts.dtype)
-            and version_in(scope, node) >= OLDEST
         )
 
 
@@ -101,11 +104,6 @@ class _Candidate:
         """Whether it costs less than what it replaces, or as much in fewer nodes."""
         return self.saved > 0 or (self.saved == 0 and self.fewer > 0)
 
-    @property
-    def moves(self) -> int:
-        """How many nodes move data."""
-        return sum(not node.is_size for node in self.plan.nodes()) if isinstance(self.plan, Make) else 0
-
 
 @dataclass(frozen=True)
 class _Search:
@@ -114,21 +112,21 @@ class _Search:
     Attributes:
         context: The model.
         useless: Chains and maps, with all that plans for them depend on, for which no plan saves anything; it is extended.
-        single: Whether to make single operators only.
+        indexed: Whether to look only at elements that are read at lists of indices, or in reverse.
     """
 
     context: Context
     useless: set[Hashable]
-    single: bool
+    indexed: bool
 
     def simplify(self, node: ir.Node, output: ir.Value, scope: Scope) -> bool:
         """Replace the nodes that make a value by the plan that saves most."""
         facts = self.context.facts
-        if not (output.uses() or output.is_graph_output()) or not _may_gain(node, output, facts):
+        if not (output.uses() or output.is_graph_output()) or not (self.indexed or _may_gain(node, output, facts)):
             return False
         for found in self._candidates(node, output, scope):
             good = sorted(
-                (one for one in found if one.is_better and not (self.single and one.moves > 1)),
+                [one for one in found if one.is_better],
                 key=lambda one: (-one.saved, -one.fewer),
             )
             if any(_replace(one, node, output, scope, self.context) for one in good):
@@ -213,6 +211,13 @@ def _bound(shape: Shape | None, source: Shape | None) -> int:
 
 def _reads_others(found: IndexMap, output: ir.Value) -> bool:
     return any(isinstance(leaf, Read) and leaf.value is not output for leaf in leaves(found.element))
+
+
+def _is_indexed(node: ir.Node, facts: Facts) -> bool:
+    """Return whether a node reads elements at lists of indices, or reverses sequences by their lengths."""
+    if node.op_type == "Gather":
+        return (facts.rank(node.inputs[1]) or 0) > 1
+    return node.op_type in _INDEXED
 
 
 def _may_gain(node: ir.Node, output: ir.Value, facts: Facts) -> bool:
