@@ -12,8 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+TREE = "ORTFUSE_TREE"
+"""The variable of the environment with the folder of the commit."""
+
 WORKER = """
-import json, sys, time
+import importlib.util, json, os, sys, time
+tree = os.environ.get("ORTFUSE_TREE")
+if tree:  # rules lie beside the package, where an installation in place would find those of another commit
+    path = os.path.join(tree, "patterns")
+    spec = importlib.util.spec_from_file_location("ortfuse.patterns", f"{path}/__init__.py", submodule_search_locations=[path])
+    class Rules:
+        def find_spec(self, name, *_):
+            return spec if name == "ortfuse.patterns" else None
+    sys.meta_path.insert(0, Rules())
 import ortfuse
 for line in sys.stdin:
     source, target = json.loads(line)
@@ -36,7 +47,7 @@ class Tree:
 
     def environment(self) -> Mapping[str, str]:
         """The environment of its process."""
-        added = {"PYTHONPATH": str(self.folder)} if self.folder else {}
+        added = {"PYTHONPATH": str(self.folder), TREE: str(self.folder)} if self.folder else {}
         kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         return {**kept, **added, "OMP_NUM_THREADS": "1"}
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import onnx.parser
 
 from benchmarks.leftovers.kinds import kinds, operators
 from benchmarks.leftovers.measure import changed_operators, compared
+from benchmarks.leftovers.optimising import Tree, optimise
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[b, s, 4] x, bool c) => (float[b, s, 4] y, int64[2] n) {
     h = Shape(x) e = Identity(h) n = Slice(e, i, j) t = Transpose<perm = [1, 0, 2]>(x) r = Relu(t) m = ReduceMean(r)
@@ -47,3 +50,19 @@ def test_models_with_more_operators_are_told_and_failures_left_out() -> None:
     assert found["operators"] == [4, 4] and found["leftovers"] == [4, 4]
     assert found["failed"] == {"before": {"c": "no"}, "after": {"d": "crashed"}}
     assert changed_operators(before["a"]["operators"], after["a"]["operators"]) == "-1 Add, +2 Mul"
+
+
+def test_a_tree_is_run_with_its_own_rules_and_failures_are_told(tmp_path: Path) -> None:
+    for folder, text in (
+        ("ortfuse", "from ortfuse.patterns import FACTOR\ndef optimize(source, **_): return Result()\n"),
+        ("patterns", "FACTOR = 7\n"),
+    ):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text(text)
+    with (tmp_path / "ortfuse" / "__init__.py").open("a") as file:
+        file.write(
+            "class Result: model = 'm'\ndef save(model, target):\n    if 'bad' in target: raise ValueError(FACTOR)\n"
+        )
+    jobs = [(tmp_path / "a.onnx", tmp_path / "b"), (tmp_path / "c.onnx", tmp_path / "bad")]
+    found = list(optimise(Tree(sys.executable, tmp_path), jobs, 60.0))
+    assert [one.error for one in found] == ["", "ValueError: 7"]
