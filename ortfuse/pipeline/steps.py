@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 from ortfuse.errors import PipelineError
 from ortfuse.naming import Kind, name_today, names_today
 from ortfuse.pipeline import registry
+from ortfuse.pipeline.built_in_passes import BUILT_IN
 from ortfuse.pipeline.model_features import Content
 from ortfuse.pipeline.pass_lists import FALLBACK, Lists, PassList, built_in_lists, suitable_list
 from ortfuse.pipeline.pipeline_text import Call, FixpointCall, Item, Options
@@ -204,6 +205,8 @@ class Builder:
         rules = self._rules.get(name, ())
         known = {rule.name for rule in rules}
         chosen = {key: str(options[key]) for key in _RULE_OPTIONS if key in options}
+        # A rule whose former name leads to a pass is none of these any more.
+        chosen = {key: " ".join(one for one in text.split() if one not in BUILT_IN) for key, text in chosen.items()}
         for listed in " ".join(chosen.values()).split():
             if listed not in known:
                 raise PipelineError(f"{name} has no rule {listed!r}{registry.suggestion(listed, known)}")

@@ -163,3 +163,9 @@ def test_expectations_of_a_users_models(former: None, tmp_path: Path) -> None:
     read = Expectation.read(tmp_path / "m.json")
     assert read is not None
     assert read.families == {FAMILY: 1}
+
+
+def test_a_rule_that_became_part_of_a_pass_is_left_out_by_no_pass_of_rules() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RenamedWarning)
+        PassManager('fuse.convolution{without="conv.fold_batchnorm"}, all{without="fuse.scale_shift"}')
