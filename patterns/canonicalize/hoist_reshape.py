@@ -33,12 +33,12 @@ from .._rule_test_inputs import COST
 x = var("x", may_pass, "the result of an operator that can be made in another shape")
 
 
-def _plan(match: Match) -> Plan | None:
+def _plan(match: Match, *, computes_targets: bool = False) -> Plan | None:
     """The plan that makes x in the shape of the root; `None` if it saves nothing."""
     shape, node = match.shape("root"), match.root.producer()
     if shape is None or node is None:
         return None
-    plan, cost = Planner(match.facts).plan(match["x"], shape, node)
+    plan, cost = Planner(match.facts, match["shape"] if computes_targets else None).plan(match["x"], shape, node)
     return plan if cost < NONE and saved(plan, node) > 0 else None
 
 
@@ -127,6 +127,25 @@ def reaches_reduction(match: Match) -> Refusal | None:
     return match.refuse("needless", "root", found="no reduction is above it")
 
 
+def splits_leading_axis(match: Match) -> Refusal | None:
+    """The first of three axes is split into two, as into batch and heads, and fewer nodes of data movement are left."""
+    shapes = match.shapes("x", "root")
+    if isinstance(shapes, Refusal):
+        return shapes
+    before, after = shapes
+    if len(before) != 3 or len(after) != 4 or before[1:] != after[2:]:
+        return match.refuse("shape", "root", ("*", "*", *before[1:]))
+    if _plan(match, computes_targets=True) is None:
+        return match.refuse("needless", "root", found="nothing above it cancels it")
+    return None
+
+
+def _with_split_heads(match: Match) -> Pattern:
+    plan = _plan(match, computes_targets=True)
+    assert plan is not None
+    return as_pattern(plan, match)
+
+
 _ANY_SPELLING = (
     op.Reshape(x, var("shape"), allowzero=attr("allowzero"))
     | op.Unsqueeze(x, axes=_AXES)
@@ -163,6 +182,17 @@ def hoisting_rule(
         source="ONNX operator Reshape",
         test=test,
     )
+
+
+def _with_merged_heads(build: Build) -> ir.Value:
+    """Scores with batch and heads as one axis, with a mask that differs along it, or does not."""
+    scores = build.input("scores", build.dims("scores"))
+    merged = build.node("Reshape", [scores, build.constant([-1, 3, 4])]).outputs[0]
+    kind = build.chooser.pick("what is added", ("a mask", "a constant mask", "nothing"))
+    mask = build.constant([[[1.0, 2.0, 3.0, 4.0]]]) if kind else build.input("mask", [1, 3, 4])
+    masked = merged if kind == 2 else build.node("Add", [merged, mask]).outputs[0]
+    made: ir.Value = build.node("Softmax", [masked], {"axis": -1}).outputs[0]
+    return made
 
 
 def _viewed(value: Pattern) -> Pattern:
@@ -223,6 +253,23 @@ RULES = [
                 "axis": [2],
                 "allowzero": [0],
             },
+            opset=18,
+        ),
+    ),
+    Rule(
+        name="reshape.hoist_head_split",
+        formula="split(m(x) + y) = x + split(y)",
+        pattern=op.Reshape(x, var("shape"), allowzero=attr("allowzero")),
+        replace=_with_split_heads,
+        makes=("Reshape", "Concat", "Slice", "Shape"),
+        guards=(splits_leading_axis,),
+        exactness=Exactness.EXACT,
+        source="ONNX operator Reshape",
+        test=RuleTest(
+            shapes={"scores": "b 2 3 4", "shape": "4"},
+            constants={"shape": [-1, 2, 3, 4]},
+            inputs={"x": _with_merged_heads},
+            attributes={"allowzero": [0]},
             opset=18,
         ),
     ),

@@ -4,7 +4,6 @@ m(x) reshapes [a, b, m, n] to [a * b, m, n].
 
 m(x) m(y) = m(x y)     m(x) + y = m(x + split(y))     m(x)^T = m(x^T)     softmax(m(x)) = m(softmax(x))     c m(x) = m(c x)
 m(x) + z = m(x + z)     where z is the same along the merged axis
-split(m(x) + y) = x + split(y)     split(concat(m(x), y)) = concat(x, split(y))
 transpose(m(x)) = m(transpose(x))     for [length, batch * heads, size], too
 
 Rationale: exporters write the batched MatMuls of attention in three dimensions, with a (batch * heads) axis. The attention rules
@@ -13,12 +12,11 @@ are written for four dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ortfuse.ir.dims import DimLike, reshape_target
 from ortfuse.ir.refusal import Refusal
-from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
+from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, built, computed, op, redundant, scalar, var
 
 from .._rule_test_inputs import COST, SHAPES
@@ -97,19 +95,6 @@ def _sink_rule(name: str, pattern: Pattern, replace: Pattern, test: RuleTest, *g
         source=SOURCE,
         test=test,
     )
-
-
-def splits_again(match: Match) -> Refusal | None:
-    """The outer Reshape restores the shape of x, and gives the first two axes as numbers or computed sizes, not as 0."""
-    shape = match.shape("x")
-    if shape is None or match.facts.shape(match.root) != shape:
-        return match.unless_same_shape("root", "x")
-    target = match.facts.ints(match["target"])
-    if target is None or target.elements[1] != shape[1] or shape[1] == 0 or target.elements[0] == 0:
-        return match.refuse(
-            "value", "target", f"a Reshape target with {shape[1]} as its second number and none of 0 before"
-        )
-    return None
 
 
 def other_is_merged_alike(match: Match) -> Refusal | None:
@@ -210,82 +195,6 @@ def swap_last_two(match: Match) -> list[int]:
     """The permutation that swaps the last two axes of the root."""
     rank = match.facts.rank(match.root) or 0
     return [*range(rank - 2), rank - 1, rank - 2]
-
-
-def _split_sums(name: str) -> list[Rule]:
-    made = getattr(op, name)
-    other = var("other")
-    leading = op.Slice(var("target"), _int64_vector(0), _int64_vector(2))
-    split = op.Reshape(other, op.Concat(leading, _between(op.Shape(other), 1, 3), axis=0), allowzero=attr("allowzero"))
-    lifted = op.Unsqueeze(other, _int64_vector(0))
-    pattern = op.Reshape(made(_merged("x"), other), var("target"), allowzero=attr("allowzero"))
-    test: dict[str, Any] = {
-        "constants": {**_targets(x=[-1, 3, 4]), "target": [-1, 2, 3, 4]},
-        "attributes": {"x_zero": [0], "allowzero": [0]},
-        "opset": 17,
-    }
-    shapes = {"x": "3 2 3 4", "x_target": "3", "target": "4"}
-    copied = {
-        "the second axis copied from one that the other operand broadcasts": Variation(
-            shapes={"x": "3 3 3 4", "other": "9 1 4"}, constants=_targets(x=[-1, 3, 4]) | {"target": [-1, 0, 3, 4]}
-        )
-    }
-    return [
-        _sink_rule(
-            f"cancel_through_{name.lower()}",
-            pattern,
-            made(x, split),
-            RuleTest(
-                shapes=({**shapes, "other": "6 3 4"}, {**shapes, "other": "6 1 4"}), **test, counterexamples=copied
-            ),
-            redundant(SHAPES)(merges_leading_axes("x")),
-            splits_again,
-            other_is_merged_alike,
-        ),
-        _sink_rule(
-            f"cancel_through_{name.lower()}_broadcast",
-            pattern,
-            made(x, lifted),
-            RuleTest(shapes=({**shapes, "other": "1 3 4"}, {**shapes, "other": "1 1 4"}), **test),
-            redundant(SHAPES)(merges_leading_axes("x")),
-            other_is_broadcast,
-        ),
-    ]
-
-
-def splits_joined_again(match: Match) -> Refusal | None:
-    """The outer Reshape splits the first axis as x has it, into numbers or computed sizes, and leaves the others."""
-    whole, joined = match.shape("x"), match.shape("joined")
-    if whole is None or joined is None or match.facts.shape(match.root) != (*whole[:2], *joined[1:]):
-        return match.refuse("shape", "root", "that of x, longer along the third axis")
-    target, other = match.facts.ints(match["target"]), match.shape("other") or ()
-    first, second = (None, None) if target is None else target.elements[:2]
-    sized = all(isinstance(size, int) and size > 0 for size in other[1:])
-    if second != whole[1] or second == 0 or first in (None, 0) or (first == -1 and not sized):
-        return match.refuse("value", "target", f"a Reshape target that begins with known sizes, the second {whole[1]}")
-    return None
-
-
-def _split_joined(name: str, in_order: Callable[[Pattern, Pattern], list[Pattern]]) -> Rule:
-    """A Concat along the third axis behind the merged ones; `in_order` puts the two operands in their order."""
-    other = var("other")
-    leading = op.Slice(var("target"), _int64_vector(0), _int64_vector(2))
-    split = op.Reshape(other, op.Concat(leading, _between(op.Shape(other), 1, 3), axis=0), allowzero=1)
-    joined = op.Concat(*in_order(_merged("x"), other), axis=1).named("joined")
-    return _sink_rule(
-        name,
-        op.Reshape(joined, var("target"), allowzero=attr("allowzero")),
-        op.Concat(*in_order(x, split), axis=2),
-        RuleTest(
-            shapes={"x": "3 2 3 4", "x_target": "3", "other": "6 1 4", "target": "4"},
-            constants={**_targets(x=[-1, 3, 4]), "target": [-1, 2, 4, 4]},
-            attributes={"x_zero": [0], "allowzero": [0]},
-            opset=17,
-        ),
-        redundant(SHAPES)(merges_leading_axes("x")),
-        splits_joined_again,
-        other_is_merged_alike,
-    )
 
 
 long = var("long", "_ _ _")
@@ -475,7 +384,4 @@ RULES = [
         )
         for name, made in (("through_mul_scalar", op.Mul), ("through_div_scalar", op.Div))
     ),
-    *(rule for name in ("Add", "Sub") for rule in _split_sums(name)),
-    _split_joined("cancel_through_concat", lambda one, other: [one, other]),
-    _split_joined("cancel_through_concat_reversed", lambda one, other: [other, one]),
 ]

@@ -175,3 +175,24 @@ def test_an_expand_sinks_as_long_as_fewer_elements_are_computed(name: str) -> No
     assert operators(result) == left
     for old, new in zip(results(original), results(result), strict=True):
         np.testing.assert_allclose(new, old, rtol=1e-6)
+
+
+@pytest.mark.parametrize("first", ["batch", "rest"])
+def test_heads_are_split_above_a_sum_by_computed_sizes(first: str) -> None:
+    body = f"""
+        sizes = Shape (x) batch = Slice (sizes, zero, one) rows = Slice (sizes, two, four)
+        merged = Mul (batch, four) target = Concat <axis: int = 0> (merged, rows)
+        m = Reshape <allowzero: int = 1> (x, target) n = Reshape <allowzero: int = 1> (z, target)
+        o = CumSum (n, axis) a = Add (m, o) s = Softmax <axis: int = -1> (a)
+        apart = Concat <axis: int = 0> ({first}, four, rows) y = Reshape (s, apart)"""
+    constants = "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] four = {4}, int64[1] rest = {-1}, int64 axis = {1}"
+    original = parsed(f"{HEAD} g (float[b,4,s,t] x, float[b,4,s,t] z) => (float[b,4,s,t] y) <{constants}> {{ {body} }}")
+    result = hoisted(original)
+    reshaped = [node for node in result.graph if node.op_type == "Reshape"]
+    assert [facts_rank(result, node.outputs[0]) for node in reshaped] == [3, 4]
+    for old, new in zip(results(original), results(result), strict=True):
+        np.testing.assert_allclose(new, old, rtol=1e-6)
+
+
+def facts_rank(model: ir.Model, value: ir.Value) -> int | None:
+    return Facts(model).rank(value)

@@ -23,7 +23,6 @@ SAMPLE = (
     "where.true_condition without guard _keeps_axes",
     "leaky_relu.from_where_or_max_min without guard maximum_is_leaky",
     "rotary.rotate_half without guard holds_angles_twice",
-    "sink_batch_reshape.cancel_through_add without guard splits_again",
 )
 """Losses that are noticed soon, or in one spelling alone; trying every condition takes minutes."""
 

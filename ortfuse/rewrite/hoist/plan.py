@@ -45,10 +45,17 @@ class Constant:
 
 @dataclass(frozen=True)
 class Viewed:
-    """A value behind a Reshape, Squeeze or Unsqueeze."""
+    """A value behind a Reshape, Squeeze or Unsqueeze.
+
+    Attributes:
+        value: The value.
+        shape: The shape that it gets.
+        sizes: The elements of the Reshape target in order, if no constant target does.
+    """
 
     value: ir.Value
     shape: Shape
+    sizes: tuple[Size, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,9 @@ class Made:
     operands: tuple[Plan | None, ...]
     attributes: Mapping[str, Any] = field(hash=False, compare=False)
 
+
+Size = int | tuple[ir.Value, int]
+"""A number, or a value and the axis whose size it is; of a vector of integers, the element at the place."""
 
 Plan = Kept | Constant | Viewed | Made
 
@@ -71,11 +81,12 @@ class Planner:
 
     Args:
         facts: What is known about the model.
-        allowed: Whether a plan may pass a node.
+        target: A Reshape target, whose elements may be elements of others; without it, all targets are constant.
     """
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, target: ir.Value | None = None) -> None:
         self._facts = facts
+        self._target = target
         self._passed = 0
 
     def plan(self, value: ir.Value, shape: Shape, user: ir.Node) -> tuple[Plan, int]:
@@ -88,7 +99,7 @@ class Planner:
             return Kept(value), NONE
         if facts.is_const(value) and (constant := self._constant(value, None, shape)) is not None:
             return constant, 0
-        best: tuple[Plan, int] = Viewed(value, shape), 1 if can_view(before, shape) else NONE
+        best = self._view(value, before, shape)
         node = value.producer()
         self._passed += 1
         if node is None or (node.domain == "" and node.op_type in ("Constant",)) or self._passed > MOST_NODES:
@@ -101,6 +112,30 @@ class Planner:
             through = self._through(node, made)
             return min(best, through, key=lambda one: one[1])
         return best
+
+    def _view(self, value: ir.Value, before: Shape, shape: Shape) -> tuple[Plan, int]:
+        """A Reshape of a value."""
+        if can_view(before, shape):
+            return Viewed(value, shape), 1
+        sizes = self._sizes(value, before, shape)
+        return Viewed(value, shape, sizes), NONE if sizes is None else 1
+
+    def _sizes(self, value: ir.Value, before: Shape, shape: Shape) -> tuple[Size, ...] | None:
+        """The elements of a Reshape target, from the given target and the shape of the value."""
+        given = self._facts.ints(self._target)
+        if self._target is None or given is None or len(given.elements) != len(shape):
+            return None
+        found: list[Size] = []
+        for axis, dim in enumerate(shape):
+            if given.elements[axis] in (dim, -1) and dim != 0:
+                found.append((self._target, axis))
+            elif isinstance(dim, int) and dim != 0:
+                found.append(dim)
+            elif dim in before:
+                found.append((value, before.index(dim)))
+            else:
+                return None
+        return tuple(found)
 
     def _through(self, node: ir.Node, made: Reshaped) -> tuple[Plan, int]:
         operands: list[Plan | None] = []

@@ -8,7 +8,7 @@ import numpy as np
 
 from ortfuse.ir.dims import reshape_target
 from ortfuse.rewrite.hoist.axis_groups import Shape
-from ortfuse.rewrite.hoist.plan import Constant, Kept, Plan, Viewed, added_axes
+from ortfuse.rewrite.hoist.plan import Constant, Kept, Plan, Size, Viewed, added_axes
 from ortfuse.rewrite.pattern import Match, Pattern, computed, op
 from ortfuse.rewrite.pattern.language import Op
 
@@ -34,6 +34,9 @@ class _Writer:
         if isinstance(plan, Viewed):
             before = self._match.facts.shape(plan.value)
             assert before is not None
+            if plan.sizes is not None:
+                target = op.Concat(*(self._size(size) for size in plan.sizes), axis=0)
+                return op.Reshape(self._captured(plan), target, allowzero=self._match.get("allowzero"))
             return view(self._captured(plan), before, plan.shape)
         if isinstance(plan, Constant):
             return computed(f"constant_{len(self._known)}", lambda match: _reshaped_constant(plan, match))
@@ -41,8 +44,22 @@ class _Writer:
         operands = [None if operand is None else self.written(operand) for operand in plan.operands]
         return Op(plan.node.op_type, operands, {**kept, **plan.attributes}, plan.node.domain)
 
+    def _size(self, size: Size) -> Pattern:
+        """An element of a Reshape target, as a vector."""
+        if isinstance(size, int):
+            return _ints(size)
+        value, place = size
+        known = self._match.capture(f"sizes_{value.name}", value)
+        source = known if value is self._match.get("shape") else op.Shape(known)
+        made: Pattern = op.Slice(source, _ints(place), _ints(place + 1))
+        return made
+
     def _captured(self, plan: Kept | Viewed) -> Pattern:
         return self._match.capture(f"operand_{len(self._known)}", plan.value)
+
+
+def _ints(number: int) -> Pattern:
+    return computed(f"number_{number}", lambda match: np.asarray([number], np.int64))
 
 
 def _reshaped_constant(plan: Constant, match: Match) -> Any:
