@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ortfuse.analysis.index_maps.element_expressions import Element, Number, Select, fill_of, lifted, number_of
+from ortfuse.analysis.index_maps.element_expressions import (
+    MOST_PIECES,
+    Element,
+    Number,
+    Select,
+    fill_of,
+    lifted,
+    number_of,
+)
 from ortfuse.analysis.index_maps.index_map_query import Moving, element_map
 from ortfuse.analysis.index_maps.prove_inequalities import is_never_negative
 from ortfuse.analysis.index_maps.reshape_transpose_expand import reshaped_place
@@ -37,6 +45,8 @@ def constant_of(op: Moving, number: int) -> Element:
 @element_map("Concat")
 def concat(op: Moving) -> Element:
     """Elements of each operand, one after the other along an axis."""
+    if len(op.inputs) > MOST_PIECES:
+        raise UnknownError
     place = op.place
     axis = op.axis("axis", 1, len(place))
     found: Element | None = None

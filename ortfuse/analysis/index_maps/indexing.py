@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ortfuse.analysis.index_maps.element_expressions import Element, Select, lifted, number_of
+from ortfuse.analysis.index_maps.element_expressions import MOST_PIECES, Element, Select, lifted, number_of
 from ortfuse.analysis.index_maps.index_map_query import Moving, element_map
 from ortfuse.analysis.transfer.transfer_function_registry import UnknownError, normalize_axes
 from ortfuse.ir.dims import DimLike, is_nonnegative, maximum, minimum, total
@@ -59,6 +59,8 @@ def _first(size: DimLike, start: DimLike | None, step: int) -> DimLike:
 @element_map("Split")
 def split(op: Moving) -> Element:
     """A part along an axis."""
+    if len(op.node.outputs) > MOST_PIECES:
+        raise UnknownError
     place = list(op.place)
     axis = op.axis("axis", 0, len(place))
     before: list[DimLike] = []

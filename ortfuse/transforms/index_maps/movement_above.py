@@ -61,7 +61,7 @@ def structure_above(output: ir.Value, facts: Facts) -> Hashable | None:
         if node is None or not moves_elements(node, facts.dtype):
             found.append(id(value) if facts.is_const(value) and found[-1] is None else None)
             continue
-        if len(numbers) > MOST_NODES:
+        if max(len(numbers), len(node.inputs), len(node.outputs)) > MOST_NODES:
             return None
         operands = [-1 if one is None else numbers.setdefault(one, len(numbers)) for one in node.inputs]
         attributes = [(name, one.value) for name, one in node.attributes.items() if one.type.name != "TENSOR"]
