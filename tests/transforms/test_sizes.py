@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from small_models import apply, context_of, model_of, run
 
-from ortfuse.transforms import CommonSubexpressionElimination, DeadCodeElimination, Finalize
+from ortfuse.transforms import CommonSubexpressionElimination, DeadCodeElimination, Finalize, SimplifyDataMovement
 from ortfuse.transforms.context import Context
 
 
@@ -128,3 +128,12 @@ def test_a_sum_of_sizes_that_an_input_has_is_read_if_that_saves_nodes(behind: st
     assert [node.op_type for node in model.graph].count("Add") == sums
     inputs = {"x": np.ones((2, 3), np.float32), "k": np.ones((2, 4), np.float32), "m": np.ones((2, 7), np.float32)}
     assert run(model, inputs)[0] == -7
+
+
+def test_a_size_of_another_type_is_not_read_as_it_is() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> agraph (float[b, s] x) => (int32[n] y, int64[m] z)
+        <int64 one = {1}, int32 start = {0}, int32 step = {1}, int64 zero = {0}, int64[1] at = {0}> {
+            a = Shape(x) i = Gather(a, one) c = Cast<to = 6>(i) r = Range(start, c, step) y = Neg(r)
+            u = Unsqueeze(c, at) v = Cast<to = 7>(u) w = Squeeze(v, at) q = Range(zero, w, one) z = Neg(q) }"""
+    model, _, _ = apply(text, SimplifyDataMovement(), inputs={"x": np.ones((2, 5), np.float32)})
+    assert [node.op_type for node in model.graph].count("Cast") >= 1

@@ -321,6 +321,15 @@ def _cost_of_node(node: ir.Node, context: Context) -> int:
     return _cost(node.op_type, context.facts.rank(result) or 0, context)
 
 
+def _type_of(plan: object, context: Context) -> ir.DataType | None:
+    """The element type that a plan gives: that of sizes, or that of what it moves; `None` if it is not known."""
+    while isinstance(plan, Make):
+        if plan.is_size:
+            return ir.DataType.INT64
+        plan = plan.operands[0] if plan.operands else None
+    return context.facts.dtype(plan) if isinstance(plan, ir.Value) else None
+
+
 def _is_allowed(plan: Plan, output: ir.Value, scope: Scope, context: Context) -> bool:
     """Whether the target has kernels for a plan, and products of matrices read Transposes as they did."""
     facts = context.facts
@@ -333,6 +342,8 @@ def _is_allowed(plan: Plan, output: ir.Value, scope: Scope, context: Context) ->
         if turned and last.op_type != "Transpose" and facts.dtype(output) == ir.DataType.FLOAT16:
             return False
     dtype = facts.dtype(output)
+    if _type_of(plan, context) not in (None, dtype):
+        return False  # a Cast keeps the numbers of a size, so that maps look through it
     nodes = plan.nodes() if isinstance(plan, Make) else []
     if dtype == ir.DataType.STRING and any(node.op_type == "Gather" for node in nodes):
         return False
