@@ -89,7 +89,8 @@ def _diagonal(chain: Chain, value: ir.Value) -> ir.Value:
         variance = chain.constant(random.uniform(0.3, 2, count))
         return chain.node("BatchNormalization", value, *(chain.numbers(count) for _ in range(3)), variance)
     axis = int(random.choice([1, 1, 1, len(shape) - 1, 0]))
-    sizes = () if axis == 0 else tuple(size if number == axis else 1 for number, size in enumerate(shape))
+    wide = 3 if shape[axis] == 1 else shape[axis]
+    sizes = () if axis == 0 else tuple(wide if number == axis else 1 for number in range(len(shape)))
     sizes = sizes[next((number for number, size in enumerate(sizes) if size != 1), len(sizes)) :]
     number = chain.numbers(*(sizes or random.choice([0, 1]) * (1,)))
     if kind == "multiple":

@@ -138,3 +138,29 @@ def test_a_layer_of_the_graph_around_a_loop_is_not_computed_in_each_iteration() 
     loop = next(node for node in found.graph if node.op_type == "Loop")
     assert [node.op_type for node in loop.attributes["body"].value] == ["Identity", "MatMul", "Add"]
     assert ops(found) == "MatMul Loop"
+
+
+OUTER = {
+    "a factor before a table of frequencies": ("a = Mul(x, two) y = Mul(a, table)", "Mul"),
+    "a table times a factor": ("a = Mul(x, table) y = Div(a, two)", "Mul"),
+    "a table that a factor makes ones": ("a = Mul(x, two) y = Mul(a, halves)", "Mul"),
+    "a shift by a table": ("a = Sub(two, x) y = Sub(a, table)", "Sub"),
+    "a shift by a table that is taken back": ("a = Add(x, table) y = Sub(a, table)", "Add Sub"),
+    "two tables": ("a = Mul(x, table) y = Mul(a, rows)", "Mul Mul"),
+    "a table before BatchNormalization": ("a = Mul(x, column) y = BatchNormalization(a, c, c, c, c)", "Mul BatchNormalization"),
+}  # fmt: skip
+TABLES = (
+    "<float two = {2}, float[1,3] table = {1, 2, -3}, float[3] halves = {0.5, 0.5, 0.5}, float[2,1] rows = {1, 2}, "
+    "float[3] column = {1, 2, 3}, float[3] c = {1, 2, 3}>"
+)
+
+
+@pytest.mark.parametrize("reason", OUTER)
+def test_data_is_broadcast_to_the_constants_that_are_left(reason: str) -> None:
+    body, left = OUTER[reason]
+    original = parse(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[2,1] x) => (float[2,3] y) {TABLES} {{ {body} }}'
+    )
+    found = composed(original)
+    assert ops(found) == left
+    same(original, found, {"x": np.float32([[0.5], [-3]])})

@@ -45,6 +45,7 @@ class Diagonal:
         offset: The offsets in float64, which broadcast to the data.
         constants: The constant operands.
         statistics: The constants of BatchNormalization, if it is one.
+        broadcasts_data: Whether the data may be what is broadcast to a constant, so that the result is larger.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -53,6 +54,7 @@ class Diagonal:
     offset: Array
     constants: tuple[ir.Value, ...]
     statistics: Statistics | None = None
+    broadcasts_data: bool = False
 
     @property
     def output(self) -> ir.Value:
@@ -75,8 +77,14 @@ class Diagonal:
         return bool(np.all(np.isfinite(self.factor)) and np.all(np.isfinite(self.offset)))
 
 
-def diagonal_of(node: ir.Node, facts: Facts) -> Diagonal | None:
-    """Return the diagonal map of a node of floating-point numbers; `None` if it is none or may change the shape."""
+def diagonal_of(node: ir.Node, facts: Facts, may_broadcast_data: bool = False) -> Diagonal | None:
+    """Return the diagonal map of a node of floating-point numbers; `None` if it is none or may change the shape.
+
+    Args:
+        node: The node.
+        facts: The facts.
+        may_broadcast_data: Whether it may change the shape: the table of frequencies in an outer product does.
+    """
     if node.domain or node.op_type not in OPERATORS or facts.dtype(node.outputs[0]) not in FLOATS:
         return None
     if node.op_type == "BatchNormalization":
@@ -88,7 +96,10 @@ def diagonal_of(node: ir.Node, facts: Facts) -> Diagonal | None:
     if first is None or second is None or facts.is_const(first) == facts.is_const(second):
         return _of_multiple(node, facts)
     constant, data = (second, first) if facts.is_const(second) else (first, second)
-    if (node.op_type == "Div" and constant is first) or not _keeps_shape(data, constant, node.outputs[0], facts):
+    if node.op_type == "Div" and constant is first:
+        return None
+    broadcasts = not _keeps_shape(data, constant, node.outputs[0], facts)
+    if broadcasts and not may_broadcast_data:
         return None
     array = facts.const(constant)
     if array is None:
@@ -96,10 +107,12 @@ def diagonal_of(node: ir.Node, facts: Facts) -> Diagonal | None:
     wide, one, zero = array.astype(np.float64), np.ones(()), np.zeros(())
     with np.errstate(all="ignore"):
         if node.op_type in ("Mul", "Div"):
-            return Diagonal((node,), data, 1 / wide if node.op_type == "Div" else wide, zero, (constant,))
-        if node.op_type == "Sub" and constant is first:
-            return Diagonal((node,), data, -one, wide, (constant,))
-        return Diagonal((node,), data, one, -wide if node.op_type == "Sub" else wide, (constant,))
+            factor, offset = 1 / wide if node.op_type == "Div" else wide, zero
+        elif node.op_type == "Sub" and constant is first:
+            factor, offset = -one, wide
+        else:
+            factor, offset = one, -wide if node.op_type == "Sub" else wide
+    return Diagonal((node,), data, factor, offset, (constant,), broadcasts_data=broadcasts)
 
 
 def _of_multiple(node: ir.Node, facts: Facts) -> Diagonal | None:

@@ -91,7 +91,7 @@ def _fold(node: ir.Node, scope: Scope, context: Context) -> bool:
 
 
 def _merge(node: ir.Node, scope: Scope, context: Context) -> bool:
-    diagonal = diagonal_of(node, context.facts)
+    diagonal = diagonal_of(node, context.facts, may_broadcast_data=True)
     return diagonal is not None and _tried(merge_chain, diagonal, scope, context)
 
 

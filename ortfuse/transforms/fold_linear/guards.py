@@ -222,6 +222,16 @@ def constants_stay_small(chain: Sequence[Diagonal], made: Sequence[Array], facts
     return None
 
 
+def constants_keep_shape(chain: Sequence[Diagonal], left: Sequence[Array]) -> Refusal | None:
+    """The constants that are left broadcast the data as far as the old ones did."""
+    if not any(one.broadcasts_data for one in chain):
+        return None
+    olds = [array.shape for one in chain for array in (one.factor, one.offset)]
+    if np.broadcast_shapes(*olds) == np.broadcast_shapes(*(array.shape for array in left)):
+        return None
+    return refuse("shape", chain[-1].output, found="larger", needed="what the constants that are left broadcast to")
+
+
 def decides_nothing(value: ir.Value, facts: Facts) -> Refusal | None:
     """No node close behind rounds the result to an integer or compares it: buckets of relative positions (T5)."""
     pending, seen = [value], 0

@@ -50,7 +50,7 @@ def _above(diagonal: Diagonal, facts: Facts) -> Diagonal | None:
         return None
     if any(use.node not in diagonal.nodes for use in diagonal.data.uses()):
         return None
-    return diagonal_of(node, facts)
+    return diagonal_of(node, facts, may_broadcast_data=True)
 
 
 def _merge(chain: Sequence[Diagonal], scope: Scope, context: Context) -> Refusal | bool:
@@ -106,6 +106,8 @@ def _sum_and_product(
     refused = refused or guards.constants_stay_small(chain, (factor, offset), facts)
     refused = refused or guards.decides_nothing(output, facts) or guards.takes_nothing_away(chain, facts)
     refused = refused or guards.shift_is_small(chain, facts)
+    left = [offset] * shifts + [factor] * (not negates and (scales or not shifts))
+    refused = refused or guards.constants_keep_shape(chain, left)
     if scales and not negates:
         refused = refused or guards.product_fits(output, offset, facts)
     if refused is not None:
@@ -128,6 +130,8 @@ def _normalisation(chain: Sequence[Diagonal], pivot: int, facts: Facts) -> Build
     one = chain[pivot]
     found, node, output = one.statistics, one.nodes[0], one.output
     shape, dtype = facts.shape(one.data), facts.dtype(node.inputs[1])
+    if any(one.broadcasts_data for one in chain):
+        return None
     if found is None or shape is None or dtype is None or dtype.numpy().kind != "f":
         return None
     count = len(found.scale)
