@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.edit import Inspector
 from ortfuse.ir.editor import Editor
-from ortfuse.ir.walk import Scope, scopes
+from ortfuse.ir.walk import Scope, nested, scopes
 from ortfuse.rewrite import Debugging, Log
 from ortfuse.targets import Quirk, Target
 from ortfuse.transforms.choose_legal_form import Choices
@@ -101,3 +101,9 @@ class Pass(Protocol):
 def version_in(scope: Scope, node: ir.Node) -> int:
     """The opset version that applies to a node: its own if it is marked with one, else the one its domain is imported at."""
     return node.version if node.version is not None else scope.root.opset_imports.get(node.domain, 1)
+
+
+def final_opset(scope: Scope) -> int:
+    """The ai.onnx version that the scope will import: today's, or the newest that one of its nodes is marked with."""
+    marked = [node.version or 0 for graph in nested(scope.root) for node in graph if not node.domain]
+    return max(scope.opset, *marked, 0)

@@ -87,6 +87,18 @@ def test_elements_are_moved_without_the_runtime(node: str, shape: tuple[int, ...
     assert found.shape == shape
 
 
+def test_elements_are_moved_by_nodes_of_an_opset_that_the_model_is_raised_to() -> None:
+    text = """<ir_version: 7, opset_import: ["": 13]> g (float[2] x) => (float[2] y) <float[1, 2] w = {1, 2}, int64[1] z = {0}> {
+        row = Squeeze(w, z)
+        y = Add(x, row) }"""
+    model = model_of(text)
+    model.graph[0].version = 13
+    model.graph.opset_imports[""] = 12
+    assert ConstantFolding().run(context_of(model)) == 1
+    assert operators(model) == ["Add"]
+    np.testing.assert_array_equal(model.graph.initializers["row"].const_value.numpy(), [1, 2])
+
+
 def test_the_identity_of_a_constant_is_the_constant() -> None:
     text = "agraph (float[2] x) => (float[2] y, float[2] z) <float[2] w = {1, 2}> { a = Identity(w) \n y = Add(x, a) \n z = Identity(w) }"
     model, counts, _ = apply(text, ConstantFolding(), ConstantFolding(), inputs={"x": floats(2)})

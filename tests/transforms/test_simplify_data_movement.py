@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.targets import installed
+from ortfuse.targets import installed, raise_to_newest
 from ortfuse.transforms import DeadCodeElimination, SimplifyDataMovement
 from ortfuse.transforms.context import Context
 from tests.fuzz.index_maps import SIZES, elements_of
@@ -140,6 +140,24 @@ def test_what_something_else_needs_stays() -> None:
         y = Neg(t)
         z = Transpose(t) }"""
     assert sorted(_operators(text)) == ["Identity", "Neg", "Transpose"]
+
+
+@pytest.mark.parametrize(("newest", "expected"), [(None, 4), (12, 4), (13, 3), (23, 3)])
+def test_an_older_opset_does_if_it_is_raised_for_another_node(newest: int | None, expected: int) -> None:
+    text = """<ir_version: 7, opset_import: ["": 12]> g (float[2,3] x) => (float[1,1,2,2] y)
+        <int64[1] start={0}, int64[1] end={2}, int64[1] axis={2}> {
+        one = Unsqueeze <axes=[0]>(x)
+        part = Slice(one, start, end, axis)
+        two = Unsqueeze <axes=[1]>(part)
+        y = Neg(two) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    feeds = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    before = _session(model).run(None, feeds)[0]
+    model.graph[-1].version = newest
+    _simplified(model)
+    assert len([node for node in model.graph if node.op_type != "Constant"]) == expected
+    raise_to_newest(model)
+    assert _session(model).run(None, feeds)[0].tobytes() == before.tobytes()
 
 
 def test_random_chains_give_the_same_elements() -> None:

@@ -25,7 +25,9 @@ Does not handle:
 - integer division by a constant that contains 0 or -1, which can end the process;
 - nodes whose folding would make an operand of such a division constant. The division may stand in a branch that is never
   taken, but the runtime would compute it when it loads the model;
-- nodes that rules made for a newer opset than the model has, and nodes that refer to attributes of their function.
+- nodes that rules made for a newer opset than the model has, unless they move elements of a constant, or the facts know
+  the integers;
+- nodes that refer to attributes of their function.
 
 A node that fails to evaluate is left alone, with a note, and so is one whose result the context's inspector rejects.
 """
@@ -121,18 +123,21 @@ class _Folder:
                 self._queue.append(node)
 
     def _visit(self, node: ir.Node) -> None:
-        if node.op_type in _LEFT_ALONE or self._is_pending(node) or _names_an_output(node):
+        if node.op_type in _LEFT_ALONE or _names_an_output(node):
             return
         constant = self._is_constant_node(node)
         if constant and self._is_workable(node) and self._fold_move(node):
             return
         known = self._known_outputs(node)
-        if not (known or constant):
+        is_pending = self._is_pending(node)
+        if is_pending and not all(_is_whole(tensor.dtype) for tensor in known.values()):
+            return
+        if not (known or (constant and not is_pending)):
             return
         if not self._is_workable(node):
             self._hold_back(node, self._result_bytes(node) or 0)
             return
-        computed = constant and self._can_evaluate(node)
+        computed = constant and not is_pending and self._can_evaluate(node)
         if known and not (computed and not all(_is_whole(tensor.dtype) for tensor in known.values())):
             self._finish(node, known)
         elif computed:
@@ -156,6 +161,7 @@ class _Folder:
         return moved is not None
 
     def _is_pending(self, node: ir.Node) -> bool:
+        """Whether a node is of a newer opset than the model is yet, so that it is not executed."""
         return node.version is not None and node.version > self._imports(node).get(node.domain, 1)
 
     def _imports(self, node: ir.Node) -> dict[str, int]:

@@ -59,7 +59,7 @@ class Supply:
     Args:
         values: Integer tensors that are computed already, and tensors whose shapes may be read.
         facts: What is known about them.
-        opset: The opset of the graph.
+        opset: The opset for which plans are written.
     """
 
     def __init__(self, values: Iterable[ir.Value], facts: Facts, opset: int) -> None:
@@ -145,11 +145,12 @@ class Supply:
         return None
 
 
-def build_plan(plan: Plan, build: Builder) -> ir.Value:
-    """Build the nodes of a plan; returns its value."""
+def build_plan(plan: Plan, build: Builder, opset: int) -> ir.Value:
+    """Build the nodes of a plan, which is written for an opset; returns its value."""
     if isinstance(plan, ir.Value):
         return plan
     made: dict[Make, ir.Value] = {}
+    mark = None if opset == build.opset else opset
 
     def operand_of(operand: Operand) -> ir.Value:
         if isinstance(operand, ir.Value):
@@ -161,5 +162,6 @@ def build_plan(plan: Plan, build: Builder) -> ir.Value:
         return build.ints(operand)
 
     for node in plan.nodes():
-        made[node] = build.node(node.op_type, [operand_of(one) for one in node.operands], dict(node.attributes))[0]
+        operands = [operand_of(one) for one in node.operands]
+        made[node] = build.node(node.op_type, operands, dict(node.attributes), version=mark)[0]
     return made[plan]

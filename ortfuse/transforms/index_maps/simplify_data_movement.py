@@ -5,7 +5,7 @@
 *Transforms:* a value that is made of elements of others by any operators with index maps, those that compute indices and
 conditions included (`ortfuse.analysis.index_maps`). A plan for its map replaces them if it costs less on the target.
 
-*Requires:* opset 13, from which on sizes and axes are inputs.
+*Requires:* opset 13, from which on sizes and axes are inputs, or a fusion for which the opset is raised so far.
 
 *Does not handle:* maps whose sizes a plan would have to compute, and pieces that are neither parts of an axis nor of its digits.
 """
@@ -24,7 +24,7 @@ from ortfuse.analysis.index_maps import IndexMap, Read, leaves, moves_elements
 from ortfuse.ir.dims import product
 from ortfuse.ir.refusal import refuse
 from ortfuse.ir.walk import Scope
-from ortfuse.transforms.context import Context, version_in
+from ortfuse.transforms.context import Context, final_opset
 from ortfuse.transforms.index_maps.digits import Shape
 from ortfuse.transforms.index_maps.make import Make, Plan, Supply, build_plan
 from ortfuse.transforms.index_maps.movement_above import (
@@ -42,6 +42,9 @@ from ortfuse.transforms.node_builder import Builder, Rounds
 
 OLDEST = 13
 """The opset from which on sizes and axes are inputs."""
+
+_NEWEST = 15
+"""The opset from which on no form of an operator in a plan is newer."""
 
 _CHAINED = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Transpose", "Slice", "Gather", "Expand", "Tile"}
@@ -67,16 +70,22 @@ class SimplifyDataMovement:
     def run(self, context: Context) -> int:
         """Replace data movement; returns how often."""
         facts = context.facts
-        search = _Search(context, _USELESS.setdefault(facts, set()), self.indexed)
+        useless = _USELESS.setdefault(facts, set())
         return sum(
-            search.simplify(node, output, scope)
+            search.simplify(node, output)
             for scope in context.scopes()
+            if (search := _Search(context, scope, _opset_of_plans(scope), useless, self.indexed)).opset >= OLDEST
             for node in reversed(list(scope.graph))
             if node.graph is scope.graph and (not self.indexed or _is_indexed(node, facts))
-            if moves_elements(node, facts.dtype) and version_in(scope, node) >= OLDEST
+            if moves_elements(node, facts.dtype)
             for output in node.outputs
             if node.graph is scope.graph
         )
+
+
+def _opset_of_plans(scope: Scope) -> int:
+    """The opset for which plans are written: today's, or that which it is raised to for other nodes, no newer than plans need."""
+    return scope.opset if scope.opset >= _NEWEST else min(final_opset(scope), _NEWEST)
 
 
 _USELESS: WeakKeyDictionary[Facts, set[Hashable]] = WeakKeyDictionary()
@@ -111,35 +120,39 @@ class _Search:
 
     Attributes:
         context: The model.
+        scope: The graph.
+        opset: The opset for which plans are written.
         useless: Chains and maps, with all that plans for them depend on, for which no plan saves anything; it is extended.
         indexed: Whether to look only at elements that are read at lists of indices, or in reverse.
     """
 
     context: Context
+    scope: Scope
+    opset: int
     useless: set[Hashable]
     indexed: bool
 
-    def simplify(self, node: ir.Node, output: ir.Value, scope: Scope) -> bool:
+    def simplify(self, node: ir.Node, output: ir.Value) -> bool:
         """Replace the nodes that make a value by the plan that saves most."""
         facts = self.context.facts
         if not (output.uses() or output.is_graph_output()) or not (self.indexed or _may_gain(node, output, facts)):
             return False
-        for found in self._candidates(node, output, scope):
+        for found in self._candidates(node, output):
             good = sorted(
                 [one for one in found if one.is_better],
                 key=lambda one: (-one.saved, -one.fewer),
             )
-            if any(_replace(one, node, output, scope, self.context) for one in good):
+            if any(self._replace(one, node, output) for one in good):
                 return True
         return False
 
-    def _candidates(self, node: ir.Node, output: ir.Value, scope: Scope) -> Iterator[list[_Candidate]]:
+    def _candidates(self, node: ir.Node, output: ir.Value) -> Iterator[list[_Candidate]]:
         """Yield plans with what they save, those for one map together. Maps like those for which there was none are left out."""
         facts = self.context.facts
         known = facts.ints(output)
-        sizes = None if known is None else Supply(values_above(output, facts), facts, scope.opset).tensor(known)
+        sizes = None if known is None else Supply(values_above(output, facts), facts, self.opset).tensor(known)
         if sizes is not None:
-            made = [_judged(sizes, output, scope, self.context)]
+            made = [_judged(sizes, output, self.opset, self.context)]
             yield [one for one in made if one is not None]
             return
         if not self._may_be_cheaper(node, output):
@@ -148,7 +161,7 @@ class _Search:
         if key in self.useless:
             return
         useful = False
-        for found in self._by_map(output, chain_above(output, facts), scope):
+        for found in self._by_map(output, chain_above(output, facts)):
             useful = useful or any(one.is_better for one in found)
             yield found
         if not useful and key is not None:
@@ -162,7 +175,7 @@ class _Search:
             return shape is not None
         return any(_bound(shape, facts.shape(value)) < cost for value in values_above(output, facts))
 
-    def _by_map(self, output: ir.Value, chain: Sequence[Link], scope: Scope) -> Iterator[list[_Candidate]]:
+    def _by_map(self, output: ir.Value, chain: Sequence[Link]) -> Iterator[list[_Candidate]]:
         """Yield plans for each map of a value, with what they save."""
         facts = self.context.facts
         supply: Supply | None = None
@@ -180,12 +193,12 @@ class _Search:
             seen.add(found)
             if _least_cost(found, facts) >= most:
                 continue
-            supply = supply or Supply(values_above(output, facts), facts, scope.opset)
+            supply = supply or Supply(values_above(output, facts), facts, self.opset)
             key = most, found.structure, tuple([facts.shape(source) for source in found.sources]), supply.sizes
             if key in self.useless:
                 planned = True
                 continue
-            made = [_judged(plan, output, scope, self.context) for plan in plans(found, facts, supply)]
+            made = [_judged(plan, output, self.opset, self.context) for plan in plans(found, facts, supply)]
             candidates = [one for one in made if one is not None]
             if not any(one.is_better for one in candidates):
                 self.useless.add(key)
@@ -200,6 +213,20 @@ class _Search:
             for node in _removed(output, sources)
             if moves_elements(node, facts.dtype) or facts.ints(node.outputs[0]) is not None
         )
+
+    def _replace(self, one: _Candidate, node: ir.Node, output: ir.Value) -> bool:
+        facts, editor = self.context.facts, self.context.editor
+        shape = facts.shape(output)
+        rounds = any(removed.op_type == "Where" for removed in one.removed)
+        name = SimplifyDataMovement.name
+        with editor.change(name, rule=Rounds(name) if rounds else None, nodes=one.removed or [node]) as change:
+            made = build_plan(one.plan, Builder(self.scope, editor, node), self.opset)
+            if facts.shape(made) != shape:
+                change.cancel(refuse("shape", output, found=facts.shape(made), needed=shape))
+            else:
+                editor.replace(output, made)
+                editor.remove(*one.removed)
+        return bool(change)
 
 
 def _bound(shape: Shape | None, source: Shape | None) -> int:
@@ -240,12 +267,12 @@ def _may_gain(node: ir.Node, output: ir.Value, facts: Facts) -> bool:
     return node.op_type != "Split" or len(node.outputs) == 1
 
 
-def _judged(plan: Plan, output: ir.Value, scope: Scope, context: Context) -> _Candidate | None:
+def _judged(plan: Plan, output: ir.Value, opset: int, context: Context) -> _Candidate | None:
     """A plan with what it saves; `None` if the target refuses it."""
     if isinstance(plan, ir.Value) and output.is_graph_output():
         plan = Make("Identity", (plan,))
     sources = {plan} if isinstance(plan, ir.Value) else plan.sources()
-    if output in sources or not _is_allowed(plan, output, scope, context):
+    if output in sources or not _is_allowed(plan, output, opset, context):
         return None
     removed = _removed(output, sources)
     before = sum(_cost_of_node(node, context) for node in removed)
@@ -330,7 +357,7 @@ def _type_of(plan: object, context: Context) -> ir.DataType | None:
     return context.facts.dtype(plan) if isinstance(plan, ir.Value) else None
 
 
-def _is_allowed(plan: Plan, output: ir.Value, scope: Scope, context: Context) -> bool:
+def _is_allowed(plan: Plan, output: ir.Value, opset: int, context: Context) -> bool:
     """Whether the target has kernels for a plan, and products of matrices read Transposes as they did."""
     facts = context.facts
     last = output.producer()
@@ -347,19 +374,4 @@ def _is_allowed(plan: Plan, output: ir.Value, scope: Scope, context: Context) ->
     nodes = plan.nodes() if isinstance(plan, Make) else []
     if dtype == ir.DataType.STRING and any(node.op_type == "Gather" for node in nodes):
         return False
-    return all(context.target.supports("", node.op_type, scope.opset, [dtype]) for node in nodes)
-
-
-def _replace(one: _Candidate, node: ir.Node, output: ir.Value, scope: Scope, context: Context) -> bool:
-    facts = context.facts
-    shape = facts.shape(output)
-    rounds = any(removed.op_type == "Where" for removed in one.removed)
-    name = SimplifyDataMovement.name
-    with context.editor.change(name, rule=Rounds(name) if rounds else None, nodes=one.removed or [node]) as change:
-        made = build_plan(one.plan, Builder(scope, context.editor, node))
-        if facts.shape(made) != shape:
-            change.cancel(refuse("shape", output, found=facts.shape(made), needed=shape))
-        else:
-            context.editor.replace(output, made)
-            context.editor.remove(*one.removed)
-    return bool(change)
+    return all(context.target.supports("", node.op_type, opset, [dtype]) for node in nodes)
