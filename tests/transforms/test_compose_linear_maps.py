@@ -69,6 +69,7 @@ COMPOSED = {
     "a residual product": ("a = MatMul(x, m) y = Add(a, x)", "MatMul"),
     "columns of a product": ("a = MatMul(x, m) y = Slice(a, ones, nines, axis)", "MatMul"),
     "maxima of positive multiples": ("c = Conv(x, w) p = GlobalMaxPool(c) y = Mul(p, s)", "Conv GlobalMaxPool"),
+    "a Sum of two, by which fusions of the runtime are blocked": ("a = Add(x, s) b = Sum(a, s) y = Relu(b)", "Add Relu"),
     "a mean over channels": ("c = Conv(x, w) p = ReduceMean<axes = [1]>(c) y = Mul(p, two)", "Conv ReduceMean"),
 }  # fmt: skip
 MORE = {

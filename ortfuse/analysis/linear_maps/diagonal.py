@@ -20,7 +20,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
-OPERATORS = frozenset({"Mul", "Div", "Add", "Sub", "Neg", "BatchNormalization"})
+OPERATORS = frozenset({"Mul", "Div", "Add", "Sum", "Sub", "Neg", "BatchNormalization"})
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,8 @@ def diagonal_of(node: ir.Node, facts: Facts, may_broadcast_data: bool = False) -
     if node.op_type == "Neg":
         data = node.inputs[0]
         return None if data is None else Diagonal((node,), data, np.full((), -1.0), np.zeros(()), ())
+    if len(node.inputs) != 2:
+        return None  # a Sum of one value or several
     first, second = node.inputs
     if first is None or second is None or facts.is_const(first) == facts.is_const(second):
         return _of_multiple(node, facts)

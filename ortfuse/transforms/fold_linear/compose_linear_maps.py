@@ -2,7 +2,7 @@
 
     bn(conv(x))  =  conv'(x)        gemm(x * s + t)  =  gemm'(x)        (x * a + b) * c  =  x * a' + b'
 
-*Transforms:* diagonal maps (Mul, Div, Add, Sub and Neg with constants, BatchNormalization) and layers with constant weights
+*Transforms:* diagonal maps (Mul, Div, Add, Sum, Sub and Neg with constants, BatchNormalization) and layers with constant weights
 (Conv, ConvTranspose, FusedConv, MatMul, Gemm), next to each other or with data movement, means, maxima and Resize between them.
 
 *Requires:* constants that are finite and of one channel each, and whatever `guards` tells: weights of no other user or small,
