@@ -40,7 +40,7 @@ from ortfuse.analysis.ranges.queries import Assumption, FillOf, Question, RangeO
 from ortfuse.analysis.ranges.range import Range
 from ortfuse.analysis.ranges.vector_norms import NormOf
 from ortfuse.analysis.transfer.value_fact import INTEGERS, Element, Fact, IntTensor, Shape, static_shape
-from ortfuse.ir.dims import Dim, DimLike
+from ortfuse.ir.dims import Dim, DimLike, symbols
 from ortfuse.ir.journal import Assigned, Entry, Flip
 from ortfuse.ir.purity import Purity
 
@@ -283,10 +283,11 @@ class Facts:
             self._values.forget_answers(_INDEX_MAP)
             return
         self._values.forget(new, self._dependents)
-        merged = _refined(before_new, before_old)
+        # Unknown sizes of a body are not those of the graph around it.
+        merged = _refined(before_new, before_old, renames=old.graph is new.graph)
         if merged is not before_new:
             self._set(new, merged)
-        if _refined(before_old, merged) is not before_old or merged is not before_new:
+        if _refined(before_old, merged, renames=True) is not before_old or merged is not before_new:
             self._propagate(new)
 
     def _propagate(self, value: ir.Value) -> None:
@@ -306,7 +307,7 @@ class Facts:
         found = []
         for output, fact in zip(node.outputs, self._analysis.transfer(node), strict=True):
             known = self._analysis.fact(output)
-            refined = _refined(known, fact)
+            refined = _refined(known, fact, renames=True)
             if refined is not known:
                 self._set(output, refined)
                 found.append(output)
@@ -350,10 +351,11 @@ def _number(fact: Fact) -> float | int | bool | None:
     return number
 
 
-def _refined(fact: Fact, other: Fact) -> Fact:
+def _refined(fact: Fact, other: Fact, *, renames: bool) -> Fact:
     """`fact` refined by `other`, a fact of the same value; `fact` itself if `other` adds nothing.
 
-    Constants are not taken over: a rewrite may round differently.
+    Constants are not taken over: a rewrite may round differently. Of two unknown sizes that are equal, the one with the lower
+    number is taken if `renames`: the users of a value that replaces another then have the sizes of that value.
     """
     dtype = fact.dtype if fact.dtype is not None else other.dtype
     # Read before comparing: a constant whose elements were not yet asked for would look less precise.
@@ -361,29 +363,38 @@ def _refined(fact: Fact, other: Fact) -> Fact:
     if shape is None:
         shape = other.shape
     elif other.shape is not None and len(shape) == len(other.shape) and shape != other.shape:
-        better = tuple([_better(mine, theirs) for mine, theirs in zip(shape, other.shape, strict=True)])
+        better = tuple([_better(mine, theirs, renames) for mine, theirs in zip(shape, other.shape, strict=True)])
         shape = better if better != shape else shape
     found = other.integers() if dtype in INTEGERS else None
     if elements is None:
         elements = found
     elif found is not None and elements is not None and len(found) == len(elements) and found != elements:
-        merged = tuple([_better_element(mine, theirs) for mine, theirs in zip(elements, found, strict=True)])
+        merged = tuple([_better_element(mine, theirs, renames) for mine, theirs in zip(elements, found, strict=True)])
         elements = merged if merged != elements else elements
     if dtype == fact.dtype and shape is fact.shape and elements is fact.elements():
         return fact
     return fact.with_changes(dtype, shape, elements)
 
 
-def _better(mine: DimLike, theirs: DimLike) -> DimLike:
+def _better(mine: DimLike, theirs: DimLike, renames: bool) -> DimLike:
     """The more informative of two dimensions that are equal in every run; `mine` if neither is."""
-    return theirs if _complexity(theirs) < _complexity(mine) else mine
+    if mine == theirs:
+        return mine
+    less, more = _complexity(theirs), _complexity(mine)
+    lower = renames and less == more and _numbers(theirs) < _numbers(mine)
+    return theirs if less < more or lower else mine
 
 
 def _complexity(dim: DimLike) -> tuple[bool, int]:
     return (dim.fresh, dim.size) if isinstance(dim, Dim) else (False, 0)
 
 
-def _better_element(mine: Element, theirs: DimLike | None) -> Element:
+def _numbers(dim: DimLike) -> list[int]:
+    """The numbers of the unknown sizes of a dimension, in order."""
+    return sorted(int(name[1:]) for name in symbols(dim) if name.startswith("?") and name[1:].isdecimal())
+
+
+def _better_element(mine: Element, theirs: DimLike | None, renames: bool) -> Element:
     if mine is None or theirs is None:
         return theirs if mine is None else mine
-    return _better(mine, theirs) if isinstance(mine, int | Dim) else mine
+    return _better(mine, theirs, renames) if isinstance(mine, int | Dim) else mine

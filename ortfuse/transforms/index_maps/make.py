@@ -68,6 +68,7 @@ class Supply:
         self._numbers: dict[DimLike, ir.Value] = {}
         self._elements: dict[DimLike, tuple[ir.Value, int]] = {}
         self._axes: dict[DimLike, tuple[ir.Value, int]] = {}
+        self._shapes: dict[ir.Value, tuple[DimLike, ...]] = {}
         for value in values:
             known = facts.ints(value) if facts.dtype(value) is ir.DataType.INT64 else None
             if known is not None and None not in known.elements:
@@ -78,7 +79,8 @@ class Supply:
                         self._elements.setdefault(size, (value, place))
                 elif not known.shape:
                     self._numbers.setdefault(elements[0], value)
-            for along, size in enumerate(facts.shape(value) or ()):
+            shape = self._shapes[value] = facts.shape(value) or ()
+            for along, size in enumerate(shape):
                 if isinstance(size, Dim):
                     self._axes.setdefault(size, (value, along))
 
@@ -115,17 +117,38 @@ class Supply:
             return known
         parts: list[Operand] = []
         numbers: list[int] = []
-        for size in sizes:
+        at = 0
+        while at < len(sizes):
+            size = sizes[at]
             if isinstance(size, int):
                 numbers.append(size)
+                at += 1
                 continue
-            part = self._single(size)
+            row, part = self._longest(sizes[at:])
             if part is None:
                 return None
             parts += [tuple(numbers), part] if numbers else [part]
             numbers = []
+            at += row
         parts += [tuple(numbers)] if numbers else []
         return parts[0] if len(parts) == 1 else Make("Concat", tuple(parts), (("axis", 0),), is_size=True)
+
+    def _longest(self, sizes: Sequence[DimLike]) -> tuple[int, Operand | None]:
+        """How many of these sizes, from the first one on, one value has in a row, and a vector of them."""
+        for count in range(len(sizes), 1, -1):
+            row = tuple(sizes[:count])
+            if not isinstance(row[-1], Dim):
+                continue
+            if row in self._vectors:
+                return count, self._vectors[row]
+            if self.opset < _SHAPE_HAS_ENDS:
+                continue
+            for value, shape in self._shapes.items():
+                for start in range(len(shape) - count + 1):
+                    if shape[start : start + count] == row:
+                        ends = () if count == len(shape) else (("start", start), ("end", start + count))
+                        return count, Make("Shape", (value,), ends, is_size=True)
+        return 1, self._single(sizes[0])
 
     def _single(self, size: DimLike) -> Operand | None:
         """A vector of one size."""
