@@ -87,6 +87,26 @@ def test_choices_between_pieces_of_tensors_without_elements_stay() -> None:
             y = Add(matrix, z) }""",
             ["Shape", "Unsqueeze", "Add"],
         ),
+        # sizes that a value has in a row, behind one of another value
+        (
+            """g (float[b,s] x, float[n,c,h,w] z) => (int64[4] y) {
+            first = Shape <start=0, end=1>(x)
+            third = Shape <start=2, end=3>(z)
+            fourth = Shape <start=3, end=4>(z)
+            image = Concat <axis=0>(third, fourth)
+            y = Concat <axis=0>(first, at_one, image) }""",
+            ["Shape", "Shape", "Concat"],
+        ),
+        # sizes that are all that a value has
+        (
+            """g (float[3,h] x, float[b,c] z) => (int64[3] y) {
+            first = Shape <start=0, end=1>(z)
+            second = Shape <start=1, end=2>(z)
+            third = Shape <start=1, end=2>(x)
+            both = Concat <axis=0>(first, second)
+            y = Concat <axis=0>(both, third) }""",
+            ["Shape", "Shape", "Concat"],
+        ),
         # a slice of a concatenation
         (
             """g (float[b,1] x, float[b,s] z) => (float[b,s] y) {

@@ -86,8 +86,8 @@ class Supply:
 
     @property
     def sizes(self) -> frozenset[object]:
-        """All sizes that there are."""
-        return frozenset({*self._vectors, *self._numbers, *self._axes})
+        """All sizes that there are, alone and in a row."""
+        return frozenset({*self._vectors, *self._numbers, *self._axes, *self._shapes.values()})
 
     def tensor(self, sizes: IntTensor) -> Plan | None:
         """Return a plan for a vector of sizes or a single one; `None` if they are numbers, or cannot be computed."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
@@ -261,10 +262,18 @@ def _may_gain(node: ir.Node, output: ir.Value, facts: Facts) -> bool:
     if node.op_type in _VIEWS:
         return node.op_type == "Identity" or facts.shape(output) == facts.shape(node.inputs[0])
     if node.op_type == "Concat":
+        if any(one is not None and one is other for one, other in pairwise(map(_measured, node.inputs))):
+            return True
         return len(set(node.inputs)) < max(len(node.inputs), 2) or any(
             0 in (facts.shape(value) or ()) for value in node.inputs
         )
     return node.op_type != "Split" or len(node.outputs) == 1
+
+
+def _measured(sizes: ir.Value | None) -> ir.Value | None:
+    """The value of which a Shape tells sizes."""
+    node = None if sizes is None else sizes.producer()
+    return node.inputs[0] if node is not None and node.op_type == "Shape" and not node.domain else None
 
 
 def _judged(plan: Plan, output: ir.Value, opset: int, context: Context) -> _Candidate | None:
