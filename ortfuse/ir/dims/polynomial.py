@@ -43,7 +43,7 @@ class Atom:
             self.key += f"\0{low}:{high}"
         self.size: int = 1 + sum(arg.size for arg in args if isinstance(arg, Dim))
         self.fresh: bool = name.startswith(_FRESH) or any(isinstance(arg, Dim) and arg.fresh for arg in args)
-        self.dim = Dim((((self,), 1),))
+        self.dim = _interned((((self,), 1),))
 
     def __reduce__(self) -> tuple[object, ...]:
         return _intern, (
@@ -61,6 +61,8 @@ class Atom:
 class Dim:
     """A non-constant polynomial with integer coefficients. Immutable, hashable, canonical.
 
+    Equal polynomials are mostly one object, so that what is computed about one is computed once.
+
     ``+``, ``-`` and ``*`` with integers and other dimensions return a `DimLike`. ``str()`` returns a text that `parse`
     can read. Everything else is a function in `ortfuse.ir.dims`.
 
@@ -75,10 +77,15 @@ class Dim:
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
         self._hash = hash(terms)
-        self.size = len(terms) + sum([atom.size for monomial, _ in terms for atom in monomial])
-        if any(coefficient >> 64 not in (0, -1) for _, coefficient in terms):
+        self.size, self.fresh = len(terms), False
+        overflows = False
+        for monomial, coefficient in terms:
+            overflows = overflows or coefficient >> 64 not in (0, -1)
+            for atom in monomial:
+                self.size += atom.size
+                self.fresh = self.fresh or atom.fresh
+        if overflows:
             self.size += _OVERFLOWING
-        self.fresh = any(atom.fresh for monomial, _ in terms for atom in monomial)
         self.bounds: tuple[int | None, int | None] | None = None  # cache of ortfuse.ir.dims.bounds
 
     def __hash__(self) -> int:
@@ -100,7 +107,7 @@ class Dim:
     __radd__ = __add__
 
     def __neg__(self) -> DimLike:
-        return Dim(tuple([(monomial, -coefficient) for monomial, coefficient in self.terms]))
+        return _interned(tuple([(monomial, -coefficient) for monomial, coefficient in self.terms]))
 
     def __sub__(self, other: DimLike) -> DimLike:
         if other == 0:
@@ -117,7 +124,7 @@ class Dim:
         if isinstance(other, int):
             if other == 1:
                 return self
-            return Dim(tuple([(m, c * other) for m, c in self.terms])) if other else 0
+            return _interned(tuple([(m, c * other) for m, c in self.terms])) if other else 0
         sums: dict[Monomial, int] = {}
         for left, a in self.terms:
             for right, b in other.terms:
@@ -128,7 +135,7 @@ class Dim:
     __rmul__ = __mul__
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Dim, (self.terms,)
+        return _interned, (self.terms,)
 
     def __repr__(self) -> str:
         return f"Dim({self})"
@@ -142,6 +149,9 @@ DimLike: TypeAlias = int | Dim
 """A dimension: a plain ``int`` when it is constant, else a `Dim`."""
 
 _FRESH = "?"
+_MOST_INTERNED = 1 << 17
+"""The most polynomials that are kept to be found again; past that, all are made anew."""
+_DIMS: dict[tuple[tuple[Monomial, int], ...], Dim] = {}
 _ATOMS: dict[tuple[str, str, tuple[DimLike, ...], int, int | None], Atom] = {}
 
 
@@ -149,6 +159,16 @@ def _intern(kind: str, name: str, args: tuple[DimLike, ...], low: int = 0, high:
     identity = (kind, name, args, low, high)
     atom = _ATOMS.get(identity)
     return atom if atom is not None else _ATOMS.setdefault(identity, Atom(kind, name, args, low, high))
+
+
+def _interned(terms: tuple[tuple[Monomial, int], ...]) -> Dim:
+    """The polynomial with these terms, which are sorted."""
+    dim = _DIMS.get(terms)
+    if dim is None:
+        if len(_DIMS) >= _MOST_INTERNED:
+            _DIMS.clear()
+        dim = _DIMS[terms] = Dim(terms)
+    return dim
 
 
 def symbol(name: str, low: int = 0, high: int | None = None) -> Dim:
@@ -189,9 +209,9 @@ def from_terms(terms: dict[Monomial, int]) -> DimLike:
         monomial, coefficient = items[0]
         if not monomial:
             return coefficient
-        return monomial[0].dim if coefficient == 1 and len(monomial) == 1 else Dim(tuple(items))
+        return monomial[0].dim if coefficient == 1 and len(monomial) == 1 else _interned(tuple(items))
     items.sort(key=_term_key)
-    return Dim(tuple(items))
+    return _interned(tuple(items))
 
 
 def total(dims: Iterable[DimLike]) -> DimLike:
