@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from ortfuse.ir.dims import DimLike, at_most, evaluate, substituted, symbol, symbols
-from ortfuse.ir.dims.polynomial import Atom, Dim, Monomial, from_terms, only_atom
+from ortfuse.ir.dims.polynomial import Atom, Dim, only_atom, split_off
 
 _AXIS = "@"
+_CACHED = 1 << 15
 _MOST_TRIED = 64
 """The largest value that is tried for a symbol to find its least one."""
 
@@ -33,24 +34,10 @@ def axis_number(atom: Atom) -> int | None:
     return int(atom.name[1:]) if not atom.kind and atom.name.startswith(_AXIS) else None
 
 
+@lru_cache(_CACHED)
 def has_axes(formula: DimLike) -> bool:
     """Whether a formula depends on the position."""
     return isinstance(formula, Dim) and any(name.startswith(_AXIS) for name in symbols(formula))
-
-
-def split_off(formula: DimLike, atom: Atom) -> tuple[DimLike, DimLike]:
-    """``(others, factor)`` with ``formula == others + factor*atom``, where `others` does not contain the atom."""
-    if not isinstance(formula, Dim):
-        return formula, 0
-    others: dict[Monomial, int] = {}
-    factor: dict[Monomial, int] = {}
-    for monomial, coefficient in formula.terms:
-        if atom in monomial:
-            place = monomial.index(atom)
-            factor[monomial[:place] + monomial[place + 1 :]] = coefficient
-        else:
-            others[monomial] = coefficient
-    return from_terms(others), from_terms(factor)
 
 
 @dataclass(frozen=True)
@@ -66,6 +53,13 @@ class Box:
     lows: tuple[DimLike, ...]
     ends: tuple[DimLike, ...]
     known: tuple[DimLike, ...] = ()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.lows, self.ends, self.known))
 
     @classmethod
     def of_shape(cls, shape: Sequence[DimLike]) -> Box:

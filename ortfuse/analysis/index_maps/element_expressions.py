@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Any, TypeAlias
@@ -13,7 +13,7 @@ from ortfuse.analysis.index_maps.box import Box, axis, has_axes
 from ortfuse.analysis.index_maps.prove_inequalities import is_never_negative
 from ortfuse.analysis.index_maps.simplify_formulas import simplified
 from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
-from ortfuse.ir.dims import Dim, DimLike, floor_div, substituted
+from ortfuse.ir.dims import Dim, DimLike, floor_div, substituting
 
 MOST_PIECES = 48
 """The most elements that a choice may be between."""
@@ -85,18 +85,17 @@ def formulas(element: Element) -> Iterator[DimLike]:
 
 def at(element: Element, index: Sequence[DimLike]) -> Element:
     """Return the element at another position: `index` in place of the axes."""
-    return _substituted(element, {f"@{number}": formula for number, formula in enumerate(index)})
+    return _moved(element, substituting({f"@{number}": formula for number, formula in enumerate(index)}))
 
 
-def _substituted(element: Element, formulas: Mapping[str, DimLike]) -> Element:
+def _moved(element: Element, moved: Callable[[DimLike], DimLike]) -> Element:
     if isinstance(element, Read):
-        return Read(element.value, tuple([substituted(formula, formulas) for formula in element.index]))
+        return Read(element.value, tuple([moved(formula) for formula in element.index]))
     if isinstance(element, Number):
-        return Number(substituted(element.formula, formulas))
+        return Number(moved(element.formula))
     if isinstance(element, Fill):
         return element
-    condition = substituted(element.condition, formulas)
-    return Select(condition, _substituted(element.then, formulas), _substituted(element.otherwise, formulas))
+    return Select(moved(element.condition), _moved(element.then, moved), _moved(element.otherwise, moved))
 
 
 def lifted(function: Callable[..., Element], *operands: Element) -> Element:

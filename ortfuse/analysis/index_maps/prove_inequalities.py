@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from ortfuse.analysis.index_maps.box import Box, axis_number, has_axes, shifted, split_off
+from ortfuse.analysis.index_maps.box import Box, axis_number, has_axes, shifted
 from ortfuse.ir.dims import Dim, DimLike, exact_div, floor_div, is_nonnegative
-from ortfuse.ir.dims.polynomial import Atom, Monomial
+from ortfuse.ir.dims.polynomial import Atom, Monomial, split_off
 
 _DEPTH = 6
 """The most variables and quotients that are replaced one after the other."""

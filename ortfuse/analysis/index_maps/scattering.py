@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ortfuse.analysis.index_maps.box import Box, atom_of, axes, has_axes, split_off
+from ortfuse.analysis.index_maps.box import Box, atom_of, axes, has_axes
 from ortfuse.analysis.index_maps.concat_pad_where import chosen_if
 from ortfuse.analysis.index_maps.element_expressions import Element, number_of, simplest
 from ortfuse.analysis.index_maps.index_map_query import Moving, element_map
 from ortfuse.analysis.index_maps.prove_inequalities import is_never_negative
 from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
 from ortfuse.ir.dims import DimLike, floor_div, symbols
+from ortfuse.ir.dims.polynomial import split_off
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from ortfuse.ir.dims.provable_bounds import (
     upper_bound,
 )
 from ortfuse.ir.dims.shift_symbol_to_positive import positive_from, shifted
-from ortfuse.ir.dims.substitution import substituted
+from ortfuse.ir.dims.substitution import substituted, substituting
 
 __all__ = [
     "Dim",
@@ -74,6 +74,7 @@ __all__ = [
     "reshape_target",
     "shifted",
     "substituted",
+    "substituting",
     "symbol",
     "symbols",
     "total",

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from math import gcd
 
 from ortfuse.ir.dims.polynomial import Dim, DimLike, Monomial, exact_div, from_terms, function, only_atom, terms_of
 from ortfuse.ir.dims.provable_bounds import at_most, bounds, is_nonnegative, is_nonzero, lower_bound
+
+_CACHED = 1 << 15
 
 
 def product(dims: Iterable[DimLike]) -> DimLike:
@@ -21,6 +24,7 @@ def product(dims: Iterable[DimLike]) -> DimLike:
     return total
 
 
+@lru_cache(_CACHED)
 def floor_div(a: DimLike, b: DimLike) -> DimLike:
     """``a // b``, rounding down. If `b` can be 0, the result holds only for nonzero `b`.
 

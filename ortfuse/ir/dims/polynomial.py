@@ -7,6 +7,7 @@ are kept sorted and like terms are collected, so equal polynomials compare and h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import TypeAlias, cast
 
 _OVERFLOWING = 1000
@@ -149,6 +150,7 @@ DimLike: TypeAlias = int | Dim
 """A dimension: a plain ``int`` when it is constant, else a `Dim`."""
 
 _FRESH = "?"
+_CACHED = 1 << 15
 _MOST_INTERNED = 1 << 17
 """The most polynomials that are kept to be found again; past that, all are made anew."""
 _DIMS: dict[tuple[tuple[Monomial, int], ...], Dim] = {}
@@ -256,6 +258,22 @@ def only_atom(dim: DimLike) -> Atom | None:
     return None
 
 
+@lru_cache(_CACHED)
+def split_off(dim: DimLike, atom: Atom) -> tuple[DimLike, DimLike]:
+    """``(others, factor)`` with ``dim == others + factor*atom``, where `others` does not contain the atom."""
+    if not isinstance(dim, Dim):
+        return dim, 0
+    others: dict[Monomial, int] = {}
+    factor: dict[Monomial, int] = {}
+    for monomial, coefficient in dim.terms:
+        if atom in monomial:
+            place = monomial.index(atom)
+            factor[monomial[:place] + monomial[place + 1 :]] = coefficient
+        else:
+            others[monomial] = coefficient
+    return (from_terms(others), from_terms(factor)) if factor else (dim, 0)
+
+
 def symbols(dim: DimLike) -> set[str]:
     """The names of all symbols in a dimension, including those inside functions."""
     if isinstance(dim, int):
@@ -274,13 +292,14 @@ def rebuild(dim: DimLike, atom_value: Callable[[Atom], DimLike]) -> DimLike:
     """The dimension with every atom replaced by ``atom_value(atom)``."""
     if isinstance(dim, int):
         return dim
-    products: list[DimLike] = []
+    sums: dict[Monomial, int] = {}
     for monomial, coefficient in dim.terms:
-        product: DimLike = coefficient
+        product: DimLike = 1
         for atom in monomial:
-            product = product * atom_value(atom)
-        products.append(product)
-    return total(products)
+            product = atom_value(atom) * product
+        for found, times_found in terms_of(product):
+            sums[found] = sums.get(found, 0) + coefficient * times_found
+    return from_terms(sums)
 
 
 def evaluate(dim: DimLike, sizes: Mapping[str, int]) -> int:

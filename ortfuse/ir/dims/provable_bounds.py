@@ -6,14 +6,16 @@ the opaque functions: ``min(a, b) <= a``, ``max(a, b) >= a``, ``a - c < c*(a//c)
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd
 
-from ortfuse.ir.dims.polynomial import Atom, Dim, DimLike, Monomial, exact_div, from_terms
+from ortfuse.ir.dims.polynomial import Atom, Dim, DimLike, Monomial, exact_div, split_off
 
 Interval = tuple[int | None, int | None]
 """Lowest and highest possible value, None where there is no bound."""
 
 _SHARPEN_DEPTH = 3
+_CACHED = 1 << 15
 
 
 def bounds(dim: DimLike) -> Interval:
@@ -123,6 +125,7 @@ def _quotient_interval(numerator: Interval, denominator: Interval) -> Interval:
     return low, high
 
 
+@lru_cache(_CACHED)
 def _sharpened(dim: DimLike, depth: int) -> int | None:
     """The best lower bound: from the intervals, or after replacing up to `depth` functions by their bounds."""
     if isinstance(dim, int):
@@ -136,7 +139,7 @@ def _sharpened(dim: DimLike, depth: int) -> int | None:
 
 def _bound_through(dim: Dim, atom: Atom, depth: int) -> int | None:
     """A lower bound of ``dim == others + factor*atom`` from the inequality that defines `atom`."""
-    others, factor = _split_off(dim, atom)
+    others, factor = split_off(dim, atom)
     low, high = (factor, factor) if isinstance(factor, int) else _interval(factor)
     rising, falling = low is not None and low >= 0, high is not None and high <= 0
     if (atom.kind == "min" and falling) or (atom.kind == "max" and rising):
@@ -153,16 +156,3 @@ def _bound_through(dim: Dim, atom: Atom, depth: int) -> int | None:
         if times is not None and is_nonnegative(divisor):
             return _sharpened(others + times * multiple, depth)
     return None
-
-
-def _split_off(dim: Dim, atom: Atom) -> tuple[DimLike, DimLike]:
-    """``(others, factor)`` with ``dim == others + factor*atom``, where `others` does not contain the atom."""
-    others: dict[Monomial, int] = {}
-    factor: dict[Monomial, int] = {}
-    for monomial, coefficient in dim.terms:
-        if atom in monomial:
-            position = monomial.index(atom)
-            factor[monomial[:position] + monomial[position + 1 :]] = coefficient
-        else:
-            others[monomial] = coefficient
-    return from_terms(others), from_terms(factor)

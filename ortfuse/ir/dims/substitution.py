@@ -16,12 +16,26 @@ def substituted(dim: DimLike, sizes: Mapping[str, DimLike]) -> DimLike:
         ZeroDivisionError: a divisor is 0 then.
     """
 
+    return substituting(sizes)(dim)
+
+
+def substituting(sizes: Mapping[str, DimLike]) -> Callable[[DimLike], DimLike]:
+    """Return the function that puts sizes in place of the symbols of these names; it computes each atom once.
+
+    Raises:
+        ZeroDivisionError: the function raises it if a divisor is 0 then.
+    """
+    known: dict[Atom, DimLike] = {}
+
     def value(atom: Atom) -> DimLike:
         if not atom.kind:
             return sizes.get(atom.name, atom.dim)
-        return _FUNCTIONS[atom.kind](*[substituted(argument, sizes) for argument in atom.args])
+        found = known.get(atom)
+        if found is None:
+            found = known[atom] = _FUNCTIONS[atom.kind](*[rebuild(argument, value) for argument in atom.args])
+        return found
 
-    return rebuild(dim, value)
+    return lambda dim: rebuild(dim, value)
 
 
 _FUNCTIONS: dict[str, Callable[..., DimLike]] = {

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ortfuse.analysis.index_maps import Box, Read
-from ortfuse.analysis.index_maps.box import atom_of, has_axes, split_off
+from ortfuse.analysis.index_maps.box import atom_of, has_axes
 from ortfuse.analysis.index_maps.prove_inequalities import is_within
 from ortfuse.analysis.index_maps.simplify_formulas import simplified
 from ortfuse.analysis.transfer.slice_positions import slice_length
 from ortfuse.ir.dims import DimLike, is_positive, reshape_target
+from ortfuse.ir.dims.polynomial import split_off
 from ortfuse.transforms.canonicalize.view_to_movement_chain import BEFORE_FIRST, PAST_LAST
 from ortfuse.transforms.index_maps.digits import Shape
 from ortfuse.transforms.index_maps.make import Make, Operand, Plan, Supply

@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import Box, Element, IndexMap, Read, Select, axis, leaves
-from ortfuse.analysis.index_maps.box import atom_of, axis_number, has_axes, split_off
+from ortfuse.analysis.index_maps.box import atom_of, axis_number, has_axes
 from ortfuse.analysis.index_maps.element_expressions import at, formulas, simplest
 from ortfuse.analysis.index_maps.prove_inequalities import is_within
 from ortfuse.analysis.index_maps.reshape_transpose_expand import reshaped_place
 from ortfuse.analysis.index_maps.simplify_formulas import simplified
 from ortfuse.ir.dims import Dim, DimLike, exact_div, product
-from ortfuse.ir.dims.polynomial import Atom
+from ortfuse.ir.dims.polynomial import Atom, split_off
 from ortfuse.transforms.canonicalize.strided_views import View, merged
 
 Shape = tuple[DimLike, ...]
