@@ -34,6 +34,7 @@ from ortfuse.ir.dims import (
     parse,
     product,
     substituted,
+    substituting,
     symbol,
     symbols,
     uncut,
@@ -305,3 +306,23 @@ def test_unknown_dimensions_are_marked() -> None:
 
 def test_the_examples_in_the_documentation() -> None:
     assert doctest.testmod(dims).failed == 0
+
+
+def test_equal_dimensions_are_one_object() -> None:
+    a, b = symbol("a"), symbol("b")
+    assert (a + b) * 3 is 3 * b + 3 * a
+    assert (a - b) + b is a
+    assert copy.deepcopy(a * b - 2) is a * b - 2
+
+
+def test_substituting_puts_sizes_into_several_dimensions() -> None:
+    seq = symbol("seq")
+    half = floor_div(seq, 2)
+    put = substituting({"seq": 2 * symbol("n") + 4})
+    assert [put(dim) for dim in (half, half * seq, 7)] == [
+        symbol("n") + 2,
+        (symbol("n") + 2) * (2 * symbol("n") + 4),
+        7,
+    ]
+    with pytest.raises(ZeroDivisionError):
+        substituting({"seq": 0})(floor_div(symbol("n"), seq))

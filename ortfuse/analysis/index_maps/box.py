@@ -19,16 +19,19 @@ _MOST_TRIED = 64
 """The largest value that is tried for a symbol to find its least one."""
 
 
+@lru_cache(_CACHED)
 def axis(number: int) -> Dim:
     """The position along an axis, as a variable of formulas."""
     return symbol(f"{_AXIS}{number}")
 
 
+@lru_cache(_CACHED)
 def axes(count: int) -> tuple[DimLike, ...]:
     """The positions along the first axes."""
     return tuple([axis(number) for number in range(count)])
 
 
+@lru_cache(_CACHED)
 def axis_number(atom: Atom) -> int | None:
     """The axis that a variable stands for; `None` for another variable."""
     return int(atom.name[1:]) if not atom.kind and atom.name.startswith(_AXIS) else None
@@ -130,6 +133,7 @@ def shifted(formula: DimLike, box: Box) -> DimLike:
     return substituted(formula, box.least) if box.least and isinstance(formula, Dim) else formula
 
 
+@lru_cache(_CACHED)
 def atom_of(number: int) -> Atom:
     """The variable of an axis as an atom."""
     found = only_atom(axis(number))
