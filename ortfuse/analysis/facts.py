@@ -39,8 +39,9 @@ from ortfuse.analysis.ranges.last_axis_repeats_halves_or_pairs import Repeats
 from ortfuse.analysis.ranges.queries import Assumption, FillOf, Question, RangeOf, Values
 from ortfuse.analysis.ranges.range import Range
 from ortfuse.analysis.ranges.vector_norms import NormOf
-from ortfuse.analysis.transfer.value_fact import INTEGERS, Element, Fact, IntTensor, Shape, static_shape
-from ortfuse.ir.dims import Dim, DimLike, symbols
+from ortfuse.analysis.refine_facts import refined, renamed, renamed_sizes
+from ortfuse.analysis.transfer.value_fact import INTEGERS, Fact, IntTensor, Shape, static_shape
+from ortfuse.ir.dims import DimLike
 from ortfuse.ir.journal import Assigned, Entry, Flip
 from ortfuse.ir.purity import Purity
 
@@ -283,12 +284,29 @@ class Facts:
             self._values.forget_answers(_INDEX_MAP)
             return
         self._values.forget(new, self._dependents)
-        # Unknown sizes of a body are not those of the graph around it.
-        merged = _refined(before_new, before_old, renames=old.graph is new.graph)
+        merged = refined(before_new, before_old)
         if merged is not before_new:
             self._set(new, merged)
-        if _refined(before_old, merged, renames=True) is not before_old or merged is not before_new:
+        if refined(before_old, merged) is not before_old or merged is not before_new:
             self._propagate(new)
+        if sizes := renamed_sizes(before_old.shape, merged.shape):
+            self._rename(new, sizes)
+
+    def _rename(self, value: ir.Value, sizes: Mapping[str, DimLike]) -> None:
+        """Let the facts of whatever is computed from a value name unknown sizes as that value does.
+
+        The results of nodes with bodies are not told the names of unknown sizes of the bodies.
+        """
+        waiting, seen = [value], {value}
+        while waiting:
+            users = dict.fromkeys(use.node for use in waiting.pop().uses() if use.node.graph is not None)
+            for output in (output for node in users for output in node.outputs if output not in seen):
+                known = self._analysis.fact(output)
+                fact = renamed(known, sizes)
+                if fact is not known:
+                    self._set(output, fact)
+                    waiting.append(output)
+                    seen.add(output)
 
     def _propagate(self, value: ir.Value) -> None:
         """Recompute whatever depends on a value whose fact has become more precise."""
@@ -307,9 +325,9 @@ class Facts:
         found = []
         for output, fact in zip(node.outputs, self._analysis.transfer(node), strict=True):
             known = self._analysis.fact(output)
-            refined = _refined(known, fact, renames=True)
-            if refined is not known:
-                self._set(output, refined)
+            better = refined(known, fact)
+            if better is not known:
+                self._set(output, better)
                 found.append(output)
         return found
 
@@ -349,52 +367,3 @@ def _number(fact: Fact) -> float | int | bool | None:
         return None  # text and complex numbers
     number: float | int | bool = array.reshape(-1)[0].item()
     return number
-
-
-def _refined(fact: Fact, other: Fact, *, renames: bool) -> Fact:
-    """`fact` refined by `other`, a fact of the same value; `fact` itself if `other` adds nothing.
-
-    Constants are not taken over: a rewrite may round differently. Of two unknown sizes that are equal, the one with the lower
-    number is taken if `renames`: the users of a value that replaces another then have the sizes of that value.
-    """
-    dtype = fact.dtype if fact.dtype is not None else other.dtype
-    # Read before comparing: a constant whose elements were not yet asked for would look less precise.
-    shape, elements = fact.shape, fact.elements()
-    if shape is None:
-        shape = other.shape
-    elif other.shape is not None and len(shape) == len(other.shape) and shape != other.shape:
-        better = tuple([_better(mine, theirs, renames) for mine, theirs in zip(shape, other.shape, strict=True)])
-        shape = better if better != shape else shape
-    found = other.integers() if dtype in INTEGERS else None
-    if elements is None:
-        elements = found
-    elif found is not None and elements is not None and len(found) == len(elements) and found != elements:
-        merged = tuple([_better_element(mine, theirs, renames) for mine, theirs in zip(elements, found, strict=True)])
-        elements = merged if merged != elements else elements
-    if dtype == fact.dtype and shape is fact.shape and elements is fact.elements():
-        return fact
-    return fact.with_changes(dtype, shape, elements)
-
-
-def _better(mine: DimLike, theirs: DimLike, renames: bool) -> DimLike:
-    """The more informative of two dimensions that are equal in every run; `mine` if neither is."""
-    if mine == theirs:
-        return mine
-    less, more = _complexity(theirs), _complexity(mine)
-    lower = renames and less == more and _numbers(theirs) < _numbers(mine)
-    return theirs if less < more or lower else mine
-
-
-def _complexity(dim: DimLike) -> tuple[bool, int]:
-    return (dim.fresh, dim.size) if isinstance(dim, Dim) else (False, 0)
-
-
-def _numbers(dim: DimLike) -> list[int]:
-    """The numbers of the unknown sizes of a dimension, in order."""
-    return sorted(int(name[1:]) for name in symbols(dim) if name.startswith("?") and name[1:].isdecimal())
-
-
-def _better_element(mine: Element, theirs: DimLike | None, renames: bool) -> Element:
-    if mine is None or theirs is None:
-        return theirs if mine is None else mine
-    return _better(mine, theirs, renames) if isinstance(mine, int | Dim) else mine
