@@ -238,14 +238,17 @@ def test_index_maps_name_the_constant_that_replaces_an_equal_one() -> None:
     assert facts.index_map(values["y"]).sources == (second,)  # type: ignore[union-attr]
 
 
-def test_users_of_a_value_that_replaces_another_have_its_unknown_sizes() -> None:
+@pytest.mark.parametrize(("old", "new"), ["ba", "ab"])
+def test_users_of_a_value_that_replaces_another_have_its_unknown_sizes(old: str, new: str) -> None:
     model, values = parse(
         "g (float[n] x) => (int64[2] y, int64[2] z) { "
         "a = NonZero(x) b = NonZero(x) y = Shape(a) t = Transpose(b) z = Shape(t) }"
     )
     facts = Facts(model)
     assert facts.ints(values["z"]).elements[0] != facts.ints(values["y"]).elements[1]  # type: ignore[union-attr]
-    values["b"].replace_all_uses_with(values["a"])
-    facts.value_replaced(values["b"], values["a"])
-    assert facts.shape(values["t"]) == facts.shape(values["a"])[::-1]  # type: ignore[index]
+    before = facts.shape(values[new])
+    values[old].replace_all_uses_with(values[new])
+    facts.value_replaced(values[old], values[new])
+    assert facts.shape(values[new]) == before
+    assert facts.shape(values["t"]) == facts.shape(values[new])[::-1]  # type: ignore[index]
     assert facts.ints(values["z"]).elements[0] == facts.ints(values["y"]).elements[1]  # type: ignore[union-attr]
