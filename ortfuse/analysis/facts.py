@@ -33,6 +33,7 @@ import onnx_ir as ir
 from ortfuse.analysis import operators as _operators  # noqa: F401 - fills the registry
 from ortfuse.analysis.equal_sizes import agreeing_sizes
 from ortfuse.analysis.index_maps import IndexMap, IndexMapOf
+from ortfuse.analysis.index_maps.index_map_query import values_between
 from ortfuse.analysis.predict_runtime_inferred_shapes import Inferred
 from ortfuse.analysis.propagation import Analysis
 from ortfuse.analysis.ranges.last_axis_repeats_halves_or_pairs import Repeats
@@ -215,10 +216,15 @@ class Facts:
             value: any value.
             sources: values that are taken as they are, even if it is known from which elements they are made.
         """
-        if sources:
-            found: IndexMap | None = Values(self._analysis).ask(IndexMapOf(frozenset(sources)), value)
-        else:
-            found = self._values.ask(_INDEX_MAP, value)
+        if not sources:
+            return self._index_map_of_whole(value)
+        between = values_between(sources, value)
+        others = None if between is None else (self._index_map_of_whole, between)
+        found: IndexMap | None = Values(self._analysis).ask(IndexMapOf(frozenset(sources), others=others), value)
+        return found
+
+    def _index_map_of_whole(self, value: ir.Value) -> IndexMap | None:
+        found: IndexMap | None = self._values.ask(_INDEX_MAP, value)
         return found
 
     def answering(self, question: Question) -> Callable[[ir.Value], Any]:

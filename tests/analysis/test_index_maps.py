@@ -12,6 +12,7 @@ import pytest
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import Box, Fill, IndexMap, Number, Read, Select, axis
+from ortfuse.analysis.index_maps.index_map_query import values_between
 from ortfuse.analysis.index_maps.prove_inequalities import is_never_negative
 from ortfuse.analysis.index_maps.simplify_formulas import quotient, remainder, simplified
 from ortfuse.ir.dims import floor_div, symbol
@@ -176,6 +177,25 @@ def test_a_map_may_stop_at_a_given_value() -> None:
     graph = Graph("g (float[s,3] x) => (float[3,s] y) { a = Identity(x)\n y = Transpose(a) }")
     assert graph.reads("y") == {"x": (j, i)}
     assert graph.map_of("y", "a").sources == (graph.values["a"],)
+
+
+def test_values_that_do_not_depend_on_sources_have_the_map_that_they_have_without() -> None:
+    graph = Graph(
+        """g (float[4, 6] x) => (float[3] y)
+        <int64 zero = {0}, int64 three = {3}, int64 one = {1}, int64[1] all = {-1}> {
+            turned = Transpose<perm = [1, 0]>(x)
+            row = Reshape(turned, all)
+            count = Range(zero, three, one)
+            index = Add(count, one)
+            y = Gather(row, index)
+        }"""
+    )
+    x, y, row = (graph.values[name] for name in ("x", "y", "row"))
+    between = values_between([x], y)
+    assert between is not None
+    assert {value.name for value in between} == {"x", "turned", "row", "y"}
+    assert graph.map_of("y", "row").element == Read(row, (i + 1,))
+    assert graph.map_of("y", "x") == graph.map_of("y")
 
 
 def test_random_chains_have_the_elements_that_their_maps_say() -> None:

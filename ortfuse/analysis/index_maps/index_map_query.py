@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -35,6 +35,9 @@ MOST_CONSTANT = 1 << 14
 
 MAX_RANK = 9
 """The most axes of a tensor that is looked at."""
+
+MOST_BETWEEN = 256
+"""The most values that are looked at to see which of them are computed from given ones."""
 
 LONGEST_FORMULA = 64
 """The most variables, numbers and operations of a formula."""
@@ -137,6 +140,7 @@ class IndexMapOf(Question):
         sources: Values that are taken as they are.
         given: What values are by the caller's knowledge, such as the inputs of the body of a loop: integers, or elements.
         within: The graph outside of which all values are taken as they are, constants apart.
+        others: The maps of values without sources, with the values whose maps depend on the sources; all others' do not.
     """
 
     def __init__(
@@ -144,11 +148,14 @@ class IndexMapOf(Question):
         sources: frozenset[ir.Value] = frozenset(),
         given: Mapping[ir.Value, Number | Taken] | None = None,
         within: ir.Graph | None = None,
+        others: tuple[Callable[[ir.Value], IndexMap | None], Collection[ir.Value]] | None = None,
     ) -> None:
-        self._sources, self._given, self._within = sources, given or {}, within
+        self._sources, self._given, self._within, self._others = sources, given or {}, within, others
 
     def answer(self, value: ir.Value, values: Values) -> IndexMap | None:
         """The map; `None` if the rank of the value is unknown or high."""
+        if self._others is not None and value not in self._others[1]:
+            return self._others[0](value)
         fact = values.analysis.fact(value)
         if fact.shape is None or len(fact.shape) > MAX_RANK:
             return None
@@ -216,6 +223,32 @@ def _of_integers(fact: Fact) -> Element | None:
         return None
     numbers = [number for number in known if number is not None]
     return element_of_integers(numbers, fact.shape)
+
+
+def values_between(sources: Collection[ir.Value], value: ir.Value) -> Collection[ir.Value] | None:
+    """Return the values asked about for the map of a value that may read sources, and these; `None` if they are too many."""
+    users: dict[ir.Value, list[ir.Value]] = {value: []}
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        node = None if one in sources else one.producer()
+        if node is None or ELEMENT_MAPS.of(node) is None:
+            continue
+        for operand in node.inputs:
+            if operand is not None and operand not in users:
+                users[operand] = []
+                waiting.append(operand)
+            if operand is not None:
+                users[operand].append(one)
+        if len(users) > MOST_BETWEEN:
+            return None
+    found = {source for source in sources if source in users}
+    waiting = list(found)
+    while waiting:
+        fresh = [user for user in users[waiting.pop()] if user not in found]
+        found.update(fresh)
+        waiting += fresh
+    return found
 
 
 def moves_elements(node: ir.Node, dtype_of: Callable[[ir.Value], ir.DataType | None]) -> bool:
