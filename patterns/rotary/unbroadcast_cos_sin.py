@@ -12,7 +12,7 @@ The rules run in the last pass, because fusions look for ONNX's operator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
+from ortfuse.rewrite.hoist.axis_groups import Shape
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, redundant, var
 from ortfuse.rewrite.pattern.node_parameters import parameter
 
@@ -115,6 +116,14 @@ def _takes_out_the_first(axes: Any, facts: Facts) -> bool:
     return axes is not None and tuple(axes) == (0,)
 
 
+def _may_add_the_first(added: Sequence[int], before: Shape | None) -> bool:
+    """Whether an Unsqueeze adds the first axis, or one behind axes of size 1 only, which is the same as the first."""
+    if not added or min(added) < 0:
+        return False
+    first = min(added)
+    return first == 0 or (before is not None and all(dim == 1 for dim in before[:first]))
+
+
 @redundant(COST)
 def had_no_batch(match: Match) -> Refusal | None:
     """The first axis was put there before, by an Unsqueeze that then does less, or by a Reshape."""
@@ -125,7 +134,7 @@ def had_no_batch(match: Match) -> Refusal | None:
             break
         if node.op_type == "Unsqueeze":
             axes = parameter(node, "axes", match.facts)
-            if isinstance(axes, tuple | list) and 0 in axes:
+            if isinstance(axes, tuple | list) and _may_add_the_first(axes, match.facts.shape(node.inputs[0])):
                 return None
             break
         if node.op_type == "Reshape":
@@ -200,14 +209,15 @@ def _squeezes() -> Iterator[Rule]:
 
 
 def adds_the_first(match: Match) -> Refusal | None:
-    """The first axis of size 1 is one of several that the Unsqueeze adds."""
-    added, rank = match["added"], match.rank("positions")
-    known = added is not None and rank is not None and min(added) >= 0 and 0 in added and len(added) > 1
+    """The first axis of size 1 is one of several that the Unsqueeze adds, or may be taken for one."""
+    added, shape = match["added"], match.shape("positions")
+    known = added is not None and shape is not None and len(added) > 1 and _may_add_the_first(added, shape)
     return match.unless_value("added", known, "the first axis and others")
 
 
 def _others(match: Match) -> np.ndarray[Any, Any]:
-    return ints([axis - 1 for axis in match["added"] if axis])
+    added = match["added"]
+    return ints([axis - 1 for axis in added if axis != min(added)])
 
 
 RULES = [
@@ -256,7 +266,7 @@ RULES = [
             attributes={"axes": [(0,)], "added": [(0, 2)]},
             opset=18,
             counterexamples={
-                "behind the others": Variation(attributes={"added": (1, 2)}, shapes={"positions": "1"}),
+                "behind the others": Variation(attributes={"added": (2, 3)}, shapes={"positions": "1 s"}),
             },
         ),
     ),
