@@ -16,7 +16,7 @@ def substituted(dim: DimLike, sizes: Mapping[str, DimLike]) -> DimLike:
         ZeroDivisionError: a divisor is 0 then.
     """
 
-    return substituting(sizes)(dim)
+    return dim if isinstance(dim, int) else substituting(sizes)(dim)
 
 
 def substituting(sizes: Mapping[str, DimLike]) -> Callable[[DimLike], DimLike]:
