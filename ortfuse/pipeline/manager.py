@@ -24,6 +24,7 @@ from ortfuse.io.training_mode import training_note
 from ortfuse.ir import walk
 from ortfuse.ir.edit import Inspector
 from ortfuse.ir.preserved_nodes import release, telling
+from ortfuse.naming import name_today
 from ortfuse.options import Options, PipelineLike
 from ortfuse.pipeline.discover_rule_files import load_catalogue
 from ortfuse.pipeline.model_features import Content
@@ -76,6 +77,9 @@ class PassManager:
         )
         self._forced = checked(options.force, self._catalogue.rules()) if options.force else {}
         self._catalogue = self._catalogue.asking(self._forced)
+        if not isinstance(options.explain, bool):
+            names = (name_today(name, ("rules", "families"), tell=False) for name in options.explain)
+            self._catalogue = self._catalogue.explaining(names)
         self._skip: Collection[str] = ()
         self._without_rules: Collection[str] = ()
         self._finalize = Finalize()

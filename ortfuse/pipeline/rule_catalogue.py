@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -48,14 +48,22 @@ class Catalogue:
 
     def asking(self, rules: Iterable[str]) -> Catalogue:
         """The same catalogue, in which the passes of `contrib` with some rules, or rules of some families, are asked for."""
-        wanted = {*rules}
-        found = [
-            file.pass_name
-            for file in self.files
-            if file.pass_name.startswith(f"{CONTRIB}.")
-            and any({entry.name, entry.name.partition(".")[0]} & wanted for entry in file.entries)
-        ]
-        return replace(self, asked=tuple(dict.fromkeys((*self.asked, *found))))
+        return self._asking(file.pass_name for file in self._contrib({*rules}))
+
+    def explaining(self, rules: Iterable[str]) -> Catalogue:
+        """The same, in which passes of `contrib` are asked for whose rules are made on request only, so that none is applied."""
+        found = self._contrib({*rules})
+        return self._asking(file.pass_name for file in found if all(rule.on_request for rule in file.rules))
+
+    def _contrib(self, wanted: Collection[str]) -> Iterator[RuleFile]:
+        """The files of `contrib` with one of the rules or families."""
+        for file in self.files:
+            names = {name for entry in file.entries for name in (entry.name, entry.name.partition(".")[0])}
+            if file.pass_name.startswith(f"{CONTRIB}.") and not names.isdisjoint(wanted):
+                yield file
+
+    def _asking(self, passes: Iterable[str]) -> Catalogue:
+        return replace(self, asked=tuple(dict.fromkeys((*self.asked, *passes))))
 
     def passes(self) -> dict[str, tuple[Rule, ...]]:
         """The rules of each pass, in the order of the files; all are loaded."""

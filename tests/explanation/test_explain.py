@@ -96,7 +96,7 @@ def test_an_intermediate_that_is_an_output_is_named() -> None:
 def test_the_opset_that_is_missing_is_named() -> None:
     found = ortfuse.explain(BERT, rules=["attention"], max_opset=17)
     nearest = found.missed[0]
-    assert (nearest.rule, nearest.matched) == ("attention.sdpa_nan_guard", 9)
+    assert (nearest.rule, nearest.matched) == ("attention.sdpa_nan_guard", 7)  # the scales are in the weights
     assert "needs opset 23, and at most 17 is allowed" in nearest.refusal.reason
     assert "--max-opset 23 or more" in nearest.refusal.remedy
     assert len([miss for miss in found.missed if miss.site == nearest.site]) == 1
@@ -273,7 +273,7 @@ def test_explain_on_the_command_line(run: Callable[..., str]) -> None:
     assert "attention.sdpa_nan_guard at 2 sites, '/module/encoder/layer.1/attention/self/MatMul_1_output_0'" in text
     assert "stopped by: Attention needs opset 23" in text
     assert "would match if the result were allowed opset 23" in text
-    assert "all of the pattern matched, 9 nodes" in text
+    assert "all of the pattern matched, 7 nodes" in text
     text = run("explain", str(BERT))
     assert "attention.drop_key_bias" in text
     assert "no other site comes near to a fusion" in text
@@ -315,9 +315,15 @@ def test_scores_that_are_no_product_are_named_with_what_computes_them() -> None:
 
 def test_what_is_made_on_request_is_missed_by_none_but_those_who_ask_for_it() -> None:
     assert not [site for site in ortfuse.explain(BERT).missed if site.rule.startswith("ffn.")]
-    sites = [site for site in ortfuse.explain(BERT, rules=["ffn"]).missed if site.refusal.code == "unasked"]
+    found = ortfuse.explain(BERT, rules=["ffn"])
+    sites = [site for site in found.missed if site.refusal.code == "unasked"]
     assert len(sites) == 2
+    assert not found.fused
     assert {site.refusal.remedy for site in sites} == {"it were asked for: --force ffn=ortfuse.FeedForwardGelu"}
+    assert not ortfuse.explain(
+        model("a = Relu(x) b = Abs(x) c = Neg(b) d = Exp(c) e = Add(d, r) f = Log(e) y = Add(a, f)", root="1"),
+        rules=["softplus"],
+    ).fused
 
 
 _SCORES = "t = Transpose<perm = [0, 1, 3, 2]>(k) p = MatMul(q, t) s = Mul(p, half)"
