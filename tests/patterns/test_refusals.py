@@ -162,6 +162,7 @@ def _known_otherwise(match: Match, value: ir.Value) -> Iterator[Match]:
     yield changed(match, facts=OtherFacts(match.facts, **no_constant))
     constant = {"const": {value: np.float32(3.0)}, "is_const": {value: True}, "scalar": {value: 3.0}}
     yield changed(match, facts=OtherFacts(match.facts, **constant))
+    yield changed(match, facts=OtherFacts(match.facts, fill={value: 3.0}))
 
 
 def large(array: Any) -> Any:
@@ -243,6 +244,26 @@ def made_otherwise(match: Match) -> Iterator[Match]:
     graph.remove(made, safe=True)
 
 
+def averaged(match: Match) -> Iterator[Match]:
+    """The match, with x the mean of a blocked image, whose axes of size 1 the root leaves out."""
+    x, root = match.bindings.get("x"), match.root.producer()
+    if not isinstance(x, ir.Value) or root is None or root.inputs[0] is not x:
+        return
+    graph = root.graph
+    assert graph is not None
+    image = ir.node("MaxPool", [x]).outputs[0]
+    mean = ir.node("ReduceMean", [image], {"axes": [2, 3], "keepdims": 1}).outputs[0]
+    made = [node for value in (image, mean) if (node := value.producer()) is not None]
+    graph.extend(made)
+    image.name, mean.name = "image", "mean"
+    root.replace_input_with(0, mean)
+    shapes = {image: (1, 16, 8, 8), mean: (1, 16, 1, 1), match.root: (1, 16)}
+    facts = OtherFacts(match.facts, shape=shapes, dtype={image: ir.DataType.FLOAT, mean: ir.DataType.FLOAT})
+    yield changed(with_binding(match, "x", mean), facts=facts)
+    root.replace_input_with(0, x)
+    graph.remove(made, safe=True)
+
+
 def written_by_a_rule(match: Match) -> Iterator[Match]:
     """The match, with a root that another rule has written."""
     node = match.root.producer()
@@ -275,7 +296,7 @@ def used_elsewhere(match: Match) -> Iterator[Match]:
 def refusals(guard: Callable[[Match], Any], match: Match) -> Iterator[Any]:
     for variants in (
         others, all_otherwise, used_otherwise, large_and_used, made_otherwise, used_elsewhere, written_by_a_rule,
-        convolved,
+        convolved, averaged,
     ):  # fmt: skip
         for other in variants(match):
             try:
