@@ -3,7 +3,8 @@
 `python -m benchmarks.rules` looks for the models in which rules save something. A rule that is correct and of use in none
 stands here. Each file is a pass of its own, `PASS = "contrib.NAME"`, which no list of passes has. It runs where a pipeline names
 it (`--passes "all, contrib.roi_align"`), the user does (`--patterns contrib.roi_align`), or a forced choice asks for one of its
-rules (`--force roi=RoiAlign`). The rules are tested as all others are.
+rules (`--force roi=RoiAlign`). `ortfuse explain --rule ffn` tells of the sites of rules that are made on request only, and
+applies none. The rules are tested as all others are.
 """
 
 ORDER = (
