@@ -159,22 +159,12 @@ class ReadSizes:
         if not any(isinstance(size, Dim) for size in sizes):
             return None
         if source.is_graph_input():
-            return self._before_input(node, sizes, source, shape)
+            return None  # that another input has this size is only declared
         row = self._place(sizes, source) or self._place_of_each(sizes, source)
         if row is None and all(use.node.op_type == "Concat" for use in result.uses()):
             row = self._place_beside_numbers(sizes, source)
         row = row if row is None else replace(row, version=shape.version)
         return row if row is None or node is not shape or self._is_one_node(row) else None
-
-    def _before_input(
-        self, node: ir.Node, sizes: Sequence[DimLike | None], source: ir.Value, shape: ir.Node
-    ) -> _Row | None:
-        """An earlier input of the model that has these sizes in a row, so that all are read from one."""
-        row = self._among(self._graph.inputs, sizes)
-        if row is None or row.value is source:
-            return None
-        row = replace(row, version=shape.version)
-        return row if node is not shape or self._is_one_node(row) else None
 
     def _place(self, sizes: Sequence[DimLike | None], source: ir.Value) -> _Row | None:
         """An input of the model that has these sizes in a row, or what comes first of the values that one is computed from."""
