@@ -1,4 +1,4 @@
-"""Mark nodes made by the user's rules or forced choices, so that later passes preserve them.
+"""Mark nodes of the user's rules and forced choices, and workarounds that move data, so that later passes preserve them.
 
 A change may move such a node, give it other operands or remove it where nothing needs it. It may not compute its value by
 other operators.

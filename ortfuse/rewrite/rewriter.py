@@ -13,9 +13,10 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RewriteError
 from ortfuse.ir.editor import RULE_KEY, Editor
+from ortfuse.ir.preserved_nodes import keep
 from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.schemas import droppable_outputs, used_length
-from ortfuse.ir.traits import CONTROL_FLOW
+from ortfuse.ir.traits import CONTROL_FLOW, MOVES, has
 from ortfuse.ir.walk import nested_nodes, used_values
 from ortfuse.rewrite.deferred_rule import DeferredRule, RuleEntry
 from ortfuse.rewrite.invariants import Debugging
@@ -213,6 +214,8 @@ class Rewriter:
         if len(outputs) > 1:
             assert change.graph is not None
             self._unsorted.add(change.graph)
+        if rule.because is not None and all(has(node, MOVES) for node in candidate.nodes):
+            keep(candidate.nodes, f"{rule.name}, which avoids a bug of the runtime")
         self._look_again(above, neighbours, candidate.nodes)
         self.debugging.inspect(self.editor.model, self._facts, rule.name, self._unsorted)
         self.log.events.append(
