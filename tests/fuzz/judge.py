@@ -99,7 +99,7 @@ def judge(
         return Failure("exception", "; ".join(result.report.failures) or result.unchanged, ""), {}
     hits = result.report.log.hits()
     on_stage("running the result")
-    exact = hits.keys() <= _EXACT and not _reduces_in_another_order(original, result.report.passes)
+    exact = hits.keys() <= _EXACT and not _may_round_elsewhere(original, result.report.passes)
     exact = exact and not _is_of_half_precision(original)
     return _invalid(model, result.model) or _wrong(original, result.model, ran, hits, exact), hits
 
@@ -112,9 +112,14 @@ def _is_of_half_precision(model: ir.Model) -> bool:
     return any(ir.DataType.FLOAT16 in (value.dtype for value in own_values(graph)) for graph in graphs(model))
 
 
-def _reduces_in_another_order(model: ir.Model, passes: Sequence[PassReport]) -> bool:
-    """Whether `layout`, which no rule speaks for, may have reduced axes in another order, which rounds elsewhere."""
+def _may_round_elsewhere(model: ir.Model, passes: Sequence[PassReport]) -> bool:
+    """Whether passes that no rule speaks for may have rounded elsewhere.
+
+    `layout` may reduce axes in another order, `compose_linear_maps` and `fold_channel_affine` compute new weights.
+    """
     parts = [part for one in passes for part in (one, *one.parts)]
+    if any(part.changes for part in parts if part.name in ("compose_linear_maps", "fold_channel_affine")):
+        return True
     if not any(part.changes for part in parts if part.name.startswith("layout")):
         return False
     return any(node.op_type in REDUCES for scope in scopes(model) for node in scope.graph)
