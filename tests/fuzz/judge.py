@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -117,12 +117,19 @@ def _may_round_elsewhere(model: ir.Model, passes: Sequence[PassReport]) -> bool:
 
     `layout` may reduce axes in another order, `compose_linear_maps` and `fold_channel_affine` compute new weights.
     """
-    parts = [part for one in passes for part in (one, *one.parts)]
-    if any(part.changes for part in parts if part.name in ("compose_linear_maps", "fold_channel_affine")):
+    parts = list(_parts(passes))
+    if any(part.changes for part in parts if part.name.startswith(("compose_linear_maps", "fold_channel_affine"))):
         return True
     if not any(part.changes for part in parts if part.name.startswith("layout")):
         return False
     return any(node.op_type in REDUCES for scope in scopes(model) for node in scope.graph)
+
+
+def _parts(passes: Iterable[PassReport]) -> Iterator[PassReport]:
+    """Yield passes and, of each fixpoint, the passes that it repeats."""
+    for one in passes:
+        yield one
+        yield from _parts(one.parts)
 
 
 def _run_all(session: Session, feeds: Sequence[Feeds]) -> list[tuple[Feeds, dict[str, Any]]]:
