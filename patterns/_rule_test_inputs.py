@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
-
-from ortfuse.rewrite import Variation
 
 NEVER_EMPTY = {"*": "the Attention kernel refuses empty tensors"}
 
@@ -26,12 +23,6 @@ KERNEL = "the target asks for the same before it takes the kernel"
 COST = "the rule would be right, but not worth it"
 NUMBERS = "another condition asks for the numbers, which only a constant has"
 ADDS_NO_AXES = "the matcher takes a constant for a number only where it adds no axes"
-
-
-def signed_zeros(**shapes: Sequence[int]) -> dict[str, Variation]:
-    """A counterexample with zeros below zero in inputs of these shapes: what may change their sign is not exact."""
-    fixed = {name: np.full(shape, -0.0, np.float32) for name, shape in shapes.items()}
-    return {"zeros below zero": Variation(sizes={"b": 2}, fixed=fixed)}
 
 
 def masked(*fillers: float, keys: str = "") -> Callable[[Any], ir.Value]:

@@ -29,7 +29,7 @@ from tests.fuzz.index_maps import SIZES, elements_of
 from tests.fuzz.movement_chains import Chain, chain_of, expand, flat, reshape, slices, squeeze, tile, transpose
 
 SMALL = (reshape, reshape, flat, transpose, transpose, squeeze, squeeze, slices, slices, expand, tile)
-"""What small chains are made of."""
+"""The operators of small chains."""
 
 MOST_ROUNDS = 4
 _DEEPEST = 4

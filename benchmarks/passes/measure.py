@@ -7,7 +7,7 @@
     python -m benchmarks.passes --models benchmarks/.models --minutes 30   # full size, in pieces
     python -m benchmarks.passes --models benchmarks/.models --model swin              # one family of these
 
-Of each golden architecture one export is taken, with the list that `auto` picks for it. Prices are those of
+One export of each golden architecture is taken, with the list that `auto` picks for it. Prices are those of
 `benchmarks.estimate`, the same in every run. Passes that change nothing in a model are not left out there. Raw results are
 stored model by model; the summary is written when no model is missing. `benchmarks.rules` leaves out single rules.
 """

@@ -185,7 +185,6 @@ class Inspection(Record):
         return dict(Counter(block.kind for block in self.blocks))
 
 
-_LISTS = ("imports", "inputs", "outputs", "weights", "detours", "blocks")
 _NO_WEIGHTS = frozenset({"int32", "int64", "uint32", "uint64", "bool", "string"})
 
 

@@ -54,7 +54,7 @@ _MODULES = {
     "facts.values": "analysis.ranges",
     "model.io": "io.load_and_save",
     "passes.building": "transforms.node_builder",
-    "pattern.operators": "rewrite.pattern.node_parameters",
+    "pattern.operators": "analysis.node_parameters",
     "pattern.vocabulary": "rewrite.pattern.pattern_builders",
     "pattern.result": "rewrite.pattern.match_result",
     "precision.rungs": "quantization.quantization_sites",

@@ -19,12 +19,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.selection import EVERYTHING, Selected
 from ortfuse.ir.traits import MICROSOFT
 from ortfuse.ir.walk import Scope
 from ortfuse.quantization.quantization_parameters import unsigned_grid
 from ortfuse.rewrite.pattern.match_result import Ranges
-from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms import Context
 from ortfuse.transforms.node_builder import Builder
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.edit import Edit
 from ortfuse.ir.refusal import Refusal, refuse
-from ortfuse.rewrite.pattern.node_parameters import parameter
 
 WORTH = 2
 """How many scores must be saved for each element that is transposed; measured on attention with 49 to 1024 positions."""

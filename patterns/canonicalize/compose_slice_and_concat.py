@@ -15,11 +15,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import UNKNOWN, parameter
 from ortfuse.ir.dims import DimLike, at_most, is_nonnegative, total
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, rest, var
-from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, parameter
 
 from .._shared_guards import array_like, ints
 

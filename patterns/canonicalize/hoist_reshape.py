@@ -19,6 +19,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ortfuse.analysis.node_parameters import attribute_value
 from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.traits import REDUCES, has
 from ortfuse.rewrite import Exactness, Rule, RuleTest
@@ -26,7 +27,6 @@ from ortfuse.rewrite.hoist.plan import NONE, Made, Plan, Planner, may_pass, part
 from ortfuse.rewrite.hoist.reduction import reduction_of
 from ortfuse.rewrite.hoist.replacement import as_pattern
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, op, redundant, var
-from ortfuse.rewrite.pattern.node_parameters import attribute_value
 
 from .._rule_test_inputs import COST
 

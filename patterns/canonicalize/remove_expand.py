@@ -13,11 +13,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import attribute_value
 from ortfuse.ir.dims import product as volume
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, fixed, op, var
-from ortfuse.rewrite.pattern.node_parameters import attribute_value
 
 from .._rule_test_inputs import NUMBERS
 from .._shared_guards import is_filled_with, same_shape

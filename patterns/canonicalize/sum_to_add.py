@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import RULE_KEY, Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, op, redundant, rest
-from ortfuse.rewrite.pattern.node_parameters import parameter
 
 from .._rule_test_inputs import COST
 

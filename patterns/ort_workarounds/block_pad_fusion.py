@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.analysis.node_parameters import attribute_value, parameter
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, op, redundant, var
-from ortfuse.rewrite.pattern.node_parameters import attribute_value, parameter
 from ortfuse.targets import Quirk
 
 x = var("x")

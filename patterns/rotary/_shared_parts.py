@@ -25,7 +25,6 @@ SIZES = {"n": 2, "d": 8, "h": 4, "two": 2}
 """Sizes for rule tests."""
 
 NEVER_EMPTY = {"*": "the kernel refuses empty tensors"}
-WHOLE_ANYWAY = {"dimension d": "d is twice h, and h a part of it"}
 
 cos, sin = var("cos"), var("sin")
 

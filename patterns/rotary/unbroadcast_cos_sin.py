@@ -19,12 +19,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.hoist.axis_groups import Shape
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, redundant, var
-from ortfuse.rewrite.pattern.node_parameters import parameter
 
 from .._rule_test_inputs import COST
 from .._shared_guards import ints

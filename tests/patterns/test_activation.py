@@ -95,7 +95,7 @@ FOUND_BY_NAME = {
     "a = Exp(x) b = Add(a, one) c = Log(b) d = Tanh(c) y = Mul(x, d)": "Softplus Tanh Mul",
     "a = Relu(x) b = Abs(x) c = Neg(b) d = Exp(c) e = Add(one, d) f = Log(e) y = Add(a, f)": "Softplus",
 }
-"""What becomes Softplus where it is asked for by name: its kernel is slower."""
+"""Spellings of Softplus, which is fused where it is asked for by name: its kernel is slower."""
 
 
 @pytest.mark.parametrize(

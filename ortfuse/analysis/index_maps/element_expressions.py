@@ -13,6 +13,7 @@ from ortfuse.analysis.index_maps.box import Box, axis, has_axes
 from ortfuse.analysis.index_maps.prove_inequalities import is_never_negative
 from ortfuse.analysis.index_maps.simplify_formulas import simplified
 from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
+from ortfuse.analysis.transfer.value_fact import INTEGERS
 from ortfuse.ir.dims import Dim, DimLike, floor_div, substituting
 
 MOST_PIECES = 48
@@ -185,24 +186,9 @@ def number_of(element: Element) -> DimLike:
 
 def fill_of(dtype: ir.DataType, number: Any) -> Element:
     """Return the element of a tensor that holds one number of NumPy, which is of its type."""
-    if dtype in _COUNTED:
+    if dtype in INTEGERS:
         return Number(int(number))
     return Fill(dtype, number.tobytes())
-
-
-_COUNTED = frozenset(
-    {
-        ir.DataType.BOOL,
-        ir.DataType.INT8,
-        ir.DataType.INT16,
-        ir.DataType.INT32,
-        ir.DataType.INT64,
-        ir.DataType.UINT8,
-        ir.DataType.UINT16,
-        ir.DataType.UINT32,
-        ir.DataType.UINT64,
-    }
-)
 
 
 @dataclass(frozen=True)

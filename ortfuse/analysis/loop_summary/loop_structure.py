@@ -230,7 +230,7 @@ def _of_loop(loop: Loop, facts: Facts) -> Iteration | None:
 
 
 def _given(loop: Loop, counters: Inductions, runs: DimLike, number: Dim) -> dict[ir.Value, Number | Taken]:
-    """What the states are that each iteration leaves as they are, or that are counted from the first iteration on."""
+    """Return the values of states that each iteration leaves as they are, or that are counted from the first on."""
     given: dict[ir.Value, Number | Taken] = {}
     for state in loop.states:
         if state.after is state.before:

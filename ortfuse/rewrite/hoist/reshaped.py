@@ -15,11 +15,11 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import attribute_value, parameter
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.operator_registry import Facet
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, REDUCES, TRAILING, has
 from ortfuse.rewrite.hoist.axis_groups import AxisGroup, Shape, axis_groups, gaps
-from ortfuse.rewrite.pattern.node_parameters import attribute_value, parameter
 
 _BY_AXIS = 13
 """The opset from which on Softmax works along one axis; before, on all from one on."""

@@ -13,12 +13,12 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import UNKNOWN, parameter
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.refusal import Subject, refuse
 from ortfuse.rewrite.pattern.axis_names import Axes
 from ortfuse.rewrite.pattern.backtracking_machine import FAIL, Goals, Machine, computed_by
 from ortfuse.rewrite.pattern.language import Part
-from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, parameter
 from ortfuse.rewrite.pattern.rearrangement import MOST_MOVES, Rearrange
 from ortfuse.rewrite.pattern.unify_dims import Bound, Place, has_axes, labelled, settle, size_of
 

@@ -8,6 +8,10 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import (
+    UNKNOWN,
+    parameter,
+)
 from ortfuse.errors import PatternError
 from ortfuse.ir.refusal import Refusal, Subject, refuse
 from ortfuse.ir.schemas import attribute_default
@@ -44,10 +48,6 @@ from ortfuse.rewrite.pattern.match_data_movement import match_part, match_rearra
 from ortfuse.rewrite.pattern.match_result import Guard, Match, Miss, Ranges, describe
 from ortfuse.rewrite.pattern.match_siblings import Sibling, dependence, match_sibling, match_siblings
 from ortfuse.rewrite.pattern.match_sums_and_products import Placement, match_chain, place
-from ortfuse.rewrite.pattern.node_parameters import (
-    UNKNOWN,
-    parameter,
-)
 from ortfuse.rewrite.pattern.rearrangement import Rearrange
 from ortfuse.rewrite.pattern.siblings import Siblings
 from ortfuse.rewrite.pattern.unify_dims import has_axes, labelled, settle_all

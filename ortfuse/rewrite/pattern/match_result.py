@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.errors import PatternError
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.refusal import Code, Refusal, Subject, refuse, words
 from ortfuse.rewrite.pattern.compiled_pattern import CompiledPattern
 from ortfuse.rewrite.pattern.language import Var
-from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.targets.known_bugs import KnownBug
 from ortfuse.targets.registry import default_spec
 from ortfuse.targets.target_spec import TargetSpec

@@ -26,8 +26,8 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import UNKNOWN, parameter
 from ortfuse.ir.walk import Scope
-from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, parameter
 from ortfuse.transforms.canonicalize.hoist_add_above_split import added_before, is_left_over
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder

@@ -20,9 +20,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.dims import DimLike, exact_div, product
 from ortfuse.ir.operator_registry import Facet
-from ortfuse.rewrite.pattern.node_parameters import parameter
 
 Shape: TypeAlias = tuple[DimLike, ...]
 Factor: TypeAlias = tuple[DimLike, DimLike]

@@ -14,11 +14,9 @@ from math import gcd
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnx_ir as ir
 
 from ortfuse.ir.dims import Dim, DimLike, at_most, evaluate, exact_div, floor_div, product, reshape_target, symbols
 from ortfuse.transforms.canonicalize.strided_views import Factor, Shape, View
-from ortfuse.transforms.node_builder import Builder
 
 BEFORE_FIRST, PAST_LAST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
@@ -104,20 +102,6 @@ def _chains(view: View, source: Shape, *, symbolic: bool) -> Iterator[_Chain]:
                 _extend(chain, view.shape, axes, _tiled(order) if tiles else order, dropped=dropped, tiles=tiles)
                 if chain.possible:
                     yield chain
-
-
-def build_chain(steps: Sequence[Step], value: ir.Value, build: Builder) -> ir.Value:
-    """The nodes of a chain, and what they make of a value."""
-    for op_type, how in steps:
-        if op_type == "Slice":
-            value = build.node("Slice", [value, *(build.ints(numbers) for numbers in how)])[0]
-        elif op_type == "Gather":
-            value = build.gather(value, *how)
-        elif op_type == "Transpose":
-            value = build.transpose(value, how)
-        else:
-            value = build.node(op_type, [value, build.ints(how)])[0]
-    return value
 
 
 # How the axes of the input are split

@@ -30,10 +30,10 @@ from typing import Any, ClassVar
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import UNKNOWN, parameter
 from ortfuse.ir.purity import Purity
 from ortfuse.ir.traits import ALONG_AXIS, COMMUTES, PICKS, REDUCES, has
 from ortfuse.ir.walk import roots, subgraphs
-from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, parameter
 from ortfuse.targets import Quirk
 from ortfuse.transforms.canonicalize.hoist_shape_reads import ReadSizes
 from ortfuse.transforms.canonicalize.sink_shape_ops import settle

@@ -30,12 +30,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.dims import exact_div
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.traits import RESHAPES
 from ortfuse.ir.walk import Scope
 from ortfuse.rewrite.magic_number_rounding import rounding_number
-from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.canonicalize.strided_views import View, cut, moved
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds

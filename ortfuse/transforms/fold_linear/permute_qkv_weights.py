@@ -19,9 +19,9 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.walk import Scope
-from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.canonicalize.slices_to_split import part_of
 from ortfuse.transforms.node_builder import Builder
 

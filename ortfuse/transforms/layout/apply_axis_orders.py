@@ -8,12 +8,12 @@ from typing import NamedTuple, cast
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.dims import DimLike, is_nonnegative, reshape_target
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.graph_transaction import Change
 from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.traits import EXACT, has
-from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.layout.count_transposed_elements import elements, moved_ones, moves_only_ones, typical_elements
 from ortfuse.transforms.layout.find_units import Map
 from ortfuse.transforms.layout.flattened_matmul import Flattened

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.rewrite.pattern.node_parameters import attribute_value
+from ortfuse.analysis.node_parameters import attribute_value
 from ortfuse.transforms.layout.count_transposed_elements import typical_elements
 from ortfuse.transforms.layout.layout_unit import Port, State, Unit, layout
 from ortfuse.transforms.layout.permutation import Order, unmoved

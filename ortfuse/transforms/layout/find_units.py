@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir import walk
-from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.layout.count_transposed_elements import moved_ones, typical_elements
 from ortfuse.transforms.layout.flattened_matmul import Flattened
 from ortfuse.transforms.layout.layout_interfaces import units_of

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import attribute_value
 from ortfuse.ir.dims import reshape_target
-from ortfuse.rewrite.pattern.node_parameters import attribute_value
 from ortfuse.transforms.layout.layout_unit import Port, State, layout
 from ortfuse.transforms.layout.permutation import Order, is_unmoved, unmoved
 from ortfuse.transforms.layout.reordered_node import Draft

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.rewrite.pattern.node_parameters import attribute_value
+from ortfuse.analysis.node_parameters import attribute_value
 from ortfuse.transforms.layout.layout_unit import Framed, Port, Unit, layout
 from ortfuse.transforms.layout.permutation import Order, restricted
 from ortfuse.transforms.layout.reordered_node import Draft

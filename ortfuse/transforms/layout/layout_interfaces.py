@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import UNKNOWN, attribute_value, parameter
 from ortfuse.ir.operator_registry import key_of
 from ortfuse.ir.traits import (
     ALONG_AXIS,
@@ -26,7 +27,6 @@ from ortfuse.ir.traits import (
     has,
     operator_name,
 )
-from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, attribute_value, parameter
 from ortfuse.transforms.layout import (
     einsum,
     flattened_matmul,

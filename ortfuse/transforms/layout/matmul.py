@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.rewrite.pattern.node_parameters import parameter
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.transforms.layout.flattened_matmul import flattened
 from ortfuse.transforms.layout.layout_unit import Port, State, Unit, layout
 from ortfuse.transforms.layout.permutation import Order, is_unmoved, swaps_last_two, unmoved

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import attribute_value, parameter
 from ortfuse.ir.traits import MICROSOFT, RESHAPES
-from ortfuse.rewrite.pattern.node_parameters import attribute_value, parameter
 from ortfuse.transforms.layout.layout_unit import Framed, Port, Unit, anything, layout
 from ortfuse.transforms.layout.permutation import Order, unmoved
 from ortfuse.transforms.layout.reordered_node import Draft

@@ -31,9 +31,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.walk import Scope
-from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context, version_in
 from ortfuse.transforms.fold_linear.permute_qkv_weights import put_in_order
 from ortfuse.transforms.node_builder import Builder

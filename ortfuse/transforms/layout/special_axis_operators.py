@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.rewrite.pattern.node_parameters import attribute_value
+from ortfuse.analysis.node_parameters import attribute_value
 from ortfuse.transforms.layout.layout_unit import Framed, Port, Unit, anything, layout, nothing
 from ortfuse.transforms.layout.permutation import Order, inverse, unmoved
 from ortfuse.transforms.layout.reordered_node import Draft

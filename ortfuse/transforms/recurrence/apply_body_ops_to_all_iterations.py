@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, REDUCES
-from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.node_builder import Builder
 
 _PER_AXIS = 13

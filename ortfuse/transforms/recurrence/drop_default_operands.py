@@ -6,10 +6,10 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.loop_summary.recurrent_operators import LENGTHS, STATES, is_operator
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.analysis.tensor_filled_with_dim import holds_size
 from ortfuse.ir.dims import is_positive
 from ortfuse.ir.walk import Scope
-from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import take_over
 

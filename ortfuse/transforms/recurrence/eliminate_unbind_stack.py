@@ -24,9 +24,9 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.loop_summary.linear_form import Forms, Source
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.refusal import refuse
 from ortfuse.ir.walk import Scope
-from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.recurrence.apply_body_ops_to_all_iterations import Lifted

@@ -28,8 +28,8 @@ from ortfuse.analysis.loop_summary.recurrent_operators import (
     operands_of,
     results_of,
 )
+from ortfuse.analysis.node_parameters import UNKNOWN, attribute_value, parameter
 from ortfuse.ir.walk import Scope
-from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, attribute_value, parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds
 

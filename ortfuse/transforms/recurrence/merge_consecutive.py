@@ -25,9 +25,9 @@ from ortfuse.analysis.loop_summary.recurrent_operators import (
     steps_of,
     unreshaped,
 )
+from ortfuse.analysis.node_parameters import UNKNOWN, attribute_value
 from ortfuse.ir.traits import RESHAPES
 from ortfuse.ir.walk import Scope, used_values
-from ortfuse.rewrite.pattern.node_parameters import UNKNOWN, attribute_value
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder, Rounds
 from ortfuse.transforms.recurrence.sequence_operands import Track

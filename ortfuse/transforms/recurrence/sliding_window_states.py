@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.loop_summary.windows import Window
-from ortfuse.rewrite.pattern.node_parameters import parameter
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.transforms.canonicalize.slices_to_split import part_of
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.recurrence.sequence_operands import from_front, to_front

@@ -18,8 +18,8 @@ from ortfuse.analysis.loop_summary.recurrences import Recurrence
 from ortfuse.analysis.loop_summary.recurrent_operators import Step, operands_of, results_of
 from ortfuse.analysis.loop_summary.summary import Appended, Counted, LoopSummary, Unchanged
 from ortfuse.analysis.loop_summary.windows import Window
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.walk import describe
-from ortfuse.rewrite.pattern.node_parameters import parameter
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.recurrence.apply_body_ops_to_all_iterations import Lifted
