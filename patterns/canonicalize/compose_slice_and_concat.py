@@ -1,7 +1,6 @@
-"""Compose Slice and Split with Concat, Gather with Gather, and Pad with Pad.
+"""Compose Slice and Split with Concat.
 
 slice(concat(x, y)) = slice(x) or slice(y)        split(concat(x, y)) = x, y        concat(split(x)) = x
-gather(gather(x)) = gather(x)        pad(pad(x)) = pad(x)
 
 Sizes need not be numbers: `concat(past, x)[past length:]` is x.
 """
@@ -11,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
@@ -19,9 +17,9 @@ from ortfuse.analysis.node_parameters import UNKNOWN, parameter
 from ortfuse.ir.dims import DimLike, at_most, is_nonnegative, total
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
-from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, rest, var
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, op, rest, var
 
-from .._shared_guards import array_like, ints
+from .._shared_guards import ints
 
 SOURCE = "ONNX operator specification"
 
@@ -191,50 +189,6 @@ def _taken(match: Match, place: tuple[ir.Value, Window] | None) -> Pattern:
     return op.Slice(part, *(_int64_vector(values) for values in numbers))
 
 
-# Gather and Pad
-
-
-def indices_compose(match: Match) -> Refusal | None:
-    """The inner indices keep the axis, and the outer ones are within it."""
-    inner, outer = match.const("inner"), match.const("outer")
-    if not inner.ndim:
-        return match.refuse("rank", "inner", "at least 1")
-    within = bool(np.all((-len(inner) <= outer) & (outer < len(inner))))
-    return match.unless_value("outer", within, "within the number of inner indices")
-
-
-def _is_known(numbers: Any, facts: Facts) -> bool:
-    return isinstance(numbers, tuple | list) and all(isinstance(number, int) and number >= 0 for number in numbers)
-
-
-def _is_constant(mode: Any, facts: Facts) -> bool:
-    return mode in (None, "constant")
-
-
-def pads_alike(match: Match) -> Refusal | None:
-    """Both pad with the same number, of a known type."""
-    if match.dtype("root") is None:
-        return match.refuse("dtype", "root")
-    inner, outer = (match[f"{name}_filling"] or 0 for name in ("inner", "outer"))
-    return match.unless_value("outer_filling", inner == outer, inner)
-
-
-def _all_pads(match: Match) -> list[int]:
-    return [one + other for one, other in zip(match["inner_pads"], match["outer_pads"], strict=True)]
-
-
-def _filling(match: Match) -> Any:
-    number = match["outer_filling"] or 0
-    return array_like(match, number) if number else None
-
-
-def _padded(operand: Pattern, prefix: str) -> Op:
-    pads = attr(f"{prefix}_pads", _is_known, "at least 0")
-    mode = attr(f"{prefix}_mode", _is_constant, "constant")
-    made: Op = op.Pad(operand, pads=pads, constant_value=attr(f"{prefix}_filling"), mode=mode)
-    return made
-
-
 def exact_rule(
     name: str, formula: str, pattern: Pattern, replace: Any, test: RuleTest, *guards: Guard, makes: Sequence[str] = ()
 ) -> Rule:
@@ -275,12 +229,6 @@ def _neighbours(build: Any) -> list[ir.Value]:
         ]
     made: Any = build.node("Split", [whole, build.constant([2, 2, 1])], {"axis": 1}, outputs=3).outputs
     return list(made)
-
-
-def _outer_indices(build: Any) -> ir.Value:
-    """One index or two."""
-    made: ir.Value = build.constant(np.array([-1, 2] if build.dims("outer") else 2))
-    return made
 
 
 _PARTS: dict[str, list[Any]] = {"axis": [1], "axes": [(1,)], "steps": [(1,)], "number": [None]}
@@ -328,52 +276,5 @@ RULES = [
         ),
         are_neighbours,
         makes=("Slice",),
-    ),
-    exact_rule(
-        "gather.gather_of_gather",
-        "gather(gather(x)), constant indices",
-        op.Gather(op.Gather(x, const("inner"), axis=attr("axis")).kept(), const("outer"), axis=attr("axis")),
-        op.Gather(x, computed("indices", lambda match: match.const("inner")[match.const("outer")]), axis=attr("axis")),
-        RuleTest(
-            shapes=({"x": "b 5", "inner": "4", "outer": "2"}, {"x": "b 5", "inner": "4", "outer": ""}),
-            constants={"inner": np.array([4, 0, -2, 1])},
-            inputs={"outer": _outer_indices},
-            attributes={"axis": [1]},
-            counterexamples={
-                "of another axis": Variation(shapes={"x": "b 5 6", "inner": ""}, constants={"inner": np.array(2)}),
-                "of rows of indices": Variation(shapes={"inner": "3 2"}, constants={"inner": np.arange(6) - 2}),
-            },
-        ),
-        indices_compose,
-    ),
-    exact_rule(
-        "pad.pad_of_pad",
-        "pad(pad(x))",
-        _padded(_padded(x, "inner"), "outer"),
-        (
-            op.Pad(x, computed("pads", lambda match: ints(_all_pads(match))), computed("filling", _filling)),
-            op.Pad(x, pads=_all_pads),
-        ),
-        RuleTest(
-            shapes={"x": "b 3"},
-            attributes={
-                "inner_pads": [(0, 1, 0, 2)],
-                "outer_pads": [(0, 0, 1, 3)],
-                "inner_filling": [None, 0.5],
-                "outer_filling": [None, 0.5],
-                "inner_mode": ["constant"],
-                "outer_mode": ["constant"],
-            },
-            counterexamples={
-                "of different numbers": Variation(attributes={"inner_filling": 0.5, "outer_filling": 0.25}),
-                "one cuts off": Variation(attributes={"inner_pads": (0, -1, 0, 0), "outer_pads": (0, 2, 0, 0)}),
-                "the other cuts off all": Variation(
-                    attributes={"inner_pads": (0, 0, 0, 5), "outer_pads": (0, -4, 0, 0)}
-                ),
-                "one reflects": Variation(attributes={"inner_mode": "reflect"}),
-            },
-            redundant={"check of attribute outer_pads": "what cuts off no more than was there adds up as well"},
-        ),
-        pads_alike,
     ),
 ]

@@ -1,9 +1,8 @@
-"""Merge Reshape, Transpose, Squeeze and Unsqueeze chains, make Reshape targets constant, and fold conditions that always hold.
+"""Merge Reshape, Transpose, Squeeze and Unsqueeze chains, and make Reshape targets constant.
 
 reshape(x, shape arithmetic) = reshape(x, constant)       where each dimension is a number, a copy, or the one -1
 reshape(reshape(x)) = reshape(x)          transpose(transpose(x)) = transpose(x)        unsqueeze(unsqueeze(x)) = unsqueeze(x)
 squeeze(unsqueeze(x)) = x          reshape(transpose(x)) = reshape(transpose(reshape(x)))   with fewer axes
-and(true, x) = x           where(true, x, y) = x, or expand(x)           range(0, n) >= 0 is true
 """
 
 from __future__ import annotations
@@ -11,17 +10,16 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.dims import DimLike, product, reshape_target
+from ortfuse.ir.dims import DimLike, product, reshape_target, unit_axes
 from ortfuse.ir.refusal import Refusal
-from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
-from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, attr, computed, op, opt, redundant, var
+from ortfuse.rewrite import Exactness, Rule, RuleTest
+from ortfuse.rewrite.pattern import Match, Op, Pattern, all_attributes, attr, computed, op, redundant, var
 
-from .._rule_test_inputs import COST, SHAPES, computed_shape
-from .._shared_guards import ints, is_filled_with, text
+from .._rule_test_inputs import COST, computed_shape
+from .._shared_guards import ints, text
 
 SOURCE = "ONNX operator specification"
 
@@ -63,12 +61,38 @@ def has_constant_target(match: Match) -> Refusal | None:
     return unless_constant_target(match, match.shape("x"), match.shape("root"))
 
 
-inner_reshape = (
+_reshaped = (
     op.Reshape(x, var("inner_shape"), allowzero=attr("inner_allowzero")).kept()
     | op.Flatten(x, axis=attr("inner_axis")).kept()
-    | op.Squeeze(x, opt(var("inner_axes"))).kept()
-    | op.Unsqueeze(x, opt(var("inner_axes"))).kept()
 )
+_units = op.Squeeze(x, axes=attr("inner")).kept() | op.Unsqueeze(x, axes=attr("inner")).kept()
+
+
+def _reshape_of_both(match: Match) -> Pattern | None:
+    """The operator with the effect of both, of the kind at the root; x itself if they undo each other."""
+    before, after, last = match.shape("x"), match.shape("root"), match.root.producer()
+    if before is None or after is None or last is None:
+        return None
+    if before == after:
+        return x
+    if last.op_type == "Reshape":
+        found = reshape_target(before, after)
+        return None if found is None else op.Reshape(x, computed("target", lambda match: ints(found)))
+    axes = unit_axes(after, before) if last.op_type == "Unsqueeze" else unit_axes(before, after)
+    return None if axes is None else Op(last.op_type, [x, computed("axes", lambda match: ints(axes))])
+
+
+def _one_reshape(match: Match) -> Pattern:
+    found = _reshape_of_both(match)
+    assert found is not None
+    return found
+
+
+def is_one_reshape(match: Match) -> Refusal | None:
+    """One operator of the kind at the root, of constant operands, has the effect of both."""
+    if _reshape_of_both(match) is not None:
+        return None
+    return match.refuse("shape", "root", "one that a single operator with constant operands makes of x")
 
 
 def composed(match: Match) -> list[int]:
@@ -134,81 +158,6 @@ def _transpose_of_merged_dims(match: Match) -> Pattern:
     return made
 
 
-def merges_and_splits_batch(match: Match) -> Refusal | None:
-    """Reshape merges all axes but the last two, Transpose swaps those two, Reshape restores the others."""
-    shapes = match.shapes("x", "merged")
-    if isinstance(shapes, Refusal):
-        return shapes
-    shape, merged = shapes
-    if len(shape) < 3:
-        return match.refuse("rank", "x", "at least 3")
-    if len(merged) != 3 or merged[1:] != shape[-2:]:
-        return match.refuse("shape", "merged", ("*", *shape[-2:]))
-    return match.unless_shape((*shape[:-2], shape[-1], shape[-2]), "root")
-
-
-def swap_last_two(match: Match) -> list[int]:
-    """The permutation that swaps the last two axes of x."""
-    rank = match.rank("x") or 0
-    return [*range(rank - 2), rank - 1, rank - 2]
-
-
-def unsqueezed_axes(match: Match) -> Any:
-    """The axes that both Unsqueezes insert, counted in the result."""
-    outer = set(match["outer"])
-    kept = [axis for axis in range(match.facts.rank(match.root) or 0) if axis not in outer]
-    return ints(sorted(outer | {kept[axis] for axis in match["inner"]}))
-
-
-def drops_what_was_inserted(match: Match) -> Refusal | None:
-    """The Squeeze drops the axes that the Unsqueeze inserted."""
-    if match.rank("x") is None:
-        return match.refuse("rank", "x")
-    return match.unless_value("outer", match["outer"] == match["inner"], "the axes that were inserted")
-
-
-def _known_axes(axes: Any, facts: Facts) -> bool:
-    return isinstance(axes, tuple) and all(isinstance(axis, int) and axis >= 0 for axis in axes)
-
-
-def same_shape_as_root(match: Match) -> Refusal | None:
-    """x alone has the shape of the result."""
-    return match.unless_same_shape("x", "root")
-
-
-@redundant(SHAPES)
-def condition_has_shape_of_root(match: Match) -> Refusal | None:
-    """The condition has the shape of the result, but x does not."""
-    if same_shape_as_root(match) is None:
-        return match.refuse("needless", "x", found="it has the shape of the result already")
-    return match.unless_same_shape("false" if match.get("true") is None else "true", "root")
-
-
-def _counted_truth(build: Any) -> ir.Value:
-    """range(0, b) >= 0, in the shape of an input [b, 3]."""
-    like = build.input("like", build.dims("true"))
-    shape = build.node("Shape", [like]).outputs[0]
-    rows = build.node("Gather", [shape, build.constant(np.int64(0))]).outputs[0]
-    zero, one = build.constant(np.int64(0)), build.constant(np.int64(1))
-    column = build.node("Unsqueeze", [build.node("Range", [zero, rows, one]).outputs[0], build.constant([1])]).outputs[
-        0
-    ]
-    made: ir.Value = build.node("Expand", [build.node("GreaterOrEqual", [column, zero]).outputs[0], shape]).outputs[0]
-    return made
-
-
-def _expanded(name: str, *, truth: bool) -> Any:
-    """True or false, repeated in the shape of an input [b, 3]."""
-
-    def made(build: Any) -> ir.Value:
-        shape = build.node("Shape", [build.input("like", build.dims(name))]).outputs[0]
-        value: ir.Value = build.node("Expand", [build.constant([truth]), shape]).outputs[0]
-        return value
-
-    return made
-
-
-true, false = var("true", is_filled_with(1), "all true"), var("false", is_filled_with(0), "all false")
 y = var("y")
 
 RULES = [
@@ -227,18 +176,23 @@ RULES = [
     ),
     Rule(
         name="reshape.reshape_of_reshape",
-        formula="Reshape(Reshape | Flatten | Squeeze | Unsqueeze(x))",
-        pattern=op.Reshape(inner_reshape, var("shape"), allowzero=attr("allowzero")),
-        replace=op.Reshape(x, computed("target", target)),
-        guards=(has_constant_target,),
+        formula="Reshape(Reshape | Flatten | Squeeze | Unsqueeze(x)), also Squeeze and Unsqueeze of Squeeze or Unsqueeze",
+        pattern=op.Reshape(_reshaped | _units, var("shape"), allowzero=attr("allowzero"))
+        | op.Squeeze(_units, axes=attr("outer"))
+        | op.Unsqueeze(_units, axes=attr("outer")),
+        replace=_one_reshape,
+        makes=("Reshape", "Squeeze", "Unsqueeze"),
+        guards=(is_one_reshape,),
         exactness=Exactness.EXACT,
         source=SOURCE,
         test=RuleTest(
-            shapes=tuple(
-                {"x": x_shape, "inner_shape": "2", "shape": "3", "inner_axes": "1"} for x_shape in ("b 2 3", "2 1 6")
+            shapes=tuple({"x": dims, "inner_shape": "2", "shape": "3"} for dims in ("b 2 3", "2 1 6", "2 1 6")),
+            constants={"inner_shape": [0, 6], "shape": [0, 3, 2]},
+            attributes=tuple(
+                {"allowzero": [0], "inner_allowzero": [0], "inner_axis": [1], "inner": inner, "outer": outer}
+                for inner, outer in (([(1,)], [(1,)]), ([(1,)], [(1,)]), ([(1,)], [(0, 2)]))
             ),
-            constants={"inner_shape": [0, 6], "shape": [0, 3, 2], "inner_axes": [1]},
-            attributes={"allowzero": [0], "inner_allowzero": [0], "inner_axis": [1]},
+            opset=13,
         ),
     ),
     Rule(
@@ -269,68 +223,6 @@ RULES = [
         ),
     ),
     Rule(
-        name="transpose.cancel_reshapes_around",
-        pattern=op.Reshape(
-            op.Transpose(op.Reshape(x, var("inner_shape"), allowzero=attr("a")).named("merged"), perm=(0, 2, 1)),
-            var("shape"),
-            allowzero=attr("b"),
-        ),
-        replace=op.Transpose(x, perm=swap_last_two),
-        guards=(merges_and_splits_batch,),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes={"x": "b 2 3 4", "inner_shape": "3", "shape": "4"},
-            constants={"inner_shape": [-1, 3, 4], "shape": [-1, 2, 4, 3]},
-            attributes={"a": [0], "b": [0]},
-        ),
-    ),
-    Rule(
-        name="unsqueeze.unsqueeze_of_unsqueeze",
-        pattern=op.Unsqueeze(
-            op.Unsqueeze(x, axes=attr("inner", _known_axes, "known")).kept(), axes=attr("outer", _known_axes, "known")
-        ),
-        replace=op.Unsqueeze(x, computed("axes", unsqueezed_axes)),
-        guards=(lambda match: match.refuse("rank", "x") if match.rank("x") is None else None,),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes={"x": "b 3"},
-            attributes={"inner": [(0,), (1, 2)], "outer": [(1,), (0, 3)]},
-            opset=13,
-            redundant={"check of attribute *": "the rank is known, so that all axes are counted from the front"},
-        ),
-    ),
-    Rule(
-        name="squeeze.squeeze_of_unsqueeze",
-        pattern=op.Squeeze(
-            op.Unsqueeze(x, axes=attr("inner", _known_axes, "known")).kept(), axes=attr("outer", _known_axes, "known")
-        ),
-        replace=x,
-        guards=(drops_what_was_inserted,),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes={"x": "b 3"},
-            attributes=({"inner": [(0,)], "outer": [(0,)]}, {"inner": [(1, 2)], "outer": [(1, 2)]}),
-            opset=13,
-            redundant={"check of attribute *": "the rank is known, so that all axes are counted from the front"},
-        ),
-    ),
-    Rule(
-        name="unsqueeze.unsqueeze_of_squeeze",
-        pattern=op.Unsqueeze(op.Squeeze(x, axes=attr("inner")).kept(), axes=attr("outer")),
-        replace=x,
-        guards=(lambda match: match.unless_same_shape("root", "x"),),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes=({"x": "1 b 1 3"}, {"x": "1 b 1 3"}),
-            attributes=({"inner": [(0,)], "outer": [(0,)]}, {"inner": [(0, 2)], "outer": [(0, 2)]}),
-            opset=13,
-        ),
-    ),
-    Rule(
         name="cast.cast_like_to_cast",
         pattern=op.CastLike(x, y, attributes=all_attributes("how")),
         replace=op.Cast(x, to=lambda match: int(match.dtype("y")), attributes=all_attributes("how")),
@@ -342,34 +234,6 @@ RULES = [
             attributes={"how": [{}]},
             inputs={"y": "int64"},
             opset=19,
-        ),
-    ),
-    Rule(
-        name="where.true_condition_to_expand",
-        formula="where(true, x, y), x smaller than the result",
-        pattern=op.Where(true, x, y),
-        replace=op.Expand(x, op.Shape(true)),
-        guards=(condition_has_shape_of_root,),
-        # The runtime's Where takes the sign of a zero from one of its branches only.
-        exactness=Exactness.ROUNDING,
-        source=SOURCE,
-        test=RuleTest(
-            shapes=({"x": "", "y": "", "true": "b 3"}, {"x": "3", "y": "b 1", "true": "b 3"}),
-            inputs={"true": _expanded("true", truth=True)},
-            counterexamples={"counted": Variation(inputs={"true": _counted_truth})},
-        ),
-    ),
-    Rule(
-        name="where.false_condition_to_expand",
-        formula="where(false, y, x), x smaller than the result",
-        pattern=op.Where(false, y, x),
-        replace=op.Expand(x, op.Shape(false)),
-        guards=(condition_has_shape_of_root,),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes=({"x": "", "y": "", "false": "b 3"}, {"x": "3", "y": "b 1", "false": "b 3"}),
-            inputs={"false": _expanded("false", truth=False)},
         ),
     ),
 ]

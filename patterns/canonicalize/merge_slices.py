@@ -1,16 +1,15 @@
-"""Merge consecutive Slices, and drop the axes that a Slice takes in full.
+"""Merge consecutive Slices.
 
-slice(slice(x)) = slice(x)        slice(x, all of axis a, part of axis b) = slice(x, part of axis b)
+slice(slice(x)) = slice(x)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.refusal import Refusal
-from ortfuse.rewrite import RuleTest, Variation
+from ortfuse.rewrite import RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, op, var
 
 from .._shared_guards import ints
@@ -90,24 +89,6 @@ def _keeps_all(dim: DimLike, cut: Cut) -> bool:
     return (start, step) == (0, 1) and (end >= TO_THE_END or (isinstance(dim, int) and end >= dim))
 
 
-def _cutting(match: Match) -> dict[int, Cut] | None:
-    """The cuts along the axes of which not all is taken."""
-    cuts, shape = _cuts(match, "all"), match.shape("x")
-    if cuts is None or shape is None or not all(-len(shape) <= axis < len(shape) for axis in cuts):
-        return None
-    return {axis: cut for axis, cut in cuts.items() if not _keeps_all(shape[axis], cut)}
-
-
-def has_whole_axes(match: Match) -> Refusal | None:
-    """All numbers are known, and all of some axes is taken, but not of all of them."""
-    cutting = _cutting(match)
-    if cutting is None:
-        return match.refuse("values_unknown", "root", "a part of x between known numbers")
-    if not cutting or len(cutting) == len(match["all_starts"]):
-        return match.refuse("needless", "root", found="all axes are cut, or none is")
-    return None
-
-
 def is_one_slice(match: Match) -> Refusal | None:
     """All numbers are known, and one Slice has the effect of both."""
     if _merged_cuts(match) is not None:
@@ -124,11 +105,11 @@ def is_only_sliced(match: Match) -> Refusal | None:
     return None
 
 
-def _cut_numbers(number: int, cuts: Callable[[Match], dict[int, Cut] | None] = _merged_cuts) -> Any:
+def _cut_numbers(number: int) -> Any:
     """The starts, ends, axes or steps of the one Slice that is left."""
 
     def values(match: Match) -> Any:
-        merged = cuts(match) or {}
+        merged = _merged_cuts(match) or {}
         return ints([(cut[0], cut[1], axis, cut[2])[number] for axis, cut in merged.items()])
 
     return computed(("starts", "ends", "axes", "steps")[number], values)
@@ -172,34 +153,5 @@ RULES = [
         ),
         is_one_slice,
         is_only_sliced,
-    ),
-    exact_rule(
-        "slice.drop_full_axes",
-        "slice(x), some axes in full",
-        _sliced(x, "all"),
-        op.Slice(x, *(_cut_numbers(number, _cutting) for number in range(4))),
-        RuleTest(
-            shapes=({"x": "5 8"}, {"x": "b 6"}),
-            attributes=(
-                {
-                    "all_starts": [(0, 1)],
-                    "all_ends": [(5, 8), (9, -1)],
-                    "all_axes": [(0, 1), None],
-                    "all_steps": [(1, 2), (1, 1)],
-                },
-                {
-                    "all_starts": [(0, -1)],
-                    "all_ends": [(TO_THE_END, -9)],
-                    "all_axes": [(-2, -1)],
-                    "all_steps": [(1, -2)],
-                },
-            ),
-            counterexamples={
-                "up to a number of an axis of any size": Variation(
-                    shapes={"x": "b 6"}, attributes={"all_starts": (0, 1), "all_ends": (5, 4), "all_axes": (0, 1)}
-                )
-            },
-        ),
-        has_whole_axes,
     ),
 ]

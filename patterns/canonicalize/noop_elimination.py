@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
-from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, computed, op, opt, redundant, rest, var
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, computed, op, opt, rest, var
 
 from .._shared_guards import ints, is_filled_with
 
@@ -62,6 +62,31 @@ def _all_are(wanted: int) -> Callable[[Any, Any], bool]:
 
 def _is_identity_permutation(perm: Any, facts: Any) -> bool:
     return isinstance(perm, tuple | list) and list(perm) == list(range(len(perm)))
+
+
+_moved = (
+    op.Identity(x)
+    | op.Reshape(x, var("target"), allowzero=attr("allowzero"))
+    | op.Flatten(x, axis=attr("front"))
+    | op.Squeeze(x, opt(var("axes")))
+    | op.Expand(x, var("wide"))
+    | op.Tile(x, var("repeats"))
+    | op.Slice(x, var("starts"), var("ends"), opt(var("cut")), steps=attr("steps", _all_are(1), "all 1"))
+    | op.Transpose(x, perm=attr("perm", _is_identity_permutation, "the identity"))
+    | op.Pad(x, opt(var("filling")), opt(var("along")), pads=attr("pads", _all_are(0), "all 0"), mode=attr("mode"))
+    | op.Concat(x, axis=attr("axis"))
+    | op.Split(x, axis=attr("axis"), split=attr("split"), num_outputs=attr("num_outputs"), outputs=1)
+)
+"""Data movement of one operand that may have no effect."""
+
+_BY_SHAPE = frozenset({"Reshape", "Flatten", "Squeeze", "Expand", "Tile", "Slice"})
+"""Operators that keep the order of elements, and so have no effect if they keep the shape."""
+
+
+def keeps_elements(match: Match) -> Refusal | None:
+    """The result provably has the shape of x, if an operator has no effect only then."""
+    node = match.root.producer()
+    return keeps_shape(match) if node is not None and node.op_type in _BY_SHAPE else None
 
 
 zero = var("zero", is_filled_with(0), "zero everywhere")
@@ -179,20 +204,70 @@ RULES = [
         keeps_shape,
         is_not_moved,
     ),
-    _identity("identity", op.Identity(x), PLAIN),
     _identity(
-        "cast",
-        op.Cast(x, to=attr("to"), saturate=attr("saturate"), round_mode=attr("round_mode")),
-        RuleTest(shapes=PLAIN.shapes, attributes={"to": [1], "saturate": [1], "round_mode": ["up"]}, opset=24),
-        keeps_dtype,
+        "data_movement",
+        _moved,
+        RuleTest(
+            shapes={
+                "x": "4 3",
+                "target": "2",
+                "wide": "2",
+                "repeats": "2",
+                "starts": "1",
+                "ends": "1",
+                "cut": "1",
+                "filling": "",
+                "along": "2",
+            },
+            constants={
+                "target": [-1, 3],
+                "wide": [1, 3],
+                "repeats": [1, 1],
+                "starts": [0],
+                "ends": [9],
+                "cut": [1],
+                "along": [1, 0],
+            },
+            attributes={
+                "allowzero": [0],
+                "front": [1],
+                "steps": [None, (1,)],
+                "perm": [(0, 1)],
+                "pads": [(0, 0, 0, 0)],
+                "mode": ["constant", "edge"],
+                "axis": [0],
+                "split": [None],
+                "num_outputs": [1],
+            },
+            followed_by="Neg",
+            uncovered={"axes: present": "axes take something away, and what an empty list means is not agreed on"},
+            counterexamples={
+                "backwards": Variation(
+                    constants={"starts": [9], "ends": [-9]},
+                    attributes={"steps": (-1,)},
+                    options={"*Identity(x)*": "Slice(x"},
+                ),
+                "a square is turned": Variation(
+                    shapes={"x": "3 3"}, attributes={"perm": (1, 0)}, options={"*Identity(x)*": "Transpose(x"}
+                ),
+                "shifted by a frame": Variation(
+                    shapes={"filling": None, "along": None},
+                    attributes={"pads": (0, 1, 0, -1), "mode": "constant"},
+                    options={"*Identity(x)*": "Pad(x"},
+                ),
+                "an empty list of axes": Variation(shapes={"x": "b 3", "axes": "0"}, constants={"axes": EMPTY}),
+            },
+        ),
+        keeps_elements,
     ),
     _identity(
-        "cast_like",
-        op.CastLike(x, y, saturate=attr("saturate"), round_mode=attr("round_mode")),
+        "cast",
+        op.Cast(x, to=attr("to"), saturate=attr("saturate"), round_mode=attr("round_mode"))
+        | op.CastLike(x, y, saturate=attr("saturate"), round_mode=attr("round_mode")),
         RuleTest(
-            shapes={"x": "b 3", "y": "2"},
-            attributes={"saturate": [1], "round_mode": [None]},
-            opset=19,
+            shapes=({"x": "b 3 4", "y": "2"}, {"x": "", "y": "2"}),
+            attributes={"to": [1], "saturate": [1], "round_mode": ["up"]},
+            opset=24,
             counterexamples={"from what is not known": Variation(unknown=("x",), inputs={"y": "int64"})},
         ),
         keeps_dtype,
@@ -206,68 +281,6 @@ RULES = [
             seed=attr("seed"),
         ),
         RuleTest(shapes=PLAIN.shapes, attributes={"ratio": [0.5], "training": [False], "seed": [0]}),
-    ),
-    _identity(
-        "reshape",
-        op.Reshape(x, var("shape"), allowzero=attr("allowzero")),
-        RuleTest(shapes={"x": "2 3 4", "shape": "3"}, attributes={"allowzero": [0]}, constants={"shape": [2, -1, 4]}),
-        keeps_shape,
-    ),
-    _identity(
-        "expand",
-        op.Expand(x, var("shape")),
-        RuleTest(shapes={"x": "2 3 4", "shape": "3"}, constants={"shape": [1, 3, 1]}),
-        keeps_shape,
-    ),
-    _identity(
-        "tile",
-        op.Tile(x, repeats=attr("repeats", _all_are(1), "all 1")),
-        RuleTest(shapes={"x": "b 3"}, attributes={"repeats": [(1, 1)]}),
-    ),
-    _identity(
-        "slice",
-        op.Slice(x, var("starts"), var("ends"), opt(var("axes")), steps=attr("steps", _all_are(1), "all 1")),
-        RuleTest(
-            shapes={"x": "3 4", "starts": "1", "ends": "1", "axes": "1"},
-            constants={"starts": [0], "ends": [9], "axes": [1]},
-            attributes={"steps": [(1,)]},
-            counterexamples={
-                "backwards": Variation(constants={"starts": [9], "ends": [-9]}, attributes={"steps": (-1,)}),
-            },
-        ),
-        keeps_shape,
-    ),
-    _identity(
-        "pad",
-        op.Pad(x, opt(var("value")), opt(var("axes")), pads=attr("pads", _all_are(0), "all 0"), mode=attr("mode")),
-        RuleTest(
-            shapes=({"x": "3 4", "value": ""}, {"x": "3 4", "value": "", "axes": "2"}),
-            attributes={"pads": [(0, 0, 0, 0)], "mode": ["constant", "edge"]},
-            constants={"axes": [1, 0]},
-        ),
-    ),
-    _identity(
-        "transpose",
-        op.Transpose(x, perm=attr("perm", _is_identity_permutation, "the identity")),
-        RuleTest(shapes={"x": "b 3 4"}, attributes={"perm": [(0, 1, 2)]}),
-    ),
-    _identity(
-        "squeeze",
-        op.Squeeze(x, opt(var("axes"))),
-        RuleTest(
-            shapes={"x": "2 3"},
-            uncovered={"axes: present": "axes take something away, and what an empty list means is not agreed on"},
-            counterexamples={
-                "an empty list of axes": Variation(shapes={"x": "b 3", "axes": "0"}, constants={"axes": EMPTY})
-            },
-        ),
-        keeps_shape,
-    ),
-    _identity(
-        "flatten",
-        op.Flatten(x, axis=attr("axis")),
-        RuleTest(shapes={"x": "2 3"}, attributes={"axis": [1]}),
-        keeps_shape,
     ),
     Rule(
         name="noop.concat_empty_operand",
@@ -284,16 +297,6 @@ RULES = [
             attributes={"axis": [1, -1]},
             followed_by="Identity",
         ),
-    ),
-    _identity("concat", op.Concat(x, axis=attr("axis")), RuleTest(shapes={"x": "b 3"}, attributes={"axis": [0]})),
-    _identity(
-        "split",
-        op.Split(x, axis=attr("axis"), split=attr("split"), num_outputs=attr("num_outputs"), outputs=1),
-        RuleTest(
-            shapes={"x": "4 3"},
-            attributes={"axis": [0], "split": [None], "num_outputs": [1]},
-        ),
-        redundant("the one output is the whole input")(keeps_shape),
     ),
     _identity(
         "sum_of_single_input",

@@ -46,9 +46,7 @@ LOST = {
     "rmsnorm.remove_float32_casts_around to": "the same",
     "conv.fold_slice_into_pads ends": "how much is trimmed is a fact about the sizes",
     "slice.slice_of_slice": "read by names that are put together",
-    "slice.drop_full_axes": "the same",
     "slice.slice_of_concat": "the same; the sizes of parts are facts",
-    "pad.pad_of_pad": "the same",
     **{
         f"roi.{made}": "read by names that are put together"
         for made in (
@@ -70,7 +68,7 @@ LOST = {
     "gather.flat_full_grid": "the same",
     "focal.decompose_sigmoid_focal_loss": "read by their names by the body of the function, which is spelled out",
     "focal.decompose_softmax_focal_loss": "the same",
-    "unsqueeze.unsqueeze_of_squeeze axes": "the shape is the same before and after",
+    "reshape.reshape_of_reshape axes": "shapes say what is done to x",
     "reshape.dynamic_reshape_of_reshape axes": "all elements, in their order, are reshaped again",
     "where.masked_sum_to_where to": "the type is that of what is chosen",
     "attention.keep_times_scores_to_additive_mask to": "a mask of ones and zeros is the same in every type",

@@ -12,14 +12,11 @@ from ortfuse.verification.rule_tests.mutation_testing import Mutant, Score, coun
 
 SAMPLE = (
     "noop.cast without guard keeps_dtype",
-    "noop.cast_like without guard keeps_dtype",
-    "noop.expand without guard keeps_shape",
-    "noop.tile without check of attribute repeats",
-    "noop.slice without check of attribute steps",
-    "noop.transpose without check of attribute perm",
+    "noop.data_movement without guard keeps_elements",
+    "noop.data_movement without check of attribute steps",
+    "noop.data_movement without check of attribute perm",
     "linear.gemm_between_reshapes without guard only_last_axis_is_multiplied",
     "layernorm.add_to_skip_layer_normalization without dimension ...lead",
-    "transpose.cancel_reshapes_around without guard merges_and_splits_batch",
     "where.true_condition without guard _keeps_axes",
     "leaky_relu.from_where_or_max_min without guard maximum_is_leaky",
     "rotary.rotate_half without guard holds_angles_twice",

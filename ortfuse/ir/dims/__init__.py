@@ -32,7 +32,7 @@ from ortfuse.ir.dims.algebra import (
     product,
     uncut,
 )
-from ortfuse.ir.dims.constant_reshape_target import reshape_target
+from ortfuse.ir.dims.constant_reshape_target import reshape_target, unit_axes
 from ortfuse.ir.dims.parser import parse
 from ortfuse.ir.dims.polynomial import Dim, DimLike, evaluate, exact_div, fresh, only_atom, symbol, symbols, total
 from ortfuse.ir.dims.provable_bounds import (
@@ -79,5 +79,6 @@ __all__ = [
     "symbols",
     "total",
     "uncut",
+    "unit_axes",
     "upper_bound",
 ]

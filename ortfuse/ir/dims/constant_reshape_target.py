@@ -1,4 +1,4 @@
-"""Find a constant Reshape target from one symbolic shape to another."""
+"""Find constant operands for Reshape, Squeeze and Unsqueeze from one symbolic shape to another."""
 
 from __future__ import annotations
 
@@ -30,3 +30,16 @@ def reshape_target(before: Sequence[DimLike] | None, after: Sequence[DimLike] | 
     if missing and not all(is_nonzero(dim) for axis, dim in enumerate(after) if axis != missing[0]):
         return None
     return target
+
+
+def unit_axes(more: Sequence[DimLike], fewer: Sequence[DimLike]) -> tuple[int, ...] | None:
+    """The axes of size 1 that a shape has beyond another one; `None` if that is not all the difference."""
+    left, found = list(fewer), list[int]()
+    for axis, size in enumerate(more):
+        if left and size == left[0]:
+            del left[0]
+        elif size == 1:
+            found.append(axis)
+        else:
+            return None
+    return None if left else tuple(found)

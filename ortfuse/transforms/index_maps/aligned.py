@@ -13,7 +13,7 @@ from ortfuse.analysis.index_maps.box import atom_of, has_axes
 from ortfuse.analysis.index_maps.prove_inequalities import is_within
 from ortfuse.analysis.index_maps.simplify_formulas import simplified
 from ortfuse.analysis.transfer.slice_positions import slice_length
-from ortfuse.ir.dims import DimLike, is_positive, reshape_target
+from ortfuse.ir.dims import DimLike, is_positive, reshape_target, unit_axes
 from ortfuse.ir.dims.polynomial import split_off
 from ortfuse.transforms.canonicalize.view_to_movement_chain import BEFORE_FIRST, PAST_LAST
 from ortfuse.transforms.index_maps.digits import Shape
@@ -181,7 +181,7 @@ def reshaped(plan: Plan, before: Shape, after: Shape, supply: Supply) -> Plan | 
     """Return a plan for the same elements in another shape; `None` if the shape can neither be written nor computed."""
     if before == after:
         return plan
-    inserted, dropped = _units(after, before), _units(before, after)
+    inserted, dropped = unit_axes(after, before), unit_axes(before, after)
     if inserted is not None:
         return Make("Unsqueeze", (plan, inserted))
     if dropped is not None:
@@ -199,16 +199,3 @@ def reshaped(plan: Plan, before: Shape, after: Shape, supply: Supply) -> Plan | 
 
 _RESHAPE_ALLOWS_ZERO = 14
 """The opset from which on Reshape has `allowzero`."""
-
-
-def _units(more: Shape, fewer: Shape) -> tuple[int, ...] | None:
-    """The axes of size 1 that a shape has beyond another one; `None` if that is not all the difference."""
-    left, found = list(fewer), list[int]()
-    for axis, size in enumerate(more):
-        if left and size == left[0]:
-            del left[0]
-        elif size == 1:
-            found.append(axis)
-        else:
-            return None
-    return None if left else tuple(found)
