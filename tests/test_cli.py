@@ -357,7 +357,7 @@ def test_pass_lists_say_what_differs_and_what_auto_takes() -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert (
         text.count(
-            "vectorize_loops, unroll_loops, batch_nms, unrolled_sum_to_reduce, fold_channel_affine, fuse.linear,"
+            "vectorize_loops, unroll_loops, batch_nms, unrolled_sum_to_reduce, compose_linear_maps{behind_movement=true}, "
         )
         == 1
     )

@@ -70,10 +70,6 @@ BUILT_IN: Mapping[str, PassEntry] = {
             "fusion.half_attention_in_float32", "UpcastAttention", "upcast_attention", frozenset({"Softmax"})
         ),
         _entry(
-            "fold_linear.fold_channel_affine", "FoldChannelAffine", "fold_channel_affine",
-            _SUMS_AND_PRODUCTS | {"BatchNormalization"},
-        ),
-        _entry(
             "fold_linear.compose_linear_maps", "ComposeLinearMaps", "compose_linear_maps",
             _SUMS_AND_PRODUCTS | _PRODUCTS | {"BatchNormalization", "Conv", "ConvTranspose"},
         ),

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ortfuse.transforms.control_flow.licm import LoopInvariantCodeMotion
     from ortfuse.transforms.control_flow.unroll_loops import UnrollLoops
     from ortfuse.transforms.fold_linear.compose_linear_maps import ComposeLinearMaps
-    from ortfuse.transforms.fold_linear.fold_channel_affine import FoldChannelAffine
     from ortfuse.transforms.fold_linear.horizontal_matmul_fusion import HorizontalMatMulFusion
     from ortfuse.transforms.fusion.half_attention_in_float32 import UpcastAttention
     from ortfuse.transforms.fusion.merge_attention_heads import MergeAttentionHeads
@@ -61,7 +60,6 @@ _HOMES = {
     "control_flow.licm": "LoopInvariantCodeMotion",
     "control_flow.unroll_loops": "UnrollLoops",
     "fold_linear.compose_linear_maps": "ComposeLinearMaps",
-    "fold_linear.fold_channel_affine": "FoldChannelAffine",
     "fold_linear.horizontal_matmul_fusion": "HorizontalMatMulFusion",
     "fusion.merge_per_class_nms": "BatchNonMaxSuppression",
     "fusion.half_attention_in_float32": "UpcastAttention",
@@ -93,7 +91,6 @@ __all__ = [
     "EliminateSequences",
     "EliminateUnbindStack",
     "Finalize",
-    "FoldChannelAffine",
     "FuseRecurrent",
     "Grown",
     "HorizontalMatMulFusion",

@@ -168,7 +168,7 @@ def test_factors_and_offsets_are_compared_behind_what_moves_the_product(body: st
         "int64[2] sizes = {2, 1}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}>"
     )
     folded = model(body, outputs="float[m,n] y", initializers=constants)
-    operators, checks = run(folded, "fold_channel_affine")
+    operators, checks = run(folded, "compose_linear_maps{behind_movement=true}")
     assert states(checks) == {"equal"}
     assert "Mul" not in operators
     assert operators.count("Transpose") == body.count("Transpose")

@@ -224,6 +224,19 @@ def along(constant: Array, rank: int, reading: Reading, axis: int, size: int) ->
     return grid[axis], np.broadcast_to(wide[tuple(chosen)], grid[axis].shape)
 
 
+def channels_read(shape: Sequence[DimLike], reading: Reading, axis: int) -> Array | None:
+    """Return the channels of a source that stand in a value, and perhaps some more; `None` if that is not known.
+
+    Args:
+        shape: The shape of the value.
+        reading: The elements of the source in the value.
+        axis: The axis of the channels in the source.
+    """
+    formula = reading.index[axis]
+    grid = None if formula is None else _grid(shape, axes_in(formula))
+    return None if formula is None or grid is None else _values(formula, grid)
+
+
 def _grid(shape: Sequence[DimLike], axes: frozenset[int]) -> Array | None:
     """All positions along some axes of known size, 0 along the others: a row for each axis."""
     sizes = [shape[axis] if axis in axes else 1 for axis in range(len(shape))]

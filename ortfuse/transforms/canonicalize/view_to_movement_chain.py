@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ortfuse.ir.dims import Dim, DimLike, at_most, evaluate, exact_div, floor_div, product, reshape_target, symbols
+from ortfuse.ir.dims import Dim, DimLike, at_most, evaluate, exact_div, floor_div, product, symbols
 from ortfuse.transforms.canonicalize.strided_views import Factor, Shape, View
 
 BEFORE_FIRST, PAST_LAST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
@@ -58,37 +58,26 @@ class _Chain:
     """A chain that is being made, and the shape so far."""
 
     shape: Shape
-    symbolic: bool = False
     steps: list[Step] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
-    possible: bool = True
 
     def add(self, op_type: str, how: Any, shape: Shape) -> None:
         """One more node."""
         self.steps.append((op_type, how))
         self.shapes.append(self.shape)
-        self.shape, self.possible = shape, self.possible and how is not None
+        self.shape = shape
 
     def reshape(self, shape: Shape) -> None:
         """A Reshape, if it is needed."""
         if shape != self.shape:
-            self.add("Reshape", shape if self.symbolic else reshape_target(self.shape, shape), shape)
-
-
-def chains(view: View, source: Shape) -> Iterator[list[Step]]:
-    """Chains of nodes that show the view of a tensor of this shape."""
-    return (chain.steps for chain in _chains(view, source, symbolic=False))
+            self.add("Reshape", shape, shape)
 
 
 def symbolic_chains(view: View, source: Shape) -> Iterator[tuple[list[Step], list[Shape]]]:
-    """The same with sizes and bounds that need not be numbers, and the shape before each node.
+    """Yield chains of nodes that show the view of a tensor of this shape, and the shape before each node.
 
-    The target of a Reshape is its shape, without 0 or -1 in another meaning.
+    Sizes and bounds need not be numbers. The target of a Reshape is its shape, without 0 or -1 in another meaning.
     """
-    return ((chain.steps, chain.shapes) for chain in _chains(view, source, symbolic=True))
-
-
-def _chains(view: View, source: Shape, *, symbolic: bool) -> Iterator[_Chain]:
     for split in dict.fromkeys(_splits(view, source)):
         found = _placed(view, split)
         if found is None:
@@ -98,10 +87,9 @@ def _chains(view: View, source: Shape, *, symbolic: bool) -> Iterator[_Chain]:
         repeats = any(item[0] is None for item in order)
         for dropped in (False, True) if len(cut) == 1 and cut[0].count == 1 else (False,):
             for tiles in (False, True) if repeats else (False,):
-                chain = _Chain(source, symbolic)
+                chain = _Chain(source)
                 _extend(chain, view.shape, axes, _tiled(order) if tiles else order, dropped=dropped, tiles=tiles)
-                if chain.possible:
-                    yield chain
+                yield chain.steps, chain.shapes
 
 
 # How the axes of the input are split
@@ -283,10 +271,9 @@ def _cut(chain: _Chain, split: Sequence[_Axis], gone: _Axis | None) -> None:
         ends.append(BEFORE_FIRST if backwards else _bound(end, axis.size))
         axes.append(place)
         steps.append(axis.step)
-    known = all(isinstance(number, int) for number in (*starts, *ends))
     taken = ([*numbers] for numbers in (starts, ends, axes, steps if any(step != 1 for step in steps) else ()))
     bounds = [numbers for numbers in taken if numbers]
-    chain.add("Slice", bounds if known or chain.symbolic else None, tuple(axis.count for axis in split))
+    chain.add("Slice", bounds, tuple(axis.count for axis in split))
 
 
 def _bound(place: DimLike, size: DimLike) -> DimLike:
@@ -321,5 +308,4 @@ def _repeat(chain: _Chain, order: Sequence[Item], *, tiles: bool) -> None:
     if tiles or chain.shape != before[added:]:
         chain.reshape(before)
     counts = [count for _, count in order]
-    known = all(isinstance(count, int) for count in counts)
-    chain.add("Tile" if tiles else "Expand", counts if known or chain.symbolic else None, after)
+    chain.add("Tile" if tiles else "Expand", counts, after)

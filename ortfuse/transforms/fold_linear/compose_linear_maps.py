@@ -44,12 +44,20 @@ Step = Callable[[Diagonal, Scope, Context], "Refusal | bool"]
 
 @dataclass(frozen=True)
 class ComposeLinearMaps:
-    """Compose scales and shifts with each other and with the weights of the layers around them."""
+    """Compose scales and shifts with each other and with the weights of the layers around them.
+
+    Attributes:
+        behind_movement: Fold only numbers of several channels, and only into products whose results are moved before. Attention
+            whose heads are scaled is fused after that.
+    """
 
     name: ClassVar[str] = NAME
+    behind_movement: bool = False
 
     def run(self, context: Context) -> int:
         """Compose until there is nothing left to compose; returns how often."""
+        if self.behind_movement:
+            return sum(_fold_behind_movement(scope, context) for scope in context.scopes())
         return sum(_compose_all(scope, context) for scope in context.scopes())
 
 
@@ -88,6 +96,15 @@ def _fold(node: ir.Node, scope: Scope, context: Context) -> bool:
     return _tried(fold_into_producers, diagonal, scope, context) or _tried(
         fold_into_consumers, diagonal, scope, context
     )
+
+
+def _fold_behind_movement(scope: Scope, context: Context) -> int:
+    total = 0
+    for node in list(scope.graph):
+        diagonal = diagonal_of(node, context.facts) if node.graph is not None else None
+        if diagonal is not None and max(diagonal.factor.size, diagonal.offset.size) > 1:
+            total += _told(fold_into_producers(diagonal, scope, context, behind_movement=True), node, context)
+    return total
 
 
 def _merge(node: ir.Node, scope: Scope, context: Context) -> bool:

@@ -23,13 +23,11 @@ from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.fold_linear import guards
+from ortfuse.transforms.fold_linear.layers_above import MOST_NODES, LayersAbove, layers_above
 from ortfuse.transforms.fold_linear.rebuild_layer import copy_movement, in_order, is_own, rebuilt
 from ortfuse.transforms.node_builder import Builder, Rounds
 
 NAME = "compose_linear_maps"
-
-MOST_NODES = 24
-"""The most nodes that are looked at between a diagonal map and layers."""
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -42,6 +40,12 @@ class Mapped:
     factor: Array
     offset: Array
 
+    @property
+    def changed(self) -> Array:
+        """Whether each of the outputs or inputs has a factor or offset."""
+        found: Array = (self.factor != 1) | (self.offset != 0)
+        return found
+
     def kernel(self, facts: Facts, axis: int) -> Array | None:
         """The new weights; `None` if they stay. `axis` is 1 if the outputs are scaled, 2 if the inputs are."""
         if np.all(self.factor == 1):
@@ -53,13 +57,27 @@ class Mapped:
 # Before
 
 
-def fold_into_producers(diagonal: Diagonal, scope: Scope, context: Context) -> Refusal | bool:
-    """Fold a diagonal map into all layers that its operand is made of; returns whether it was, or why not."""
+def fold_into_producers(
+    diagonal: Diagonal, scope: Scope, context: Context, behind_movement: bool = False
+) -> Refusal | bool:
+    """Fold a diagonal map into all layers that its operand is made of.
+
+    Args:
+        diagonal: The map.
+        scope: The graph.
+        context: The model.
+        behind_movement: Whether to fold only into products whose results are moved before, even if that saves nothing.
+
+    Returns:
+        Whether it was folded, or why not.
+    """
     facts = context.facts
-    above = _between(diagonal, facts)
+    above = layers_above(diagonal, facts)
     if above is None:
         return _is_output(diagonal, facts)
-    layers, nodes = above
+    layers = above.layers
+    if behind_movement and not (above.nodes and all(layer.is_product for layer in layers)):
+        return False
     readings = _readings(diagonal.data, layers, facts)
     if readings is None:
         return False
@@ -75,12 +93,14 @@ def fold_into_producers(diagonal: Diagonal, scope: Scope, context: Context) -> R
             "shape", diagonal.output, found="others", needed="factors and offsets of one output of a layer each"
         )
     found = [one for one in mapped if one is not None]
+    if not above.leaves_alone({one.layer.output: one.changed for one in found}, facts):
+        return refuse("use", diagonal.data, found="others too", needed="the map alone, or others of other channels")
     added = sum(
         not one.layer.adds_bias_for_free and one.layer.bias is None and bool(np.any(one.offset)) for one in found
     )
-    if added >= len(diagonal.nodes) and (added > 1 or diagonal.statistics is None):
+    if added >= len(diagonal.nodes) + behind_movement and (added > 1 or diagonal.statistics is None):
         return False
-    return _rewrite_producers(diagonal, found, nodes, scope, context)
+    return _rewrite_producers(diagonal, found, above, scope, context)
 
 
 def _is_output(diagonal: Diagonal, facts: Facts) -> Refusal | bool:
@@ -89,32 +109,6 @@ def _is_output(diagonal: Diagonal, facts: Facts) -> Refusal | bool:
     if node is None or not diagonal.data.is_graph_output() or layer_of(node, facts) is None:
         return False
     return refuse("graph_output", diagonal.data)
-
-
-def _between(diagonal: Diagonal, facts: Facts) -> tuple[list[Layer], list[ir.Node]] | None:
-    """The layers above a diagonal map, and the nodes between, which lead to it alone."""
-    layers: dict[ir.Value, Layer] = {}
-    nodes: dict[ir.Node, None] = dict.fromkeys(diagonal.nodes)
-    pending = [diagonal.data]
-    while pending:
-        value = pending.pop()
-        node = value.producer()
-        if value in layers or facts.is_const(value):
-            continue
-        if node is None or node.graph is not diagonal.nodes[-1].graph or len(nodes) > MOST_NODES:
-            return None
-        layer = layer_of(node, facts) if node.op_type != "FusedConv" else None
-        if layer is not None:
-            layers[value] = layer
-        elif node not in nodes:
-            if not is_moved_or_carried(node, facts):
-                return None
-            nodes[node] = None
-            pending += [one for one in node.inputs[: None if node.op_type == "Concat" else 1] if one is not None]
-    made = [*layers, *(output for node in nodes if node not in diagonal.nodes for output in node.outputs)]
-    if not layers or any(one.is_graph_output() or any(use.node not in nodes for use in one.uses()) for one in made):
-        return None
-    return list(layers.values()), [node for node in nodes if node not in diagonal.nodes]
 
 
 def _readings(value: ir.Value, layers: Sequence[Layer], facts: Facts) -> Readings | None:
@@ -153,7 +147,7 @@ def _by_output(diagonal: Diagonal, layer: Layer, read: Sequence[Reading], facts:
 
 
 def _rewrite_producers(
-    diagonal: Diagonal, mapped: Sequence[Mapped], between: Sequence[ir.Node], scope: Scope, context: Context
+    diagonal: Diagonal, mapped: Sequence[Mapped], above: LayersAbove, scope: Scope, context: Context
 ) -> Refusal | bool:
     facts, new = context.facts, []
     instead: dict[ir.Value, ir.Value] = {}
@@ -170,13 +164,15 @@ def _rewrite_producers(
         if refused is not None:
             return refused
         new.append((layer, kernel, bias))
-    olds = [*diagonal.nodes, *between, *(node for one in mapped for node in one.layer.nodes)]
+    olds = [*diagonal.nodes, *above.nodes, *(node for one in mapped for node in one.layer.nodes)]
     with context.editor.change(NAME, rule=Rounds(NAME), nodes=olds) as change:
         for layer, kernel, bias in new:
             build = Builder(scope, context.editor, layer.nodes[-1])
             instead[layer.output] = rebuilt(layer, build, context, kernel=kernel, bias=bias)
-        copy_movement(between, instead, context.editor)
+        copy_movement(above.nodes, instead, context.editor)
         context.editor.replace(diagonal.output, instead[diagonal.data])
+        for value in above.others:
+            context.editor.replace(value, instead[value])
         context.editor.remove(*in_order(olds)[::-1])
     return bool(change)
 

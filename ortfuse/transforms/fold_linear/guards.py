@@ -30,7 +30,7 @@ MOST_DEVIATIONS = 64.0
 MOST_COPIED = 1 << 16
 """The most bytes of weights that are copied because something else needs them as they are."""
 
-LARGEST_SCALED = 1 << 20
+LARGEST_SCALED = 1 << 22
 """The most elements of the weight of a product that a factor is multiplied into."""
 
 FEW = 1 << 12

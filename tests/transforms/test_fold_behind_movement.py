@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from small_models import context_of
 
 from ortfuse.io.convert_model_types import enter
-from ortfuse.transforms import DeadCodeElimination, FoldChannelAffine
+from ortfuse.transforms import ComposeLinearMaps, DeadCodeElimination
 
 RNG = np.random.default_rng(0)
 HEADS = "r = Reshape(m, heads) t = Transpose<perm = [0, 2, 1, 3]>(r)"
@@ -46,7 +46,7 @@ def _folded(proto: onnx.ModelProto) -> tuple[ir.Model, int]:
     """The model after the pass, which computes the same, and how much was folded."""
     model = enter(proto)[0]
     context = context_of(model)
-    count = FoldChannelAffine().run(context)
+    count = ComposeLinearMaps(behind_movement=True).run(context)
     DeadCodeElimination().run(context)
     for batch in (1, 3):
         x = np.random.default_rng(batch).standard_normal((batch, 7, 5)).astype(np.float32)
@@ -67,6 +67,8 @@ FOLDED = {
     "c = Gather<axis = 0>(t, one) s = Mul(a, of_two) y = Add(s, c)",
     "BatchNormalization of channels": "m = MatMul(x, w) t = Transpose<perm = [0, 2, 1]>(m) "
     "n = BatchNormalization(t, of_channels, bias, bias, variance) y = Transpose<perm = [0, 2, 1]>(n)",
+    "a multiple that is added": f"m = MatMul(x, w) {HEADS} s = Mul(t, of_heads) y = Add(s, t)",
+    "a small weight that is used elsewhere": f"m = MatMul(x, w) {HEADS} s = Mul(t, of_heads) n = Neg(w) z = ReduceSum(n) y = Add(s, z)",
     "a Gemm": "f = Reshape(x, flat5) m = Gemm<transB = 1>(f, wt, bias) r = Reshape(m, back) y = Mul(r, of_parts)",
 }
 
@@ -89,10 +91,9 @@ LEFT = {
     "positions": f"m = MatMul(x, w) {HEADS} y = Mul(t, of_positions)",
     "one number": f"m = MatMul(x, w) {HEADS} y = Mul(t, number)",
     "a product that is read elsewhere": f"m = MatMul(x, w) {HEADS} s = Mul(t, of_heads) n = Neg(m) f = Reshape(s, same) y = Add(f, n)",
-    "heads that are read elsewhere": f"m = MatMul(x, w) {HEADS} s = Mul(t, of_heads) y = Add(s, t)",
+    "heads that are read elsewhere": f"m = MatMul(x, w) {HEADS} s = Mul(t, of_heads) n = Neg(t) y = Add(s, n)",
     "overlapping parts": "m = MatMul(x, w) r = Reshape(m, packed) t = Transpose<perm = [2, 0, 3, 1, 4]>(r) a = Gather<axis = 0>(t, zero) "
     "c = Slice(t, start, end) s = Mul(a, of_two) u = ReduceSum<keepdims = 0>(c, axis) y = Add(s, u)",
-    "a weight that is used elsewhere": f"m = MatMul(x, w) {HEADS} s = Mul(t, of_heads) n = Neg(w) z = ReduceSum(n) y = Add(s, z)",
     "positions that a Split parts": "m = MatMul(x, w) a, c = Split<axis = 1>(m, parted) s = Mul(a, of_channels) y = Concat<axis = 1>(s, c)",
     "positions that a second Split parts": "m = MatMul(x, w) a, c, d = Split<axis = 2, num_outputs = 3>(m) e, f = Split<axis = 1>(a, parted) "
     "s = Mul(e, of_part) y = Concat<axis = 1>(s, f, c, d)",
@@ -112,7 +113,7 @@ def test_what_belongs_to_no_column_alone_is_left(nodes: str) -> None:
         parted=np.array([3, 4]), flat=np.array([0, 84]), parts84=np.array([4, 80]),
     )  # fmt: skip
     model = enter(proto)[0]
-    assert FoldChannelAffine().run(context_of(model)) == 0
+    assert ComposeLinearMaps(behind_movement=True).run(context_of(model)) == 0
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -158,6 +159,6 @@ def test_any_chain_of_movement_gives_the_same(seed: int) -> None:
     )  # fmt: skip
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     model = enter(proto)[0]
-    FoldChannelAffine().run(context_of(model))
+    ComposeLinearMaps(behind_movement=True).run(context_of(model))
     x = RNG.standard_normal((2, 7, 5)).astype(np.float32)
     np.testing.assert_allclose(run(proto, {"x": x})[0], run(model, {"x": x})[0], rtol=1e-4, atol=1e-5)
