@@ -36,6 +36,7 @@ FORMULAS = (
         "varied_pictures",
     ),
     *("varied_attention", "varied_masks", "varied_rotary", "varied_conditions", "varied_exact_forms", "varied_boxes"),
+    *("varied_steps", "varied_quantised"),
 )
 """Modules with formulas as papers and repositories spell them, for `benchmarks.rules`; only exported where they are named."""
 OPSETS = {"ts": (17, 11, 14, 13, 18, 12, 20, 16, 15, 19), "dynamo": (18, 21, 23, 20, 24, 19, 22)}
