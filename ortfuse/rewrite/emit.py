@@ -96,7 +96,9 @@ class Emitter:
         if isinstance(pattern, Opt):
             return self.build(pattern.inner)
         if isinstance(pattern, Alt):
-            # In a replacement, alternatives mean the first that is present: `scale | computed("ones", ones)`.
+            # Alternatives named as those of the pattern mean the one that matched there, others the first that is present.
+            if (chosen := self.match.choices.get(pattern.label or "")) is not None:
+                return self.build(pattern.options[chosen])
             return next((value for value in map(self.build, pattern.options) if value is not None), None)
         if isinstance(pattern, Computed):
             found = self._computed(pattern)

@@ -22,7 +22,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, attr, built, computed, op, opt, redundant, var
 
 from .._rule_test_inputs import COST
-from .._shared_guards import ints, is_not_quantised, snake_case
+from .._shared_guards import ints, is_not_quantised
 
 x, y, weight, bias = var("x"), var("y"), var("weight"), var("bias")
 
@@ -145,33 +145,23 @@ def _image(match: Match) -> Pattern:
     return made
 
 
-def _flat(kind: str, *weights: Pattern) -> Any:
-    def made(match: Match) -> Pattern:
-        flat = (op.Squeeze(weight, computed("axes", lambda match: ints(_unit_axes(match) or []))), opt(bias))
-        layer: Pattern = getattr(op, kind)(_image(match), *(flat if weights else ()), **_window(match))
-        return layer
-
-    return made
+def _layers(image: Pattern, weights: Pattern, **window: Any) -> Pattern:
+    """Any of the layers on an image."""
+    layers = (op.Conv(image, weights, opt(bias), **window) | op.ConvTranspose(image, weights, opt(bias), **window)
+              | op.MaxPool(image, **window) | op.AveragePool(image, **window))  # fmt: skip
+    return layers.named("layer")
 
 
-def _layer_rule(kind: str, *weights: Pattern, **test: Any) -> Rule:
-    layer = getattr(op, kind)(turned | image | y, *weights, attributes=all_attributes("window")).named("layer")
-    return Rule(
-        name=f"conv.{snake_case(kind)}_2d_to_1d",
-        formula=f"Squeeze({kind}(Unsqueeze(x)))",
-        pattern=op.Squeeze(layer, axes=attr("dropped", _are_axes, "known")),
-        replace=built(_flat(kind, *weights), makes=(kind, "Transpose", "Squeeze")),
-        guards=(
-            takes_out_what_was_put_in,
-            reads_one_element,
-            comes_from_a_sequence,
-            *((gives_no_indices,) if kind == "MaxPool" else ()),
-            is_computed_in_floats,
-        ),
-        exactness=Exactness.ROUNDING,
-        source=f"ONNX operator {kind}",
-        test=_rule_test(**test),
-    )
+def _flat(match: Match) -> Pattern:
+    flat = op.Squeeze(weight, computed("axes", lambda match: ints(_unit_axes(match) or [])))
+    return _layers(_image(match), flat, **_window(match))
+
+
+_WINDOWS: list[dict[str, Any]] = [
+    {"kernel_shape": (1, 3)},
+    {"kernel_shape": (1, 3), "pads": (0, 1, 0, 2), "strides": (2, 1), "dilations": (1, 2)},
+    {"kernel_shape": (1, 3), "strides": (2, 2), "auto_pad": "SAME_UPPER"},
+]
 
 
 def _convolved(build: Any) -> ir.Value:
@@ -183,48 +173,42 @@ def _convolved(build: Any) -> ir.Value:
     return made
 
 
-def _rule_test(windows: list[dict[str, Any]], **shapes: str) -> RuleTest:
-    """A sequence with channels last, one with channels second, and one of which a layer makes an image."""
-    axes = {"window": windows}
-    return RuleTest(
-        shapes=tuple({"x": x, "y": "n 4 1 7", **shapes} for x in ("n 7 4", "n 4 7")),
-        inputs={"y": _convolved},
-        attributes=(
-            {"inserted": [(1,), (-3,)], "perm": [(0, 3, 1, 2)], "dropped": [(2,)], **axes},
-            {"inserted": [(2,)], "perm": [(0, 1, 2, 3)], "dropped": [(2,), (-2,)], **axes},
-        ),
-        counterexamples={
-            "another axis": Variation(
-                shapes={"x": "n 1 4"},
-                attributes={"dropped": (3,), "window": {"kernel_shape": (1, 3), "pads": (0, 1, 0, 1)}},
-            ),
-            "padded": Variation(
-                shapes={name: shape.replace("1 3", "3 3") for name, shape in shapes.items()},
-                attributes={"window": {"kernel_shape": (3, 3), "pads": (1, 0, 1, 0)}},
-            ),
-        },
-    )
-
-
-_POOL: list[dict[str, Any]] = [
-    {"kernel_shape": (1, 3)},
-    {"kernel_shape": (1, 2), "strides": (2, 2), "auto_pad": "SAME_UPPER"},
-    {"kernel_shape": (1, 3), "pads": (0, 1, 0, 1), "strides": (1, 2), "ceil_mode": 1},
-]
-_CONV: list[dict[str, Any]] = [
-    {"kernel_shape": (1, 3)},
-    {"pads": (0, 1, 0, 2), "strides": (2, 1), "dilations": (2, 2)},
-    {"auto_pad": "SAME_UPPER", "strides": (2, 2)},
-]
-_TRANSPOSED: list[dict[str, Any]] = [
-    {"kernel_shape": (1, 3)},
-    {"pads": (0, 1, 0, 0), "strides": (2, 2), "output_padding": (0, 1)},
-    {"group": 1, "dilations": (1, 2)},
-]
-
 RULES = [
-    _layer_rule("Conv", weight, opt(bias), windows=_CONV, weight="6 4 1 3", bias="6"),
-    _layer_rule("ConvTranspose", weight, opt(bias), windows=_TRANSPOSED, weight="4 6 1 3", bias="6"),
-    _layer_rule("MaxPool", windows=_POOL),
-    _layer_rule("AveragePool", windows=_POOL),
+    Rule(
+        name="conv.layer_2d_to_1d",
+        formula="Squeeze(layer(Unsqueeze(x))), layer Conv, ConvTranspose, MaxPool or AveragePool",
+        pattern=op.Squeeze(
+            _layers(turned | image | y, weight, attributes=all_attributes("window")),
+            axes=attr("dropped", _are_axes, "known"),
+        ),
+        replace=built(_flat, makes=(*sorted(LAYERS), "Transpose", "Squeeze")),
+        guards=(
+            takes_out_what_was_put_in,
+            reads_one_element,
+            comes_from_a_sequence,
+            gives_no_indices,
+            is_computed_in_floats,
+        ),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operators Conv, ConvTranspose, MaxPool and AveragePool",
+        # A sequence with channels last, one with channels second, and one of which a layer makes an image
+        test=RuleTest(
+            shapes=tuple({"x": x, "y": "n 4 1 7", "weight": "4 4 1 3", "bias": "4"} for x in ("n 7 4", "n 4 7")),
+            inputs={"y": _convolved},
+            attributes=(
+                {"inserted": [(1,), (-3,)], "perm": [(0, 3, 1, 2)], "dropped": [(2,)], "window": _WINDOWS},
+                {"inserted": [(2,)], "perm": [(0, 1, 2, 3)], "dropped": [(2,), (-2,)], "window": _WINDOWS},
+            ),
+            counterexamples={
+                "another axis": Variation(
+                    shapes={"x": "n 1 4"},
+                    attributes={"dropped": (3,), "window": {"kernel_shape": (1, 3), "pads": (0, 1, 0, 1)}},
+                ),
+                "padded": Variation(
+                    shapes={"weight": "4 4 3 3"},
+                    attributes={"window": {"kernel_shape": (3, 3), "pads": (1, 0, 1, 0)}},
+                ),
+            },
+        ),
+    ),
 ]

@@ -12,7 +12,20 @@ from typing import Any
 from ortfuse.analysis.linear_maps.windows import Axis, Window, window
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, computed, const, ms, op, opt, redundant, var
+from ortfuse.rewrite.pattern import (
+    Guard,
+    Match,
+    Pattern,
+    all_attributes,
+    attr,
+    computed,
+    const,
+    ms,
+    op,
+    opt,
+    redundant,
+    var,
+)
 
 from .._rule_test_inputs import COST
 from .._shared_guards import ints, is_not_quantised
@@ -51,14 +64,16 @@ def _with_second_axis(match: Match) -> dict[str, Any]:
     return {**match["conv"], **Window((Axis(1), *found.axes), found.groups).attributes(), "auto_pad": "NOTSET"}
 
 
-def _over_two_axes(build: Any) -> Any:
-    def made(match: Match) -> Pattern:
-        axis = computed("axis", lambda match: ints([2]))
-        inputs = op.Unsqueeze(x, axis), computed("weight", lambda match: match.const("weight")[:, :, None]), opt(bias)
-        squeezed: Pattern = op.Squeeze(build(*inputs, **_with_second_axis(match)), axis)
-        return squeezed
+def _layers(*inputs: Pattern, **window: Any) -> Pattern:
+    fused = ms.FusedConv(*inputs, activation=attr("activation"), **window)
+    return (op.Conv(*inputs, **window) | fused).named("layer")
 
-    return made
+
+def _over_two_axes(match: Match) -> Pattern:
+    axis = computed("axis", lambda match: ints([2]))
+    inputs = op.Unsqueeze(x, axis), computed("weight", lambda match: match.const("weight")[:, :, None]), opt(bias)
+    squeezed: Pattern = op.Squeeze(_layers(*inputs, **_with_second_axis(match)), axis)
+    return squeezed
 
 
 def convolution_rule(
@@ -81,30 +96,26 @@ def convolution_rule(
 ACTIVATED = {"activation": "Relu"}
 
 
-def _one_axis(name: str, build: Any, more: dict[str, Any]) -> Rule:
-    far = {"pads": (1, 2), "strides": (2,), "dilations": (2,), "kernel_shape": (3,)}
-    return convolution_rule(
-        name,
-        f"{'FusedConv' if more else 'Conv'}(x, W) over one axis, depthwise",
-        build(x, weight, opt(bias), attributes=all_attributes("conv")).named("layer"),
-        _over_two_axes(build),
+_FAR = {"pads": (1, 2), "strides": (2,), "dilations": (2,), "kernel_shape": (3,)}
+
+RULES = [
+    convolution_rule(
+        "conv1d_to_conv2d",
+        "Conv(x, W) or FusedConv(x, W) over one axis, depthwise",
+        _layers(x, weight, opt(bias), attributes=all_attributes("conv")),
+        _over_two_axes,
         RuleTest(
             shapes={"x": "n 4 9", "weight": "4 1 3", "bias": "4"},
-            attributes={"conv": [{"group": 4, **more}, {"group": 4, **far, **more}]},
+            attributes={"conv": [{"group": 4}, {"group": 4, **_FAR}], "activation": ["Relu"]},
             typical=tuple(
                 {"x": f"1 256 {length}", "weight": f"256 1 {width}", "bias": "256"}
                 for length, width in ((200, 1), (200, 3), (200, 31), (1500, 7))
             ),
-            typical_attributes=tuple({"conv": {"group": 256, **more}} for _ in range(4)),
+            typical_attributes=({"conv": {"group": 256}},) * 4,
         ),
         is_over_one_axis,
         is_depthwise,
         is_not_quantised,
-        makes=("Unsqueeze", "com.microsoft.FusedConv" if more else "Conv", "Squeeze"),
-    )
-
-
-RULES = [
-    _one_axis("conv1d_to_conv2d", op.Conv, {}),
-    _one_axis("fused_conv1d_to_fused_conv2d", ms.FusedConv, ACTIVATED),
+        makes=("Unsqueeze", "Conv", "com.microsoft.FusedConv", "Squeeze"),
+    ),
 ]

@@ -1,7 +1,7 @@
-"""Decompose reductions, Softmax over inner axes and Gather of index ranges, whose CPU kernels are several times slower.
+"""Decompose reductions, Softmax over inner axes and Gather of indices in steps, whose CPU kernels are several times slower.
 
-logsum(x) = log(sum(x))          l1(x) = sum(|x|)          l2(x) = sqrt(sum(x x))
-the last two the other way round where all elements are reduced
+l1(x) = sum(|x|)          l2(x) = sqrt(sum(x x))
+both the other way round where all elements are reduced
 logsumexp(x) = m + log(sum(exp(x - m))), m = max(x), clamped to finite numbers
 gather(x, [2, 3, 4]) = slice(x, 2, 5)          gather(x, [6, 4, 2]) = slice(x, 6, 1, step -2)
 softmax(x) = reshape(softmax(reshape(x))), with the axes behind its own merged into one
@@ -9,7 +9,9 @@ softmax(x) = reshape(softmax(reshape(x))), with the axes behind its own merged i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,42 +23,36 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
 
 from .._rule_test_inputs import COST, SHAPES
-from .._shared_guards import floating, given_axes, ints, is_not_quantised, reduces_all, snake_case
+from .._shared_guards import floating, given_axes, ints, is_not_quantised, reduces_all
 
 PASS = "target_decompositions"
 
 x = var("x")
 
 
-def are_neighbours(match: Match) -> Refusal | None:
-    """The indices are consecutive and within the axis, whose size is known."""
-    shape, indices = match.shape("x"), match.const("indices")
-    size = None if shape is None else shape[match["axis"]]
-    if indices.ndim != 1 or not indices.size or not isinstance(size, int):
-        return match.refuse("shape", "indices", "a vector, for an axis of known size")
-    first, last = int(indices[0]), int(indices[-1])
-    row = bool(np.array_equal(indices, np.arange(first, last + 1))) and first >= 0 and last < size
-    return match.unless_value("indices", row, "one after the other, and within the axis")
-
-
 def are_in_steps(match: Match) -> Refusal | None:
-    """The indices have a constant stride other than 1 along the last axis, whose size is known."""
+    """The indices have a constant stride and are within the axis, of known size; with another stride than 1, it is the last."""
     shape, indices = match.shape("x"), match.const("indices")
     size = None if shape is None else shape[match["axis"]]
-    if shape is None or indices.ndim != 1 or indices.size < 2 or not isinstance(size, int):
-        return match.refuse("shape", "indices", "a vector of several, for an axis of known size")
-    if match["axis"] not in (-1, len(shape) - 1):
-        return match.refuse("needless", "axis", found="an axis before the last one, whose parts are copied at once")
-    step = int(indices[1]) - int(indices[0])
+    if shape is None or indices.ndim != 1 or not indices.size or not isinstance(size, int):
+        return match.refuse("shape", "indices", "a vector, for an axis of known size")
+    step = _step(match)
     row = bool(np.array_equal(indices, int(indices[0]) + step * np.arange(indices.size)))
     inside = min(indices[0], indices[-1]) >= 0 and max(indices[0], indices[-1]) < size
-    return match.unless_value("indices", step not in (0, 1) and row and inside, "in equal steps, and within the axis")
+    if step != 1 and match["axis"] not in (-1, len(shape) - 1):
+        return match.refuse("needless", "axis", found="an axis before the last one, whose parts are copied at once")
+    return match.unless_value("indices", step != 0 and row and inside, "in equal steps, and within the axis")
+
+
+def _step(match: Match) -> int:
+    indices = match.const("indices")
+    return int(indices[1]) - int(indices[0]) if indices.size > 1 else 1
 
 
 def _beyond(match: Match) -> Any:
     """The index behind the last one; before the first element, there is none that does not count from the end."""
     indices = match.const("indices")
-    beyond = int(indices[-1]) + (1 if indices[-1] > indices[0] else -1)
+    beyond = int(indices[-1]) + (1 if _step(match) > 0 else -1)
     return ints([beyond if beyond >= 0 else np.iinfo(np.int64).min])
 
 
@@ -74,15 +70,6 @@ def is_no_text(match: Match) -> Refusal | None:
     return match.refuse("dtype", "x", "numbers") if text else None
 
 
-def _bound(name: str, position: int, more: int) -> Pattern:
-    return computed(name, lambda match: ints([int(match.const("indices")[position]) + more]))
-
-
-def _positive(build: Any) -> Any:
-    """The sizes of the numbers of an input, which are at least 0."""
-    return build.node("Abs", [build.input("numbers", build.dims("x"))]).outputs[0]
-
-
 @redundant(COST)
 def reduces_the_last(match: Match) -> Refusal | None:
     """The last axis is reduced: over others, ReduceSumSquare is faster."""
@@ -98,55 +85,36 @@ def leaves_an_axis(match: Match) -> Refusal | None:
     return match.unless_value("axes", some, "not all axes")
 
 
-no_integers = redundant("there is no kernel of roots and logarithms of integers")(floating("x"))
+_NORMS = ("ReduceL1", "ReduceSumSquare", "ReduceL2")
 
 
-def _reduced(name: str, formula: str, operator: str, replace: Any, *guards: Guard) -> Rule:
-    """A reduction, as a sum."""
-    of_matrix = {"x": "128 768"} if reduces_the_last in guards else {"x": "1 128 768"}
-    return Rule(
-        name=f"reduction.{name}",
-        formula=formula,
-        pattern=getattr(op, operator)(x, axes=given_axes, keepdims=attr("keepdims")),
-        replace=replace(lambda operand: op.ReduceSum(operand, axes=attr("axes"), keepdims=attr("keepdims"))),
-        exactness=Exactness.ROUNDING,
-        guards=guards,
-        source=f"ONNX operator {operator}",
-        test=RuleTest(
-            shapes=({"x": "b 4"}, {"x": "b 3 4"}),
-            inputs={"x": _positive},
-            attributes=({"axes": [(1,)], "keepdims": [0, 1]}, {"axes": [(1, 2)], "keepdims": [0, 1]}),
-            typical=(of_matrix, {"x": "64 1000"}, {"x": "1 16"}),
-            never_empty={"b": "the kernels of some reductions keep the last axis of an empty tensor"},
-        ),
-    )
-
-
-def _of_all(name: str, formula: str, reduced: Pattern, operator: str) -> Rule:
-    """A sum over all elements, as the operator that computes what is summed too."""
-    return Rule(
-        name=f"reduction.full_{name}",
-        formula=formula,
-        pattern=reduced,
-        replace=getattr(op, operator)(x, keepdims=attr("keepdims")),
-        exactness=Exactness.ROUNDING,
-        guards=(floating("x"), redundant(SHAPES)(reduces_all)),
-        source=f"ONNX operator {operator}",
-        test=RuleTest(
-            shapes=({"x": "b 3 4"}, {"x": "b"}),
-            attributes=(
-                {"axes": [None, (0, 1, 2), (-1, 0, 1)], "keepdims": [0, 1]},
-                {"axes": [(0,)], "keepdims": [0, 1]},
-            ),
-            typical=({"x": "1 128 768"}, {"x": "1 64 56 56"}, {"x": "1 21 128 128"}),
-            never_empty={"b": "the kernels of some reductions keep the last axis of an empty tensor"},
-        ),
-    )
+def _either(*options: Pattern) -> Pattern:
+    return functools.reduce(operator.or_, options).named("reduced") if len(options) > 1 else options[0]
 
 
 def _sum_of(summed: Pattern) -> Pattern:
     made: Pattern = op.ReduceSum(summed, axes=attr("axes"), keepdims=attr("keepdims"))
     return made
+
+
+def _reduced(name: str, operators: Sequence[str], sums: Sequence[Pattern], *guards: Guard) -> Rule:
+    """Reductions, as sums."""
+    of_matrix = {"x": "128 768"} if reduces_the_last in guards else {"x": "1 128 768"}
+    return Rule(
+        name=f"reduction.{name}",
+        formula=f"{' or '.join(operators)} of x",
+        pattern=_either(*(getattr(op, one)(x, axes=given_axes, keepdims=attr("keepdims")) for one in operators)),
+        replace=_either(*sums),
+        exactness=Exactness.ROUNDING,
+        guards=guards,
+        source=f"ONNX operator {operators[0]}",
+        test=RuleTest(
+            shapes=({"x": "b 4"}, {"x": "b 3 4"}),
+            attributes=({"axes": [(1,)], "keepdims": [0, 1]}, {"axes": [(1, 2)], "keepdims": [0, 1]}),
+            typical=(of_matrix, {"x": "64 1000"}, {"x": "1 16"}),
+            never_empty={"b": "the kernels of some reductions keep the last axis of an empty tensor"},
+        ),
+    )
 
 
 # The logarithm of a sum of exponentials
@@ -210,120 +178,116 @@ def _int64_vector(name: str, numbers: list[int]) -> Pattern:
     return computed(name, lambda match: ints(numbers))
 
 
-def _over_merged(kind: str) -> Callable[[Match], Pattern]:
-    def made(match: Match) -> Pattern:
-        axis, shape, merged = match["axis"], match.shape("x"), _merged(match)
-        there, back = reshape_target(shape, merged), reshape_target(merged, shape)
-        rows = op.ReduceProd(op.Shape(x, start=axis + 1), keepdims=1)
-        target = op.Concat(op.Shape(x, start=0, end=axis + 1), rows, axis=0)
-        flat = op.Reshape(x, target, allowzero=1) if there is None else op.Reshape(x, _int64_vector("there", there))
-        result = getattr(op, kind)(flat, axis=axis)
-        if back is None:
-            return op.Reshape(result, op.Shape(x), allowzero=1)
-        return op.Reshape(result, _int64_vector("back", back))
-
-    return made
+_NORMALISED = ("Softmax", "LogSoftmax", "Hardmax")
 
 
-def _normalised(kind: str) -> Rule:
-    return Rule(
-        name=f"{snake_case(kind)}.merge_dims_behind_axis",
-        formula=f"{kind}(x) over an axis with several behind it",
-        pattern=getattr(op, kind)(x, axis=attr("axis")),
-        replace=_over_merged(kind),
-        makes=("Reshape", kind, "Shape", "ReduceProd", "Concat"),
-        guards=(has_axes_behind, is_not_quantised),
-        exactness=Exactness.EXACT,
-        source=f"ONNX operator {kind}",
-        test=RuleTest(
-            shapes=({"x": "n 3 4 5"}, {"x": "2 n 4 s"}),
-            attributes={"axis": [1, -3]},
-            typical=({"x": "1 64 56 56"}, {"x": "1 21 128 128"}, {"x": "8 256 14 14"}, {"x": "1 1000 7 7"}),
-            counterexamples={
-                "before opset 13": Variation(attributes={"axis": 1}, opset=11),
-                "the last axis": Variation(attributes={"axis": -1}),
-            },
-        ),
-    )
+def _over_merged(match: Match) -> Pattern:
+    axis, shape, merged = match["axis"], match.shape("x") or (), _merged(match)
+    there, back = reshape_target(shape, merged), reshape_target(merged, shape)
+    rows = op.ReduceProd(op.Shape(x, start=axis + 1), keepdims=1)
+    target = op.Concat(op.Shape(x, start=0, end=axis + 1), rows, axis=0)
+    flat = op.Reshape(x, target, allowzero=1) if there is None else op.Reshape(x, _int64_vector("there", there))
+    result = getattr(op, _NORMALISED[match.choice("kind")])(flat, axis=axis)
+    if back is None:
+        return op.Reshape(result, op.Shape(x), allowzero=1)
+    return op.Reshape(result, _int64_vector("back", back))
+
+
+softmax_of_merged = Rule(
+    name="softmax.merge_dims_behind_axis",
+    formula="Softmax, LogSoftmax or Hardmax of x over an axis with several behind it",
+    pattern=functools.reduce(operator.or_, (getattr(op, kind)(x, axis=attr("axis")) for kind in _NORMALISED)).named(
+        "kind"
+    ),
+    replace=_over_merged,
+    makes=("Reshape", *_NORMALISED, "Shape", "ReduceProd", "Concat"),
+    guards=(has_axes_behind, is_not_quantised),
+    exactness=Exactness.EXACT,
+    source="ONNX operator Softmax",
+    test=RuleTest(
+        shapes=({"x": "n 3 4 5"}, {"x": "2 n 4 s"}),
+        attributes={"axis": [1, -3]},
+        typical=({"x": "1 64 56 56"}, {"x": "1 21 128 128"}, {"x": "8 256 14 14"}, {"x": "1 1000 7 7"}),
+        counterexamples={
+            "before opset 13": Variation(attributes={"axis": 1}, opset=11),
+            "the last axis": Variation(attributes={"axis": -1}),
+        },
+    ),
+)
+
+
+def _indices(*numbers: int) -> dict[str, Any]:
+    """These indices as the input of a rule test; without any, backwards along the last of five, or one after the other."""
+
+    def make(build: Any) -> ir.Value:
+        usual = (1, 2, 3) if build.dims("x")[0] == 5 else (4, 2, 0)
+        chosen: ir.Value = build.constant(ints(numbers or usual[: build.dims("indices")[0]]))
+        return chosen
+
+    return {"indices": make}
 
 
 RULES = [
     Rule(
-        name="gather.contiguous_indices_to_slice",
-        formula="Gather(x, consecutive indices)",
-        pattern=op.Gather(x, const("indices"), axis=attr("axis")),
-        replace=op.Slice(
-            x, _bound("start", 0, 0), _bound("end", -1, 1), computed("axis", lambda match: ints([match["axis"]]))
-        ),
-        guards=(are_neighbours, is_no_list, is_no_text),
-        exactness=Exactness.EXACT,
-        source="ONNX operators Gather and Slice",
-        test=RuleTest(
-            shapes={"x": "b 5", "indices": "3"},
-            constants={"indices": np.array([1, 2, 3])},
-            attributes={"axis": [1, -1]},
-            counterexamples={
-                "beyond the end": Variation(shapes={"x": "b 3"}, constants={"indices": np.array([0, 1, 2])}),
-                "backwards": Variation(constants={"indices": np.array([3, 2, 1])}),
-                "with a gap": Variation(constants={"indices": np.array([0, 1, 3])}),
-            },
-        ),
-    ),
-    Rule(
-        name="gather.strided_indices_to_slice",
+        name="gather.indices_in_steps_to_slice",
         formula="Gather(x, indices in equal steps)",
         pattern=op.Gather(x, const("indices"), axis=attr("axis")),
         replace=op.Slice(
             x,
-            _bound("start", 0, 0),
+            computed("start", lambda match: ints([match.const("indices")[0]])),
             computed("end", _beyond),
             computed("axis", lambda match: ints([match["axis"]])),
-            computed("step", lambda match: ints([match.const("indices")[1] - match.const("indices")[0]])),
+            computed("step", lambda match: ints([_step(match)])),
         ),
         guards=(are_in_steps, is_no_list, is_no_text),
         exactness=Exactness.EXACT,
         source="ONNX operators Gather and Slice",
         test=RuleTest(
-            shapes={"x": "b 5", "indices": "3"},
-            constants={"indices": np.array([4, 2, 0])},
-            attributes={"axis": [1, -1]},
+            shapes=({"x": "b 5", "indices": "3"}, {"x": "5 b", "indices": "3"}, {"x": "b 5", "indices": "1"}),
+            inputs=_indices(),
+            attributes=({"axis": [1, -1]}, {"axis": [0]}, {"axis": [1]}),
             counterexamples={
-                "from the end": Variation(constants={"indices": np.array([-5, -3, -1])}),
-                "in unequal steps": Variation(constants={"indices": np.array([0, 1, 3])}),
-                "of no length": Variation(constants={"indices": np.array([1, 1, 1])}),
+                "beyond the end": Variation(shapes={"x": "b 3"}, inputs=_indices(0, 1, 2)),
+                "backwards along the first axis": Variation(
+                    attributes={"axis": 0}, shapes={"x": "5 b"}, inputs=_indices(3, 2, 1)
+                ),
+                "with a gap": Variation(inputs=_indices(0, 1, 3)),
+                "from the end": Variation(inputs=_indices(-5, -3, -1)),
+                "of no length": Variation(inputs=_indices(1, 1, 1)),
             },
         ),
     ),
-    _reduced("decompose_log_sum", "ReduceLogSum(x)", "ReduceLogSum", lambda summed: op.Log(summed(x)), no_integers),
-    *map(_normalised, ("Softmax", "LogSoftmax", "Hardmax")),
+    softmax_of_merged,
+    _reduced("decompose_l1", ("ReduceL1",), (_sum_of(op.Abs(x)),), floating("x"), leaves_an_axis),
     _reduced(
-        "decompose_l1", "ReduceL1(x)", "ReduceL1", lambda summed: summed(op.Abs(x)), floating("x"), leaves_an_axis
-    ),
-    _reduced(
-        "decompose_sum_square",
-        "ReduceSumSquare(x)",
-        "ReduceSumSquare",
-        lambda summed: summed(op.Mul(x, x)),
+        "decompose_sum_of_squares",
+        ("ReduceSumSquare", "ReduceL2"),
+        (_sum_of(op.Mul(x, x)), op.Sqrt(_sum_of(op.Mul(x, x)))),
         floating("x"),
         reduces_the_last,
         leaves_an_axis,
     ),
-    _reduced(
-        "decompose_l2",
-        "ReduceL2(x)",
-        "ReduceL2",
-        lambda summed: op.Sqrt(summed(op.Mul(x, x))),
-        no_integers,
-        reduces_the_last,
-        leaves_an_axis,
-    ),
     _log_sum_exp(),
-    _of_all("sum_of_abs_to_l1", "ReduceSum(Abs(x)) over all axes", _sum_of(op.Abs(x)), "ReduceL1"),
-    _of_all("sum_of_square_to_sum_square", "ReduceSum(x * x) over all axes", _sum_of(op.Mul(x, x)), "ReduceSumSquare"),
-    _of_all(
-        "sqrt_of_sum_square_to_l2",
-        "Sqrt(ReduceSum(x * x)) over all axes",
-        op.Sqrt(_sum_of(op.Mul(x, x)) | op.ReduceSumSquare(x, axes=attr("axes"), keepdims=attr("keepdims"))),
-        "ReduceL2",
+    Rule(
+        name="reduction.full_sum_to_norm",
+        formula="ReduceSum(Abs(x)), ReduceSum(x * x) or Sqrt(ReduceSum(x * x)) over all axes",
+        pattern=_either(
+            _sum_of(op.Abs(x)),
+            _sum_of(op.Mul(x, x)),
+            op.Sqrt(_sum_of(op.Mul(x, x)) | op.ReduceSumSquare(x, axes=attr("axes"), keepdims=attr("keepdims"))),
+        ),
+        replace=_either(*(getattr(op, name)(x, keepdims=attr("keepdims")) for name in _NORMS)),
+        exactness=Exactness.ROUNDING,
+        guards=(floating("x"), redundant(SHAPES)(reduces_all)),
+        source="ONNX operators ReduceL1, ReduceSumSquare and ReduceL2",
+        test=RuleTest(
+            shapes=({"x": "b 3 4"}, {"x": "b"}),
+            attributes=(
+                {"axes": [None, (0, 1, 2), (-1, 0, 1)], "keepdims": [0, 1]},
+                {"axes": [(0,)], "keepdims": [0, 1]},
+            ),
+            typical=({"x": "1 128 768"}, {"x": "1 64 56 56"}, {"x": "1 21 128 128"}),
+            never_empty={"b": "the kernels of some reductions keep the last axis of an empty tensor"},
+        ),
     ),
 ]

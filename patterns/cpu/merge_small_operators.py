@@ -12,7 +12,6 @@ The rules run in the last pass, after `simplify_data_movement`: patterns of fusi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import onnx_ir as ir
 
@@ -21,7 +20,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, fixed, op, redundant, scalar, var
 
 from .._rule_test_inputs import COST
-from .._shared_guards import array_like, snake_case
+from .._shared_guards import array_like
 
 PASS = "target_decompositions"
 
@@ -96,20 +95,21 @@ def agree_elsewhere(match: Match) -> Refusal | None:
     return None if shapes[0][:-1] == shapes[1][:-1] else match.refuse("shape", "y", (*shapes[0][:-1], "any"))
 
 
-def _halves() -> Iterator[Rule]:
-    part = var("part", "... h")
-    for name in ("Cos", "Sin"):
-        whole = getattr(op, name)(op.Concat(part, y, axis=-1).kept())
-        yield Rule(
-            name=f"op_count.drop_concat_and_slice_around_{name.lower()}",
-            formula=f"{name}(Concat(part, y))[:h]",
-            pattern=whole[..., :"h"],
-            replace=getattr(op, name)(part),
-            guards=(agree_elsewhere,),
-            exactness=Exactness.ROUNDING,
-            source=f"ONNX operator {name}",
-            test=RuleTest(shapes={"h": 4, "part": "b s 4", "y": "b s 3"}),
-        )
+def _curve(operand: Pattern) -> Pattern:
+    return (op.Cos(operand) | op.Sin(operand)).named("curve")
+
+
+part = var("part", "... h")
+half_of_curve = Rule(
+    name="op_count.drop_concat_and_slice_around_cos_or_sin",
+    formula="f(Concat(part, y))[:h], f Cos or Sin",
+    pattern=_curve(op.Concat(part, y, axis=-1).kept())[..., :"h"],
+    replace=_curve(part),
+    guards=(agree_elsewhere,),
+    exactness=Exactness.ROUNDING,
+    source="ONNX operators Cos and Sin",
+    test=RuleTest(shapes={"h": 4, "part": "b s 4", "y": "b s 3"}),
+)
 
 
 def _told(match: Match) -> range:
@@ -166,20 +166,23 @@ def has_columns(match: Match) -> Refusal | None:
     return match.refuse("needless", "weight", found="it has a single column") if single else None
 
 
-def _activated() -> Iterator[Rule]:
-    """As exporters write a linear layer without bias, in squeeze-and-excitation (arXiv:1709.01507) for example."""
-    rows, weight = var("rows", "b k"), fixed("weight", "k n")
-    for name, attributes in (("Relu", {}), ("Sigmoid", {}), ("Tanh", {}), ("LeakyRelu", {"alpha": attr("alpha")})):
-        yield Rule(
-            name=f"op_count.matmul_to_gemm_before_{snake_case(name)}",
-            formula=f"{name}(rows @ weight)",
-            pattern=getattr(op, name)(op.MatMul(rows, weight), **attributes),
-            replace=getattr(op, name)(op.Gemm(rows, weight), **attributes),
-            guards=(in_float32, has_columns),
-            exactness=Exactness.ROUNDING,
-            source="ONNX operators MatMul and Gemm",
-            test=RuleTest(shapes={"k": 4, "n": 3}, attributes={name: [0.2] for name in attributes}),
-        )
+def _activated(product: Pattern) -> Pattern:
+    leaky = op.LeakyRelu(product, alpha=attr("alpha"))
+    return (op.Relu(product) | op.Sigmoid(product) | op.Tanh(product) | leaky).named("activated")
+
+
+rows, weight = var("rows", "b k"), fixed("weight", "k n")
+activated_product = Rule(
+    # As exporters write a linear layer without bias, in squeeze-and-excitation (arXiv:1709.01507) for example.
+    name="op_count.matmul_to_gemm_before_activation",
+    formula="f(rows @ weight), f Relu, Sigmoid, Tanh or LeakyRelu",
+    pattern=_activated(op.MatMul(rows, weight)),
+    replace=_activated(op.Gemm(rows, weight)),
+    guards=(in_float32, has_columns),
+    exactness=Exactness.ROUNDING,
+    source="ONNX operators MatMul and Gemm",
+    test=RuleTest(shapes={"k": 4, "n": 3}, attributes={"alpha": [0.2]}),
+)
 
 
 RULES = [
@@ -199,7 +202,7 @@ RULES = [
             scalars={"chosen": [0.0], "other": [-5.0], "bound": [-1.0]},
         ),
     ),
-    *_halves(),
-    *_activated(),
+    half_of_curve,
+    activated_product,
     _sizes(),
 ]

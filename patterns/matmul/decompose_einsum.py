@@ -31,7 +31,7 @@ from typing import Any
 
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
-from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, op, rearrange, redundant, var
+from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, computed, op, opt, rearrange, redundant, var
 
 from .._rule_test_inputs import COST, SHAPES
 from .._shared_guards import floating, ints
@@ -81,7 +81,7 @@ def _moved(before: str, after: str, operand: Pattern) -> Pattern:
 @redundant("the runtime refuses every other Einsum")
 def labels_all_axes(match: Match) -> Refusal | None:
     """There is one label for each axis of each operand."""
-    ranks, operands = [match.rank(name) for name in NAMES if name in match.bindings], _equation(match).operands
+    ranks, operands = [match.rank(name) for name in NAMES if match.get(name) is not None], _equation(match).operands
     fits = len(ranks) == len(operands) and all(map(lambda rank, part: rank in (None, len(part)), ranks, operands))
     return match.unless_value("equation", fits, "one label for each axis")
 
@@ -313,7 +313,8 @@ a, b = OPERANDS[:2]
 readable = attr("equation", lambda text, facts: parsed(text) is not None,
                 "one without ellipsis, repeated labels and labels out of nowhere")  # fmt: skip
 one, two = op.Einsum(a, equation=readable), op.Einsum(a, b, equation=readable)
-several = {count: op.Einsum(*OPERANDS[:count], equation=readable) for count in (3, 4)}
+optional = tuple(map(opt, OPERANDS[1:]))
+several = op.Einsum(*OPERANDS[:3], opt(OPERANDS[3]), equation=readable)
 transposed = op.Transpose(a, perm=_kept_first)
 
 _Case = tuple[Sequence[str], str]
@@ -338,10 +339,9 @@ def _exchanged(shapes: Sequence[str], equation: str) -> _Case:
 
 def _counterexamples(pattern: Op, equation: str) -> dict[str, Variation]:
     found = {"an ellipsis in the result alone": Variation(attributes={"equation": re.sub("-> ?.", "->...", equation)})}
-    if pattern in several.values():
-        count = len(pattern.inputs)
-        labels, shapes = ",".join("ijkl"[:count]), dict(zip(NAMES, "2345"[:count], strict=False))
-        found["only numbers are left of each pair"] = Variation(attributes={"equation": f"{labels}->"}, shapes=shapes)
+    if pattern is several:
+        shapes = dict(zip(NAMES, "234", strict=False))
+        found["only numbers are left of each pair"] = Variation(attributes={"equation": "i,j,k->"}, shapes=shapes)
     return {} if "..." in equation else found
 
 
@@ -355,7 +355,7 @@ def _rule(name: str, formula: str, pattern: Op, replace: Any, guards: tuple[Guar
         test=RuleTest(
             shapes=tuple(dict(zip(NAMES, shapes, strict=False)) for shapes, _ in cases),
             never_empty={"*": "the runtime dies of an empty batch"},
-            assumes={} if pattern not in several.values() else {
+            assumes={} if pattern is not several else {
                 "input * is inf in its last element*": "operands are taken to be finite: infinity times 0 is NaN"},
             counterexamples=_counterexamples(pattern, cases[0][1]),
             redundant={} if counted else {"check of attribute equation": "the guard reads the same terms"},
@@ -406,32 +406,23 @@ def an_ellipsis_is_the_same_axes(match: Match) -> Refusal | None:
 elliptic = attr("equation", lambda text, facts: _terms(text) is not None, "one with an ellipsis in the result, too")
 
 
-_WITH_ELLIPSIS: Mapping[int, Sequence[_Case]] = {
-    1: ((("b 3 s 4",), "...ij->...ji"), (("b 3 s 4",), "i...j -> ...i")),
-    2: ((("b 3 s 4", "b 3 t 4"), "...id,...jd->...ij"), (("b 3 2 s t", "b 3 t 2 4"), "...hqk, ...khd -> ...qhd"),
-        (("b s 4", "4 5"), "...d,df->...f"), (("4 5", "b s 4"), "df,...d->...f"), (("b s t", "b t 4"), "...ij,...jk"),
-        (("s b 2", "4 s"), "i...,ji->j..."), (("s 4", "4 5"), "...ij,...jk->...ik")),
-    3: ((("b s 3", "3 4", "4 2"), "...i,ij,jk->...k"), (("b s 4", "b 4 5", "5 2"), "...ij,...jk,kl->...il")),
-    4: ((("b 2", "2 3", "3 4", "4 5"), "...i,ij,jk,kl->...l"),),
-}  # fmt: skip
+_WITH_ELLIPSIS: Sequence[_Case] = (
+    (("b 3 s 4",), "...ij->...ji"), (("b 3 s 4",), "i...j -> ...i"),
+    (("b 3 s 4", "b 3 t 4"), "...id,...jd->...ij"), (("b 3 2 s t", "b 3 t 2 4"), "...hqk, ...khd -> ...qhd"),
+    (("b s 4", "4 5"), "...d,df->...f"), (("4 5", "b s 4"), "df,...d->...f"), (("b s t", "b t 4"), "...ij,...jk"),
+    (("s b 2", "4 s"), "i...,ji->j..."), (("s 4", "4 5"), "...ij,...jk->...ik"),
+    (("b s 3", "3 4", "4 2"), "...i,ij,jk->...k"), (("b s 4", "b 4 5", "5 2"), "...ij,...jk,kl->...il"),
+    (("b 2", "2 3", "3 4", "4 5"), "...i,ij,jk,kl->...l"),
+)  # fmt: skip
 
 RULES = [
-    *(
-        _rule(
-            f"ellipsis_to_labels_{count}_operand{'s' if count > 1 else ''}",
-            f"einsum({', '.join(NAMES[:count])}) with an ellipsis",
-            op.Einsum(*OPERANDS[:count], equation=elliptic), op.Einsum(*OPERANDS[:count], equation=_labelled),
-            (an_ellipsis_is_the_same_axes,), *cases, counted=(),
-        )
-        for count, cases in _WITH_ELLIPSIS.items()
+    _rule(
+        "ellipsis_to_labels", "einsum(a, ...) with an ellipsis", op.Einsum(a, *optional, equation=elliptic),
+        op.Einsum(a, *optional, equation=_labelled), (an_ellipsis_is_the_same_axes,), *_WITH_ELLIPSIS, counted=(),
     ),
     _rule(
-        "split_3_operands", "einsum(a, b, c)", several[3], _pair_first, (a_pair_keeps_labels,),
+        "split_several_operands", "einsum(a, b, c, ...)", several, _pair_first, (a_pair_keeps_labels,),
         (("2 3", "3 s", "s 5"), "ij,jk,kl->il"), (("b 2", "b 3", "b 4"), "bi,bj,bk->bijk"), (("s", "s", "s 4"), "i,i,ij->j"),
-        makes=("Einsum",),
-    ),
-    _rule(
-        "split_4_operands", "einsum(a, b, c, d)", several[4], _pair_first, (a_pair_keeps_labels,),
         (("2 3", "3 s", "s 5", "5 2"), "ij,jk,kl,lm->im"), makes=("Einsum",),
     ),
     _rule(

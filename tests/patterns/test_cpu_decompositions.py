@@ -21,7 +21,6 @@ RESPELLED = {
     "y = Gather<axis=-1>(x, back)": "Slice",
     "y = Gather<axis=-1>(x, uneven)": "Gather",
     "y = Gather<axis=1>(x, ends)": "Gather",
-    "y = ReduceLogSum(x, last)": "ReduceSum Log",
     "y = ReduceL1(x, last)": "Abs ReduceSum",
     "y = ReduceL1(x)": "ReduceL1",
     "y = ReduceSumSquare(x, last)": "Mul ReduceSum",

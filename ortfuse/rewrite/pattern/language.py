@@ -196,7 +196,11 @@ class Rest(Pattern):
 
 
 class Alt(Pattern):
-    """One of several patterns, tried in order; `match[label]` is the matched value, `match.choice(label)` which one."""
+    """One of several patterns, tried in order; `match[label]` is the matched value, `match.choice(label)` which one.
+
+    In a replacement it means the option of the same number as in the pattern's alternatives of the same label, if there are any,
+    and else the first that is present: `scale | computed("ones", ones)`.
+    """
 
     def __init__(self, options: Iterable[Pattern], label: str | None = None) -> None:
         self.options = tuple(options)
