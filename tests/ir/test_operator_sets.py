@@ -15,10 +15,8 @@ FEW = 5
 """A module may name so many operators in one list: a special case is no table."""
 
 NOT_FACTS = {
-    "analysis/linear_maps/diagonal.py": "operators whose scale and shift the module reads itself, each by code of its own",
     "pipeline/model_features.py": "signs by which a pass list is chosen: habits of exporters",
     "quantization/insert_intermediate_qdq.py": "operators for which the runtime has integer kernels between DequantizeLinear and QuantizeLinear",
-    "transforms/fold_linear/compose_linear_maps.py": "operators at which the pass looks for its own steps",
     "transforms/index_maps/simplify_data_movement.py": "operators in which the pass writes chains, and that are part of one",
     "verification/rule_tests/near_miss_graphs.py": "a choice of test data: the operator that a near miss puts in place of another",
 }

@@ -10,11 +10,12 @@
 
 from ortfuse.analysis.linear_maps.carriers import CARRIERS, Carried, carried, leaves_channels
 from ortfuse.analysis.linear_maps.channels import Reading, Readings, along, by_channel, readings_of
-from ortfuse.analysis.linear_maps.diagonal import Diagonal, diagonal_of
-from ortfuse.analysis.linear_maps.layers import Layer, layer_of
+from ortfuse.analysis.linear_maps.diagonal import DIAGONALS, Diagonal, diagonal_of
+from ortfuse.analysis.linear_maps.layers import LAYERS, Layer, layer_of
 from ortfuse.analysis.linear_maps.windows import Window, placed, pointwise, united, window
 
 __all__ = [
-    "CARRIERS", "Carried", "Diagonal", "Layer", "Reading", "Readings", "Window", "along", "by_channel", "carried",
+    "CARRIERS", "DIAGONALS", "LAYERS",
+    "Carried", "Diagonal", "Layer", "Reading", "Readings", "Window", "along", "by_channel", "carried",
     "diagonal_of", "layer_of", "leaves_channels", "placed", "pointwise", "readings_of", "united", "window",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ bn(x)                     factor scale / sqrt(variance + epsilon), offset shift 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,12 +16,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.ir.operator_registry import Facet
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-
-OPERATORS = frozenset({"Mul", "Div", "Add", "Sum", "Sub", "Neg", "BatchNormalization"})
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,16 @@ class Diagonal:
         return bool(np.all(np.isfinite(self.factor)) and np.all(np.isfinite(self.offset)))
 
 
+Reader: TypeAlias = Callable[[ir.Node, Facts], "Diagonal | None"]
+
+DIAGONALS: Facet[Reader] = Facet(
+    "diagonal_map", "factors and offsets by which a node of floating-point numbers scales and shifts"
+)
+
+Numbers: TypeAlias = tuple[Array, Array]
+"""Factors and offsets."""
+
+
 def diagonal_of(node: ir.Node, facts: Facts, may_broadcast_data: bool = False) -> Diagonal | None:
     """Return the diagonal map of a node of floating-point numbers; `None` if it is none or may change the shape.
 
@@ -85,43 +95,68 @@ def diagonal_of(node: ir.Node, facts: Facts, may_broadcast_data: bool = False) -
         facts: The facts.
         may_broadcast_data: Whether it may change the shape: the table of frequencies in an outer product does.
     """
-    if node.domain or node.op_type not in OPERATORS or facts.dtype(node.outputs[0]) not in FLOATS:
+    reader = DIAGONALS.of(node)
+    if reader is None or facts.dtype(node.outputs[0]) not in FLOATS:
         return None
-    if node.op_type == "BatchNormalization":
-        return _of_batch_normalization(node, facts)
-    if node.op_type == "Neg":
-        data = node.inputs[0]
-        return None if data is None else Diagonal((node,), data, np.full((), -1.0), np.zeros(()), ())
-    if len(node.inputs) != 2:
+    found = reader(node, facts)
+    return None if found is None or (found.broadcasts_data and not may_broadcast_data) else found
+
+
+@DIAGONALS.register("Neg")
+def negation(node: ir.Node, facts: Facts) -> Diagonal | None:
+    """Factor -1."""
+    data = node.inputs[0]
+    return None if data is None else Diagonal((node,), data, np.full((), -1.0), np.zeros(()), ())
+
+
+@DIAGONALS.register("Mul")
+def product(node: ir.Node, facts: Facts) -> Diagonal | None:
+    """Factors of a constant."""
+    return _by_constant(node, facts, lambda wide, is_first: (wide, np.zeros(())))
+
+
+@DIAGONALS.register("Div")
+def quotient(node: ir.Node, facts: Facts) -> Diagonal | None:
+    """Inverse factors of a constant divisor."""
+    return _by_constant(node, facts, lambda wide, is_first: None if is_first else (1 / wide, np.zeros(())))
+
+
+@DIAGONALS.register("Sub")
+def difference(node: ir.Node, facts: Facts) -> Diagonal | None:
+    """Offsets of a constant, of which the data may be taken away."""
+    return _by_constant(node, facts, lambda wide, is_first: (-np.ones(()), wide) if is_first else (np.ones(()), -wide))
+
+
+@DIAGONALS.register("Add", "Sum")
+def total(node: ir.Node, facts: Facts) -> Diagonal | None:
+    """Offsets of a constant, or the data and a multiple of it."""
+    return _by_constant(node, facts, lambda wide, is_first: (np.ones(()), wide)) or _of_multiple(node, facts)
+
+
+def _by_constant(node: ir.Node, facts: Facts, numbers: Callable[[Array, bool], Numbers | None]) -> Diagonal | None:
+    """The map of two operands of which one is constant, by that in float64 and whether it is the first."""
+    if len(node.inputs) != 2 or node.inputs[0] is None or node.inputs[1] is None:
         return None  # a Sum of one value or several
     first, second = node.inputs
-    if first is None or second is None or facts.is_const(first) == facts.is_const(second):
-        return _of_multiple(node, facts)
+    assert first is not None
+    assert second is not None
+    if facts.is_const(first) == facts.is_const(second):
+        return None
     constant, data = (second, first) if facts.is_const(second) else (first, second)
-    if node.op_type == "Div" and constant is first:
-        return None
-    broadcasts = not _keeps_shape(data, constant, node.outputs[0], facts)
-    if broadcasts and not may_broadcast_data:
-        return None
     array = facts.const(constant)
     if array is None:
         return None
-    wide, one, zero = array.astype(np.float64), np.ones(()), np.zeros(())
     with np.errstate(all="ignore"):
-        if node.op_type in ("Mul", "Div"):
-            factor, offset = 1 / wide if node.op_type == "Div" else wide, zero
-        elif node.op_type == "Sub" and constant is first:
-            factor, offset = -one, wide
-        else:
-            factor, offset = one, -wide if node.op_type == "Sub" else wide
-    return Diagonal((node,), data, factor, offset, (constant,), broadcasts_data=broadcasts)
+        found = numbers(array.astype(np.float64), constant is first)
+    if found is None:
+        return None
+    broadcasts = not _keeps_shape(data, constant, node.outputs[0], facts)
+    return Diagonal((node,), data, *found, (constant,), broadcasts_data=broadcasts)
 
 
 def _of_multiple(node: ir.Node, facts: Facts) -> Diagonal | None:
     """A value plus a constant times itself."""
-    if node.op_type != "Add" or node.inputs[0] is None or node.inputs[1] is None:
-        return None
-    for data, other in (node.inputs, node.inputs[::-1]):
+    for data, other in (node.inputs, node.inputs[::-1]) if node.op_type == "Add" else ():
         inner = None if other is None else other.producer()
         if inner is None or inner.domain or inner.op_type != "Mul" or len(inner.outputs[0].uses()) != 1:
             continue
@@ -131,7 +166,8 @@ def _of_multiple(node: ir.Node, facts: Facts) -> Diagonal | None:
     return None
 
 
-def _of_batch_normalization(node: ir.Node, facts: Facts) -> Diagonal | None:
+@DIAGONALS.register("BatchNormalization")
+def batch_normalization(node: ir.Node, facts: Facts) -> Diagonal | None:
     """BatchNormalization by constant statistics of known channels."""
     data, rank = node.inputs[0], facts.rank(node.inputs[0])
     arrays = [facts.const(value) for value in node.inputs[1:5]]

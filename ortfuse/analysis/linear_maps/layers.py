@@ -8,6 +8,7 @@ A product is a convolution without taps, of one group.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -16,6 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.linear_maps.windows import Window, window
+from ortfuse.ir.operator_registry import Facet
 from ortfuse.ir.traits import DEQUANTISES, MICROSOFT, has
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -26,7 +28,6 @@ Storage = Literal["conv", "conv transposed", "columns", "rows", "left"]
 DTYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
 """The types of the weights that are computed anew."""
 
-CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "FusedConv"})
 PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 
@@ -126,18 +127,17 @@ class Layer:
         return automatic == "NOTSET" and any(self.node.attributes.get_ints("pads") or ())
 
 
+LAYERS: Facet[Callable[[ir.Node, Facts], Layer | None]] = Facet(
+    "layer", "weights and bias of the layer that ends with a node, which is linear by constants"
+)
+
+
 def layer_of(node: ir.Node, facts: Facts) -> Layer | None:
     """Return the layer that ends with a node; `None` if there is none with constant weights of a known form."""
-    if any(one.is_ref() for one in node.attributes.values()):
+    reader = LAYERS.of(node)
+    if reader is None or any(one.is_ref() for one in node.attributes.values()):
         return None
-    if not node.domain and node.op_type == "Add":
-        return _with_sum(node, facts)
-    if not node.domain and node.op_type == "MatMul":
-        return _product(node, facts)
-    if not node.domain and node.op_type == "Gemm":
-        return _gemm(node, facts)
-    of_runtime = node.domain == MICROSOFT and node.op_type == "FusedConv"
-    return _convolution(node, facts) if of_runtime or (not node.domain and node.op_type in CONVOLUTIONS) else None
+    return reader(node, facts)
 
 
 def _weights(value: ir.Value | None, facts: Facts) -> tuple[int, ...] | None:
@@ -151,7 +151,9 @@ def _weights(value: ir.Value | None, facts: Facts) -> tuple[int, ...] | None:
     return shape if len(shape) >= 2 and 0 not in shape else None
 
 
-def _convolution(node: ir.Node, facts: Facts) -> Layer | None:
+@LAYERS.register("Conv", "ConvTranspose", f"{MICROSOFT}.FusedConv")
+def convolution(node: ir.Node, facts: Facts) -> Layer | None:
+    """Convolutions whose weights, and bias if there is one, are constant."""
     data, weight, bias = (*node.inputs[:3], None)[:3]
     shape = _weights(weight, facts)
     if data is None or weight is None or shape is None or len(shape) < 3:
@@ -166,7 +168,9 @@ def _convolution(node: ir.Node, facts: Facts) -> Layer | None:
     return Layer(node, None, data, weight, bias, storage, groups, sizes, 1.0, 1.0, 1, 1)
 
 
-def _product(node: ir.Node, facts: Facts) -> Layer | None:
+@LAYERS.register("MatMul")
+def product(node: ir.Node, facts: Facts) -> Layer | None:
+    """Products with a constant matrix on either side."""
     for index in (1, 0):
         data, weight = node.inputs[1 - index], node.inputs[index]
         shape, rank = _weights(weight, facts), facts.rank(data)
@@ -182,7 +186,9 @@ def _product(node: ir.Node, facts: Facts) -> Layer | None:
     return None
 
 
-def _gemm(node: ir.Node, facts: Facts) -> Layer | None:
+@LAYERS.register("Gemm")
+def gemm(node: ir.Node, facts: Facts) -> Layer | None:
+    """Products with a constant matrix on the right, and a constant bias."""
     data, weight, bias = (*node.inputs[:3], None)[:3]
     shape = _weights(weight, facts)
     if data is None or weight is None or shape is None or len(shape) != 2 or facts.is_const(data):
@@ -199,14 +205,16 @@ def _gemm(node: ir.Node, facts: Facts) -> Layer | None:
     return Layer(node, None, data, weight, bias, storage, 1, sizes, alpha, beta, axis, 1)
 
 
-def _with_sum(node: ir.Node, facts: Facts) -> Layer | None:
+@LAYERS.register("Add")
+def product_with_bias(node: ir.Node, facts: Facts) -> Layer | None:
+    """A MatMul behind which a constant bias is added."""
     for summed, bias in (node.inputs, node.inputs[::-1]):
         inner = None if summed is None or facts.is_const(summed) else summed.producer()
         if inner is None or bias is None or not facts.is_const(bias) or inner.domain or inner.op_type != "MatMul":
             continue
         if summed is None or len(summed.uses()) > 1 or summed.is_graph_output():
             return None
-        found = _product(inner, facts)
+        found = product(inner, facts)
         if found is None or any(one.is_ref() for one in inner.attributes.values()):
             return None
         rank = facts.rank(summed) or 0

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortfuse.analysis.linear_maps import Diagonal, diagonal_of, layer_of
+from ortfuse.analysis.linear_maps import LAYERS, Diagonal, diagonal_of, layer_of
 from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context
@@ -36,8 +36,8 @@ from ortfuse.transforms.fold_linear.select_channels import (
 MOST_SWEEPS = 8
 """The most times that a graph is swept; the next round of a fixpoint does what is left."""
 
-LAYERS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Sub", "Concat", *SELECTIONS})
-"""The operators that end with a layer, or a sum, concatenation or selection of layers."""
+OF_LAYERS = frozenset({"Add", "Sub", "Concat", *SELECTIONS})
+"""The operators that add, join or select layers."""
 
 Step = Callable[[Diagonal, Scope, Context], "Refusal | bool"]
 
@@ -75,7 +75,7 @@ def _compose_all(scope: Scope, context: Context) -> int:
 
 def _merge_layers(node: ir.Node, scope: Scope, context: Context) -> bool:
     facts = context.facts
-    if node.domain or node.op_type not in LAYERS:
+    if node.domain or (LAYERS.of(node) is None and node.op_type not in OF_LAYERS):
         return False
     layer = layer_of(node, facts)
     if layer is not None and _told(fold_movement_of_inputs(layer, scope, context), node, context):
