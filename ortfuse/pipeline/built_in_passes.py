@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ortfuse.ir.operator_registry import RECURRENT_ACTIVATIONS
+from ortfuse.rewrite import Exactness
 from ortfuse.transforms.deferred_pass import PassEntry
 
 _ACTIVATIONS = frozenset(name for _, name in RECURRENT_ACTIVATIONS)
@@ -20,8 +21,14 @@ _TRANSPOSES = frozenset({"Transpose", "Reshape"})
 """A Reshape that moves axes of size 1 alone is a Transpose, too."""
 
 
-def _entry(home: str, kind: str, name: str, *needs: frozenset[str]) -> PassEntry:
-    return PassEntry(name, f"ortfuse.transforms.{home}", kind, needs)
+def _entry(
+    home: str, kind: str, name: str, *needs: frozenset[str], exactness: Exactness = Exactness.EXACT
+) -> PassEntry:
+    return PassEntry(name, f"ortfuse.transforms.{home}", kind, needs, exactness)
+
+
+def _rounding(home: str, kind: str, name: str, *needs: frozenset[str]) -> PassEntry:
+    return _entry(home, kind, name, *needs, exactness=Exactness.ROUNDING)
 
 
 BUILT_IN: Mapping[str, PassEntry] = {
@@ -31,7 +38,7 @@ BUILT_IN: Mapping[str, PassEntry] = {
         _entry("cleanup.constant_folding", "ConstantFolding", "fold"),
         _entry("canonicalize.inline_functions", "InlineFunctions", "inline_functions"),
         _entry("control_flow.inline_branches", "InlineBranches", "inline_branches", _BRANCHES),
-        _entry("control_flow.licm", "LoopInvariantCodeMotion", "licm", _BRANCHES | _LOOPS),
+        _rounding("control_flow.licm", "LoopInvariantCodeMotion", "licm", _BRANCHES | _LOOPS),
         _entry("canonicalize.eliminate_sequences", "EliminateSequences", "eliminate_sequences", _SEQUENCES),
         _entry("recurrence.eliminate_unbind_stack", "EliminateUnbindStack", "eliminate_unbind_stack", _CONCAT),
         _entry(
@@ -39,7 +46,7 @@ BUILT_IN: Mapping[str, PassEntry] = {
             frozenset({"Conv"}), _SUMS_AND_PRODUCTS,
         ),
         _entry("canonicalize.drop_length_clamps", "DropLengthClamps", "drop_length_clamps", frozenset({"Min"})),
-        _entry(
+        _rounding(
             "layout.sink_transpose_below_split", "SinkTransposeBelowSplit", "sink_transpose_below_split", _TRANSPOSES
         ),
         _entry(
@@ -48,34 +55,37 @@ BUILT_IN: Mapping[str, PassEntry] = {
         ),
         _entry("cleanup.cse", "CommonSubexpressionElimination", "cse"),
         _entry("cleanup.dce", "DeadCodeElimination", "dce"),
-        _entry(
+        _rounding(
             "recurrence.fuse_recurrent", "FuseRecurrent", "fuse_recurrent",
             _ACTIVATIONS | _RECURRENT, _PRODUCTS | _RECURRENT,
         ),
-        _entry("layout.choose_layouts", "Layout", "layout", _TRANSPOSES),
-        _entry("recurrence.loops_to_recurrent_and_batched_ops", "VectorizeLoops", "vectorize_loops", _LOOPS),
+        _rounding("layout.choose_layouts", "Layout", "layout", _TRANSPOSES),
+        _rounding("recurrence.loops_to_recurrent_and_batched_ops", "VectorizeLoops", "vectorize_loops", _LOOPS),
         _entry("control_flow.unroll_loops", "UnrollLoops", "unroll_loops", _LOOPS),
-        _entry("cleanup.finalize", "Finalize", "finalize"),
+        _rounding("cleanup.finalize", "Finalize", "finalize"),
         _entry("canonicalize.wrap_in_functions", "WrapInFunctions", "wrap_in_functions"),
-        _entry(
+        _rounding(
             "fold_linear.horizontal_matmul_fusion", "HorizontalMatMulFusion", "horizontal_matmul_fusion", _PRODUCTS
         ),
-        _entry("index_maps.simplify_data_movement", "SimplifyDataMovement", "simplify_data_movement"),
-        _entry("canonicalize.slices_to_split", "SlicesToSplit", "slices_to_split", frozenset({"Slice", "Split"})),
+        _rounding("index_maps.simplify_data_movement", "SimplifyDataMovement", "simplify_data_movement"),
+        _rounding("canonicalize.slices_to_split", "SlicesToSplit", "slices_to_split", frozenset({"Slice", "Split"})),
         _entry("fusion.merge_per_class_nms", "BatchNonMaxSuppression", "batch_nms", frozenset({"NonMaxSuppression"})),
-        _entry(
+        _rounding(
             "fusion.unrolled_sum_to_reduce", "UnrolledSumToReduce", "unrolled_sum_to_reduce", frozenset({"Add"})
         ),
-        _entry(
+        _rounding(
             "fusion.half_attention_in_float32", "UpcastAttention", "upcast_attention", frozenset({"Softmax"})
         ),
-        _entry(
+        _rounding(
             "fold_linear.compose_linear_maps", "ComposeLinearMaps", "compose_linear_maps",
             _SUMS_AND_PRODUCTS | _PRODUCTS | {"BatchNormalization", "Conv", "ConvTranspose"},
         ),
-        _entry(
+        _rounding(
             "fusion.merge_attention_heads", "MergeAttentionHeads", "merge_attention_heads", _CONCAT, _ATTENTION
         ),
     )
 }  # fmt: skip
-"""The passes by their names in pipelines. Each group of operators after the name is one that the pass needs one of."""
+"""The passes by their names in pipelines. Each group of operators after the name is one that the pass needs one of.
+
+Passes of `_rounding` may round otherwise than what they replace; the results of others have the same bits.
+"""

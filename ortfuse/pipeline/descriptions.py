@@ -17,7 +17,7 @@ from ortfuse.pipeline.built_in_passes import BUILT_IN
 from ortfuse.pipeline.pass_lists import Lists, PassList
 from ortfuse.pipeline.rule_catalogue import Catalogue
 from ortfuse.pipeline.steps import CANONICALIZE, MAX_ROUNDS
-from ortfuse.rewrite import Rule
+from ortfuse.rewrite import Exactness, Rule
 from ortfuse.serialization import Record
 from ortfuse.transforms.onnx_ir_adapter import ForeignPass
 
@@ -62,6 +62,7 @@ class PassInfo:
         options: Its options.
         rules: The names of its rules.
         example: A pipeline with it.
+        exactness: `exact` if its results have the same bits, else the least exact that its changes may be; empty for a word.
     """
 
     name: str
@@ -71,6 +72,7 @@ class PassInfo:
     options: Sequence[OptionInfo]
     rules: Sequence[str]
     example: str
+    exactness: str = ""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,8 @@ def _registered() -> Iterator[PassInfo]:
         options = [] if isinstance(kind, ForeignPass) else list(_options(kind))
         what = (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
         example = f"{CANONICALIZE}, {name}{_shown(options)}, dce"
-        yield PassInfo(name, "pass", what, "built-in" if built_in else "user", options, (), example)
+        exactness = BUILT_IN[name].exactness if built_in else getattr(kind, "exactness", Exactness.ROUNDING)
+        yield PassInfo(name, "pass", what, "built-in" if built_in else "user", options, (), example, exactness.value)
 
 
 def _options(kind: type[Any]) -> Iterator[OptionInfo]:
@@ -239,7 +242,9 @@ def _of_rules(catalogue: Catalogue, sources: Mapping[str, str]) -> Iterator[Pass
         options = [OptionInfo("without", "str", "", _WITHOUT), OptionInfo("always", "str", "", _ALWAYS)]
         what = f"Applies {len(rules)} {'rule' if len(rules) == 1 else 'rules'} of the families {families}."
         example = f'{CANONICALIZE}, {name}{{without="{rules[0].name}"}}, dce'
-        yield PassInfo(name, "rules", what, sources[rules[0].name], options, [rule.name for rule in rules], example)
+        exactness = max((rule.exactness for rule in rules), key=list(Exactness).index)
+        names = [rule.name for rule in rules]
+        yield PassInfo(name, "rules", what, sources[rules[0].name], options, names, example, exactness.value)
 
 
 def _rule(rule: Rule, pass_name: str) -> RuleInfo:

@@ -13,6 +13,7 @@ from ortfuse.ir import walk
 from ortfuse.ir.editor import Change
 from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.traits import PLAIN
+from ortfuse.rewrite.rule import Exactness
 from ortfuse.serialization import Record, entry
 
 Step = Literal["pattern", "guards", "replacement"]
@@ -112,6 +113,7 @@ class Log:
         misses: The near miss of each rule at each site.
         near: Of rules that are not explained, the misses that are worth a remark.
         changes: How many changes each rule and pass has made.
+        rounded: How many changes of each rule and pass may have rounded otherwise than what they replaced.
         refused: Why a change was undone, for each rule or pass and site.
         lost: For each rule, how many of its sites later changes have taken apart or removed; known once the log is settled.
     """
@@ -123,6 +125,7 @@ class Log:
     misses: dict[tuple[str, str], NearMiss] = field(default_factory=dict)
     near: dict[tuple[str, str], NearMiss] = field(default_factory=dict)
     changes: Counter[str] = field(default_factory=Counter)
+    rounded: Counter[str] = field(default_factory=Counter)
     refused: dict[tuple[str, str], Refusal] = field(default_factory=dict)
     lost: Counter[str] = field(default_factory=Counter)
     _made: list[Site] = field(default_factory=list, repr=False)
@@ -134,6 +137,8 @@ class Log:
     def changed(self, change: Change) -> None:
         """Count a change of the model, and follow what becomes of fused sites; rewrites are also recorded as events."""
         self.changes[change.author] += 1
+        if change.rule is not None and change.rule.exactness is not Exactness.EXACT:
+            self.rounded[change.author] += 1
         if change.replaced:
             for node in change.removed:
                 node.meta[_TAKER] = change.author

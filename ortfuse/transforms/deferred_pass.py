@@ -15,6 +15,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.ir.walk import nodes
+from ortfuse.rewrite import Exactness
 from ortfuse.transforms.context import Context, Pass
 
 
@@ -27,12 +28,14 @@ class PassEntry:
         home: Its module.
         kind: Its class.
         needs: Groups of operators: without one of each group in a model it does nothing. Domains do not count.
+        exactness: `rounding` if some of its changes may round otherwise than what they replace, else `exact`.
     """
 
     name: str
     home: str
     kind: str
     needs: Sequence[frozenset[str]] = ()
+    exactness: Exactness = Exactness.EXACT
 
     def loaded(self) -> type[Any]:
         """The class of the pass."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +15,7 @@ import onnx_ir as ir
 
 import ortfuse
 from ortfuse.errors import VerificationError
-from ortfuse.ir.traits import REDUCES
-from ortfuse.ir.walk import graphs, own_values, scopes
-from ortfuse.pipeline.discover_rule_files import load_catalogue
-from ortfuse.pipeline.report import PassReport
-from ortfuse.rewrite import Exactness
+from ortfuse.ir.walk import graphs, own_values
 from ortfuse.runtime.comparison import compare_all
 from ortfuse.runtime.float64.reference import Reference
 from ortfuse.runtime.session import Session
@@ -30,10 +26,6 @@ SECONDS = 60
 """After which optimising a small model counts as hanging."""
 
 Feeds = dict[str, Array]
-
-_EXACT = {
-    rule.name for rules in load_catalogue([]).passes().values() for rule in rules if rule.exactness is Exactness.EXACT
-}
 
 
 @dataclass(frozen=True)
@@ -99,8 +91,7 @@ def judge(
         return Failure("exception", "; ".join(result.report.failures) or result.unchanged, ""), {}
     hits = result.report.log.hits()
     on_stage("running the result")
-    exact = hits.keys() <= _EXACT and not _may_round_elsewhere(original, result.report.passes)
-    exact = exact and not _is_of_half_precision(original)
+    exact = not result.report.log.rounded and not _is_of_half_precision(original)
     return _invalid(model, result.model) or _wrong(original, result.model, ran, hits, exact), hits
 
 
@@ -110,26 +101,6 @@ def _is_of_half_precision(model: ir.Model) -> bool:
     Without a node that moves numbers between two that compute, nothing is rounded there any more.
     """
     return any(ir.DataType.FLOAT16 in (value.dtype for value in own_values(graph)) for graph in graphs(model))
-
-
-def _may_round_elsewhere(model: ir.Model, passes: Sequence[PassReport]) -> bool:
-    """Whether passes that no rule speaks for may have rounded elsewhere.
-
-    `layout` may reduce axes in another order, `compose_linear_maps` and `fold_channel_affine` compute new weights.
-    """
-    parts = list(_parts(passes))
-    if any(part.changes for part in parts if part.name.startswith(("compose_linear_maps", "fold_channel_affine"))):
-        return True
-    if not any(part.changes for part in parts if part.name.startswith("layout")):
-        return False
-    return any(node.op_type in REDUCES for scope in scopes(model) for node in scope.graph)
-
-
-def _parts(passes: Iterable[PassReport]) -> Iterator[PassReport]:
-    """Yield passes and, of each fixpoint, the passes that it repeats."""
-    for one in passes:
-        yield one
-        yield from _parts(one.parts)
 
 
 def _run_all(session: Session, feeds: Sequence[Feeds]) -> list[tuple[Feeds, dict[str, Any]]]:

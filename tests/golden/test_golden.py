@@ -12,6 +12,8 @@ import pytest
 
 from ortfuse.io.load_and_save import load
 from ortfuse.pipeline import PassManager
+from ortfuse.pipeline.built_in_passes import BUILT_IN
+from ortfuse.rewrite import Exactness
 from ortfuse.runtime.bench import executed_ops, typical_inputs
 from ortfuse.verification import verify
 
@@ -53,6 +55,13 @@ def test_every_site_is_fused_and_the_result_is_as_expected(name: str) -> None:
         lines
     )
     assert suite.missing(found["operators"], suite.sites(name)) == suite.explained(name)
+
+
+@EACH
+@pytest.mark.sample(5)
+def test_passes_that_are_declared_exact_round_nothing(name: str) -> None:
+    exact = {one.name for one in BUILT_IN.values() if one.exactness is Exactness.EXACT}
+    assert not exact & suite.optimised(name).report.log.rounded.keys()
 
 
 @pytest.mark.parametrize("name", FAMILIES, scope="module")

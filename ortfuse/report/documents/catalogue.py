@@ -43,8 +43,11 @@ def name_document(name: str, found: Described) -> Document:
 
 def _pass(one: PassInfo) -> Item:
     options = [_option(option) for option in one.options] or ["it has no options"]
+    exactness = [f"exactness: {one.exactness}"] if one.exactness else []
     example = f"example: ortfuse optimize MODEL -o RESULT --passes '{one.example}'"
-    return Item(f"{one.name}, {_KINDS[one.kind]}{_ORIGINS[one.source]}: {one.description}", [*options, example])
+    return Item(
+        f"{one.name}, {_KINDS[one.kind]}{_ORIGINS[one.source]}: {one.description}", [*exactness, *options, example]
+    )
 
 
 def _option(option: OptionInfo) -> str:

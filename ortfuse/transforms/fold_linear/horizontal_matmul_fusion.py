@@ -24,7 +24,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context
-from ortfuse.transforms.node_builder import Builder
+from ortfuse.transforms.node_builder import Builder, Rounds
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class HorizontalMatMulFusion:
         facts, editor, first = context.facts, context.editor, products[0].node
         bias = joined_bias(products, facts)
         nodes = [node for product in products for node in product.nodes(bias is not None)]
-        with editor.change(self.name, nodes=nodes) as change:
+        with editor.change(self.name, rule=Rounds(self.name), nodes=nodes) as change:
             build = Builder(scope, editor, first)
             weights = np.concatenate([product.read(facts) for product in products], axis=1)
             merged = build.node("MatMul", [first.inputs[0], build.constant(context.spill.keep(weights))])[0]

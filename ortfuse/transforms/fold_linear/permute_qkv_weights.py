@@ -23,7 +23,7 @@ from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.canonicalize.slices_to_split import part_of
-from ortfuse.transforms.node_builder import Builder
+from ortfuse.transforms.node_builder import Builder, Rounds
 
 LEAST_PARTS, MOST_PARTS = 3, 4
 """How many parts there are: queries, keys and values are three. Two are the halves of heads, which rotary embeddings turn."""
@@ -77,7 +77,7 @@ def put_in_order(reshape: ir.Node, scope: Scope, editor: Editor, facts: Facts, a
         return False
     movers = [reshape] if parts.mover is None else [parts.mover, reshape]
     takers = list(dict.fromkeys(use.node for use in movers[0].outputs[0].uses()))
-    with editor.change(author.name, rule=author, nodes=[*takers, *movers, *product.nodes]) as change:
+    with editor.change(author.name, rule=Rounds(author.name), nodes=[*takers, *movers, *product.nodes]) as change:
         build = Builder(scope, editor, takers[0])
         ordered = build.node("MatMul", [product.x, _ordered(product.weight, parts, build, facts)])[0]
         if product.bias is not None:

@@ -14,6 +14,7 @@ from ortfuse.transforms.layout.find_units import Map
 from ortfuse.transforms.layout.layout_unit import State, Unit, start
 from ortfuse.transforms.layout.region import Region, joined_by_node
 from ortfuse.transforms.layout.transpose_lower_bound import bound
+from ortfuse.transforms.node_builder import Rounds
 
 _REMARK = "layout: "
 
@@ -48,7 +49,9 @@ class Layout:
     def _change(self, move: Move, context: Context) -> bool:
         if any(node.graph is None for node in move.nodes):
             return False  # an earlier part has removed one of them; the next round sees what is left
-        with context.editor.change(self.name, rule=self if move.rounds else None, nodes=move.nodes) as change:
+        with context.editor.change(
+            self.name, rule=Rounds(self.name) if move.rounds else None, nodes=move.nodes
+        ) as change:
             move.make(change)
         return bool(change)
 
