@@ -68,7 +68,10 @@ BUILT_IN: Mapping[str, PassEntry] = {
             "fold_linear.horizontal_matmul_fusion", "HorizontalMatMulFusion", "horizontal_matmul_fusion", _PRODUCTS
         ),
         _rounding("index_maps.simplify_data_movement", "SimplifyDataMovement", "simplify_data_movement"),
-        _rounding("canonicalize.slices_to_split", "SlicesToSplit", "slices_to_split", frozenset({"Slice", "Split"})),
+        _rounding(
+            "canonicalize.slices_to_split", "SlicesToSplit", "slices_to_split",
+            frozenset({"Slice", "Split", "Gather", "Concat"}),
+        ),
         _entry("fusion.merge_per_class_nms", "BatchNonMaxSuppression", "batch_nms", frozenset({"NonMaxSuppression"})),
         _rounding(
             "fusion.unrolled_sum_to_reduce", "UnrolledSumToReduce", "unrolled_sum_to_reduce", frozenset({"Add"})

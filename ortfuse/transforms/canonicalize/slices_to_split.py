@@ -5,7 +5,8 @@
 
 The runtime takes the same time for both; a Split is fewer nodes. Rules know halves and parts by either operator, and normal
 forms by Slice, so that this comes last. Parts that each get an axis of size 1, as the scales and shifts do that a condition
-puts on a normalisation, get it together, and numbers that are added to parts are added before (`added_before`).
+puts on a normalisation, get it together, and numbers that are added to parts are added before (`added_before`). Gathers of all
+elements of an axis become a Split, too, and stacks are reshaped once (`reshape_once`).
 
 If three Slices or more leave no more of the tensor than they take, a Split copies that, too: done for few elements of each of
 a batch, as the last block of a diffusion transformer has no use for some of its gates.
@@ -29,6 +30,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.node_parameters import UNKNOWN, parameter
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.canonicalize.hoist_add_above_split import added_before, is_left_over
+from ortfuse.transforms.canonicalize.reshape_once import reshaped_together, split_at_once
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 
@@ -54,7 +56,7 @@ class SlicesToSplit:
     name: ClassVar[str] = "slices_to_split"
 
     def run(self, context: Context) -> int:
-        """Replace Slices, Unsqueezes of parts, and numbers added to parts; returns how many."""
+        """Replace Slices, Gathers of one element, Reshapes of parts, and numbers added to parts; returns how many."""
         replaced = sum(
             _split(first, parts, scope, context)
             for scope in context.scopes()
@@ -62,6 +64,11 @@ class SlicesToSplit:
             if context.target.supports("", "Split", scope.opset, [context.facts.dtype(first.inputs[0])])
         )
         replaced += sum(added_before(node, scope, context) for node, scope in _splits(context))
+        for scope in context.scopes():
+            replaced += split_at_once(scope, context)
+            replaced += sum(
+                reshaped_together(node, scope, context) for node in list(scope.graph) if node.op_type == "Concat"
+            )
         return replaced + sum(_unsqueezed_together(node, scope, context) for node, scope in _splits(context))
 
 
