@@ -136,6 +136,17 @@ def test_scattered_rows_are_pieces() -> None:
     assert graph.reads("w") == {"w": (i,)}
 
 
+def test_constant_lists_of_indices_are_read_number_by_number() -> None:
+    graph = Graph("""g (float[2,5,4] x, float[2,1,4] u) => (float[2,5,4] y, float[2,4] z)
+        <int64[2,1,2] at={0,3,1,3}, int64[2,2] last={0,4,1,4}> {
+        y = ScatterND(x, at, u)
+        z = GatherND(x, last) }""")
+    element = graph.map_of("y").element
+    assert isinstance(element, Select) and isinstance(element.then, Select)
+    assert element.then.then == Read(graph.values["u"], (i, 0, k))
+    assert graph.reads("z") == {"x": (i, 4, j)}
+
+
 def test_signs_of_zeros_count() -> None:
     graph = Graph("""g (float[2] x) => (float[4] y, float[4] z) <int64[2] pads={1,1}, float minus={-0.0}, float plus={0.0}> {
         y = Pad(x, pads, minus)

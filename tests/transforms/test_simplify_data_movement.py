@@ -46,6 +46,19 @@ def test_choices_between_pieces_of_tensors_without_elements_stay() -> None:
     assert _operators(text, constants) == ["Add", "Greater", "Where", "Neg"]
 
 
+@pytest.mark.parametrize("steps", [5, 16])
+def test_a_result_that_is_assigned_step_by_step_is_a_stack(steps: int) -> None:
+    """As unrolled recurrences write theirs: every element of the axis by a ScatterND of its own."""
+    constants = f"float[2,{steps},3] s0={{{','.join(['0'] * 6 * steps)}}}, int64[1] axis={{1}}"
+    constants += "".join(f", int64[2,1,2] at{step}={{0,{step},1,{step}}}" for step in range(steps))
+    lines = [
+        f"h{step + 1} = Relu(h{step}) u{step} = Unsqueeze(h{step + 1}, axis) s{step + 1} = ScatterND(s{step}, at{step}, u{step})"
+        for step in range(steps)
+    ]
+    text = f"g (float[2,3] h0) => (float[2,{steps},3] y) {{ {' '.join(lines)} y = Neg(s{steps}) }}"
+    assert Counter(_operators(text, constants)) == {"Relu": steps, "Unsqueeze": steps, "Concat": 1, "Neg": 1}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

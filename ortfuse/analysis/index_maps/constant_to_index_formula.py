@@ -1,7 +1,8 @@
 """Constant integers as formulas of their position: evenly rising along each axis, also in mixed radix, or in a few runs.
 
-[0, 4, 1, 5, 2, 6]   =   4*(i mod 2) + i // 2
-[2, 0, 1]            =   2 if i < 1 else i - 1
+[0, 4, 1, 5, 2, 6]         =   4*(i mod 2) + i // 2
+[2, 0, 1]                  =   2 if i < 1 else i - 1
+[[0, 3], [1, 3], [2, 3]]   =   i if j < 1 else 3        lists of indices
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def element_of_array(array: Array, dtype: ir.DataType) -> Element | None:
     if array.dtype.kind not in "iub":
         return None
     numbers = array.astype(object) if array.dtype == np.uint64 else array.astype(np.int64)
-    return _of_sum(numbers)
+    return _of_sum(numbers) or _of_columns(numbers)
 
 
 def element_of_integers(numbers: Sequence[DimLike], shape: Sequence[DimLike]) -> Element | None:
@@ -84,6 +85,14 @@ def _of_sum(array: Array) -> Element | None:
         else:
             return None
     return Number(total) if chosen is None else _plus(chosen, total)
+
+
+def _of_columns(array: Array) -> Element | None:
+    """The element if it is a function of its own in each place of the last axis, of which there are few."""
+    if array.ndim < 2 or not 1 < array.shape[-1] <= MOST_RUNS:
+        return None
+    found = [(place, element) for place in range(array.shape[-1]) if (element := _of_sum(array[..., place])) is not None]
+    return _chosen(found, axis(array.ndim - 1)) if len(found) == array.shape[-1] else None
 
 
 def _plus(element: Element, number: DimLike) -> Element:

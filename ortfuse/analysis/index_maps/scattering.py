@@ -68,7 +68,8 @@ def scatter_nd(op: Moving) -> Element:
         conditions += found.conditions
     if left:
         raise UnknownError
-    return chosen_if(conditions, op.at(2, (*update, *place[count:])), op.at(0, place))
+    open_ones = [formula for formula in conditions if not is_never_negative(formula, op.box)]
+    return chosen_if(open_ones, op.at(2, (*update, *place[count:])), op.at(0, place))
 
 
 def _demand_assignment(op: Moving) -> None:

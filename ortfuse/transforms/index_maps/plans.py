@@ -19,7 +19,7 @@ from ortfuse.transforms.index_maps.aligned import aligned_plan, reshaped
 from ortfuse.transforms.index_maps.digits import Shape, conditions, linear_in_axis, splits, strided_view
 from ortfuse.transforms.index_maps.make import Make, Operand, Plan, Supply
 
-MOST_PARTS = 8
+MOST_PARTS = 32
 """The most operands of a Concat that a plan has."""
 
 
