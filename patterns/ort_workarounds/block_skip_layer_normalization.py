@@ -1,25 +1,46 @@
 """Block the fusion to SkipLayerNormalization, which is slower on the CPU than Add and LayerNormalization.
 
 LayerNormalization(Add(x, skip)) = LayerNormalization(Sum(x, skip))
+LayerNormalization(Add(Add(x, b), skip)) = LayerNormalization(Sum(x, b, skip))
 
 ONNX Runtime (1.23 to 1.32) fuses an Add and the LayerNormalization behind it at session creation. Both values must have the same
 three axes, and nothing else may use the sum. On the CPU, SkipLayerNormalization is several times slower than the two
 (benchmarks/kernels/kernels.md). The fusion looks for Add. Sum computes the same bits, by one thread, so that it takes a little
-longer.
+longer. It adds its operands one after the other, so that it also takes the place of an Add that one of them comes from.
 """
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.pattern import Match, all_attributes, op, opt, redundant, var
+from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, built, op, opt, redundant, var
 from ortfuse.targets import Quirk
 
 SOURCE = "ONNX Runtime graph transformer SkipLayerNormFusion"
 
 x, skip, scale, bias = var("x"), var("skip"), var("scale"), var("bias")
 added = op.Add(x, skip).named("added")
-summed = op.Sum(x, skip)
+
+
+def _operands_of_sum(value: ir.Value) -> list[ir.Value]:
+    """The operands of an Add, those of an Add that is read for one of them alone in its place, in the order of the additions."""
+    node = value.producer()
+    assert node is not None
+    operands = [operand for operand in node.inputs if operand is not None]
+    for inner, other in (operands, reversed(operands)):
+        made = inner.producer()
+        if made is None or made.op_type != "Add" or made.domain or made.graph is not node.graph:
+            continue
+        if len(inner.uses()) == 1 and not inner.is_graph_output():
+            return [*_operands_of_sum(inner), other]
+    return operands
+
+
+def _summed(match: Match) -> Pattern:
+    parts = [match.capture(f"part{number}", part) for number, part in enumerate(_operands_of_sum(match["added"]))]
+    return op.LayerNormalization(op.Sum(*parts), scale, opt(bias), attributes=all_attributes("normalisation"))
 
 
 @redundant("Sum computes what Add does; the runtime fuses nothing here")
@@ -43,7 +64,7 @@ RULES = [
         name="ort.block_skip_layer_normalization_fusion",
         formula="LayerNormalization(x + skip)",
         pattern=op.LayerNormalization(added, scale, opt(bias), attributes=all_attributes("normalisation")),
-        replace=op.LayerNormalization(summed, scale, opt(bias), attributes=all_attributes("normalisation")),
+        replace=built(_summed, makes=("LayerNormalization", "Sum")),
         is_refinement=True,
         because=Quirk.FUSES_SUMS_BEFORE_NORMALISATION,
         guards=(is_taken_by_the_normalisation_alone,),

@@ -109,6 +109,26 @@ def test_a_small_softplus_keeps_its_digits() -> None:
     same(original, result, {"x": np.array([[-80.0, -30.0, -16.0, -8.0, -1.0]], np.float32)})
 
 
+SUMS = {
+    "a = Add(x, c) s = Add(a, z)": "Sum",
+    "a = Add(c, x) s = Add(z, a)": "Sum",
+    "a = Add(x, c) b = Add(a, z) s = Add(b, z)": "Sum",
+    "a = Add(x, c) b = Add(z, c) s = Add(a, b)": "Add Sum",
+    "a = Add(x, c) b = Neg(a) d = Add(b, z) s = Add(a, d)": "Add Neg Sum",
+}
+
+
+@pytest.mark.parametrize("body", SUMS)
+def test_sums_before_a_normalisation_are_one_sum_in_their_order(body: str) -> None:
+    original = parse(f"""<ir_version: 9, opset_import: ["": 20]> g (float[n,3,4] x, float[n,3,4] z) => (float[n,3,4] y)
+        <float[4] c = {{1, 2, 3, 5}}, float[4] g = {{1, 2, 1, 3}}> {{ {body} y = LayerNormalization(s, g) }}""")
+    result = rewritten(original, "fuse.ort_workarounds")
+    assert ops(result) == f"{SUMS[body]} LayerNormalization"
+    x = np.random.default_rng(0).standard_normal((2, 2, 3, 4)).astype(np.float32)
+    before, after = both(original, result, {"x": 1000 * x[0], "z": x[1]})
+    assert np.array_equal(before, after)
+
+
 COLUMNS = {
     "y = ReduceSum<keepdims=0>(x, one)": "Conv Reshape",
     "y = ReduceMean<keepdims=1, axes=[1]>(x)": "Conv Div Reshape",
