@@ -91,8 +91,15 @@ CHAINS = {
         "float[b,2,3] x", "float[b,2,6] y",
         "u = Unsqueeze (x, one) c = Concat <axis: int = 3> (u, u) y = Squeeze (c, one)", ["Concat"],
     ),
+    "places of channels": (
+        "float[b,3,5] x", "float[b,3,5] y",
+        "u = Unsqueeze (x, last_of_four) n = InstanceNormalization (u, three, three) r = Relu (n) "
+        "m = BatchNormalization (r, three, three, three, three) y = Squeeze (m, last_of_four)",
+        ["InstanceNormalization", "Relu", "BatchNormalization"],
+    ),
 }  # fmt: skip
 CONSTANTS = (
+    "int64[1] last_of_four = {3}, float[3] three = {1, 2, 3}, float[2] two = {1, 2}, "
     "int64[1] one = {1}, int64[3] split = {-1, 2, 3}, int64[2] flat = {-1, 6}, int64[2] last = {1, 2}, "
     "int64[3] ones = {-1, 1, 1}, float[6] row = {1, 2, 3, 4, 5, 6}"
 )
@@ -111,6 +118,10 @@ def test_movement_cancels_through_operators(name: str) -> None:
 REFUSED = {
     "the axis of a softmax becomes part of another": (
         "float[b,2,3] x", "float[b,6] y", "t = Reshape (x, split) s = Softmax <axis: int = 2> (t) y = Reshape (s, flat)"
+    ),
+    "channels become places": (
+        "float[b,6] x", "float[b,6] y",
+        "t = Reshape (x, split) m = BatchNormalization (t, two, two, two, two) y = Reshape (m, flat)",
     ),
     "what is between is used elsewhere": (
         "float[b,6] x", "float[b,6] y, float[b,2,3] s", "t = Reshape (x, split) s = Relu (t) y = Reshape (s, flat)"

@@ -46,6 +46,16 @@ def test_choices_between_pieces_of_tensors_without_elements_stay() -> None:
     assert _operators(text, constants) == ["Add", "Greater", "Where", "Neg"]
 
 
+def test_the_one_element_of_an_axis_is_a_squeeze_before_fusions() -> None:
+    """So that Reshapes are hoisted to where it cancels."""
+    proto = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
+        g (float[b,1,s] x) => (float[b,s] y, float[1,s] z) <int64 zero = {0}> {
+        a = Relu(x) y = Gather<axis = -2>(a, zero) z = Gather(x, zero) }""")
+    model = ir.from_proto(proto)
+    SimplifyDataMovement(indexed=True).run(Context(model, Facts(model), installed()))
+    assert [node.op_type for node in model.graph] == ["Relu", "Squeeze", "Gather"]
+
+
 @pytest.mark.parametrize("steps", [5, 16])
 def test_a_result_that_is_assigned_step_by_step_is_a_stack(steps: int) -> None:
     """As unrolled recurrences write theirs: every element of the axis by a ScatterND of its own."""

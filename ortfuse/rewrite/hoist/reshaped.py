@@ -28,6 +28,9 @@ _BROADCASTS_BY_SHAPE = 7
 """The opset from which on operands are broadcast by their shapes; before, an attribute says along which axis."""
 
 
+_FIRST_PLACE = 3
+"""The fewest axes of a batch of channels with places."""
+
 _FAST_AXES = 4
 """The most axes that a Transpose gets: runtimes transpose more of them several times as slowly."""
 
@@ -298,6 +301,15 @@ def _transpose(node: ir.Node, shape: Shape, facts: Facts) -> Reshaped | None:
     order = [list(groups[number].after) for number in sorted(range(len(groups)), key=lambda number: sources[number])]
     axes = [axis for part in (*units, *order) for axis in part]
     return Reshaped([tuple(shape[axis] for axis in axes)], {"perm": [axes.index(axis) for axis in range(len(axes))]})
+
+
+@reshapes("BatchNormalization", "InstanceNormalization", "GroupNormalization")
+def _by_channel(node: ir.Node, shape: Shape, facts: Facts) -> Reshaped | None:
+    """The batch and the channels stay the first two axes; those behind them are normalised alike, whatever axes they are."""
+    before, training = facts.shape(node.outputs[0]), attribute_value(node, "training_mode", facts)
+    if node.domain or training not in (None, 0) or before is None or min(len(before), len(shape)) < _FIRST_PLACE:
+        return None
+    return Reshaped((shape, *(None for _ in node.inputs[1:]))) if before[:2] == shape[:2] else None
 
 
 def _all_but(axis: int, shape: Shape) -> Shape:

@@ -242,9 +242,10 @@ def _reads_others(found: IndexMap, output: ir.Value) -> bool:
 
 
 def _is_indexed(node: ir.Node, facts: Facts) -> bool:
-    """Return whether a node reads elements at lists of indices, or reverses sequences by their lengths."""
+    """Return whether a node reads elements at lists of indices, or the one element of an axis, or reverses sequences."""
     if node.op_type == "Gather":
-        return (facts.rank(node.inputs[1]) or 0) > 1
+        rank, axis = facts.rank(node.inputs[1]), node.attributes.get_int("axis", 0)
+        return (rank or 0) > 1 or (rank == 0 and (facts.shape(node.inputs[0]) or ())[axis:][:1] == (1,))
     return node.op_type in _INDEXED
 
 
