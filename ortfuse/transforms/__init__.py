@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ortfuse.transforms.canonicalize.drop_leading_axes import DropLeadingAxes
     from ortfuse.transforms.canonicalize.drop_length_clamps import DropLengthClamps
     from ortfuse.transforms.canonicalize.eliminate_sequences import EliminateSequences
     from ortfuse.transforms.canonicalize.inline_functions import InlineFunctions
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "canonicalize.recomputed_lengths_to_conv_dims": "RecomputedLengthsToConvDims",
+    "canonicalize.drop_leading_axes": "DropLeadingAxes",
     "canonicalize.drop_length_clamps": "DropLengthClamps",
     "canonicalize.eliminate_sequences": "EliminateSequences",
     "canonicalize.inline_functions": "InlineFunctions",
@@ -87,6 +89,7 @@ __all__ = [
     "ConstantFolding",
     "Context",
     "DeadCodeElimination",
+    "DropLeadingAxes",
     "DropLengthClamps",
     "EliminateSequences",
     "EliminateUnbindStack",

@@ -1,6 +1,5 @@
 """Merge or drop small nodes in masks, positions and angles, whose dispatch costs more than their computation.
 
-f(unsqueeze(x, leading axes), y) = f(x, y)          where y has these axes
 max(where(c, a, b), k) = where(c, max(a, k), max(b, k))          a, b and k numbers
 cos(concat(x, y))[:h] = cos(x)          x of size h
 shape(x)[a : b] = shape(x, start=a, end=b)
@@ -17,7 +16,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
-from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, fixed, op, redundant, scalar, var
+from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, fixed, op, redundant, scalar, var
 
 from .._rule_test_inputs import COST
 from .._shared_guards import array_like
@@ -27,53 +26,7 @@ PASS = "target_decompositions"
 _SHAPE_HAS_ENDS = 15
 """The opset from which on Shape has `start` and `end`."""
 
-BROADCASTING = "Multidirectional broadcasting in ONNX"
-
 x, y, condition = var("x"), var("y"), var("condition")
-longer = op.Unsqueeze(x, axes=attr("axes")).kept().named("longer")
-
-
-def adds_leading_axes(match: Match) -> Refusal | None:
-    """Axes are added in front, all of which the other operand has."""
-    axes, rank, other = match["axes"], match.rank("longer"), match.rank("y")
-    if axes is None or rank is None or other is None:
-        return match.refuse("rank", "y", "known, as the axes are")
-    if tuple(sorted(axes)) != tuple(range(len(axes))):
-        return match.unless_value("axes", False, "in front of all others")
-    return None if other >= rank else match.refuse("rank", "y", f"at least {rank}")
-
-
-def _direct(match: Match) -> Pattern:
-    node = match.root.producer()
-    assert node is not None
-    operands = (x, y) if node.inputs[0] is match["longer"] else (y, x)
-    made: Pattern = getattr(op, node.op_type)(*operands)
-    return made
-
-
-def _leading_axes(name: str, operators: tuple[str, ...], dtype: str) -> Rule:
-    sides = [getattr(op, one)(*pair) for one in operators for pair in ((longer, y), (y, longer))]
-    pattern: Pattern = sides[0]
-    for side in sides[1:]:
-        pattern = pattern | side
-    return Rule(
-        name=f"op_count.drop_leading_unsqueeze_{name}",
-        formula=f"f(Unsqueeze(x, leading axes), y), f one of {', '.join(operators)}",
-        pattern=pattern,
-        replace=built(_direct, makes=operators),
-        guards=(adds_leading_axes,),
-        exactness=Exactness.EXACT,
-        source=BROADCASTING,
-        test=RuleTest(
-            shapes={"x": "s", "y": "b 3 s"},
-            attributes={"axes": [(0, 1)]},
-            inputs={"x": dtype, "y": dtype},
-            counterexamples={
-                "an axis behind": Variation(attributes={"axes": (1,)}),
-                "an operand of fewer axes": Variation(attributes={"axes": (0, 1)}, shapes={"y": "b s"}),
-            },
-        ),
-    )
 
 
 def _bounded(which: str) -> Pattern:
@@ -186,8 +139,6 @@ activated_product = Rule(
 
 
 RULES = [
-    _leading_axes("numeric", ("LessOrEqual", "Less", "Add", "Mul"), "float32"),
-    _leading_axes("bool", ("And", "Or"), "bool"),
     Rule(
         name="op_count.fold_max_into_where",
         formula="max(where(condition, chosen, other), bound)",

@@ -91,7 +91,9 @@ def _of_columns(array: Array) -> Element | None:
     """The element if it is a function of its own in each place of the last axis, of which there are few."""
     if array.ndim < 2 or not 1 < array.shape[-1] <= MOST_RUNS:
         return None
-    found = [(place, element) for place in range(array.shape[-1]) if (element := _of_sum(array[..., place])) is not None]
+    found = [
+        (place, element) for place in range(array.shape[-1]) if (element := _of_sum(array[..., place])) is not None
+    ]
     return _chosen(found, axis(array.ndim - 1)) if len(found) == array.shape[-1] else None
 
 
