@@ -57,7 +57,7 @@ _SENTENCES: Mapping[Code, tuple[str, str]] = {
     "left_out": ("{found}", "it were not left out"),
     "max_opset": (
         "{subject} needs opset {needed}, and at most {found} is allowed",
-        "the result were allowed opset {needed}: give no --max-opset, or --max-opset {needed} or more",
+        "the result were allowed opset {needed}: give a --max-opset of {needed} or more, or a --runtime that loads it",
     ),
     "missing_input": ("{subject} is missing", "{subject} were given"),
     "unasked": ("{subject}: {needed} is no faster here, and made where it is asked for", "it were asked for: {found}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
@@ -226,6 +227,13 @@ def target(name: str, value: Any) -> Any:
     if value is None or hasattr(value, "check_node") or isinstance(value, TargetSpec):
         return value
     return path(name, value)
+
+
+def release(name: str, value: Any) -> str:
+    """Check the number of a release of ONNX Runtime, such as 1.20."""
+    if isinstance(value, str) and re.fullmatch(r"\d+\.\d+(\.\d+)?", value.strip()):
+        return value.strip()
+    raise OptionError(name, f"name a release of ONNX Runtime by its number, such as 1.20, not {value!r}")
 
 
 def threads(name: str, value: Any) -> int:

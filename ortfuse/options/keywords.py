@@ -30,6 +30,7 @@ class PipelineOptions(TypedDict, total=False):
     patterns: PatternsLike
     lists: PathLike | Sequence[PathLike]
     target: TargetLike | None
+    runtime: str | None
     force: Mapping[str, str]
     approximate: bool
     max_opset: int | None
@@ -79,6 +80,7 @@ class BisectOptions(TypedDict, total=False):
     patterns: PatternsLike
     lists: PathLike | Sequence[PathLike]
     target: TargetLike | None
+    runtime: str | None
     force: Mapping[str, str]
     approximate: bool
     max_opset: int | None
@@ -108,6 +110,7 @@ class AllOptions(TypedDict, total=False):
     patterns: PatternsLike
     lists: PathLike | Sequence[PathLike]
     target: TargetLike | None
+    runtime: str | None
     force: Mapping[str, str]
     measure: bool
     approximate: bool

@@ -91,6 +91,7 @@ EXPLAIN = Kind(check=checks.explain, shape="flag")
 VERIFICATION = Kind(check=checks.verification, metavar="[sites]", read=parse_text.verification)
 PIPELINE = Kind(check=checks.passes, metavar="PASSES", path_endings=(".toml",))
 TARGET = Kind(check=checks.target, metavar="TARGET", path_endings=(".json", "/"))
+RELEASE = Kind(check=checks.release, metavar="RELEASE")
 SIZES = table(checks.sizes, "NAME=NUMBER", parse_text.numbers)
 EQUAL_DIMS = table(
     checks.equal_dims, "NAME=NAME", lambda name, texts: parse_text.pairs(name, texts, "NAME=NAME, such as s54=s84")

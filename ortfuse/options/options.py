@@ -101,6 +101,11 @@ class Options:
         commands="optimize substitute verify tune bisect explain inspect bench calibrate", group="rewriting", example='"cpu"',
         more="The path of a folder has a slash, and in files ends with one.",
     )  # fmt: skip
+    runtime: str | None = option(
+        None, kinds.RELEASE.or_none(),
+        "Release of ONNX Runtime in which the result must load, such as 1.20. By default the installed one.",
+        commands="optimize substitute tune sweep bisect explain", group="rewriting", example='"1.20"',
+    )  # fmt: skip
     force: Mapping[str, str] = option(
         {}, kinds.OPERATORS,
         "Operator that the match sites of a family or rule become whatever the cost, such as gelu=com.microsoft.Gelu. "

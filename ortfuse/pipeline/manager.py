@@ -68,7 +68,9 @@ class PassManager:
         options = pipeline if isinstance(pipeline, Options) else Options(passes=pipeline)
         self._options = options
         self._items = _items(options.pipeline)
-        self._target = resolve_target(options.target, max_opset=options.max_opset, threads=options.threads)
+        self._target = resolve_target(
+            options.target, runtime=options.runtime, max_opset=options.max_opset, threads=options.threads
+        )
         self._catalogue = load_catalogue(options.rules, self._target.spec)
         # Errors in the pipeline are raised now, not after the first model has been loaded.
         self._lists = lists_with(options.list_files)

@@ -4,18 +4,19 @@ A table is read from the installed ONNX Runtime, or from a JSON file written on 
 compiled for a runtime that is not installed here. It only holds data; :mod:`ortfuse.targets.target` answers questions
 from it.
 
-The JSON form is one object: ``format`` (1), ``runtime``, ``provider``, ``max_opset``, ``max_ir_version``, ``type_sets``
-(lists of ONNX type strings such as ``tensor(float)``, referred to by index) and ``operators``: one object for each
-operator with ``domain``, ``name``, ``schemas`` and ``kernels``. It may also contain empirical findings about the provider:
-``limits`` (:mod:`ortfuse.targets.declarative_constraints`), ``costs`` (in the form of a cost file) and ``quirks`` (names of
-:class:`ortfuse.targets.known_bugs.Quirk`). For each of these that is absent, ortfuse's own findings on the provider are used.
+The JSON form is one object: ``format`` (2; in format 1 operators lack the names of their attributes), ``runtime``,
+``provider``, ``max_opset``, ``max_ir_version``, ``type_sets`` (lists of ONNX type strings such as ``tensor(float)``,
+referred to by index) and ``operators``: one object for each operator with ``domain``, ``name``, ``schemas`` and ``kernels``.
+It may also contain empirical findings about the provider: ``limits`` (:mod:`ortfuse.targets.declarative_constraints`),
+``costs`` (in the form of a cost file) and ``quirks`` (names of :class:`ortfuse.targets.known_bugs.Quirk`). For each of these
+that is absent, ortfuse's own findings on the provider are used.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from ortfuse.targets.known_bugs import KnownBug, Quirk
 from ortfuse.targets.registry import default_spec, known_targets
 from ortfuse.targets.rule_speedups import CostTable
 
-FORMAT = 1
+FORMAT = 2
+_READABLE = (1, FORMAT)
 # The end of a kernel's version range if the runtime leaves it open.
 OPEN_END = 2147483647
 
@@ -50,13 +52,23 @@ class Formal:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One version of an operator's definition; ``types`` maps each type-constraint name to the types it allows."""
+    """One version of an operator's definition.
+
+    Attributes:
+        since: The version of its domain from which on it holds.
+        inputs: The formal inputs.
+        outputs: The formal outputs.
+        types: The types that each type constraint allows, by its name.
+        deprecated: Whether the operator is no longer part of its domain.
+        attributes: The names of its attributes; `None` if they are not known.
+    """
 
     since: int
     inputs: tuple[Formal, ...]
     outputs: tuple[Formal, ...]
     types: Mapping[str, frozenset[str]]
     deprecated: bool = False
+    attributes: frozenset[str] | None = None
 
     def allowed(self, formal: Formal) -> frozenset[str]:
         """Return the ONNX type strings that `formal` may have."""
@@ -196,8 +208,8 @@ class KernelTable:
         """
         try:
             data = from_json(text)
-            if data["format"] != FORMAT:
-                raise TargetError(f"{where}: kernel table format {data['format']}, this version reads format {FORMAT}")
+            if data["format"] not in _READABLE:
+                raise TargetError(f"{where}: kernel table format {data['format']}, this version reads up to {FORMAT}")
             return _from_json(data)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise TargetError(
@@ -246,6 +258,7 @@ def _read_schema(schema: Any) -> Schema:
         outputs=tuple(_read_formal(schema, formal) for formal in schema.outputs),
         types={c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints},
         deprecated=schema.deprecated,
+        attributes=frozenset(schema.attributes),
     )
 
 
@@ -295,41 +308,75 @@ def _loads(opset: int = 13, ir_version: int = 8) -> bool:
     return True
 
 
-class _TypeSets:
-    """Numbers the distinct sets of type strings, so that the file contains each only once."""
+class TypeSets:
+    """Numbers the distinct sets of type strings, so that a file contains each only once."""
 
     def __init__(self) -> None:
         self._numbers: dict[frozenset[str], int] = {}
 
     def number(self, types: frozenset[str]) -> int:
+        """The number of a set."""
         return self._numbers.setdefault(types, len(self._numbers))
 
     def numbered(self, types: Mapping[str, frozenset[str]]) -> dict[str, int]:
+        """The numbers of sets that have names."""
         return {name: self.number(allowed) for name, allowed in types.items()}
 
     def listed(self) -> list[list[str]]:
+        """All sets, in the order of their numbers."""
         return [sorted(types) for types in self._numbers]
 
 
+def operator_to_json(domain: str, name: str, operator: Operator, sets: TypeSets) -> dict[str, Any]:
+    """Return an operator as a table lists it."""
+    return {
+        "domain": domain,
+        "name": name,
+        "schemas": [
+            {
+                "since": schema.since,
+                "inputs": _formals_to_json(schema.inputs),
+                "outputs": _formals_to_json(schema.outputs),
+                "types": sets.numbered(schema.types),
+                "deprecated": schema.deprecated,
+                **({} if schema.attributes is None else {"attributes": sorted(schema.attributes)}),
+            }
+            for schema in operator.schemas
+        ],
+        "kernels": [[kernel.first, kernel.last, sets.numbered(kernel.types)] for kernel in operator.kernels],
+    }
+
+
+def operator_of_json(entry: Mapping[str, Any], sets: Sequence[frozenset[str]]) -> Operator:
+    """Return an operator that a table lists.
+
+    Raises:
+        KeyError, TypeError, IndexError: The entry is malformed.
+    """
+
+    def types(numbers: Mapping[str, int]) -> dict[str, frozenset[str]]:
+        return {name: sets[number] for name, number in numbers.items()}
+
+    return Operator(
+        schemas=tuple(
+            Schema(
+                since=schema["since"],
+                inputs=tuple(Formal(*formal) for formal in schema["inputs"]),
+                outputs=tuple(Formal(*formal) for formal in schema["outputs"]),
+                types=types(schema["types"]),
+                deprecated=schema["deprecated"],
+                attributes=frozenset(schema["attributes"]) if "attributes" in schema else None,
+            )
+            for schema in entry["schemas"]
+        ),
+        kernels=tuple(Kernel(first, last, types(numbers)) for first, last, numbers in entry["kernels"]),
+    )
+
+
 def _to_json(table: KernelTable) -> dict[str, Any]:
-    sets = _TypeSets()
+    sets = TypeSets()
     operators = [
-        {
-            "domain": domain,
-            "name": name,
-            "schemas": [
-                {
-                    "since": schema.since,
-                    "inputs": _formals_to_json(schema.inputs),
-                    "outputs": _formals_to_json(schema.outputs),
-                    "types": sets.numbered(schema.types),
-                    "deprecated": schema.deprecated,
-                }
-                for schema in operator.schemas
-            ],
-            "kernels": [[kernel.first, kernel.last, sets.numbered(kernel.types)] for kernel in operator.kernels],
-        }
-        for (domain, name), operator in sorted(table.operators.items())
+        operator_to_json(domain, name, operator, sets) for (domain, name), operator in sorted(table.operators.items())
     ]
     return {
         "format": FORMAT,
@@ -348,26 +395,7 @@ def _formals_to_json(formals: Iterable[Formal]) -> list[list[Any]]:
 
 def _from_json(data: Mapping[str, Any]) -> KernelTable:
     sets = [frozenset(types) for types in data["type_sets"]]
-
-    def types(numbers: Mapping[str, int]) -> dict[str, frozenset[str]]:
-        return {name: sets[number] for name, number in numbers.items()}
-
-    operators = {
-        (op["domain"], op["name"]): Operator(
-            schemas=tuple(
-                Schema(
-                    since=schema["since"],
-                    inputs=tuple(Formal(*formal) for formal in schema["inputs"]),
-                    outputs=tuple(Formal(*formal) for formal in schema["outputs"]),
-                    types=types(schema["types"]),
-                    deprecated=schema["deprecated"],
-                )
-                for schema in op["schemas"]
-            ),
-            kernels=tuple(Kernel(first, last, types(numbers)) for first, last, numbers in op["kernels"]),
-        )
-        for op in data["operators"]
-    }
+    operators = {(op["domain"], op["name"]): operator_of_json(op, sets) for op in data["operators"]}
     return KernelTable(
         data["runtime"], data["provider"], data["max_opset"], data["max_ir_version"], operators, _findings(data)
     )

@@ -22,6 +22,7 @@ from ortfuse.errors import OrtfuseWarning, TargetError
 from ortfuse.io.read_kernel_registry import RegistryError
 from ortfuse.targets.kernel_table import FORMAT, KernelTable
 from ortfuse.targets.registry import spec_of
+from ortfuse.targets.releases import newest_table
 from ortfuse.targets.target_spec import TargetSpec
 
 
@@ -71,15 +72,15 @@ def installed_table(provider: str) -> KernelTable:
 
 
 def _shipped(provider: str, error: RegistryError) -> KernelTable:
-    """The table in the folder of the provider's target, with a warning, for builds that crash when they are asked for theirs.
+    """The table that comes with the provider's target, with a warning, for builds that crash when they are asked for theirs.
 
     Raises:
         RegistryError: There is none.
     """
-    file = spec_of(provider).table_file
-    if file is None:
+    table = newest_table(spec_of(provider))
+    if table is None:
         raise error
-    table = _read(file).for_installed()
+    table = table.for_installed()
     warnings.warn(f"{error}. Until then the kernels are those of {table.runtime}", OrtfuseWarning, stacklevel=2)
     return table
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
+from ortfuse.errors import TargetError
 from ortfuse.targets.registry import load_target
+from ortfuse.targets.releases import table_of_release
 from ortfuse.targets.target import Target
 from ortfuse.targets.target_spec import TargetSpec
 
@@ -13,29 +15,52 @@ TABLE = ".json"
 
 
 def resolve_target(
-    named: Target | TargetSpec | str | os.PathLike[str] | None, *, max_opset: int | None = None, threads: int = 0
+    named: Target | TargetSpec | str | os.PathLike[str] | None,
+    *,
+    runtime: str | None = None,
+    max_opset: int | None = None,
+    threads: int = 0,
 ) -> Target:
     """Return the target that is meant.
 
     Args:
         named: A target, a declaration, a short name, a provider, the path of a target's folder (as text with a `/`), or that of
             a kernel table (`.json`); `None` is the default target.
+        runtime: The release of ONNX Runtime, such as `1.20`; by default the installed one.
         max_opset: The highest ai.onnx opset that a result may use.
         threads: Threads per operator at which costs are looked up; 0 leaves the number to the runtime.
 
     Raises:
-        TargetError: There is no such target, or its folder or table cannot be used.
+        TargetError: There is no such target or release, or its folder or table cannot be used.
     """
+    if runtime is not None:
+        return _of_release(named, runtime, max_opset)
     if isinstance(named, Target):
         return named if max_opset is None or max_opset >= named.max_opset else named.limited(max_opset)
     if named is None or isinstance(named, TargetSpec):
         return Target(named, max_opset=max_opset, threads=threads)
     text = os.fspath(named)
-    if text.endswith(TABLE):
+    if _is_table(text):
         return Target.from_table(text, max_opset=max_opset)
     if isinstance(named, os.PathLike) or _is_path(text):
         return Target(load_target(text), max_opset=max_opset, threads=threads)
     return Target(text, max_opset=max_opset, threads=threads)
+
+
+def _of_release(
+    named: Target | TargetSpec | str | os.PathLike[str] | None, runtime: str, max_opset: int | None
+) -> Target:
+    """A target as a release of the runtime has it."""
+    if isinstance(named, Target) or (named is not None and not isinstance(named, TargetSpec) and _is_table(named)):
+        raise TargetError(
+            f"--runtime {runtime}: the target states the kernels of one build already; name one of the two"
+        )
+    spec = named if isinstance(named, TargetSpec) else resolve_target(named).spec
+    return Target(max_opset=max_opset, table=table_of_release(spec, runtime))
+
+
+def _is_table(named: str | os.PathLike[str]) -> bool:
+    return os.fspath(named).endswith(TABLE)
 
 
 def _is_path(text: str) -> bool:

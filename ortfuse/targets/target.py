@@ -160,9 +160,21 @@ class Target:
         inputs = [ABSENT if value is None else facts.dtype(value) for value in node.inputs]
         outputs = [ABSENT if value.name == "" else facts.dtype(value) for value in node.outputs]
         refusal = self.refusal(node.domain, node.op_type, version, inputs, outputs)
+        refusal = refusal or self._unless_known_attributes(node, version)
         if refusal is None and not node.domain and version < BROADCASTS_FROM.get(node.op_type, 0):
             refusal = unless_alike(node, facts)
         return refusal or self.limit(node, facts)
+
+    def _unless_known_attributes(self, node: ir.Node, version: int) -> Refusal | None:
+        """Refuse a node with an attribute that its operator does not have in this build."""
+        operator = self.table.operators.get((node.domain, node.op_type))
+        schema = None if operator is None else operator.at(version)
+        if schema is None or schema.attributes is None:
+            return None
+        unknown = next((name for name in node.attributes if name not in schema.attributes), None)
+        if unknown is None:
+            return None
+        return _unfit(node.op_type, f"has no attribute {unknown} in {self.table.runtime}")
 
     def instead_of_kernel(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> str:
         """The runtime's way to execute a node that it has no kernel for, in words; empty if it cannot."""

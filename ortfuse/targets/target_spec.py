@@ -3,6 +3,7 @@
 Each folder of a target has an `__init__.py` with `TARGET = TargetSpec(...)`, and beside it, as far as there are any:
 
 - `kernels.json.gz` or `kernels.json`: a kernel table, as `Target.to_table` writes it;
+- `releases.json.gz`: the kernel tables of several releases of the runtime (`ortfuse.targets.releases`);
 - `costs.json`: the measured speedups of rules (`ortfuse.targets.rule_speedups`);
 - `decompositions/`: rule files for this target alone.
 
@@ -100,6 +101,11 @@ class TargetSpec:
     def table_file(self) -> Path | None:
         """The stored kernel table; `None` if the folder has none."""
         return self._file("kernels.json.gz") or self._file("kernels.json")
+
+    @property
+    def releases_file(self) -> Path | None:
+        """The stored kernel tables of releases; `None` if the folder has none."""
+        return self._file("releases.json.gz")
 
     @property
     def costs_file(self) -> Path | None:

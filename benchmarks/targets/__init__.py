@@ -1,0 +1,1 @@
+"""Other runtimes: which operators, kernels and results each of them takes."""
