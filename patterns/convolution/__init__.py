@@ -10,7 +10,6 @@ ORDER = (
     "select_pool_kernel",
     "merge_conv1x1_into_matmul",
     "depthwise_conv1d_to_conv2d",
-    "sink_resize",
     "fuse_depth_to_space",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""
