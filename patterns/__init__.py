@@ -16,7 +16,6 @@ ORDER = (
     "cpu/decompose_activations",
     "cpu/merge_small_operators",
     "matmul/decompose_einsum",
-    "algebra/sink_scale_shift_below_concat",
     "cpu/decompose_lpnorm",
     "matmul/canonicalize_linear_layers",
     "losses",

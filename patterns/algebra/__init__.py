@@ -4,6 +4,5 @@ ORDER = (
     "simplifying_identities",
     "canonical_identities",
     "merge_reductions",
-    "sink_scale_shift_below_concat",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

@@ -65,6 +65,7 @@ def image(body: str, output: str = "float[n,i,j,k] y") -> ir.Model:
 COMPOSED = {
     "a factor through a Reshape": ("c = Conv(x, w) r = Reshape(c, flat) y = Mul(r, e)", "Conv Reshape"),
     "of some operands of a Concat": ("a = Mul(x, s) b = Relu(x) c = Concat<axis = 1>(a, b) y = Conv(c, u)", "Relu Concat Conv"),
+    "of all operands of a Concat": ("a = Neg(x) b = Sub(s, x) d = Mul(x, two) c = Concat<axis = 1>(a, b, d) y = Relu(c)", "Concat Mul Add Relu"),
     "products in a Concat": ("a = MatMul(x, m) b = MatMul(x, m) y = Concat<axis = -1>(a, b)", "MatMul"),
     "a residual product": ("a = MatMul(x, m) y = Add(a, x)", "MatMul"),
     "columns of a product": ("a = MatMul(x, m) y = Slice(a, ones, nines, axis)", "MatMul"),
@@ -96,6 +97,7 @@ KEPT = {
     "an offset behind padding with zeros": "c = Conv(x, w) p = Pad(c, border) y = Add(p, s)",
     "a number for each row": "c = Conv(x, w) y = Mul(c, row)",
     "maxima of negative multiples": "c = Conv(x, w) p = GlobalMaxPool(c) n = Neg(p) y = Mul(n, s)",
+    "rows of a Concat along channels": "a = Mul(x, row) b = Add(a, s) c = Mul(x, two) d = Sub(c, s) y = Concat<axis = 1>(b, d)",
     "a sum of other positions": "a = Conv<pads = [1, 1, 1, 1]>(x, v) b = Conv<pads = [2, 2, 0, 0]>(x, w) c = Relu(b) y = Relu(a)",
 }  # fmt: skip
 

@@ -32,6 +32,7 @@ from ortfuse.transforms.fold_linear.select_channels import (
     fold_movement_of_inputs,
     fold_selection_of_outputs,
 )
+from ortfuse.transforms.fold_linear.sink_below_concat import sink_below_concat
 
 MOST_SWEEPS = 8
 """The most times that a graph is swept; the next round of a fixpoint does what is left."""
@@ -85,7 +86,7 @@ def _merge_layers(node: ir.Node, scope: Scope, context: Context) -> bool:
     if node.op_type in SELECTIONS:
         return _told(fold_selection_of_outputs(node, scope, context), node, context)
     if node.op_type == "Concat":
-        return _told(merge_concat(node, scope, context), node, context)
+        return any(_told(step(node, scope, context), node, context) for step in (merge_concat, sink_below_concat))
     return _told(merge_sum(node, scope, context), node, context)
 
 
