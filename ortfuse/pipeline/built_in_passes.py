@@ -45,6 +45,10 @@ BUILT_IN: Mapping[str, PassEntry] = {
             "canonicalize.recomputed_lengths_to_conv_dims", "RecomputedLengthsToConvDims", "recomputed_lengths_to_conv_dims",
             frozenset({"Conv"}), _SUMS_AND_PRODUCTS,
         ),
+        _entry(
+            "canonicalize.hoist_above_selection", "HoistAboveSelection", "hoist_above_selection",
+            frozenset({"Gather", "Where", "OneHot", "Expand"}),
+        ),
         _entry("canonicalize.drop_leading_axes", "DropLeadingAxes", "drop_leading_axes", frozenset({"Unsqueeze"})),
         _entry("canonicalize.drop_length_clamps", "DropLengthClamps", "drop_length_clamps", frozenset({"Min"})),
         _rounding(

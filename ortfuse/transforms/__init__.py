@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ortfuse.transforms.canonicalize.drop_leading_axes import DropLeadingAxes
     from ortfuse.transforms.canonicalize.drop_length_clamps import DropLengthClamps
     from ortfuse.transforms.canonicalize.eliminate_sequences import EliminateSequences
+    from ortfuse.transforms.canonicalize.hoist_above_selection import HoistAboveSelection
     from ortfuse.transforms.canonicalize.inline_functions import InlineFunctions
     from ortfuse.transforms.canonicalize.recomputed_lengths_to_conv_dims import RecomputedLengthsToConvDims
     from ortfuse.transforms.canonicalize.slices_to_split import SlicesToSplit
@@ -48,6 +49,7 @@ _HOMES = {
     "canonicalize.drop_leading_axes": "DropLeadingAxes",
     "canonicalize.drop_length_clamps": "DropLengthClamps",
     "canonicalize.eliminate_sequences": "EliminateSequences",
+    "canonicalize.hoist_above_selection": "HoistAboveSelection",
     "canonicalize.inline_functions": "InlineFunctions",
     "canonicalize.slices_to_split": "SlicesToSplit",
     "canonicalize.wrap_in_functions": "WrapInFunctions",
@@ -96,6 +98,7 @@ __all__ = [
     "Finalize",
     "FuseRecurrent",
     "Grown",
+    "HoistAboveSelection",
     "HorizontalMatMulFusion",
     "InlineBranches",
     "InlineFunctions",

@@ -91,6 +91,11 @@ CHAINS = {
         "float[b,2,3] x", "float[b,2,6] y",
         "u = Unsqueeze (x, one) c = Concat <axis: int = 3> (u, u) y = Squeeze (c, one)", ["Concat"],
     ),
+    "lists of indices": (
+        "int64[b,s] x", "float[b,s,2] y",
+        "t = Reshape (x, all) g = Gather (table, t) n = Shape (x) m = Concat <axis: int = 0> (n, pair) y = Reshape (g, m)",
+        ["Gather"],
+    ),
     "places of channels": (
         "float[b,3,5] x", "float[b,3,5] y",
         "u = Unsqueeze (x, last_of_four) n = InstanceNormalization (u, three, three) r = Relu (n) "
@@ -99,6 +104,7 @@ CHAINS = {
     ),
 }  # fmt: skip
 CONSTANTS = (
+    "int64[1] all = {-1}, int64[1] pair = {2}, float[2, 2] table = {1, 2, 3, 4}, "
     "int64[1] last_of_four = {3}, float[3] three = {1, 2, 3}, float[2] two = {1, 2}, "
     "int64[1] one = {1}, int64[3] split = {-1, 2, 3}, int64[2] flat = {-1, 6}, int64[2] last = {1, 2}, "
     "int64[3] ones = {-1, 1, 1}, float[6] row = {1, 2, 3, 4, 5, 6}"

@@ -303,6 +303,20 @@ def _transpose(node: ir.Node, shape: Shape, facts: Facts) -> Reshaped | None:
     return Reshaped([tuple(shape[axis] for axis in axes)], {"perm": [axes.index(axis) for axis in range(len(axes))]})
 
 
+@reshapes("Gather")
+def _gather(node: ir.Node, shape: Shape, facts: Facts) -> Reshaped | None:
+    """The indices get other axes; those of the data stay what they are."""
+    data, axis = facts.shape(node.inputs[0]), attribute_value(node, "axis", facts)
+    if not data or not isinstance(axis, int) or facts.is_const(node.inputs[1]):
+        return None
+    axis %= len(data)
+    rows = data[axis + 1 :]
+    end = len(shape) - len(rows)
+    if end < axis or shape[:axis] != data[:axis] or shape[end:] != rows:
+        return None
+    return Reshaped((None, shape[axis:end]))
+
+
 @reshapes("BatchNormalization", "InstanceNormalization", "GroupNormalization")
 def _by_channel(node: ir.Node, shape: Shape, facts: Facts) -> Reshaped | None:
     """The batch and the channels stay the first two axes; those behind them are normalised alike, whatever axes they are."""
