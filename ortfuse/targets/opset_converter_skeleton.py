@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import TargetError
 from ortfuse.ir import walk
 from ortfuse.ir.schemas import changes
@@ -40,6 +41,9 @@ _SAME_SINCE_13_NAMES = (
 _SAME_SINCE_13 = frozenset(_SAME_SINCE_13_NAMES.split())
 """Operators whose versions after 13 only add element types, or attributes whose defaults preserve the old meaning."""
 
+_FLATTENED = ("Softmax", "LogSoftmax")
+"""Operators on all axes from `axis` on before opset 13, and on this axis since."""
+
 
 class Skeleton:
     """The skeleton of one root (the main graph or a function's body), and what each number in it stands for.
@@ -51,8 +55,8 @@ class Skeleton:
         numbers: The number of each value.
     """
 
-    def __init__(self, root: ir.Graph, current: int, opset: int) -> None:
-        self.root, self.current, self.opset = root, current, opset
+    def __init__(self, root: ir.Graph, current: int, opset: int, facts: Facts) -> None:
+        self.root, self.current, self.opset, self._facts = root, current, opset, facts
         self.values: dict[str, ir.Value] = {}
         self.nodes: dict[str, ir.Node] = {}
         self.sent: dict[str, onnx.NodeProto] = {}
@@ -118,7 +122,15 @@ class Skeleton:
         elif self.effective(node) == version and self._is_shown(node, version):
             proto.op_type, proto.domain = node.op_type, ""
             proto.attribute.extend(ir.serde.serialize_attribute(value) for value in node.attributes.values())
+            self._count_axis_from_end(node, proto)
             self.sent[name] = onnx.NodeProto.FromString(proto.SerializeToString())
+
+    def _count_axis_from_end(self, node: ir.Node, proto: onnx.NodeProto) -> None:
+        """Call the last axis of a Softmax that: the converter does not know the rank, and flattens what other axes may be."""
+        rank = self._facts.rank(node.inputs[0]) if node.op_type in _FLATTENED else None
+        for attribute in proto.attribute:
+            if rank is not None and attribute.name == "axis" and attribute.i == rank - 1:
+                attribute.i = -1
 
     def _is_shown(self, node: ir.Node, version: int) -> bool:
         if node.domain or node.op_type in CONTROL_FLOW or not changes(node.op_type, version, self.opset):

@@ -95,7 +95,7 @@ def raise_opset(
             f"{model.graph.opset_imports['']} to stay below"
         )
     _refuse_unconvertible(model, opset, target or installed(), facts)
-    plans = [plan for root, is_function in found for plan in _plans(root, opset, is_function)]
+    plans = [plan for root, is_function in found for plan in _plans(root, opset, is_function, facts)]
     names = {value.name for graph in walk.graphs(model) for value in walk.own_values(graph) if value.name}
     with editor.change(AUTHOR) as change:
         for plan in plans:
@@ -118,9 +118,9 @@ def _roots(model: ir.Model, opset: int) -> Iterator[tuple[ir.Graph, bool]]:
             yield root, root is not model.graph
 
 
-def _plans(root: ir.Graph, opset: int, is_function: bool) -> Iterator[Plan]:
+def _plans(root: ir.Graph, opset: int, is_function: bool, facts: Facts) -> Iterator[Plan]:
     current = root.opset_imports[""]
-    skeleton = Skeleton(root, current, opset)
+    skeleton = Skeleton(root, current, opset, facts)
     for version in skeleton.versions():
         try:
             converted = onnx.version_converter.convert_version(skeleton.write(version), opset)

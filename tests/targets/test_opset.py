@@ -267,6 +267,13 @@ def test_what_would_not_run_any_more_is_not_raised(opset: int, body: str, inputs
 
 
 @pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
+def test_the_last_axis_is_not_flattened(operator: str) -> None:
+    model = read(model_text(12, f"{{ z = Relu(x) y = {operator}<axis=2>(z) }}", "float[a,b,c] x"))
+    raise_opset(model, 20)
+    assert [node.op_type for node in model.graph] == ["Relu", operator]
+
+
+@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
 def test_what_the_converter_flattens_may_be_empty(operator: str) -> None:
     """A size of 0 in the middle is a size, and copies none of the flattened rows."""
     text = model_text(12, f"{{ z = Relu(x) y = {operator}<axis=3>(z) }}", "float[a,b,c,d,e] x")

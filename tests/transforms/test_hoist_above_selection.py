@@ -41,6 +41,26 @@ def test_an_operator_is_computed_before_elements_are_selected(kind: str) -> None
     assert operators(model) == [expected]
 
 
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_constant_branch_is_expanded_instead_of_the_choice(twice: bool) -> None:
+    """As of masks of keys, which attention needs for each query."""
+    body = "t = Where(m, zero, low) y = Expand(t, sizes)" + " u = Expand(t, others) z = Neg(u)" * twice
+    text = f"""<ir_version: 8, opset_import: ["" : 18]> g (bool[b, 1, s] m) => (y{", z" * twice})
+        <float zero = {{0}}, float low = {{-9}}, int64[3] sizes = {{1, 4, 1}}, int64[4] others = {{2, 1, 3, 1}}> {{ {body} }}"""
+    passes = (HoistAboveSelection(), ConstantFolding(), DeadCodeElimination())
+    model, _, _ = apply(text, *passes, inputs={"m": np.array([[[True, False]]])})
+    assert operators(model) == (["Where", "Where"] if twice else ["Where"])
+
+
+@pytest.mark.parametrize("sizes", ["{1, 4, 1}", "{1, 1, 9}"])
+def test_a_choice_that_is_read_elsewhere_or_expanded_far_is_expanded_as_a_whole(sizes: str) -> None:
+    read = "z = Neg(t)" if "4" in sizes else "z = Neg(y)"
+    text = f"""<ir_version: 8, opset_import: ["" : 18]> g (bool[b, 1, 1] m) => (y, z)
+        <float zero = {{0}}, float[999, 1] low = {{{", ".join(["1"] * 999)}}}, int64[3] sizes = {sizes}> {{
+        t = Where(m, low, low) y = Expand(t, sizes) {read} }}"""
+    assert apply(text, HoistAboveSelection())[1] == [0]
+
+
 KEPT = {
     "a column": "t = Gather(w, i) y = Mul(t, column)",
     "something else reads what is selected": "t = Gather(w, i) s = Mul(t, two) y = Add(s, t)",
@@ -53,7 +73,7 @@ KEPT = {
 @pytest.mark.parametrize("kind", KEPT)
 def test_others_stay(kind: str) -> None:
     text = model_of(KEPT[kind])
-    model, counts, _ = apply(text, HoistAboveSelection(), inputs=inputs() if "column" not in KEPT[kind] else None)
+    _, counts, _ = apply(text, HoistAboveSelection(), inputs=inputs() if "column" not in KEPT[kind] else None)
     assert counts == [0]
 
 

@@ -1,6 +1,7 @@
 """Hoist elementwise operators above operators that only select among elements of constants.
 
     table[ids] * c          =   (table * c)[ids]                 c a number, or a row
+    expand(where(m, a, b))  =   where(m, expand(a), b)           only along the axes that m does not have
     max(where(m, a, b), k)  =   where(m, max(a, k), max(b, k))   a, b and k constants
     cast(one_hot(ids))      =   one_hot(ids, values of the other type)
 
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
@@ -48,7 +50,43 @@ class HoistAboveSelection:
 
     def run(self, context: Context) -> int:
         """Hoist operators; returns how many."""
-        return sum(_hoisted(node, scope, context) for scope in context.scopes() for node in list(scope.graph))
+        return sum(
+            _hoisted(node, scope, context) or _expanded(node, scope, context)
+            for scope in context.scopes()
+            for node in list(scope.graph)
+        )
+
+
+def _expanded(node: ir.Node, scope: Scope, context: Context) -> int:
+    """Expand a constant branch of a Where instead of its result; only for few elements."""
+    facts, value = context.facts, node.inputs[0] if node.inputs else None
+    where = None if value is None else value.producer()
+    if value is None or where is None or where.op_type != "Where" or where.domain or where.graph is not node.graph:
+        return 0
+    if value.is_graph_output() or any(user.op_type != "Expand" or user.domain for user in value.consumers()):
+        return 0
+    before, after, wanted = facts.shape(value), facts.shape(node.outputs[0]), facts.ints(node.inputs[1])
+    branch = min(where.inputs[1:], key=lambda one: len(facts.shape(one) or ()))
+    array = facts.const(branch) if facts.is_const(branch) else None
+    if before is None or after is None or wanted is None or array is None:
+        return 0
+    grown = (*(1,) * (len(after) - len(before)), *before)
+    sizes = [1 if size == old else size for size, old in zip(after, grown, strict=True)]
+    numbers = [size for size in sizes if isinstance(size, int)]
+    if len(numbers) < len(sizes) or not 0 < math.prod(numbers) * array.size <= _SMALL:
+        return 0
+    shape = np.broadcast_shapes(array.shape, tuple(numbers))
+    spread = ir.Tensor(np.ascontiguousarray(np.broadcast_to(array, shape)), dtype=facts.dtype(branch))
+    with context.editor.change(HoistAboveSelection.name, nodes=[where, node]) as change:
+        build = Builder(scope, context.editor, where)
+        operands = [build.constant(spread) if one is branch else one for one in where.inputs]
+        made = build.like(where, operands)
+        if facts.shape(made) != after:
+            change.cancel(refuse("shape", node.outputs[0], found=facts.shape(made), needed=after))
+        else:
+            context.editor.replace(node.outputs[0], made)
+            context.editor.remove(node)
+    return int(bool(change))
 
 
 def _hoisted(node: ir.Node, scope: Scope, context: Context) -> int:
