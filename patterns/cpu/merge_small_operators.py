@@ -1,6 +1,5 @@
 """Merge or drop small nodes in masks, positions and angles, whose dispatch costs more than their computation.
 
-max(where(c, a, b), k) = where(c, max(a, k), max(b, k))          a, b and k numbers
 cos(concat(x, y))[:h] = cos(x)          x of size h
 shape(x)[a : b] = shape(x, start=a, end=b)
 activation(x W) = activation(gemm(x, W))          x with two axes: the runtime computes Gemm and some activations as one
@@ -10,34 +9,20 @@ The rules run in the last pass, after `simplify_data_movement`: patterns of fusi
 
 from __future__ import annotations
 
-import math
-
 import onnx_ir as ir
 
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
-from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, fixed, op, redundant, scalar, var
+from ortfuse.rewrite.pattern import Match, Pattern, attr, fixed, op, redundant, var
 
 from .._rule_test_inputs import COST
-from .._shared_guards import array_like
 
 PASS = "target_decompositions"
 
 _SHAPE_HAS_ENDS = 15
 """The opset from which on Shape has `start` and `end`."""
 
-x, y, condition = var("x"), var("y"), var("condition")
-
-
-def _bounded(which: str) -> Pattern:
-    return computed(f"bounded_{which}", lambda match: array_like(match, max(match[which], match["bound"])))
-
-
-def are_numbers(match: Match) -> Refusal | None:
-    """None of them is NaN."""
-    return match.unless_value(
-        "bound", not any(math.isnan(match[name]) for name in ("chosen", "other", "bound")), "a number"
-    )
+x, y = var("x"), var("y")
 
 
 def agree_elsewhere(match: Match) -> Refusal | None:
@@ -139,20 +124,6 @@ activated_product = Rule(
 
 
 RULES = [
-    Rule(
-        name="op_count.fold_max_into_where",
-        formula="max(where(condition, chosen, other), bound)",
-        pattern=op.Max(op.Where(condition, scalar("chosen"), scalar("other")), scalar("bound")),
-        replace=op.Where(condition, _bounded("chosen"), _bounded("other")),
-        guards=(are_numbers,),
-        exactness=Exactness.EXACT,
-        source="ONNX operators Max and Where",
-        test=RuleTest(
-            shapes={"condition": "b 3"},
-            inputs={"condition": "bool"},
-            scalars={"chosen": [0.0], "other": [-5.0], "bound": [-1.0]},
-        ),
-    ),
     half_of_curve,
     activated_product,
     _sizes(),

@@ -56,6 +56,39 @@ def test_the_one_element_of_an_axis_is_a_squeeze_before_fusions() -> None:
     assert [node.op_type for node in model.graph] == ["Relu", "Squeeze", "Gather"]
 
 
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ("b,2,s,8", ["Gather", "Neg"]),
+        ("b,2,s", ["Gather", "Neg"]),
+        ("b,s,2", ["Unsqueeze", "Expand", "Reshape", "Neg"]),
+    ],
+)
+def test_repeated_rows_are_gathered_at_a_list_of_indices(shape: str, expected: list[str]) -> None:
+    """As heads of keys for groups of queries; one element at a time would be slower."""
+    axis = shape.split(",").index("2")
+    sizes = ["1"] * (shape.count(",") + 2)
+    sizes[axis + 1] = "3"
+    target = [{"b": "0", "2": "6", "s": "0" if axis == 2 else "-1"}.get(size, size) for size in shape.split(",")]
+    constants = f"int64[1] at = {{{axis + 1}}}, int64[{len(sizes)}] three = {{{','.join(sizes)}}}, int64[{len(target)}] to = {{{','.join(target)}}}"
+    text = f"g (float[{shape}] x) => (float[{shape.replace('2', '6')}] z) {{ u = Unsqueeze(x, at) e = Expand(u, three) y = Reshape(e, to) z = Neg(y) }}"
+    assert _operators(text, constants) == expected
+
+
+def test_channels_that_are_woven_into_places_are_reshaped_together() -> None:
+    """As pixel shuffles are written by Slices with steps."""
+    channels = ", ".join(f"int64[1] c{number}={{{number}}}" for number in range(4))
+    constants = f"int64[1] axis={{3}}, int64[1] one={{1}}, int64[1] four={{4}}, int64[1] end={{99}}, {channels}"
+    parts = " ".join(
+        f"s{number} = Slice(x, c{number}, end, one, four) p{number} = Unsqueeze(s{number}, four)" for number in range(4)
+    )
+    text = f"""g (float[b,8,3,5] x) => (float[b,2,6,10] y) {{ {parts}
+        r = Concat<axis = 4>(p0, p1) t = Concat<axis = 4>(p2, p3) rows = Reshape(r, to) others = Reshape(t, to)
+        u = Unsqueeze(rows, axis) v = Unsqueeze(others, axis) w = Concat<axis = 3>(u, v) y = Reshape(w, last) }}"""
+    constants += ", int64[4] to = {0, 2, 3, 10}, int64[4] last = {0, 2, 6, 10}"
+    assert _operators(text, constants) == ["Reshape", "Transpose", "Reshape"]
+
+
 @pytest.mark.parametrize("steps", [5, 16])
 def test_a_result_that_is_assigned_step_by_step_is_a_stack(steps: int) -> None:
     """As unrolled recurrences write theirs: every element of the axis by a ScatterND of its own."""

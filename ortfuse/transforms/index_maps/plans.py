@@ -1,6 +1,7 @@
 """Plans: operators that write the elements of an index map, as few as are found.
 
 x[...]                          Reshape -> Slice or Gather -> Transpose -> Expand or Tile -> Reshape   (`view_to_movement_chain`)
+x[..., i // 2, j]               Gather at a list of indices
 x[...] if i < n else y[...]     Concat of both along the axis; of their digits, then Reshape
 x[...] if i < n else 0          Pad
 """
@@ -22,6 +23,12 @@ from ortfuse.transforms.index_maps.make import Make, Operand, Plan, Supply
 MOST_PARTS = 32
 """The most operands of a Concat that a plan has."""
 
+MOST_WOVEN = 4
+"""The most pieces of one value that are looked at as one, along digits of axes."""
+
+MOST_LISTED = 256
+"""The most indices of a Gather that a plan has."""
+
 
 def plans(found: IndexMap, facts: Facts, supply: Supply) -> Iterator[Plan]:
     """Yield plans for a map."""
@@ -40,7 +47,7 @@ def plans(found: IndexMap, facts: Facts, supply: Supply) -> Iterator[Plan]:
 def _is_of_several(found: IndexMap) -> bool:
     """Return whether it may be worthwhile to split axes for a Concat: if most pieces are of values of their own."""
     pieces = sum(1 for _ in leaves(found.element))
-    return len(found.sources) > 1 and pieces <= len(found.sources) + 1
+    return pieces <= len(found.sources) + 1 if len(found.sources) > 1 else pieces <= MOST_WOVEN
 
 
 def _plans(found: IndexMap, facts: Facts, supply: Supply) -> Iterator[Plan]:
@@ -74,6 +81,9 @@ def _of_source(read: Read, shape: Shape, facts: Facts, supply: Supply) -> Iterat
         yield aligned
         if _length(aligned) == 1:
             return
+    listed = _listed(read, source, shape)
+    if listed is not None:
+        yield listed
     view = strided_view(read, shape, facts)
     for steps, shapes in symbolic_chains(view, source) if view is not None else ():
         plan: Plan | None = read.value
@@ -81,6 +91,29 @@ def _of_source(read: Read, shape: Shape, facts: Facts, supply: Supply) -> Iterat
             plan = None if plan is None else _step(plan, op_type, how, shapes[number], supply)
         if plan is not None:
             yield plan
+
+
+def _listed(read: Read, source: Shape, shape: Shape) -> Plan | None:
+    """A Gather of rows at a list of indices; not along the last axis, where each would be one element."""
+    place = list(axes(len(shape)))
+    if len(source) != len(shape):
+        return None
+    moved = [number for number, (one, other) in enumerate(zip(read.index, place, strict=True)) if one != other]
+    if len(moved) != 1 or moved[0] + 1 == len(shape):
+        return None
+    (along,) = moved
+    count, size = shape[along], source[along]
+    if not isinstance(count, int) or not isinstance(size, int) or count > MOST_LISTED:
+        return None
+    found = []
+    for number in range(count):
+        place[along] = number
+        index = at(read, place)
+        formula = index.index[along] if isinstance(index, Read) else None
+        if not isinstance(formula, int) or not 0 <= formula < size:
+            return None
+        found.append(formula)
+    return Make("Gather", (read.value, tuple(found)), (("axis", along),))
 
 
 def _empty(read: Read, source: Shape, shape: Shape) -> Plan | None:
@@ -123,7 +156,7 @@ def _joined(found: IndexMap, facts: Facts, supply: Supply) -> Plan | None:
     if linear is None:
         return None
     parts = _parts(found, linear[0])
-    parts = None if parts is None else _merged(parts, linear[0])
+    parts = None if parts is None else _merged([_without_choice(part) for part in parts], linear[0])
     if parts is None or len(parts) > MOST_PARTS:
         return None
     if len(parts) == 1:
@@ -157,6 +190,16 @@ def _parts(found: IndexMap, number: int) -> list[IndexMap] | None:
             return None
         parts += inner
     return parts
+
+
+def _without_choice(found: IndexMap) -> IndexMap:
+    """A map whose pieces are parts of one along an axis, without the choice between them."""
+    linear = linear_in_axis(found.element.condition) if isinstance(found.element, Select) else None
+    parts = None if linear is None else _parts(found, linear[0])
+    if linear is None or parts is None or len(parts) < 2:
+        return found
+    whole = _merged([_without_choice(part) for part in parts], linear[0])
+    return whole[0] if len(whole) == 1 else found
 
 
 def _merged(parts: list[IndexMap], number: int) -> list[IndexMap]:

@@ -197,13 +197,12 @@ class _Search:
             supply = supply or Supply(values_above(output, facts), facts, self.opset)
             key = most, found.structure, tuple([facts.shape(source) for source in found.sources]), supply.sizes
             if key in self.useless:
-                planned = True
                 continue
             made = [_judged(plan, output, self.opset, self.context) for plan in plans(found, facts, supply)]
             candidates = [one for one in made if one is not None]
             if not any(one.is_better for one in candidates):
                 self.useless.add(key)
-            planned = planned or bool(candidates)
+            planned = planned or any(one.is_better for one in candidates)
             yield candidates
 
     def _cost_of_movement(self, output: ir.Value, sources: set[ir.Value]) -> int:
