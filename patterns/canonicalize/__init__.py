@@ -4,7 +4,7 @@ PASS = "canonicalize"
 
 ORDER = (
     "scatter_to_concat",
-    "sink_batch_reshape",
+    "sink_reshape",
     "sink_expand",
     "remove_expand",
     "sink_cast_of_shape",

@@ -39,7 +39,7 @@ def _plan(match: Match, *, computes_targets: bool = False) -> Plan | None:
     if shape is None or node is None:
         return None
     plan, cost = Planner(match.facts, match["shape"] if computes_targets else None).plan(match["x"], shape, node)
-    return plan if cost < NONE and saved(plan, node) > 0 else None
+    return plan if cost < NONE and saved(plan, node, match.facts) > 0 else None
 
 
 def _blocked_mean(plan: Plan, match: Match) -> ir.Value | None:

@@ -24,6 +24,7 @@ from ortfuse.verification import Session
 load_catalogue([])
 FILES = (
     "canonicalize.sink_expand",
+    "canonicalize.sink_reshape",
     "canonicalize.hoist_reshape",
     "data_movement.hoist_reshape_last",
     "algebra.canonical_identities",

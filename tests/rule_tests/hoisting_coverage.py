@@ -26,6 +26,7 @@ from ortfuse.targets import Target
 
 FILES = (
     "canonicalize.sink_expand",
+    "canonicalize.sink_reshape",
     "canonicalize.hoist_reshape",
     "data_movement.hoist_reshape_last",
     "algebra.canonical_identities",

@@ -1,1 +1,1 @@
-"""Hoist data movement above the operators before it: what an operator becomes whose result is needed in another shape."""
+"""Move Reshapes above and below operators: what an operator becomes whose result is needed in another shape."""

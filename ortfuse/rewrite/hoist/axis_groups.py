@@ -49,6 +49,12 @@ def axis_groups(before: Sequence[DimLike], after: Sequence[DimLike]) -> list[Axi
     return None if left or right else groups
 
 
+def view_cost(before: Sequence[DimLike] | None, after: Sequence[DimLike] | None) -> int:
+    """Return how many Reshapes a view counts as: two if it splits axes and merges parts with others, else one."""
+    groups = axis_groups(before, after) if before is not None and after is not None else None
+    return 2 if any(len(group.before) > 1 and len(group.after) > 1 for group in groups or ()) else 1
+
+
 def _first_group(before: Sequence[DimLike], after: Sequence[DimLike]) -> tuple[int, int] | None:
     """How many leading sizes on each side have the same product: as few as possible."""
     if before[0] == after[0]:

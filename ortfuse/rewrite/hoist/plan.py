@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import reshape_target
-from ortfuse.rewrite.hoist.axis_groups import Shape
+from ortfuse.rewrite.hoist.axis_groups import Shape, view_cost
 from ortfuse.rewrite.hoist.reshaped import Reshaped, reshaped, reshaping_of
 
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
@@ -107,18 +107,19 @@ class Planner:
         alone = is_alone(value, user)
         if is_view(node) and node.inputs[0] is not None:
             above, cost = self.plan(node.inputs[0], shape, node)
-            return min(best, (above, cost - alone), key=lambda one: one[1])
+            left = view_cost(facts.shape(node.inputs[0]), before) if alone else 0
+            return min(best, (above, cost - left), key=lambda one: one[1])
         if alone and (made := reshaped(node, shape, facts)) is not None:
-            through = self._through(node, made)
+            through = self.through(node, made)
             return min(best, through, key=lambda one: one[1])
         return best
 
     def _view(self, value: ir.Value, before: Shape, shape: Shape) -> tuple[Plan, int]:
         """A Reshape of a value."""
         if can_view(before, shape):
-            return Viewed(value, shape), 1
+            return Viewed(value, shape), view_cost(before, shape)
         sizes = self._sizes(value, before, shape)
-        return Viewed(value, shape, sizes), NONE if sizes is None else 1
+        return Viewed(value, shape, sizes), NONE if sizes is None else view_cost(before, shape)
 
     def _sizes(self, value: ir.Value, before: Shape, shape: Shape) -> tuple[Size, ...] | None:
         """The elements of a Reshape target, from the given target and the shape of the value."""
@@ -137,7 +138,8 @@ class Planner:
                 return None
         return tuple(found)
 
-    def _through(self, node: ir.Node, made: Reshaped) -> tuple[Plan, int]:
+    def through(self, node: ir.Node, made: Reshaped) -> tuple[Plan, int]:
+        """Return the plan of a node that becomes another one, with the number of Reshapes that it adds to the model."""
         operands: list[Plan | None] = []
         total = 0
         for number, value in enumerate(node.inputs[: len(made.operands)]):
@@ -226,12 +228,13 @@ def parts(plan: Plan) -> list[Plan]:
     return list(found)
 
 
-def saved(plan: Plan, root: ir.Node) -> int:
-    """Return how many nodes of data movement a plan leaves out, less those that it adds.
+def saved(plan: Plan, root: ir.Node, facts: Facts) -> int:
+    """Return how many Reshapes a plan leaves out, less those that it adds.
 
     Args:
         plan: The plan for the result of `root`.
         root: The node that gives it its shape now.
+        facts: What is known about the model.
     """
     every = parts(plan)
     made = {one.node for one in every if isinstance(one, Made)}
@@ -248,4 +251,9 @@ def saved(plan: Plan, root: ir.Node) -> int:
                     break
                 gone.add(producer)
                 value = producer.inputs[0]
-    return sum(is_view(node) for node in gone) - sum(isinstance(one, Viewed) for one in every)
+    before = sum(_cost(node.inputs[0], node.outputs[0], facts) for node in gone if is_view(node))
+    return before - sum(view_cost(facts.shape(one.value), one.shape) for one in every if isinstance(one, Viewed))
+
+
+def _cost(value: ir.Value | None, viewed: ir.Value, facts: Facts) -> int:
+    return view_cost(facts.shape(value), facts.shape(viewed))

@@ -35,7 +35,7 @@ class _Writer:
             before = self._match.facts.shape(plan.value)
             assert before is not None
             if plan.sizes is not None:
-                target = op.Concat(*(self._size(size) for size in plan.sizes), axis=0)
+                target = op.Concat(*(written_size(size, self._match) for size in plan.sizes), axis=0)
                 return op.Reshape(self._captured(plan), target, allowzero=self._match.get("allowzero"))
             return view(self._captured(plan), before, plan.shape)
         if isinstance(plan, Constant):
@@ -44,18 +44,19 @@ class _Writer:
         operands = [None if operand is None else self.written(operand) for operand in plan.operands]
         return Op(plan.node.op_type, operands, {**kept, **plan.attributes}, plan.node.domain)
 
-    def _size(self, size: Size) -> Pattern:
-        """An element of a Reshape target, as a vector."""
-        if isinstance(size, int):
-            return _ints(size)
-        value, place = size
-        known = self._match.capture(f"sizes_{value.name}", value)
-        source = known if value is self._match.get("shape") else op.Shape(known)
-        made: Pattern = op.Slice(source, _ints(place), _ints(place + 1))
-        return made
-
     def _captured(self, plan: Kept | Viewed) -> Pattern:
         return self._match.capture(f"operand_{len(self._known)}", plan.value)
+
+
+def written_size(size: Size, match: Match) -> Pattern:
+    """Return an element of a Reshape target, as a vector."""
+    if isinstance(size, int):
+        return _ints(size)
+    value, place = size
+    known = match.capture(f"sizes_{value.name}", value)
+    source = known if value is match.get("shape") else op.Shape(known)
+    made: Pattern = op.Slice(source, _ints(place), _ints(place + 1))
+    return made
 
 
 def _ints(number: int) -> Pattern:

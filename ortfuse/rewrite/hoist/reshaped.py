@@ -217,13 +217,16 @@ def _are_neighbours(axes: Sequence[int]) -> bool:
 
 
 def _along(node: ir.Node, shape: Shape, facts: Facts) -> Reshaped | None:
-    """The axis along which it works stays one axis."""
+    """The axis along which it works stays one axis, and the last one before opset 13."""
     before = facts.shape(node.outputs[0])
     axis = parameter(node, "axis", facts)
-    if before is None or not isinstance(axis, int) or (facts.version(node) < _BY_AXIS and not node.domain):
+    if not before or not isinstance(axis, int):
         return None
-    place = _place_of(axis % len(before), before, shape) if before else None
-    return None if place is None else Reshaped((shape,), {"axis": place})
+    place = _place_of(axis % len(before), before, shape)
+    is_last = axis % len(before) == len(before) - 1 and place == len(shape) - 1
+    if place is None or not (is_last or node.domain or facts.version(node) >= _BY_AXIS):
+        return None
+    return Reshaped((shape,), {"axis": place})
 
 
 def _place_of(axis: int, before: Shape, after: Shape) -> int | None:
