@@ -82,14 +82,14 @@ def _behind(match: Match, found: Sunk, made: Pattern) -> Pattern | None:
     after, axis = match.shape("root"), found.axes[1]
     constant = reshape_target(found.shape, after)
     if constant is not None:
-        return op.Reshape(made, computed("constant_target", lambda match: np.asarray(constant, np.int64)))  # type: ignore[no-any-return]
+        return op.Reshape(made, computed("constant_target", lambda match: np.asarray(constant, np.int64)))
     if found.shape == match.shape("x") and after == match.shape("merged"):
-        return op.Reshape(made, var("target"), allowzero=attr("allowzero"))  # type: ignore[no-any-return]
+        return op.Reshape(made, var("target"), allowzero=attr("allowzero"))
     sizes = [_size(dim, match, found) for dim in found.shape]
     if any(size is None for size in sizes):
         return None
     merged = op.Mul(*sizes[axis : axis + 2])
-    return op.Reshape(made, op.Concat(*sizes[:axis], merged, *sizes[axis + 2 :], axis=0), allowzero=1)  # type: ignore[no-any-return]
+    return op.Reshape(made, op.Concat(*sizes[:axis], merged, *sizes[axis + 2 :], axis=0), allowzero=1)
 
 
 def _size(dim: DimLike, match: Match, found: Sunk) -> Pattern | None:
