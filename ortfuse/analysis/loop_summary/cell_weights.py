@@ -18,6 +18,8 @@ Blocks: TypeAlias = tuple[Block, ...]
 """Blocks whose products are added, in a fixed order."""
 
 _NEARLY = 1e-6
+_FIRST = 16
+"""So many numbers of a constant are compared."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ class Weights:
         return _sum(gates[gate], rows[1] - rows[0], self.size, facts)
 
 
-def weights_of(cell: Cell, previous: Source | None, size: int) -> tuple[Weights, tuple[Source, ...]] | None:
+def weights_of(
+    cell: Cell, previous: Source | None, size: int, facts: Facts
+) -> tuple[Weights, tuple[Source, ...]] | None:
     """The weights of a cell whose previous hidden state is known (`None`: it is 0), and the inputs in their order.
 
     `None` if it is no cell of that hidden state: a gate does not depend on it, or depends on the product that is reset
@@ -121,13 +125,13 @@ def weights_of(cell: Cell, previous: Source | None, size: int) -> tuple[Weights,
     for number, gate in enumerate(cell.gates):
         is_reset = cell.kind == "GRU" and number == len(cell.gates) - 1
         state = previous if not is_reset else None if cell.is_reset is None else Source(cell.is_reset)
-        recurrent.append(_of_source(gate, state if previous is not None else None))
+        recurrent.append(_of_source(gate, state if previous is not None else None, facts))
         for source in dict.fromkeys(source for source, _ in gate.terms if source != state):
-            inputs.setdefault(source, [()] * len(cell.gates))[number] = _of_source(gate, source)
+            inputs.setdefault(source, [()] * len(cell.gates))[number] = _of_source(gate, source, facts)
     reset_offsets = None
     if cell.reset is not None:
-        recurrent[-1] = _of_source(cell.reset, previous)
-        reset_offsets = cell.reset.offsets
+        recurrent[-1] = _of_source(cell.reset, previous, facts)
+        reset_offsets = _in_order(cell.reset.offsets, facts)
         if any(source != previous for source, _ in cell.reset.terms):
             return None
     blocks = [
@@ -137,7 +141,8 @@ def weights_of(cell: Cell, previous: Source | None, size: int) -> tuple[Weights,
         return None
     if any(any(recurrent) and not gate for gate in recurrent) or (previous in inputs):
         return None
-    ordered = sorted(inputs, key=lambda source: [list(map(_key, gate)) for gate in inputs[source]])
+    i, o, f = cell.peepholes
+    ordered = sorted(inputs, key=lambda source: [[_key(block, facts) for block in gate] for gate in inputs[source]])
     return (
         Weights(
             cell.kind,
@@ -145,20 +150,31 @@ def weights_of(cell: Cell, previous: Source | None, size: int) -> tuple[Weights,
             cell.activations,
             tuple(recurrent),
             tuple(tuple(inputs[source]) for source in ordered),
-            tuple(gate.offsets for gate in cell.gates),
+            tuple(_in_order(gate.offsets, facts) for gate in cell.gates),
             reset_offsets,
-            cell.peepholes,
+            (_in_order(i, facts), _in_order(o, facts), _in_order(f, facts)),
         ),
         tuple(ordered),
     )
 
 
-def _of_source(form: Form, source: Source | None) -> Blocks:
-    return tuple(sorted((block for one, block in form.terms if one == source), key=_key))
+def _of_source(form: Form, source: Source | None, facts: Facts) -> Blocks:
+    return tuple(sorted((block for one, block in form.terms if one == source), key=lambda block: _key(block, facts)))
 
 
-def _key(block: Block) -> tuple[Any, ...]:
-    return id(block.matrix), block.transposed, block.rows, block.columns, block.factor
+def _in_order(offsets: tuple[Offset, ...], facts: Facts) -> tuple[Offset, ...]:
+    """Offsets in an order that does not depend on the one in which a step adds them, in which others may differ."""
+    return tuple(sorted(offsets, key=lambda one: (one.columns, one.factor, *_content(one.value, facts))))
+
+
+def _key(block: Block, facts: Facts) -> tuple[Any, ...]:
+    return block.rows, block.columns, block.transposed, block.factor, *_content(block.matrix, facts)
+
+
+def _content(value: ir.Value | None, facts: Facts) -> tuple[Any, ...]:
+    """A constant by its shape and first numbers; equal ones are one value as a rule, and by name if they are not."""
+    array = facts.const(value)
+    return () if value is None or array is None else (array.shape, array.flat[:_FIRST].tolist(), value.name or "")
 
 
 def _sum(blocks: Sequence[Block], rows: int, columns: int, facts: Facts) -> Array:

@@ -52,7 +52,7 @@ def recurrences(iteration: Iteration, choices: Choices, facts: Facts) -> Mapping
         if cell.memory is not None:
             after, before = cell.memory
             states += [one for one, new, same in updates if (new, one.before, same) == (after, before, lengths)][:1]
-        made = weights_of(cell, Source(state.before), finder.forms.columns(value) or 0)
+        made = weights_of(cell, Source(state.before), finder.forms.columns(value) or 0, finder.forms.facts)
         if made is None or len(states) != 1 + (cell.memory is not None):
             continue
         if not {source.value for source in made[1]} & {one.before for one in iteration.states}:

@@ -124,7 +124,7 @@ class _Links:
     def add(self, cell: Cell) -> None:
         """Take a cell into the chain that it continues, or start one with the cell before it."""
         for hidden, memory in self._before(cell):
-            before, found = hidden.cell, weights_of(cell, Source(hidden.value), self._size(cell))
+            before, found = hidden.cell, weights_of(cell, Source(hidden.value), self._size(cell), self.facts)
             if found is None:
                 continue
             chain = self.chains.get(before) or self._started(before, found[0])
@@ -194,10 +194,10 @@ class _Links:
             candidates = list(dict.fromkeys(source for gate in first.gates for source, _ in gate.terms))
         memory = None if first.memory is None else first.memory[1]
         for source in candidates:
-            found = weights_of(first, source, size)
+            found = weights_of(first, source, size, self.facts)
             if found is not None and found[0].with_peepholes_of(weights, memory, self.facts) == weights:
                 return Chain(weights, [first], [found[1]], source, memory)
-        found = weights_of(first, None, size)
+        found = weights_of(first, None, size, self.facts)
         row = None if found is None else weights.first_state(found[0], first.hidden, memory, self.facts)
         if found is None or row is None:
             return None

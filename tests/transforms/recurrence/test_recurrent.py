@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from functools import partial
 from itertools import pairwise
@@ -38,6 +39,20 @@ def test_cells_in_any_spelling_are_one_operator(spelling: str) -> None:
     kind = spelling.split()[0].upper()
     found = chain(f"{elements(STEPS)} {unrolled(spelling, STEPS)} {stacked(STEPS)}", spelling=spelling)
     assert found == Counter({kind: 1, "Squeeze": 1, "Unsqueeze": 2 if kind == "LSTM" else 1})
+
+
+@pytest.mark.parametrize("spelling", [LSTM, "lstm with peepholes", "gru", "gru that resets first", "rnn"])
+def test_steps_may_add_and_multiply_in_other_orders(spelling: str) -> None:
+    turned = itertools.cycle([False, True, True])
+
+    def swapped(found: re.Match[str]) -> str:
+        operator, first, second = found.groups()
+        return f"= {operator}({second}, {first})" if next(turned) else found.group()
+
+    cells = re.sub(r"= (Add|Mul)\((\w+), (\w+)\)", swapped, unrolled(spelling, STEPS))
+    found = chain(f"{elements(STEPS)} {cells} {stacked(STEPS)}", spelling=spelling)
+    assert found[spelling.split()[0].upper()] == 1
+    assert not found.keys() & {"Sigmoid", "Tanh"}
 
 
 def test_a_chain_of_fifty_cells_is_one_operator() -> None:
