@@ -128,7 +128,7 @@ class ReadSizes:
             return None
         whole = any(use.node.op_type == "Shape" and not use.node.attributes for use in row.value.uses())
         made = (1 if whole else 2) if not found.shape or not self._is_one_node(row) else 1
-        return row if made < len(_needed_for(node, self._twins(node))) else None
+        return row if made <= len(_needed_for(node, self._twins(node))) else None
 
     def _twins(self, node: ir.Node) -> set[ir.Node]:
         """The nodes that compute the same sizes from one of the operands, which are merged with the node."""

@@ -9,7 +9,8 @@ Transforms:
 - initializers of the same type, shape and bytes (see `find_equal_initializers`).
 
 Sizes of a model input are read from it, others from the first value that has them. So no value in between is kept for
-its shape alone. Nodes of a subgraph are also merged into equal ones of the graphs around it, never the reverse.
+its shape alone. Each size is read in one way (see `merge_size_reads`). Nodes of a subgraph are also merged into equal ones of
+the graphs around it, never the reverse.
 
 Does not handle:
 
@@ -36,6 +37,7 @@ from ortfuse.ir.traits import ALONG_AXIS, COMMUTES, PICKS, REDUCES, has
 from ortfuse.ir.walk import roots, subgraphs
 from ortfuse.targets import Quirk
 from ortfuse.transforms.canonicalize.hoist_shape_reads import ReadSizes
+from ortfuse.transforms.canonicalize.merge_size_reads import merge_size_reads
 from ortfuse.transforms.canonicalize.sink_shape_ops import settle
 from ortfuse.transforms.cleanup.find_equal_initializers import TensorPool, can_be_shared, content_key
 from ortfuse.transforms.context import Context
@@ -60,9 +62,10 @@ class CommonSubexpressionElimination:
         """Merge duplicates; returns how many initializers and nodes were removed."""
         changes, purity = 0, Purity(context.model)
         for root in roots(context.model):
+            merged = merge_size_reads(context, root, self.name)
             merger = _Merger(context, root, purity)
             merger.walk()
-            changes += merger.shared + len(merger.duplicates) + settle(context, root, self.name)
+            changes += len(merged) + merger.shared + len(merger.duplicates) + settle(context, root, self.name)
         return changes
 
 
