@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
-from ortfuse.ir.traits import COMMUTES, has
+from ortfuse.ir.traits import COMMUTES, PICKS, has
 from ortfuse.ir.walk import graphs, graphs_of, used_values
 
 
@@ -33,7 +33,7 @@ def _of_graph(graph: ir.Graph, known: dict[ir.Value | None, str]) -> str:
 
 def _of_node(node: ir.Node, known: Mapping[ir.Value | None, str]) -> str:
     operands = [known[value] for value in node.inputs]
-    if has(node, COMMUTES):
+    if has(node, COMMUTES) or (node.op_type == "Sum" and len(operands) == 2):
         operands.sort()
     attributes = [
         f"{name}={_from_front(node) if name == 'axis' else _of_attribute(node.attributes[name], known)}"
@@ -67,11 +67,52 @@ def _digest(parts: Iterable[str]) -> str:
 
 
 def shuffle(model: ir.Model, seed: int) -> None:
-    """Put the nodes of each graph of a model into a random topological order."""
+    """Write a model in another way: nodes in a random topological order, uses, commuting operands and names at random.
+
+    Inputs, outputs and the names by which bodies and functions are called stay as they are.
+    """
     generator = random.Random(seed)
     for graph in list(graphs(model)):
         rank = {node: generator.random() for node in graph}
         _place(graph, rank)
+        _swap_operands(graph, generator)
+    every = [node for graph in graphs(model) for node in graph]
+    generator.shuffle(every)
+    for node in every:
+        _use_again(node)
+    _rename(model, generator)
+
+
+def _swap_operands(graph: ir.Graph | ir.Function, generator: random.Random) -> None:
+    """Swap the operands of half of the nodes that compute the same bits of them in either order."""
+    for node in graph:
+        if has(node, COMMUTES) and not has(node, PICKS) and len(node.inputs) == 2 and generator.random() < 0.5:
+            first, second = node.inputs
+            node.replace_input_with(0, second)
+            node.replace_input_with(1, first)
+
+
+def _use_again(node: ir.Node) -> None:
+    """Make a node the last user of each of its inputs."""
+    for number, value in enumerate(node.inputs):
+        node.replace_input_with(number, None)
+        node.replace_input_with(number, value)
+
+
+def _rename(model: ir.Model, generator: random.Random) -> None:
+    """Give the values that nodes compute and the initializers of the main graph random names, in a random order."""
+    for graph in list(graphs(model)):
+        for node in graph:
+            for value in node.outputs:
+                if value.name and not value.is_graph_output():
+                    value.name = f"{generator.getrandbits(40):x}"
+    weights = [value for value in model.graph.initializers.values() if not value.is_graph_input()]
+    generator.shuffle(weights)
+    for value in weights:
+        if not value.is_graph_output():
+            model.graph.initializers.pop(value.name or "")
+            value.name = f"{generator.getrandbits(40):x}"
+            model.graph.register_initializer(value)
 
 
 def _place(graph: ir.Graph, rank: Mapping[ir.Node, float]) -> None:

@@ -144,7 +144,8 @@ def had_no_batch(match: Match) -> Refusal | None:
             break
         if node.op_type not in ("Cos", "Sin", "Cast", "Mul"):
             break
-        value = node.inputs[0]
+        computed_ones = [one for one in node.inputs if one is not None and not match.facts.is_const(one)]
+        value = computed_ones[0] if len(computed_ones) == 1 else None
     return match.refuse("needless", "angles", found="its first axis was there from the beginning")
 
 
