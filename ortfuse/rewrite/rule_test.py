@@ -48,7 +48,8 @@ class RuleTest:
     space-separated dimensions (`"b s 64"`; symbols are bound to several sizes, `""` is a scalar), and dimensions of the
     pattern to sizes if they are to be numbers, or to the name of one that they equal. Several shape sets may be given as a
     sequence of mappings; an optional value without a shape is absent. `attributes` lists the values to try for each
-    captured attribute, either as one mapping for all shape sets or as one for each; `scalars` does the same for captured
+    captured attribute, either as one mapping for all shape sets or as one for each. `alternatives` says for each shape set which
+    option of named alternatives its instances have, by the name and the number of the option; `scalars` lists those of captured
     numbers. `constants` says how to make a captured constant: `"normal"` (default), `"positive"`, or the numbers
     themselves; `inputs` says how to make other values: an element type, or a function of the builder. `ranges` are those
     that inputs and the `root` were seen to have, for rules that ask for them. Of results that are multiples of a `step`, a
@@ -68,6 +69,7 @@ class RuleTest:
 
     shapes: Shapes | Sequence[Shapes] = field(default_factory=dict)
     attributes: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]] = field(default_factory=dict)
+    alternatives: Sequence[Mapping[str, int]] = ()
     scalars: Mapping[str, Sequence[float]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -95,6 +97,10 @@ class RuleTest:
     def shape_sets(self) -> Sequence[Shapes]:
         """The shape sets, as a sequence even if only one was given."""
         return [self.shapes] if isinstance(self.shapes, Mapping) else list(self.shapes)
+
+    def alternative_set(self, number: int) -> Mapping[str, int]:
+        """The options of named alternatives that shape set `number` is for."""
+        return self.alternatives[number] if self.alternatives else {}
 
     def attribute_set(self, number: int) -> Mapping[str, Sequence[Any]]:
         """The attribute values to try with shape set `number`."""

@@ -185,34 +185,16 @@ def _heads_first(operand: Pattern) -> Op:
     return made
 
 
-def _normalised(kind: str, operand: Pattern) -> Op:
+def _normalised(operand: Pattern) -> Pattern:
     """The normalisation of each head, which all heads share the scale of."""
-    bias = (opt(var("bias", "d")),) if kind == "LayerNormalization" else ()
-    kept = {"epsilon": attr("epsilon"), "stash_type": attr("stash")}
-    made: Op = getattr(op, kind)(operand, var("gain", "d"), *bias, axis=attr("axis", _is_last, "the last"), **kept)
-    return made
+    gain, axis = var("gain", "d"), attr("axis", _is_last, "the last")
+    kept = {"epsilon": attr("epsilon"), "stash_type": attr("stash"), "axis": axis}
+    centred = op.LayerNormalization(operand, gain, opt(var("bias", "d")), **kept)
+    return (op.RMSNormalization(operand, gain, **kept) | centred).named("normalised")
 
 
 def _is_last(axis: Any, facts: Any) -> bool:
     return axis in (-1, 3)
-
-
-def _before_moving(kind: str, norm: str) -> Rule:
-    return Rule(
-        name=f"attention.hoist_{norm}_above_head_transpose",
-        formula=f"{kind}(transpose(x)) in each head",
-        is_refinement=True,
-        pattern=_normalised(kind, op.Transpose(query_apart, perm=(0, 2, 1, 3))),
-        replace=op.Transpose(_normalised(kind, query_apart), perm=(0, 2, 1, 3)),
-        exactness=Exactness.EXACT,
-        source=f"ONNX operator {kind}",
-        test=RuleTest(
-            shapes={"h": 2, "d": 4},
-            attributes={"axis": [-1, 3], "epsilon": [1e-5], "stash": [1]},
-            opset=23,
-            redundant={"dimension *": "the operator asks for it too"},
-        ),
-    )
 
 
 first_heads, second_heads = var("first", "b s h d"), var("second", "b t h d")
@@ -418,6 +400,19 @@ RULES = [
             redundant={"dimension *": "Concat asks for the same sizes"},
         ),
     ),
-    _before_moving("RMSNormalization", "rms_norm"),
-    _before_moving("LayerNormalization", "layer_norm"),
+    Rule(
+        name="attention.hoist_norm_above_head_transpose",
+        formula="LayerNormalization(transpose(x)) or RMSNormalization(transpose(x)) in each head",
+        is_refinement=True,
+        pattern=_normalised(op.Transpose(query_apart, perm=(0, 2, 1, 3))),
+        replace=op.Transpose(_normalised(query_apart), perm=(0, 2, 1, 3)),
+        exactness=Exactness.EXACT,
+        source="ONNX operators LayerNormalization and RMSNormalization",
+        test=RuleTest(
+            shapes={"h": 2, "d": 4},
+            attributes={"axis": [-1, 3], "epsilon": [1e-5], "stash": [1]},
+            opset=23,
+            redundant={"dimension *": "the operator asks for it too"},
+        ),
+    ),
 ]  # fmt: skip

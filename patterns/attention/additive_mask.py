@@ -9,7 +9,7 @@ grid(s q k^T) + r = grid(s q k^T + merged(r))
 
 The second to the fourth hold if any score added to the filler is lost in rounding. In `windows`, the scores have a window
 axis that is merged with the batch axis: [batch * windows, heads, queries, keys]. In `grid`, queries and keys are pixels with
-axes of their own for rows and columns: [batch, query rows, query columns, key rows, key columns].
+axes of their own for rows and columns: [..., query rows, query columns, key rows, key columns].
 """
 
 from __future__ import annotations
@@ -113,21 +113,21 @@ def windows_are_counted(match: Match) -> Refusal | None:
     return None if match.size("w") else match.refuse_dimension("windows", 1, "a known number of windows")
 
 
-def _chosen(hide: bool) -> tuple[Pattern, Pattern]:
+def _chosen() -> tuple[Pattern, Pattern]:
     """A Where that selects scores, which may be capped, or mask values, and the equivalent sum of scores and mask values."""
 
     def chosen(part: Pattern) -> Pattern:
-        return op.Where(var("keep"), *((filler, part) if hide else (part, filler)))
+        kept, hidden = op.Where(var("keep"), part, filler), op.Where(var("keep"), filler, part)
+        return (kept | hidden).named("chosen", "...b s t")
 
     total = scalar("score_scale") * (var("query", "... _ _") @ var("transposed_key", "... _ _"))
     scores = (total | scalar("cap") * op.Tanh(total).named("capped")) + opt(mask)
-    before = chosen(scores.named("scores", "...b s t")).named("chosen", "...b s t")
 
     def summed(match: Match) -> Pattern:
         unmasked = chosen(mask | computed("nothing", lambda match: array_like(match, 0.0)))
         return (product if match["cap"] is None else scalar("cap") * op.Tanh(product)) + unmasked
 
-    return before, built(summed, makes=("Add", "MatMul", "Mul", "Tanh", "Where"))
+    return chosen(scores.named("scores", "...b s t")), built(summed, makes=("Add", "MatMul", "Mul", "Tanh", "Where"))
 
 
 def _multiplied() -> tuple[Pattern, Pattern]:
@@ -234,55 +234,53 @@ def _rule(
     )
 
 
-def _factor_rule(name: str, sign: str, made: Any) -> Rule:
+def _by_factor(scores: Pattern) -> Pattern:
+    """Scores or queries times factors, or divided by them."""
     factor = var(
         "factor", "b? h? 1 1", check=_is_no_number, text="more than a number, which the operator takes as scale"
     )
-    scores = (query @ transposed).named("product", "b h s t")
-    return _rule(
-        name, f"(q k^T) {sign} factor",
-        (made(scores, factor).named("scaled", "b h s t"), made(query, factor) @ transposed),
-        shapes={"h": 2, "factor": "2 1 1"},
-        constants={"factor": "positive"},
-        assumes=FINITE_SCORES,
-        redundant={"check of factor": COST},
-        counterexamples={
-            "as many keys as the size of a head": Variation(
-                shapes={"transposed_key": "b 2 4 4", "factor": "2 1 4"},
-                constants={"factor": [0.5, 1.0, 2.0, 3.0, 4.0, 3.0, 2.0, 1.0]},
-            )
-        },
-    )  # fmt: skip
+    return (op.Mul(scores, factor) | op.Div(scores, factor)).named("scaled", "b h s t")
 
 
-def _of_grid(queries: str, keys: str, batch: str) -> tuple[Pattern, Pattern]:
-    """Scores viewed as [batch, query rows, query columns, key rows, key columns] plus masks, and scores plus the masks merged.
+def _of_grid() -> tuple[Pattern, Pattern]:
+    """Scores viewed as [..., query rows, query columns, key rows, key columns] plus masks, and scores plus the masks merged.
 
-    `queries` and `keys` are the shapes of the operands, whose leading axes are merged to the `batch` of the view.
+    The axes in front are batch and heads, or both as one.
     """
-    lead, grid = queries.removesuffix("_ _"), f"{batch} p q k l"
-    flat = scalar("score_scale") * (var("query", queries) @ var("transposed_key", keys)) + opt(first_mask)
-    one, other = var("mask", "m|1 p|1 q|1 k|1 l|1"), var("second_mask", "m|1 p|1 q|1 k|1 l|1")
-    split = rearrange(f"{lead}(p q) (k l) -> {grid}", flat).named("grid", "m p q k l")
+    flat = scalar("score_scale") * (var("query", "b h _ _") @ var("transposed_key", "b h _ _")) + opt(first_mask)
+    batch, heads = (op.Shape(var("query"), start=axis, end=axis + 1) for axis in (0, 1))
 
-    def merged(match: Match) -> Pattern:
-        masks = one if match["second_mask"] is None else op.Add(one, other)
-        sizes = computed("sizes", lambda match: ints([match.size(dim) for dim in "pqkl"]))
-        leading = [op.Shape(var("query"), start=axis, end=axis + 1) for axis in range(len(lead.split()))]
-        count = leading[0] if len(leading) == 1 else op.Mul(*leading)
-        every = op.Expand(masks, op.Concat(count, sizes, axis=0))
-        total = flat + rearrange(f"{grid} -> {lead}(p q) (k l)", every)
-        return rearrange(f"{lead}(p q) (k l) -> {grid}", total)
+    def one(batch: str, mask: str) -> Pattern:
+        masks = (var(name, f"{mask} p|1 q|1 k|1 l|1") for name in ("mask", "second_mask"))
+        split = rearrange(f"b h (p q) (k l) -> {batch} p q k l", flat).named(
+            "grid", f"{mask.replace('|1', '')} p q k l"
+        )
+        return split + next(masks) + opt(next(masks))
 
-    makes = ("Add", "Mul", "MatMul", "Concat", "Shape", "Expand", "Reshape")
-    return (split + one + opt(other)).named("sum", "m p q k l"), built(merged, makes=makes)
+    def other(batch: str, leading: Pattern) -> Pattern:
+        masks, second = var("mask"), var("second_mask")
+
+        def merged(match: Match) -> Pattern:
+            total = masks if match["second_mask"] is None else op.Add(masks, second)
+            sizes = computed("sizes", lambda match: ints([match.size(dim) for dim in "pqkl"]))
+            every = op.Expand(total, op.Concat(leading, sizes, axis=0))
+            summed = flat + rearrange(f"{batch} p q k l -> b h (p q) (k l)", every)
+            return rearrange(f"b h (p q) (k l) -> {batch} p q k l", summed)
+
+        return built(merged, makes=("Add", "Mul", "MatMul", "Concat", "Shape", "Expand", "Reshape"))
+
+    apart, together = "b h", "(b h)"
+    return (
+        (one(together, "m|1") | one(apart, "b|1 h|1")).named("sum"),
+        (other(together, op.Mul(batch, heads)) | other(apart, op.Concat(batch, heads, axis=0))).named("sum"),
+    )
 
 
 @redundant("of unknown sizes the replacement could not say the shape of the masks")
 def grid_is_known(match: Match) -> Refusal | None:
     """The rows and columns of queries and keys are known numbers."""
-    axis = next((number for number, dim in enumerate("pqkl", 1) if match.size(dim) is None), None)
-    return None if axis is None else match.refuse_dimension("sum", axis, "a known number of rows and columns")
+    axis = next((number for number, dim in enumerate("lkqp", 1) if match.size(dim) is None), None)
+    return None if axis is None else match.refuse_dimension("sum", -axis, "a known number of rows and columns")
 
 
 _NO_CONSTANTS = dict.fromkeys(("query is: a constant", "transposed_key is: a constant"), "such products are left alone")
@@ -325,24 +323,17 @@ RULES = [
         },
     ),
     _rule(
-        "hoist_mask_above_grid_reshape",
-        "grid(s q k^T + first_mask) + mask + second_mask", _of_grid("b _ _", "b _ _", "b"), grid_is_known,
+        "hoist_mask_above_grid_reshape", "grid(s q k^T + first_mask) + mask + second_mask", _of_grid(), grid_is_known,
         source="arXiv:2112.01526",
-        shapes={
-            "p": 2, "q": 3, "k": 3, "l": 4, "query": "b 6 5", "transposed_key": "b 5 12", "first_mask": "b 6 12",
-            "mask": "b 2 3 3 1", "second_mask": "b 2 3 1 4",
-        },
-        opset=17,
-    ),
-    _rule(
-        "hoist_mask_above_grid_reshape_merged_heads", "grid(s q k^T + first_mask) + mask + second_mask, batch and heads merged",
-        _of_grid("b h _ _", "b h _ _", "(b h)"), grid_is_known,
-        source="arXiv:2112.01526",
-        shapes={
-            "b": 3, "h": 2, "p": 2, "q": 3, "k": 3, "l": 4,
-            "query": "3 2 6 5", "transposed_key": "3 2 5 12", "first_mask": "3 2 6 12",
-            "mask": "6 2 3 3 1", "second_mask": "6 2 3 1 4",
-        },
+        shapes=tuple(
+            {
+                "b": 3, "h": 2, "p": 2, "q": 3, "k": 3, "l": 4,
+                "query": "3 2 6 5", "transposed_key": "3 2 5 12", "first_mask": "3 2 6 12",
+                "mask": f"{leading} 2 3 3 1", "second_mask": f"{leading} 2 3 1 4",
+            }
+            for leading in ("6", "3 2")
+        ),
+        alternatives=[{"sum": number} for number in (0, 1)],
         opset=17,
         uncovered=_NO_CONSTANTS,
     ),
@@ -350,22 +341,28 @@ RULES = [
         "max_with_floor_to_mask", "max(s q k^T + mask, filler)", _floored(), floors_out_of_reach,
         shapes={"mask": "1 2 s t"}, assumes=FINITE_SCORES,
     ),
-    _factor_rule("fold_per_head_scale_into_query", "*", op.Mul),
-    _factor_rule("fold_per_head_divisor_into_query", "/", op.Div),
-    *(
-        _rule(
-            name, formula, _chosen(hide), hides_altogether,
-            shapes=(
-                {"mask": "1 2 s t", "keep": "b 1 1 t"},
-                {"query": "b s 4", "transposed_key": "b 4 t", "mask": "1 s t", "keep": "b 1 t"},
-                {"query": "b 2 3 s 4", "transposed_key": "b 2 1 4 t", "mask": "1 s t", "keep": "b 1 1 1 t"},
-            ),
-            inputs={"keep": "bool"}, assumes=FINITE_SCORES,
-        )
-        for name, formula, hide in (
-            ("where_keep_to_additive_mask", "where(keep, s q k^T + mask, filler)", False),
-            ("where_hide_to_additive_mask", "where(hide, filler, s q k^T + mask)", True),
-        )
+    _rule(
+        "fold_per_head_scale_into_query", "(q k^T) * factor or (q k^T) / factor",
+        (_by_factor((query @ transposed).named("product", "b h s t")), _by_factor(query) @ transposed),
+        shapes={"h": 2, "factor": "2 1 1"},
+        constants={"factor": "positive"},
+        assumes=FINITE_SCORES,
+        redundant={"check of factor": COST},
+        counterexamples={
+            "as many keys as the size of a head": Variation(
+                shapes={"transposed_key": "b 2 4 4", "factor": "2 1 4"},
+                constants={"factor": [0.5, 1.0, 2.0, 3.0, 4.0, 3.0, 2.0, 1.0]},
+            )
+        },
+    ),
+    _rule(
+        "where_to_additive_mask", "where(keep, s q k^T + mask, filler), or the other way round", _chosen(), hides_altogether,
+        shapes=(
+            {"mask": "1 2 s t", "keep": "b 1 1 t"},
+            {"query": "b s 4", "transposed_key": "b 4 t", "mask": "1 s t", "keep": "b 1 t"},
+            {"query": "b 2 3 s 4", "transposed_key": "b 2 1 4 t", "mask": "1 s t", "keep": "b 1 1 1 t"},
+        ),
+        inputs={"keep": "bool"}, assumes=FINITE_SCORES,
     ),
     _rule(
         "keep_times_scores_to_additive_mask",

@@ -114,12 +114,16 @@ def _product() -> Pattern:
     return scalar("score_scale") * (var("query", "... _ _") @ var("transposed_key", "... _ _"))
 
 
-def _chosen(hide: bool) -> Pattern:
+def _either(first: Pattern, second: Pattern) -> Pattern:
+    """The first where `keep` is true, or the other way round."""
+    keep = var("keep")
+    return (op.Where(keep, first, second) | op.Where(keep, second, first)).named("chosen", "...b s t")
+
+
+def _chosen() -> Pattern:
     product = _product()
     scores = (product | scalar("cap") * op.Tanh(product).named("capped")) + opt(mask)
-    parts = (filler, scores.named("scores", "...b s t")) if hide else (scores.named("scores", "...b s t"), filler)
-    chosen: Pattern = op.Where(var("keep"), *parts).named("chosen", "...b s t")
-    return chosen
+    return _either(scores.named("scores", "...b s t"), filler)
 
 
 def _multiplied() -> Pattern:
@@ -136,15 +140,13 @@ def _multiplied() -> Pattern:
     return made
 
 
-def _summed(hide: bool) -> Pattern:
-    def made(match: Match) -> Pattern:
-        lowest = computed("lowest", lambda match: array_like(match, DEEPEST_ALLOWED))
-        kept = mask if match.get("mask") is not None else computed("nothing", lambda match: array_like(match, 0.0))
-        product: Pattern = _product()
-        scores = product if match.get("cap") is None else scalar("cap") * op.Tanh(product)
-        return scores + op.Where(var("keep"), *((lowest, kept) if hide else (kept, lowest)))
-
-    return built(made, makes=("Add", "MatMul", "Mul", "Tanh", "Where"))
+def _summed(match: Match) -> Pattern:
+    lowest = computed("lowest", lambda match: array_like(match, DEEPEST_ALLOWED))
+    kept = mask if match.get("mask") is not None else computed("nothing", lambda match: array_like(match, 0.0))
+    product: Pattern = _product()
+    scores = product if match.get("cap") is None else scalar("cap") * op.Tanh(product)
+    is_where = "chosen" in match.choices
+    return scores + (_either(kept, lowest) if is_where else op.Where(var("keep"), kept, lowest))
 
 
 @redundant("the lowest number of float16 is not so low that every score is lost in it")
@@ -163,14 +165,14 @@ def _unit(name: str, axis: int) -> Any:
     return make
 
 
-def _rule(name: str, formula: str, pattern: Pattern, *, hide: bool = False, **test: Any) -> Rule:
+def _rule(name: str, formula: str, pattern: Pattern, **test: Any) -> Rule:
     guards = [operands_are_computed, is_wide, filler_hides_kept_scores, goes_to_softmax]
     return Rule(
         name=f"attention.{name}",
         formula=formula,
         is_refinement=True,
         pattern=pattern,
-        replace=_summed(hide),
+        replace=built(_summed, makes=("Add", "MatMul", "Mul", "Tanh", "Where")),
         guards=(*guards[:1], chooses_by_truths, *guards[1:]) if "one" in test.get("scalars", {}) else tuple(guards),
         exactness=Exactness.ROUNDING,
         source=PAPER,
@@ -198,12 +200,9 @@ _SHAPES = (
 )
 
 RULES = [
-    *(
-        _rule(name, formula, _chosen(hide), hide=hide, shapes=_SHAPES, assumes=FINITE_SCORES)
-        for name, formula, hide in (
-            ("finite_fill_where_keep_to_additive_mask", "where(keep, s q k^T + mask, filler)", False),
-            ("finite_fill_where_hide_to_additive_mask", "where(hide, filler, s q k^T + mask)", True),
-        )
+    _rule(
+        "finite_fill_where_to_additive_mask", "where(keep, s q k^T + mask, filler), or the other way round", _chosen(),
+        shapes=_SHAPES, assumes=FINITE_SCORES,
     ),
     _rule(
         "finite_fill_keep_times_scores_to_additive_mask", "keep (s q k^T + mask) + (1 - keep) filler", _multiplied(),

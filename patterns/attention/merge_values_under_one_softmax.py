@@ -37,23 +37,21 @@ weights = var("weights", "b h s t", check=is_softmax, text="computed by a Softma
 first, second = var("first", "b g t v"), var("second", "b g t w")
 
 
-def _as_it_is(product: Pattern) -> Pattern:
-    return product
-
-
-def _by_length(product: Pattern) -> Pattern:
+def _moved(product: Pattern) -> Pattern:
     """[batch, length, heads, size]"""
     moved: Pattern = op.Transpose(product, perm=(0, 2, 1, 3))
     return moved
 
 
+one, other, both = weights @ first, weights @ second, weights @ op.Concat(first, second, axis=-1)
+
 RULES = [
     Rule(
-        name=f"attention.concat_values_under_one_softmax{note}",
-        formula=f"concat(softmax(scores) v, softmax(scores) w){layout}",
+        name="attention.concat_values_under_one_softmax",
+        formula="concat(softmax(scores) v, softmax(scores) w), heads first or the length",
         is_refinement=True,
-        pattern=op.Concat(moved(weights @ first), moved(weights @ second), axis=-1),
-        replace=moved(weights @ op.Concat(first, second, axis=-1)),
+        pattern=(op.Concat(one, other, axis=-1) | op.Concat(_moved(one), _moved(other), axis=-1)).named("layout"),
+        replace=(both | _moved(both)).named("layout"),
         exactness=Exactness.ROUNDING,
         source="arXiv:2410.05258",
         test=RuleTest(
@@ -61,9 +59,5 @@ RULES = [
             inputs={"weights": softmax_of_scores},
             redundant={"check of weights": COST},
         ),
-    )
-    for note, layout, moved in (
-        ("", "", _as_it_is),
-        ("_bsnh", " on [batch, length, heads, size]", _by_length),
     )
 ]

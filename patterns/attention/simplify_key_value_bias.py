@@ -9,14 +9,13 @@ the runtime's ai.onnx Attention gives zeros there. com.microsoft MultiHeadAttent
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, computed, const, ms, op, opt, redundant, var
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const, ms, op, opt, redundant, var
 
 from .._rule_test_inputs import COST, NEVER_EMPTY, masked
 from .._shared_guards import array_like
@@ -32,28 +31,22 @@ LARGEST_BIAS = 1e3
 query, key, value, mask = var("query", "_ _ _"), var("key", "_ _ k"), var("value", "_ _ v"), var("mask")
 key_bias, value_bias, weight = const("bias", "k"), const("bias", "v"), const("weight", "_ _")
 
-Attention = Callable[[Pattern, Pattern], Op]
 
-
-def _standard(key: Pattern, value: Pattern) -> Op:
-    made: Op = op.Attention(
-        query, key, value, opt(mask), q_num_heads=attr("heads"), kv_num_heads=attr("heads"), scale=attr("scale"),
-        is_causal=attr("is_causal"),
-    )  # fmt: skip
-    return made
-
-
-def _contrib(key: Pattern, value: Pattern) -> Op:
-    made: Op = ms.MultiHeadAttention(
-        query, key, value, None, None, opt(mask), num_heads=attr("heads"), scale=attr("scale"),
-        unidirectional=attr("is_causal"),
-    )  # fmt: skip
-    return made
+def _attention(key: Pattern, value: Pattern) -> Pattern:
+    """Either operator."""
+    heads, scale, causal = attr("heads"), attr("scale"), attr("is_causal")
+    standard = op.Attention(
+        query, key, value, opt(mask), q_num_heads=heads, kv_num_heads=heads, scale=scale, is_causal=causal
+    )
+    contrib = ms.MultiHeadAttention(
+        query, key, value, None, None, opt(mask), num_heads=heads, scale=scale, unidirectional=causal
+    )
+    return (standard | contrib).named("attention")
 
 
 def no_row_is_hidden(match: Match) -> Refusal | None:
-    """No query has all its keys hidden by the mask."""
-    if match["mask"] is None:
+    """No query has all its keys hidden by the mask, for which ONNX's operator gives zeros."""
+    if match["mask"] is None or match.choice("attention") == 1:
         return None
     dtype = match.dtype("mask")
     found = mask_range(match["mask"], match.facts) if dtype is not None and dtype.is_floating_point() else None
@@ -94,47 +87,49 @@ def _product(match: Match) -> Any:
 _moved = computed("moved", lambda match: array_like(match, _product(match)))
 
 
-def _keys(name: str, attention: Attention, **more: Any) -> Rule:
+def _rule(name: str, formula: str, pattern: Pattern, replace: Pattern, *guards: Guard, **more: Any) -> Rule:
     return Rule(
         name=f"attention.{name}",
-        formula="attention(query, key + bias, value, mask)",
+        formula=formula,
         is_refinement=True,
-        pattern=attention(key + key_bias, value),
-        replace=attention(key, value),
-        guards=(bias_is_moderate,),
+        pattern=pattern,
+        replace=replace,
+        guards=guards,
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        test=_rule_test({"bias": "8"}, **more),
-    )
-
-
-def _values(name: str, attention: Attention, guards: tuple[Any, ...], **more: Any) -> Rule:
-    return Rule(
-        name=f"attention.{name}",
-        formula="attention(query, key, value + bias, mask) weight",
-        is_refinement=True,
-        pattern=op.MatMul(attention(key, value + value_bias), weight),
-        replace=op.MatMul(attention(key, value), weight) + _moved,
-        guards=(*guards, weight_is_read, product_is_held),
-        exactness=Exactness.ROUNDING,
-        source=PAPER,
-        test=_rule_test({"bias": "8", "weight": "8 5"}, **more),
-    )
-
-
-def _rule_test(shapes: dict[str, str], **more: Any) -> RuleTest:
-    return RuleTest(
-        shapes={"query": "b s 8", "key": "b t 8", "value": "b t 8", "mask": "b 1 s t", **shapes},
-        attributes={"heads": [2], "scale": [0.5], "is_causal": [0]},
-        opset=23,
-        never_empty=NEVER_EMPTY,
-        **more,
+        test=RuleTest(
+            shapes={
+                "query": "b s 8",
+                "key": "b t 8",
+                "value": "b t 8",
+                "mask": "b 1 s t",
+                "bias": "8",
+                "weight": "8 5",
+            },
+            attributes={"heads": [2], "scale": [0.5], "is_causal": [0]},
+            opset=23,
+            never_empty=NEVER_EMPTY,
+            **more,
+        ),
     )
 
 
 RULES = [
-    _keys("drop_key_bias", _standard),
-    _keys("drop_key_bias_multi_head", _contrib),
-    _values("sink_value_bias", _standard, (no_row_is_hidden,), inputs={"mask": masked(-10000.0)}),
-    _values("sink_value_bias_multi_head", _contrib, ()),
+    _rule(
+        "drop_key_bias",
+        "attention(query, key + bias, value, mask)",
+        _attention(key + key_bias, value),
+        _attention(key, value),
+        bias_is_moderate,
+    ),
+    _rule(
+        "sink_value_bias",
+        "attention(query, key, value + bias, mask) weight",
+        _attention(key, value + value_bias) @ weight,
+        _attention(key, value) @ weight + _moved,
+        no_row_is_hidden,
+        weight_is_read,
+        product_is_held,
+        inputs={"mask": masked(-10000.0)},
+    ),
 ]

@@ -10,7 +10,7 @@ x z +- x w = x (z +- w)          z x +- w x = (z +- w) x            where the su
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -31,7 +31,9 @@ LEAST_GAIN = 2
 
 # The order of products
 
-FINITE = {"assumes": {"input * is inf in its last element*": "factors are taken to be finite: infinity times 0 is NaN"}}
+FINITE: dict[str, Any] = {
+    "assumes": {"input * is inf in its last element*": "factors are taken to be finite: infinity times 0 is NaN"}
+}
 
 a, b, c = var("a"), var("b"), var("c")
 
@@ -48,32 +50,19 @@ def _work(match: Match) -> tuple[DimLike, DimLike] | Refusal:
     return left, first_inner * second_inner * columns + rows * first_inner * columns
 
 
-def _is_less_work(left: bool) -> Guard:
-    def guard(match: Match) -> Refusal | None:
-        found = _work(match)
-        if isinstance(found, Refusal):
-            return found
-        before, after = found if left else found[::-1]
-        if before != 0 and at_most(LEAST_GAIN * after, before):
-            return None
-        return match.refuse("needless", "root", found="another order of the products is not provably much less work")
-
-    return redundant(COST)(guard)
+@redundant(COST)
+def is_less_work(match: Match) -> Refusal | None:
+    """Another order of the products is provably much less work."""
+    found = _work(match)
+    if isinstance(found, Refusal):
+        return found
+    before, after = found if match.choice("order") == 0 else found[::-1]
+    if before != 0 and at_most(LEAST_GAIN * after, before):
+        return None
+    return match.refuse("needless", "root", found="another order of the products is not provably much less work")
 
 
 turned_a, turned_b = op.Transpose(a, perm=(1, 0)), op.Transpose(b, perm=(1, 0))
-
-
-def _transposed(name: str, product: Pattern, replace: Pattern) -> Rule:
-    """A product that is transposed, and so is one of its factors."""
-    return Rule(
-        name=f"matmul.{name}",
-        pattern=op.Transpose(product, perm=(1, 0)),
-        replace=replace,
-        exactness=Exactness.ROUNDING,
-        source="the transposed product is that of the transposed factors",
-        test=RuleTest(shapes={"a": "4 3", "b": "5 3"} if name.endswith("right") else {"a": "3 4", "b": "3 5"}),
-    )
 
 
 y = var("y")
@@ -117,37 +106,16 @@ def terms_are_alike(match: Match) -> Refusal | None:
     return match.unless_same_shape("z", "w")
 
 
-def _sum_is_no_larger(left: bool) -> Guard:
-    def sum_is_no_larger(match: Match) -> Refusal | None:
-        """The sum of the factors has provably no more elements than a product."""
-        shape = match.shape("c") or ()
-        if len(shape) < 2:
-            return match.refuse("rank", "c", "at least 2")
-        inner, outer = shape[-2:][::-1] if left else shape[-2:]
-        less = at_most(inner, outer)
-        return (
-            None if less else match.refuse("needless", "c", found="the sum of the factors may be larger than a product")
-        )
-
-    return redundant(COST)(sum_is_no_larger)
-
-
-def _shared() -> Iterator[Rule]:
-    """Products with a factor in common, added or subtracted."""
-    for left, side in ((True, "left"), (False, "right")):
-        products = [op.MatMul(c, other) if left else op.MatMul(other, c) for other in (z, w)]
-        for made, sign in ((op.Add, "+"), (op.Sub, "-")):
-            one = made(z, w)
-            yield _matmul_rule(
-                f"factor_out_{side}{'' if sign == '+' else '_of_sub'}",
-                f"c z {sign} c w" if left else f"z c {sign} w c",
-                made(*products),
-                op.MatMul(c, one) if left else op.MatMul(one, c),
-                ({"c": "b 5 3", "z": "b 3 4", "w": "b 3 4"} if left else {"c": "b 3 5", "z": "b 4 3", "w": "b 4 3"},),
-                terms_are_alike,
-                _sum_is_no_larger(left),
-                test=FINITE,
-            )
+@redundant(COST)
+def sum_is_no_larger(match: Match) -> Refusal | None:
+    """The sum of the factors has provably no more elements than a product."""
+    shape = match.shape("c") or ()
+    if len(shape) < 2:
+        return match.refuse("rank", "c", "at least 2")
+    inner, outer = shape[-2:] if match.choice("shared") > 1 else shape[-2:][::-1]
+    if at_most(inner, outer):
+        return None
+    return match.refuse("needless", "c", found="the sum of the factors may be larger than a product")
 
 
 def _matmul_rule(
@@ -169,37 +137,48 @@ def _matmul_rule(
 
 
 RULES = [
-    *_shared(),
-    _transposed(
-        "transpose_of_matmul_with_transposed_right", op.MatMul(a, turned_b), op.MatMul(b, op.Transpose(a, perm=(1, 0)))
-    ),
-    _transposed(
-        "transpose_of_matmul_with_transposed_left", op.MatMul(turned_a, b), op.MatMul(op.Transpose(b, perm=(1, 0)), a)
+    _matmul_rule(
+        "factor_out",
+        "c z + c w, c z - c w, z c + w c or z c - w c",
+        (c @ z + c @ w | c @ z - c @ w | z @ c + w @ c | z @ c - w @ c).named("shared"),
+        (c @ (z + w) | c @ (z - w) | (z + w) @ c | (z - w) @ c).named("shared"),
+        (
+            {"c": "b 5 3", "z": "b 3 4", "w": "b 3 4"},
+            {"c": "b 5 3", "z": "b 3 4", "w": "b 3 4"},
+            {"c": "b 3 5", "z": "b 4 3", "w": "b 4 3"},
+            {"c": "b 3 5", "z": "b 4 3", "w": "b 4 3"},
+        ),
+        terms_are_alike,
+        sum_is_no_larger,
+        test={**FINITE, "alternatives": [{"shared": number} for number in range(4)]},
     ),
     _matmul_rule(
-        "reassociate_right",
-        "(a b) c",
-        op.MatMul(op.MatMul(a, b), c),
-        op.MatMul(a, op.MatMul(b, c)),
-        ({"a": "16 2", "b": "2 16", "c": "16 2"}, {"a": "b 16 2", "b": "b 2 16", "c": "b 16 2"}),
-        _is_less_work(True),
-        test=FINITE,
+        "transpose_of_matmul_with_transposed_factor",
+        "transpose(a transpose(b)) or transpose(transpose(a) b)",
+        op.Transpose((a @ turned_b | turned_a @ b).named("product"), perm=(1, 0)),
+        (b @ turned_a | turned_b @ a).named("product"),
+        ({"a": "4 3", "b": "5 3"}, {"a": "3 4", "b": "3 5"}),
+        test={"alternatives": [{"product": number} for number in (0, 1)]},
     ),
     _matmul_rule(
-        "reassociate_left",
-        "a (b c)",
-        op.MatMul(a, op.MatMul(b, c)),
-        op.MatMul(op.MatMul(a, b), c),
-        ({"a": "2 16", "b": "16 2", "c": "2 16"}, {"a": "b 2 16", "b": "b 16 2", "c": "b 2 16"}),
-        _is_less_work(False),
-        test=FINITE,
+        "reassociate",
+        "(a b) c or a (b c)",
+        ((a @ b) @ c | a @ (b @ c)).named("order"),
+        (a @ (b @ c) | (a @ b) @ c).named("order"),
+        (
+            {"a": "16 2", "b": "2 16", "c": "16 2"},
+            {"a": "b 16 2", "b": "b 2 16", "c": "b 16 2"},
+            {"a": "2 16", "b": "16 2", "c": "2 16"},
+            {"a": "b 2 16", "b": "b 16 2", "c": "b 2 16"},
+        ),
+        is_less_work,
+        test={**FINITE, "alternatives": [{"order": number} for number in (0, 0, 1, 1)]},
     ),
     Rule(
         name="matmul.drop_expand_of_operand",
         formula="x expand(y), expand(y) x, and of tile(y)",
-        pattern=(op.MatMul(c, repeated) | op.MatMul(repeated, c)).named("product"),
-        replace=lambda match: op.MatMul(c, y) if match.choice("product") == 0 else op.MatMul(y, c),
-        makes=("MatMul",),
+        pattern=(c @ repeated | repeated @ c).named("product"),
+        replace=(c @ y | y @ c).named("product"),
         guards=(matrices_are_whole, redundant(SHAPES)(result_is_as_large)),
         # The runtime multiplies many matrices with one as one product.
         exactness=Exactness.ROUNDING,

@@ -123,6 +123,12 @@ def _line(axis: int) -> Any:
 
 image = var("x", "b c h w")
 rows, columns = const("rows"), const("columns")
+
+
+def _repeated(before: str, after: str) -> Pattern:
+    return rearrange(f"{before} -> {after}", var("x", before))
+
+
 gathered: Pattern = op.Gather(op.Gather(image, rows, axis=2), columns, axis=3)
 gathered = gathered | op.Gather(op.Gather(image, columns, axis=3), rows, axis=2)
 _LAST = (2, 3, 0, 1)
@@ -142,18 +148,6 @@ def _taken(way: tuple[str, str], name: str, axis: int) -> Any:
 
 def _rows_and_columns(way: tuple[str, str]) -> dict[str, Any]:
     return {"rows": _taken(way, "rows", 2), "columns": _taken(way, "columns", 3)}
-
-
-def _repeated(name: str, before: str, after: str, scales: Any) -> Rule:
-    return Rule(
-        name=f"resize.{name}",
-        pattern=rearrange(f"{before} -> {after}", var("x", before)),
-        replace=_enlarged(scales),
-        guards=(blocks_are_known,),
-        exactness=Exactness.EXACT,
-        source="ONNX operator Resize",
-        test=RuleTest(shapes={"c": 3, "r": 2, "s": 3, "h": 4, "w": 5}),
-    )
 
 
 # Twice in a row
@@ -213,8 +207,18 @@ def _scales(name: str, numbers: list[float]) -> Any:
 _PLACES = np.stack(np.meshgrid([1, 0, 1], [0, 3], indexing="ij"), -1)
 
 RULES = [
-    _repeated("nearest_from_repeat", "b c h w", "b c (h r) (w s)", lambda match: [match.size("r"), match.size("s")]),
-    _repeated("nearest_from_repeat_1d", "b c h", "b c (h r)", lambda match: [match.size("r")]),
+    Rule(
+        name="resize.nearest_from_repeat",
+        pattern=(_repeated("b c h w", "b c (h r) (w s)") | _repeated("b c h", "b c (h r)")).named("repeated"),
+        replace=_enlarged(lambda match: [match.size(times) for times in ("rs", "r")[match.choice("repeated")]]),
+        guards=(blocks_are_known,),
+        exactness=Exactness.EXACT,
+        source="ONNX operator Resize",
+        test=RuleTest(
+            shapes=({"c": 3, "r": 2, "s": 3, "h": 4, "w": 5, "x": "b 3 4 5"}, {"c": 3, "r": 2, "h": 4, "x": "b 3 4"}),
+            alternatives=[{"repeated": axes} for axes in (0, 1)],
+        ),
+    ),
     Rule(
         name="resize.gather_nd_grid_to_two_gathers",
         formula="x[..., grid of rows and columns]",

@@ -20,7 +20,7 @@ from ortfuse.ir.traits import FILLS, JOINS, MOVES
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, built, computed, op, opt, scalar, var
 
-from .._shared_guards import ints
+from .._shared_guards import constant, ints
 
 FACTORS = {"size": "half", "width": "across", "height": "down"}
 """The factors of sizes."""
@@ -123,30 +123,26 @@ def _kept(boxes: Pattern, **more: Any) -> Op:
     return made
 
 
-def _rules(name: str, formula: str, corners: Pattern, centres: Pattern, parts: Sequence[str], last: str,
-           guard: Guard) -> list[Rule]:  # fmt: skip
-    """One spelling of the corners: of a batch, and of one image, which gets an axis of its own."""
-    first = computed("first", lambda match: ints([0]))
+def _rule(name: str, formula: str, corners: Pattern, centres: Pattern, parts: Sequence[str], last: str,
+          guard: Guard) -> Rule:  # fmt: skip
+    """One spelling of the corners: of a batch, or of one image, which gets an axis of its own."""
     sizes = [part for part in parts if part in FACTORS]
-
-    def rule(suffix: str, boxes: Pattern, made: Pattern, images: str, axis: int) -> Rule:
-        number = {"most": "", "overlap": "", "least": "", "scores": f"{images or 1} 2 n"}
-        return Rule(
-            name=f"boxes.{name}{suffix}", formula=formula, pattern=_kept(boxes), replace=_kept(made, center_point_box=1),
-            guards=(sizes_are_at_least_0, guard), exactness=Exactness.ROUNDING, source="ONNX operator NonMaxSuppression",
-            test=RuleTest(
-                shapes=number | dict.fromkeys(parts, f"{images} n {last}"),
-                scalars={FACTORS[size]: [0.5, 0.25] for size in sizes}, attributes={"axis": [axis, -1], "new": [(-1,), (axis,)]},
-                constants={"most": 3, "overlap": 0.3, "least": -0.5}, inputs={size: _at_least_0(size) for size in sizes},
-                counterexamples={"of any size": Variation(inputs=dict.fromkeys(sizes, "float32"))},
-                opset=None if len(parts) == 2 else 17,
+    number = {"most": "", "overlap": "", "least": ""}
+    return Rule(
+        name=f"boxes.{name}", formula=formula, pattern=_kept((corners | op.Unsqueeze(corners, axes=(0,))).named("images")),
+        replace=_kept((centres | op.Unsqueeze(centres, constant(0))).named("images"), center_point_box=1),
+        guards=(sizes_are_at_least_0, guard), exactness=Exactness.ROUNDING, source="ONNX operator NonMaxSuppression",
+        test=RuleTest(
+            shapes=tuple(
+                {**number, "scores": f"{images or 1} 2 n", **dict.fromkeys(parts, f"{images} n {last}")} for images in ("b", "")
             ),
-        )  # fmt: skip
-
-    return [
-        rule("", corners, centres, "b", 2),
-        rule("_single_image", op.Unsqueeze(corners, axes=(0,)), op.Unsqueeze(centres, first), "", 1),
-    ]
+            attributes=tuple({"axis": [axis, -1], "new": [(-1,), (axis,)]} for axis in (2, 1)),
+            alternatives=[{"images": option} for option in (0, 1)], scalars={FACTORS[size]: [0.5, 0.25] for size in sizes},
+            constants={"most": 3, "overlap": 0.3, "least": -0.5}, inputs={size: _at_least_0(size) for size in sizes},
+            counterexamples={"of any size": Variation(inputs=dict.fromkeys(sizes, "float32"))},
+            opset=None if len(parts) == 2 else 17,
+        ),
+    )  # fmt: skip
 
 
 def _at_least_0(name: str) -> Any:
@@ -174,9 +170,9 @@ FORMULA = "nms([x - k w, y - k h, x + k w, y + k h])"
 NUMBERS = ("x", "y", "width", "height")
 
 RULES = [
-    *_rules("corner_pairs_to_center_format", "nms([c - k s, c + k s])", _joined(centre - half * size, centre + half * size),
+    _rule("corner_pairs_to_center_format", "nms([c - k s, c + k s])", _joined(centre - half * size, centre + half * size),
             _joined(centre, _whole("size")), ("centre", "size"), "2", are_pairs),
-    *_rules("corner_columns_to_center_format", FORMULA, _joined(*CORNERS), _joined(*CENTRES), NUMBERS, "1", are_columns),
-    *_rules("stacked_corners_to_center_format", FORMULA, _stacked(*CORNERS), _stacked_again(*CENTRES), NUMBERS, "",
+    _rule("corner_columns_to_center_format", FORMULA, _joined(*CORNERS), _joined(*CENTRES), NUMBERS, "1", are_columns),
+    _rule("stacked_corners_to_center_format", FORMULA, _stacked(*CORNERS), _stacked_again(*CENTRES), NUMBERS, "",
             are_stacked_last),
 ]  # fmt: skip

@@ -65,6 +65,7 @@ class Builder:
         self.rule, self.test, self.dtype, self.opset = rule, rule.test, dtype, opset
         self.shapes = self.test.typical[shape_set] if typical else self.test.shape_sets()[shape_set]
         self.attributes = self.test.attribute_set(0 if typical else shape_set)
+        self._alternatives = self.test.alternative_set(0 if typical else shape_set)
         if typical and self.test.typical_attributes:
             fitting = {name: [value] for name, value in self.test.typical_attributes[shape_set].items()}
             self.attributes = {**self.attributes, **fitting}
@@ -176,7 +177,8 @@ class Builder:
             return self._optional(pattern)
         if isinstance(pattern, Alt):
             label = self._label(pattern)
-            chosen = self.chooser.pick(label, [_shortened(str(option)) for option in pattern.options])
+            options = [_shortened(str(option)) for option in pattern.options]
+            chosen = self.chooser.pick(label, options, self._alternatives.get(pattern.label or ""))
             with self.chooser.below(label):
                 return self.build(pattern.options[chosen])
         if isinstance(pattern, Out):

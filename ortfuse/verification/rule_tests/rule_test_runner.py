@@ -281,6 +281,7 @@ def _varied(rule: Rule, name: str, variation: Variation) -> Instance:
         test,
         shapes={key: shape for key, shape in shapes.items() if shape is not None},
         attributes={**test.attribute_set(variation.shape_set), **attributes},
+        alternatives=test.alternatives[variation.shape_set : variation.shape_set + 1],
         scalars={**test.scalars, **scalars},
         constants={**test.constants, **variation.constants},
         inputs={**test.inputs, **variation.inputs},
