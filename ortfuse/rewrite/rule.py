@@ -219,6 +219,10 @@ class Rule:
         """The operators that the replacements are made of, each once."""
         return tuple(dict.fromkeys(name for made in self.replacements for name in operators_of(made)))
 
+    def targets_at(self, match: Match) -> tuple[str, ...]:
+        """The operators that the replacements of a match are made of, each once."""
+        return tuple(dict.fromkeys(name for made in self.replacements for name in operators_of(made, match.choices)))
+
     @cached_property
     def matcher(self) -> Matcher:
         """The compiled pattern."""
@@ -290,10 +294,13 @@ def results_of(pattern: Pattern) -> int:
     return len(pattern.roots) if isinstance(pattern, Siblings) else 1
 
 
-def operators_of(pattern: Pattern) -> tuple[str, ...]:
-    """The operators of a pattern, each once, with their domains where those are not ai.onnx."""
+def operators_of(pattern: Pattern, choices: Mapping[str, int] | None = None) -> tuple[str, ...]:
+    """The operators of a pattern, each once, with their domains where those are not ai.onnx.
+
+    Of alternatives that are named in `choices` only the operators of that option count.
+    """
     found: list[str] = []
-    for part in pattern.walk():
+    for part in pattern.walk(choices):
         if isinstance(part, Op):
             found.append(f"{part.domain}.{part.op_type}" if part.domain else part.op_type)
         elif isinstance(part, (Built, Rearrange, Part)):

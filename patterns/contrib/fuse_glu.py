@@ -9,6 +9,9 @@ bodies, and the file runs anywhere. Gate and value may be halves of one MatMul, 
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import onnx
 import onnx_ir as ir
 
@@ -67,9 +70,14 @@ def activated(kind: str, h: Pattern) -> Pattern:
     return found[kind]
 
 
+x, gate, bias = var("x"), var("gate"), var("bias", "c")
+_BIASED = {"Gelu": ms.BiasGelu(gate, bias), "GeluTanh": ms.FastGelu(gate, bias)}
+"""Activations that take in the bias of the gate."""
+
+
 def is_not_itself(match: Match) -> Refusal | None:
     """The gate is not what it gates: that is swish."""
-    same = match["gate"] is match["x"]
+    same = match["gate"] is match["x"] and match.choice("gated") < len(GLU)
     return match.refuse("needless", "gate", found="it is what it gates") if same else None
 
 
@@ -80,28 +88,28 @@ def is_not_double(match: Match) -> Refusal | None:
     return match.refuse("dtype", "x", "float32 or float16") if wrong else None
 
 
-x, gate = var("x"), var("gate")
-_RULES = {"Sigmoid": "sigmoid", "Relu": "relu", "Swish": "swish", "Gelu": "gelu", "GeluTanh": "gelu_tanh"}
-
-bias = var("bias", "c")
-_OF_GATE = {"Gelu": ms.BiasGelu(gate, bias), "GeluTanh": ms.FastGelu(gate, bias)}
-"""Activations that take in the bias of the gate."""
+def tanh_is_not_double(match: Match) -> Refusal | None:
+    """The same where the gate is a Gelu in its tanh form."""
+    return is_not_double(match) if match.choice("gated") in (3, 6) else None
 
 
-def _rule(name: str, kind: str, biased: bool) -> Rule:
-    gated = _OF_GATE[kind] if biased else activated(kind, gate)
-    own = () if biased else (is_not_itself,)
-    return Rule(
-        name=f"glu.{'bias_' if biased else ''}{_RULES[kind]}_times_x_to_{name.removesuffix('Tanh').lower()}_function",
-        pattern=op.Mul(gated, x),
-        replace=getattr(made_of, name)(op.Add(gate, bias) if biased else gate, x),
-        guards=(same_shape("gate", "x"), *own, *((is_not_double,) if kind == "GeluTanh" else ())),
+def _either(*options: Pattern) -> Pattern:
+    return functools.reduce(operator.or_, options).named("gated")
+
+
+RULES = [
+    Rule(
+        name="glu.activation_times_x_to_function",
+        formula="f(gate) x, f sigmoid, swish, gelu or relu",
+        pattern=op.Mul(_either(*(activated(kind, gate) for kind in GLU.values()), *_BIASED.values()), x),
+        replace=_either(
+            *(getattr(made_of, name)(gate, x) for name in GLU),
+            *(getattr(made_of, name)(op.Add(gate, bias), x) for name, kind in GLU.items() if kind in _BIASED),
+        ),
+        guards=(same_shape("gate", "x"), is_not_itself, tanh_is_not_double),
         on_request=True,
         exactness=Exactness.ROUNDING,
         source=GATES,
         test=RuleTest(shapes={"gate": "b 3", "x": "b 3", "bias": "3"}, opset=20),
     )
-
-
-RULES = [_rule(name, kind, biased=False) for name, kind in GLU.items()]
-RULES += [_rule(name, kind, biased=True) for name, kind in GLU.items() if kind in _OF_GATE]
+]

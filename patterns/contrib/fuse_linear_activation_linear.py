@@ -8,20 +8,25 @@ functions in the domain `ortfuse`: the runtime executes their bodies, and the fi
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 from ortfuse.targets import register_operators
 
 from .._shared_guards import array_like
-from .fuse_glu import BODIES, activated, function, is_not_double, made_of
+from .fuse_glu import BODIES, DOMAIN, activated, function, is_not_double, made_of
 
 PASS = "contrib.ffn"
 
-KINDS = {"Relu": "relu", "Gelu": "gelu", "GeluTanh": "gelu_tanh", "Swish": "swish"}
+KINDS = ("Relu", "Gelu", "GeluTanh", "Swish")
 
 _FIRST, _SECOND = "p = MatMul (x, w) h = Add (p, c)", "q = MatMul (a, v) y = Add (q, d)"
 
@@ -34,11 +39,22 @@ first, second = const("first", "k m"), const("second", "m n")
 bias, shift = const("bias", "m"), const("shift", "n")
 
 
-def _with_bias(kind: str, hidden: Pattern) -> Pattern:
+def _either(made: Callable[[str], Pattern]) -> Pattern:
+    """The same for each kind of activation."""
+    return functools.reduce(operator.or_, map(made, KINDS)).named("kind")
+
+
+def _biased(kind: str) -> Pattern:
     """The activation of the hidden layer, whose bias some operators take in."""
+    hidden = x @ first
     plain = activated(kind, hidden + opt(bias))
     fused = {"Gelu": ms.BiasGelu(hidden, bias), "GeluTanh": ms.FastGelu(hidden, bias)}
     return plain | fused[kind] if kind in fused else plain
+
+
+def tanh_is_not_double(match: Match) -> Refusal | None:
+    """The numbers are not of float64 where the activation is a Gelu in its tanh form."""
+    return is_not_double(match) if KINDS[match.choice("kind")] == "GeluTanh" else None
 
 
 def _zeros(weight: str) -> Pattern:
@@ -50,63 +66,59 @@ def _zeros(weight: str) -> Pattern:
     return computed(f"no_bias_of_{weight}", made)
 
 
-def _rule(kind: str) -> Rule:
-    hidden = op.MatMul(x, first)
+def _function(x: Pattern, *layers: Pattern) -> Pattern:
+    return _either(lambda kind: getattr(made_of, f"FeedForward{kind}")(x, *layers))
+
+
+# The same of layers on two axes, as exporters write them
+flat, weights = var("x", "_ _"), (const("first", "_ _"), const("second", "_ _"))
+TURNED = ("first_turned", "second_turned")
+hidden = op.Gemm(flat, weights[0], opt(bias), transB=attr(TURNED[0]))
+
+
+def _of_gemm(match: Match) -> Pattern:
+    straight = [
+        op.Transpose(weight, perm=(1, 0)) if match[name] else weight
+        for name, weight in zip(TURNED, weights, strict=True)
+    ]
+    return _function(flat, straight[0], bias | _zeros("first"), straight[1], shift | _zeros("second"))
+
+
+def _rule(name: str, formula: str, pattern: Pattern, replace: Pattern, test: RuleTest, **more: Any) -> Rule:
     return Rule(
-        name=f"ffn.matmul_{KINDS[kind]}_matmul_to_function",
-        formula=f"{kind}(x first + bias) second + shift",
-        pattern=op.MatMul(_with_bias(kind, hidden), second) + opt(shift),
-        replace=getattr(made_of, f"FeedForward{kind}")(
-            x, first, bias | _zeros("first"), second, shift | _zeros("second")
-        ),
-        guards=(is_not_double,) if kind == "GeluTanh" else (),
+        name=f"ffn.{name}",
+        formula=formula,
+        pattern=pattern,
+        replace=replace,
+        guards=(tanh_is_not_double,),
         on_request=True,
-        allow_extra_operands=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:1706.03762",
-        test=RuleTest(
-            shapes={"x": "b s 4", "first": "4 6", "bias": "6", "second": "6 3", "shift": "3"},
-            redundant={"dimension *": "the products ask for the same"},
-            opset=20,
-        ),
+        test=dataclasses.replace(test, redundant={"dimension *": "the products ask for the same"}, opset=20),
+        **more,
     )
 
 
-def _of_gemm(kind: str) -> Rule:
-    """The same of layers on two axes, as exporters write them."""
-    flat, weights = var("x", "_ _"), (const("first", "_ _"), const("second", "_ _"))
-    turned = ("first_turned", "second_turned")
-    hidden = activated(kind, op.Gemm(flat, weights[0], opt(bias), transB=attr(turned[0])))
-
-    def made(match: Match) -> Pattern:
-        straight = [
-            op.Transpose(weight, perm=(1, 0)) if match[name] else weight
-            for name, weight in zip(turned, weights, strict=True)
-        ]
-        layer: Pattern = getattr(made_of, f"FeedForward{kind}")(
-            flat, straight[0], bias | _zeros("first"), straight[1], shift | _zeros("second")
-        )
-        return layer
-
-    return Rule(
-        name=f"ffn.gemm_{KINDS[kind]}_gemm_to_function",
-        formula=f"{kind}(gemm(x, first, bias)) second + shift",
-        pattern=op.Gemm(hidden, weights[1], opt(shift), transB=attr(turned[1])),
-        replace=built(made, makes=(f"FeedForward{kind}", "Transpose")),
-        guards=(is_not_double,) if kind == "GeluTanh" else (),
-        on_request=True,
-        exactness=Exactness.ROUNDING,
-        source="arXiv:1706.03762",
-        test=RuleTest(
+RULES = [
+    _rule(
+        "matmul_activation_matmul_to_function",
+        "f(x first + bias) second + shift, f relu, gelu or swish",
+        _either(_biased) @ second + opt(shift),
+        _function(x, first, bias | _zeros("first"), second, shift | _zeros("second")),
+        RuleTest(shapes={"x": "b s 4", "first": "4 6", "bias": "6", "second": "6 3", "shift": "3"}),
+        allow_extra_operands=True,
+    ),
+    _rule(
+        "gemm_activation_gemm_to_function",
+        "gemm(f(gemm(x, first, bias)), second, shift), f relu, gelu or swish",
+        op.Gemm(_either(lambda kind: activated(kind, hidden)), weights[1], opt(shift), transB=attr(TURNED[1])),
+        built(_of_gemm, makes=(*(f"{DOMAIN}.FeedForward{kind}" for kind in KINDS), "Transpose")),
+        RuleTest(
             shapes=(
                 {"x": "b 4", "first": "6 4", "bias": "6", "second": "3 6", "shift": "3"},
                 {"x": "b 4", "first": "4 6", "bias": "6", "second": "6 3", "shift": "3"},
             ),
-            attributes=tuple({name: [value] for name in turned} for value in (1, 0)),
-            redundant={"dimension *": "the products ask for the same"},
-            opset=20,
+            attributes=tuple({name: [value] for name in TURNED} for value in (1, 0)),
         ),
-    )
-
-
-RULES = [made(kind) for kind in KINDS for made in (_rule, _of_gemm)]
+    ),
+]

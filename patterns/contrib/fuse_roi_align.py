@@ -1,7 +1,6 @@
-"""Fuse pooled or resized crops to RoiAlign and MaxRoiPool; merge RoiAligns of one image.
+"""Fuse pooled or resized crops to RoiAlign and MaxRoiPool.
 
 averagepool(x[..., a:b, c:d]) = roialign(x, [c, a, d, b])        windows of k x k beside one another, k x k samples in each
-concat(roialign(x, r), roialign(x, s)) = roialign(x, concat(r, s))
 maxpool(x[..., a:b, c:d]) = maxroipool(x, [c, a, d - 1, b - 1])
 resize(x[..., a:b, c:d]) = roialign(x, the same region, half a pixel further out)        linear, one sample for each pixel made
 
@@ -257,61 +256,7 @@ def _linear(mode: str) -> dict[str, str]:
     return {"mode": "linear", "coordinate_transformation_mode": mode}
 
 
-# Several sets of regions
-
-MOST = 4
-"""The most that are joined."""
-
-
-def are_pooled_alike(match: Match) -> Refusal | None:
-    """All are pooled in the same way."""
-    hows = [how for number in range(MOST) if (how := match.get(f"how{number}")) is not None]
-    alike = all(how == hows[0] for how in hows)
-    return None if alike else match.refuse("attribute", "how0", "the same attributes of all", "others")
-
-
-def _joined(count: int) -> Rule:
-    """Regions of one image that are pooled apart and joined."""
-    regions, numbers = [[var(f"{name}{number}") for number in range(count)] for name in ("regions", "numbers")]
-    image = var("image")
-    parts = [
-        op.RoiAlign(image, one, number, attributes=all_attributes(f"how{index}"))
-        for index, (one, number) in enumerate(zip(regions, numbers, strict=True))
-    ]
-
-    def pooled(match: Match) -> Pattern:
-        both = (op.Concat(*values, axis=0) for values in (regions, numbers))
-        made: Pattern = op.RoiAlign(image, *both, **match["how0"])
-        return made
-
-    how = {"output_height": 2, "output_width": 3, "sampling_ratio": 2}
-    return Rule(
-        name=f"roi.concat_of_{count}_roi_aligns",
-        formula="concat(roialign(x, a), roialign(x, b)) = roialign(x, concat(a, b))",
-        pattern=op.Concat(*parts, axis=0),
-        replace=pooled,
-        makes=("RoiAlign", "Concat"),
-        guards=(are_pooled_alike,),
-        exactness=Exactness.EXACT,
-        source="ONNX operator RoiAlign",
-        test=RuleTest(
-            shapes={"image": "2 3 8 9"}
-            | {f"regions{number}": f"{number + 2} 4" for number in range(count)}
-            | {f"numbers{number}": f"{number + 2}" for number in range(count)},
-            inputs={f"numbers{number}": _first_image(number + 2) for number in range(count)},
-            attributes={f"how{number}": [how] for number in range(count)},
-            counterexamples={"samples differ": Variation(attributes={"how1": {**how, "sampling_ratio": 1}})},
-            opset=17,
-        ),
-    )
-
-
-def _first_image(count: int) -> Any:
-    return lambda build: build.constant(np.zeros(count, np.int64))
-
-
 RULES = [
-    *(_joined(count) for count in range(2, MOST + 1)),
     _rule(
         "average_pool_of_crop_to_roi_align", op.AveragePool(part, attributes=all_attributes("window")), _averages, "RoiAlign",
         (windows_lie_side_by_side(square=True),),

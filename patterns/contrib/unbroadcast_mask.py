@@ -62,13 +62,18 @@ def _wide(build: Any) -> ir.Value:
 _MADE = _standard(mask)
 _OTHERS = {"present_key": 1, "present_value": 2, "weights": 3}
 
+
+def _either(mask: Pattern, **others: int) -> Pattern:
+    return (_standard(mask).naming(**others) | _contrib(mask)).named("attention")
+
+
 RULES = [
     Rule(
         name="attention.unbroadcast_mask",
-        formula="attention(query, key, value, expand(mask))",
+        formula="attention(query, key, value, expand(mask)), by either operator",
         is_refinement=True,
-        pattern=_standard(_expanded).naming(**_OTHERS),
-        replace=_MADE,
+        pattern=_either(_expanded, **_OTHERS),
+        replace=(_MADE | _contrib(mask)).named("attention"),
         intermediates={name: _MADE[place] for name, place in _OTHERS.items()},
         guards=(has_all_queries_and_keys,),
         exactness=Exactness.ROUNDING,
@@ -78,30 +83,16 @@ RULES = [
                 {"query": "b s 8", "key": "b t 8", "value": "b t 8", "mask": "1 1 s t"},
                 {"query": "b 2 s 4", "key": "b 2 5 4", "value": "b 2 5 4", "past_key": "b 2 3 4",
                  "past_value": "b 2 3 4", "mask": "b 1 s 8"},
+                {"query": "b s 8", "key": "b t 8", "value": "b t 8", "mask": "1 1 s t"},
             ),
             attributes=tuple(
-                {"scale": [0.5], "softcap": [0.0], "qk_matmul_output_mode": [0], "is_causal": [0],
-                 "q_num_heads": [heads], "kv_num_heads": [heads]}
-                for heads in (2, None)
+                {"scale": [0.5], "softcap": [0.0], "qk_matmul_output_mode": [0], "is_causal": [0], "unidirectional": [0],
+                 "q_num_heads": [heads], "kv_num_heads": [heads], "num_heads": [2]}
+                for heads in (2, None, 2)
             ),
+            alternatives=[{"attention": number} for number in (0, 0, 1)],
             inputs={"shape": _wide},
             opset=23,
-            never_empty=NEVER_EMPTY,
-        ),
-    ),
-    Rule(
-        name="attention.unbroadcast_mask_multi_head",
-        formula="MultiHeadAttention(query, key, value, expand(mask))",
-        is_refinement=True,
-        pattern=_contrib(_expanded),
-        replace=_contrib(mask),
-        guards=(has_all_queries_and_keys,),
-        exactness=Exactness.ROUNDING,
-        source="ONNX Runtime contrib operator MultiHeadAttention",
-        test=RuleTest(
-            shapes={"query": "b s 8", "key": "b t 8", "value": "b t 8", "mask": "1 1 s t"},
-            attributes={"num_heads": [2], "scale": [0.5], "unidirectional": [0]},
-            inputs={"shape": _wide},
             never_empty=NEVER_EMPTY,
         ),
     ),

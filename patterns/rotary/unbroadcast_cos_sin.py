@@ -12,7 +12,9 @@ The rules run in the last pass, because fusions look for ONNX's operator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -150,7 +152,9 @@ def had_no_batch(match: Match) -> Refusal | None:
 
 
 def factors_have_fewer_axes(match: Match) -> Refusal | None:
-    """The factors do not have the first axis of the angles."""
+    """The factors do not have the first axis of the angles, if there are any."""
+    if match.get("factors") is None:
+        return None
     rank, factors = match.rank("angles"), match.rank("factors")
     if rank is None or factors is None:
         return match.refuse("rank", "angles", "known")
@@ -173,40 +177,10 @@ def _counted(build: Any) -> ir.Value:
     return made
 
 
-def _moved(name: str, behind: Pattern, before: Pattern, *guards: Any, **test: Any) -> Rule:
-    return Rule(
-        name=f"rotary.{name}",
-        formula=f"squeeze({name.removeprefix('squeeze_of_')}(angles), 0)",
-        pattern=_squeezed(behind),
-        replace=before,
-        is_refinement=True,
-        guards=(*guards, had_no_batch),
-        exactness=Exactness.EXACT,
-        source="ONNX operator Squeeze",
-        test=RuleTest(
-            shapes={"angles": "1 s 3", "factors": "3"},
-            attributes={"axes": [(0,)], **test.pop("attributes", {})},
-            inputs={"angles": _counted},
-            opset=18,
-            **test,
-        ),
-    )
-
-
-def _squeezes() -> Iterator[Rule]:
-    inner: Pattern = op.Squeeze(angles, _first)
-    for name in ("Cos", "Sin"):
-        function = getattr(op, name)
-        yield _moved(f"hoist_squeeze_above_{name.lower()}", function(angles).kept(), function(inner))
-    factors = const("factors")
-    yield _moved(
-        "hoist_squeeze_above_mul", op.Mul(angles, factors).kept(), op.Mul(inner, factors), factors_have_fewer_axes
-    )
-    to = attr("to")
-    yield _moved(
-        "hoist_squeeze_above_cast", op.Cast(angles, to=to).kept(), op.Cast(inner, to=to),
-        attributes={"to": [int(ir.DataType.DOUBLE)]},
-    )  # fmt: skip
+def _function(operand: Pattern, *, kept: bool = False) -> Pattern:
+    functions = op.Cos(operand), op.Sin(operand), op.Mul(operand, const("factors")), op.Cast(operand, to=attr("to"))
+    first, *others = (one.kept() if kept else one for one in functions)
+    return functools.reduce(operator.or_, others, first).named("function")
 
 
 def adds_the_first(match: Match) -> Refusal | None:
@@ -252,7 +226,22 @@ RULES = [
             },
         ),
     ),
-    *_squeezes(),
+    Rule(
+        name="rotary.hoist_squeeze_above_function",
+        formula="squeeze(f(angles), 0), f Cos, Sin, Mul by constant factors or Cast",
+        pattern=_squeezed(_function(angles, kept=True)),
+        replace=_function(op.Squeeze(angles, _first)),
+        is_refinement=True,
+        guards=(factors_have_fewer_axes, had_no_batch),
+        exactness=Exactness.EXACT,
+        source="ONNX operator Squeeze",
+        test=RuleTest(
+            shapes={"angles": "1 s 3", "factors": "3"},
+            attributes={"axes": [(0,)], "to": [int(ir.DataType.DOUBLE)]},
+            inputs={"angles": _counted},
+            opset=18,
+        ),
+    ),
     Rule(
         name="rotary.drop_batch_axis_of_positions",
         formula="squeeze(unsqueeze(positions, axes), 0)",

@@ -145,7 +145,7 @@ def test_only_rules_that_are_applied_unasked_are_judged() -> None:
     assert {"gelu.from_erf_form", "attention.sdpa"} <= judged.keys()
     assert (
         not {
-            "glu.swish_times_x_to_swiglu_function",
+            "glu.activation_times_x_to_function",
             "focal.to_sigmoid_focal_loss_function",
             "qdq.hoist_quantize_above_reshape",
             "matmul_form.gemm_to_matmul_add",

@@ -333,9 +333,9 @@ _SCORES = "t = Transpose<perm = [0, 1, 3, 2]>(k) p = MatMul(q, t) s = Mul(p, hal
 @pytest.mark.parametrize(
     ("masked", "site", "rule"),
     [
-        ("m = Where(hide, low, s)", "m", "finite_fill_where_hide_to_additive_mask"),
-        ("w = Where(hide, low, s) m = Add(w, bias)", "w", "finite_fill_where_hide_to_additive_mask"),
-        ("w = Where(hide, low, p) m = Mul(w, half)", "w", "finite_fill_where_hide_to_additive_mask"),
+        ("m = Where(hide, low, s)", "m", "finite_fill_where_to_additive_mask"),
+        ("w = Where(hide, low, s) m = Add(w, bias)", "w", "finite_fill_where_to_additive_mask"),
+        ("w = Where(hide, low, p) m = Mul(w, half)", "w", "finite_fill_where_to_additive_mask"),
         ("m = Max(s, low)", "m", "max_with_floor_to_mask"),
     ],
 )

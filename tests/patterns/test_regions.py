@@ -44,17 +44,6 @@ def test_a_forced_choice_makes_regions_of_crops(then: str, made: str, place: tup
     same(before, after, {"x": floats(2, 3, 10, 13)})
 
 
-@pytest.mark.parametrize("samples", [2, 1])
-def test_regions_that_are_joined_are_those_of_one_operator(samples: int) -> None:
-    pooled = "RoiAlign<output_height = 2, output_width = 3, sampling_ratio = {}>({})"
-    before = parse(f"""<ir_version: 8, opset_import: ["": 17]> g (float[2,3,10,13] x, float[r,4] a, float[s,4] b, int64[r] m, int64[s] n)
-        => (float[t,3,2,3] y) {{ k = Sub(m, m) l = Sub(n, n) p = {pooled.format(2, "x, a, k")} q = {pooled.format(samples, "x, b, l")}
-        y = Concat<axis = 0>(p, q) }}""")
-    after = ortfuse.optimize(before.clone(), patterns="contrib.roi_align").model
-    assert ops(after).split().count("RoiAlign") == (1 if samples == 2 else 2)
-    assert verify(before, after).ok
-
-
 @pytest.mark.parametrize(
     "before",
     [

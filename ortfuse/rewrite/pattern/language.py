@@ -103,8 +103,8 @@ class Pattern:
         """The patterns directly below this one."""
         return ()
 
-    def walk(self) -> Iterator[Pattern]:
-        """Every pattern of the expression, each once, starting with this one."""
+    def walk(self, choices: Mapping[str, int] | None = None) -> Iterator[Pattern]:
+        """Every pattern of the expression, each once, starting with this one; of alternatives named in `choices`, that option."""
         seen: set[int] = set()
         stack: list[Pattern] = [self]
         while stack:
@@ -113,7 +113,8 @@ class Pattern:
                 continue
             seen.add(id(pattern))
             yield pattern
-            stack.extend(reversed(pattern.children()))
+            chosen = choices.get(pattern.label or "") if choices and isinstance(pattern, Alt) else None
+            stack.extend(reversed(pattern.children() if chosen is None else pattern.children()[chosen : chosen + 1]))
 
 
 Operand = Pattern | float | int
