@@ -8,7 +8,6 @@ ORDER = (
     "fold_pad_and_slice",
     "patchify_to_conv",
     "select_pool_kernel",
-    "merge_conv1x1_into_matmul",
     "depthwise_conv1d_to_conv2d",
     "fuse_depth_to_space",
 )

@@ -28,7 +28,6 @@ from ortfuse.rewrite.pattern import (
     attr,
     computed,
     const,
-    ms,
     op,
     opt,
     redundant,
@@ -38,8 +37,6 @@ from ortfuse.rewrite.pattern import (
 
 from .._rule_test_inputs import COST
 from ._enlarging_resize import becomes_larger, enlarged
-
-PASS = "target_decompositions"
 
 weight, bias = const("weight"), var("bias")
 joined = op.Concat(rest("parts"), axis=attr("axis")).named("joined")
@@ -122,11 +119,6 @@ def _layer(image: Pattern, places: Sequence[slice], biased: Sequence[Any]) -> Pa
     return made
 
 
-def _activated(match: Match) -> Pattern:
-    made: Pattern = op.Relu(_mapped(match))
-    return made
-
-
 # Proof
 
 _TWICE = np.array([1.0, 1.0, 2.0, 2.0], np.float32)
@@ -162,13 +154,13 @@ def _concat_operands(build: Any) -> Sequence[ir.Value]:
     return [large, build.node("Resize", [small, None, None, sizes.outputs[0]], _MEANS).outputs[0]]
 
 
-def _sink_rule(name: str, build: Any, replace: Any, **more: Any) -> Rule:
-    return Rule(
-        name=name,
-        formula=f"{'FusedConv' if more else 'Conv'}(Concat(Resize(x), y), W, b), W a single tap",
-        pattern=build(joined, weight, opt(bias), attributes=all_attributes("conv"), **more).named("layer"),
-        replace=replace,
-        makes=("Conv", "Resize", "Concat", "Add", *(("Relu",) if more else ())),
+RULES = [
+    Rule(
+        name="conv.sink_resize_through_concat",
+        formula="Conv(Concat(Resize(x), y), W, b), W a single tap",
+        pattern=op.Conv(joined, weight, opt(bias), attributes=all_attributes("conv")).named("layer"),
+        replace=_mapped,
+        makes=("Conv", "Resize", "Concat", "Add"),
         guards=(is_a_map_of_channels, has_enlarged_parts),
         exactness=Exactness.ROUNDING,
         source="arXiv:2105.15203",
@@ -183,9 +175,4 @@ def _sink_rule(name: str, build: Any, replace: Any, **more: Any) -> Rule:
             },
         ),
     )
-
-
-RULES = [
-    _sink_rule("conv.sink_resize_through_concat", op.Conv, _mapped),
-    _sink_rule("conv.sink_resize_through_concat_fused_conv", ms.FusedConv, _activated, activation="Relu"),
 ]

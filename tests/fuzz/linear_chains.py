@@ -188,12 +188,24 @@ def _branched(chain: Chain, value: ir.Value) -> ir.Value:
     return chain.node("Concat", *parts, axis=1) if same and len(one) > 1 else parts[0]
 
 
+def _projected(chain: Chain, value: ir.Value) -> ir.Value:
+    """A layer without taps of the rows of a product, which are moved."""
+    moved = _moved(chain, _product(chain, value))
+    shape = chain.arrays[moved].shape
+    if len(shape) < 3 or chain.random.random() < 0.5:
+        return _product(chain, moved)
+    outputs = int(chain.random.integers(1, 4))
+    return chain.node("Conv", moved, chain.numbers(outputs, shape[1], *(1 for _ in shape[2:])), chain.numbers(outputs))
+
+
 def chain_of(seed: int) -> tuple[Chain, ir.Model]:
     """Return a random chain and its model."""
     chain = Chain(seed)
     value, random = chain.x, chain.random
     for _ in range(int(random.integers(2, LONGEST))):
-        step = random.choice([_diagonal, _diagonal, _diagonal, _layer, _layer, _moved, _averaged, _branched])
+        step = random.choice(
+            [_diagonal, _diagonal, _diagonal, _layer, _layer, _moved, _averaged, _branched, _projected]
+        )
         if chain.arrays[value].size > 20000 or len(chain.arrays[value].shape) > 5:
             break
         value = step(chain, value)

@@ -54,7 +54,8 @@ def test_random_chains_compute_the_same() -> None:
 WEIGHTS = (
     "<float[2,2,1,1] w = {1, 0.5, -1, 2}, float[2,2,3,3] v = {" + ", ".join(str(n / 8) for n in range(36)) + "}, "
     "float[2] t = {1, 2}, float[2,1,1] s = {0.5, 2}, float[1,3,1] row = {1, 2, 3}, float two = {2}, float[2] minus = {-1, 1}, "
-    "int64[3] flat = {0, 2, -1}, int64[1] ones = {1}, int64[1] nines = {9}>"
+    "int64[3] flat = {0, 2, -1}, int64[1] ones = {1}, int64[1] nines = {9}, "
+    "int64[4] mixed = {0, 3, 2, 3}, float[3,3] h = {1, 2, 3, 4, 5, 6, 7, 8, 1}>"
 )
 
 
@@ -71,9 +72,12 @@ COMPOSED = {
     "columns of a product": ("a = MatMul(x, m) y = Slice(a, ones, nines, axis)", "MatMul"),
     "maxima of positive multiples": ("c = Conv(x, w) p = GlobalMaxPool(c) y = Mul(p, s)", "Conv GlobalMaxPool"),
     "a Sum of two, by which fusions of the runtime are blocked": ("a = Add(x, s) b = Sum(a, s) y = Relu(b)", "Add Relu"),
+    "a product whose rows a convolution reads": ("a = MatMul(x, m) r = Transpose<perm = [0, 3, 1, 2]>(a) y = Conv(r, z)", "MatMul Transpose"),
+    "products around movement": ("a = MatMul(x, m) r = Transpose<perm = [2, 0, 1, 3]>(a) y = MatMul(r, m)", "MatMul Transpose"),
     "a mean over channels": ("c = Conv(x, w) p = ReduceMean<axes = [1]>(c) y = Mul(p, two)", "Conv ReduceMean"),
 }  # fmt: skip
 MORE = {
+    "z": "float[2,3,1,1] z = {1, 2, 3, -1, 0.5, 4}",
     "e": "float[2,1] e = {0.5, 2}", "u": "float[1,4,1,1] u = {1, 2, 3, 4}", "axis": "int64[1] axis = {3}",
     "m": "float[3,3] m = {1, 2, 3, 4, 5, 6, 7, 8, 1}",
 }  # fmt: skip
@@ -97,6 +101,8 @@ KEPT = {
     "an offset behind padding with zeros": "c = Conv(x, w) p = Pad(c, border) y = Add(p, s)",
     "a number for each row": "c = Conv(x, w) y = Mul(c, row)",
     "maxima of negative multiples": "c = Conv(x, w) p = GlobalMaxPool(c) n = Neg(p) y = Mul(n, s)",
+    "a product of whose rows a convolution reads columns": "a = MatMul(x, h) r = Transpose<perm = [0, 1, 3, 2]>(a) y = Conv(r, w)",
+    "a product whose columns and rows are mixed": "a = MatMul(x, h) r = Reshape(a, mixed) y = MatMul(r, h)",
     "rows of a Concat along channels": "a = Mul(x, row) b = Add(a, s) c = Mul(x, two) d = Sub(c, s) y = Concat<axis = 1>(b, d)",
     "a sum of other positions": "a = Conv<pads = [1, 1, 1, 1]>(x, v) b = Conv<pads = [2, 2, 0, 0]>(x, w) c = Relu(b) y = Relu(a)",
 }  # fmt: skip

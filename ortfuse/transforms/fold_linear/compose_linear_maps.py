@@ -26,6 +26,7 @@ from ortfuse.transforms.context import Context
 from ortfuse.transforms.fold_linear.fold_diagonals import NAME, fold_into_consumers, fold_into_producers
 from ortfuse.transforms.fold_linear.merge_diagonals import merge_chain
 from ortfuse.transforms.fold_linear.merge_layers import merge_concat, merge_consecutive
+from ortfuse.transforms.fold_linear.merge_moved_layers import merge_moved
 from ortfuse.transforms.fold_linear.merge_sums import merge_sum
 from ortfuse.transforms.fold_linear.select_channels import (
     SELECTIONS,
@@ -82,6 +83,8 @@ def _merge_layers(node: ir.Node, scope: Scope, context: Context) -> bool:
     if layer is not None and _told(fold_movement_of_inputs(layer, scope, context), node, context):
         return True
     if layer is not None and _told(merge_consecutive(layer, scope, context), node, context):
+        return True
+    if layer is not None and _told(merge_moved(layer, scope, context), node, context):
         return True
     if node.op_type in SELECTIONS:
         return _told(fold_selection_of_outputs(node, scope, context), node, context)
