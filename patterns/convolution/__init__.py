@@ -5,7 +5,6 @@ ORDER = (
     "sink_resize_of_concat_below_conv",
     "conv2d_to_conv1d",
     "fuse_conv_relu",
-    "fold_pad_and_slice",
     "patchify_to_conv",
     "select_pool_kernel",
     "depthwise_conv1d_to_conv2d",

@@ -4,6 +4,7 @@
 
 *Transforms:* diagonal maps (Mul, Div, Add, Sum, Sub and Neg with constants, BatchNormalization) and layers with constant weights
 (Conv, ConvTranspose, FusedConv, MatMul, Gemm), next to each other or with data movement, means, maxima and Resize between them.
+Also Pad before convolutions and pools, and Slice behind convolutions.
 
 *Requires:* constants that are finite and of one channel each, and whatever `guards` tells: weights of no other user or small,
 results that the type holds, no padded zeros that an offset would miss.
@@ -24,6 +25,7 @@ from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.fold_linear.fold_diagonals import NAME, fold_into_consumers, fold_into_producers
+from ortfuse.transforms.fold_linear.fold_padding import fold_padding, fold_trimming
 from ortfuse.transforms.fold_linear.merge_diagonals import merge_chain
 from ortfuse.transforms.fold_linear.merge_layers import merge_concat, merge_consecutive
 from ortfuse.transforms.fold_linear.merge_moved_layers import merge_moved
@@ -67,12 +69,18 @@ def _compose_all(scope: Scope, context: Context) -> int:
     total = 0
     for _ in range(MOST_SWEEPS):
         count = sum(_fold(node, scope, context) for node in list(scope.graph) if node.graph is not None)
+        count += sum(_fold_window(node, scope, context) for node in list(scope.graph) if node.graph is not None)
         count += sum(_merge_layers(node, scope, context) for node in list(scope.graph) if node.graph is not None)
         count += sum(_merge(node, scope, context) for node in reversed(list(scope.graph)) if node.graph is not None)
         total += count
         if not count:
             break
     return total
+
+
+def _fold_window(node: ir.Node, scope: Scope, context: Context) -> bool:
+    step = fold_trimming if node.op_type == "Slice" and not node.domain else fold_padding
+    return _told(step(node, scope, context), node, context)
 
 
 def _merge_layers(node: ir.Node, scope: Scope, context: Context) -> bool:
