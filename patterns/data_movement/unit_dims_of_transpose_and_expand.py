@@ -87,14 +87,18 @@ def _sizes(count: int) -> list[Pattern]:
 
 
 def takes_out_one_axis(count: int) -> Guard:
-    """Guard: x and the expansion have so many axes, one of which, of size 1, is taken out."""
+    """Guard: the expansion has so many axes, one of which is taken out; x has size 1 along it, or does not have it."""
 
     def guard(match: Match) -> Refusal | None:
-        shape, wide = match.shape("x"), match.rank("expanded")
-        if shape is None or len(shape) != count or wide != count:
-            return match.refuse("rank", "x", count)
-        axes = match["axes"]
-        known = axes is not None and len(axes) == 1 and shape[axes[0] % count] == 1
+        shapes = match.shapes("x", "expanded")
+        if isinstance(shapes, Refusal):
+            return shapes
+        (shape, wide), axes = shapes, match["axes"]
+        if len(wide) != count:
+            return match.refuse("rank", "expanded", count)
+        place = axes[0] % count if axes is not None and len(axes) == 1 else None
+        own = None if place is None else place - (count - len(shape))
+        known = place is not None and own is not None and wide[place] == 1 and (own < 0 or shape[own] == 1)
         return match.unless_value("axes", known, "one axis of size 1")
 
     return guard
@@ -106,11 +110,14 @@ def _size_vector(number: int, build: Any) -> Any:
 
 def _taken_out(count: int) -> Rule:
     expanded = op.Expand(x, op.Concat(*_sizes(count), axis=0).kept()).named("expanded")
-    axis = computed("axis", lambda match: ints([match["axes"][0] % count]))
+
+    def own_axis(match: Match) -> int:
+        return int(match["axes"][0] % count - (count - (match.rank("x") or count)))
 
     def first(match: Match) -> Pattern:
         left = [size for number, size in enumerate(_sizes(count)) if number != match["axes"][0] % count]
-        made: Pattern = op.Expand(op.Squeeze(x, axis), op.Concat(*left, axis=0))
+        axis = computed("axis", lambda match: ints([own_axis(match)]))
+        made: Pattern = op.Expand(op.Squeeze(x, axis) if own_axis(match) >= 0 else x, op.Concat(*left, axis=0))
         return made
 
     return Rule(
@@ -123,7 +130,10 @@ def _taken_out(count: int) -> Rule:
         exactness=Exactness.EXACT,
         source="ONNX operators Expand and Squeeze",
         test=RuleTest(
-            shapes={"x": " ".join(["1", "1", "3", "4"][:count]), **{f"size{n}": "1" for n in range(count)}},
+            shapes=tuple(
+                {"x": " ".join(sizes), **{f"size{n}": "1" for n in range(count)}}
+                for sizes in (["1", "1", "3", "4"][:count], ["3", "4"][: count - 2])
+            ),
             inputs={f"size{n}": partial(_size_vector, number) for n, number in enumerate((2, 1, 3, 4)[:count])},
             attributes={"axes": [(1,)]},
         ),

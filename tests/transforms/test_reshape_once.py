@@ -48,6 +48,12 @@ def test_elements_of_the_last_axis_are_parts_of_a_transposed_one() -> None:
     assert operators(model) == ["Transpose", "Reshape", "Split"]
 
 
+def test_four_elements_of_the_last_axis_are_taken_apart_at_once() -> None:
+    body = "a = Gather<axis = 1>(x, zero) b = Gather<axis = 1>(x, one) c = Gather<axis = 1>(x, two) d = Gather<axis = 1>(x, last)"
+    model, _, _ = apply(model_of(body, "n, 4", "a, b, c, d"), SlicesToSplit(), inputs={"x": floats(0, 4)})
+    assert operators(model) == ["Transpose", "Reshape", "Split"]
+
+
 KEPT = {
     "not all": ("n, 4, 4", "a = Gather<axis = 1>(x, zero) b = Gather<axis = 1>(x, one) c = Gather<axis = 1>(x, two)"),
     "a size that is no number": (

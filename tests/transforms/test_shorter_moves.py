@@ -35,6 +35,7 @@ SHORTER = {
         "a = Transpose<perm = [1, 2, 0]>(x) b = Reshape(a, long) c = Transpose<perm = [1, 0]>(b) d = Reshape(c, back) y = Relu(d)", "Relu",
     ),
     "one of repeated ones": ("t = Tile(x, twice) s = Slice(t, three, far, one) y = Relu(s)", "Relu"),
+    "rows that are repeated": ("u = Unsqueeze(x, one) e = Expand(u, repeated) r = Reshape(e, merged) y = Relu(r)", "Gather Relu"),
     "an axis of one element": ("u = Unsqueeze(x, one) g = Gather<axis = 3>(u, first) t = Transpose<perm = [1, 0, 2]>(g) y = Relu(t)", "Gather Unsqueeze Relu"),
 }  # fmt: skip
 
@@ -64,7 +65,6 @@ def test_an_axis_may_have_any_size(kind: str, size: int) -> None:
 
 
 OTHERS = {
-    "an Expand instead of which a Tile, which is slower, would do": "u = Unsqueeze(x, one) e = Expand(u, repeated) y = Reshape(e, merged)",
     "a part that is used elsewhere": "s = Slice(x, one, two, one) q = Squeeze(s, one) r = Squeeze(s, one) t = Relu(s) u = Add(q, r) y = Add(u, t)",
     "elements that are not evenly spaced": "s = Slice(x, one, far, one) y = Gather<axis = 2>(s, uneven)",
     "a bound that is computed": "s = Slice(x, i, far, one) y = Gather<axis = 2>(s, first)",

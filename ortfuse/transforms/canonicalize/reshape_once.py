@@ -106,7 +106,7 @@ def _split(elements: Sequence[_Element], scope: Scope, context: Context) -> int:
     for perm, first in made[:1] if axis == 0 else made:
         moved = [shape[other] for other in perm]
         sizes = _reshape_to([*moved[:first], product(moved[first : first + 2]), *moved[first + 2 :]], moved, first)
-        added = 2 if perm != turned or axis == 0 else 4
+        added = 2 if perm != turned or axis == 0 else 3
         if first + 1 == len(moved) or sizes is None or len(nodes) <= added:
             continue
         with context.editor.change(NAME, nodes=nodes) as change:
