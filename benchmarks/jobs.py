@@ -133,6 +133,13 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "leftovers",
+        "which operators are left outside fusions in exports that no golden model has, beside an earlier commit?",
+        ("benchmarks.leftovers", "51e0454", "benchmarks/.varied", "--write"),
+        packages=("torch", "transformers", "diffusers"),
+        answer_no=True,
+    ),
+    Job(
         "movement",
         "are simplified chains of data movement right, and how much longer than the shortest?",
         ("benchmarks.movement", "--count", "50000", "--small", "2000", "--write"),
@@ -308,7 +315,6 @@ STANDALONE: Mapping[str, str] = {
     "benchmarks.exports.unseen": "models of architectures that are not golden, to try coverage on",
     "benchmarks.exports.varied": "models in many styles, by both exporters at many opsets, to compare commits on",
     "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",
-    "benchmarks.leftovers": "operators left outside fusions beside another commit, which has to be named",
     "benchmarks.latency.declared_sizes": "latency with names of sizes declared, on models that have to be named",
 }
 """Programs that no job runs, with the reason."""

@@ -6,7 +6,7 @@
 The other commit is checked out beside this one for as long as that takes; `--other-python` names an interpreter that has it
 installed instead. Every operator counts once; `--executed` asks the runtime, too, about models whose counts differ. Operators
 outside fusions are data movement, elementwise operators, casts, shape arithmetic and reductions. Results are kept in `--keep`,
-those of the other commit are made once.
+those of the other commit are made once. `--write` stores the summary.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from benchmarks.isolated import call, preload
 from benchmarks.leftovers.checking_results import check, executed
 from benchmarks.leftovers.kinds import KERNEL, LEFTOVERS, kinds, operators, read
 from benchmarks.leftovers.optimising import Tree, optimise
+from benchmarks.results import Results
 
 SIDES = ("before", "after")
 
@@ -36,7 +37,7 @@ SIDES = ("before", "after")
 def files_of(places: Sequence[Path]) -> list[Path]:
     """The models in files and folders."""
     found = [sorted(place.glob("*.onnx")) if place.is_dir() else [place] for place in places]
-    return [path for group in found for path in group if not path.name.startswith(".")]
+    return [path.absolute() for group in found for path in group if not path.name.startswith(".")]
 
 
 def optimised(
@@ -103,6 +104,12 @@ def compared(rows: Mapping[str, Mapping[str, Mapping[str, Any]]], names: Sequenc
     }
 
 
+def summary(commit: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is stored of a comparison."""
+    told = ("models", "operators", "leftovers", "kinds", "more", "failed", "wrong")
+    return {"beside": commit, **{name: found[name] for name in told}, "with fewer": len(found["fewer"])}
+
+
 def changed_operators(before: Mapping[str, int], after: Mapping[str, int]) -> str:
     """Return the operators of which there are more or fewer, in words: ``+1 Transpose, -2 Reshape``."""
     changed = {name: after.get(name, 0) - before.get(name, 0) for name in sorted({*before, *after})}
@@ -136,9 +143,14 @@ def main(
         bool, typer.Option("--executed", help="Count executed operators where counts differ.")
     ] = False,
     fresh: Annotated[bool, typer.Option(help="Make the results of this commit again.")] = True,
+    write: Annotated[bool, typer.Option("--write", help="Store the summary.")] = False,
 ) -> None:
     """Print the comparison; the exit code is 1 if a result is wrong, fails, or has more operators than before."""
     sources = files_of(models)
+    if not sources:
+        raise typer.BadParameter(
+            f"no models in {', '.join(map(str, models))}; python -m benchmarks.exports.varied makes some"
+        )
     names = [path.stem for path in sources]
     with other_tree(commit, other_python) as other:
         before = optimised(other, sources, keep / "before", limit, fresh=False)
@@ -152,6 +164,10 @@ def main(
         _wrong([path for path in sources if not after[path.stem]["error"]], keep / "after") if checks else {}
     )
     (keep / "comparison.json").write_text(json.dumps(found, indent=1) + "\n")
+    if write:
+        Results("leftovers").store(
+            f"python -m benchmarks.leftovers {commit} {' '.join(map(str, models))} --write", summary(commit, found)
+        )
     raise typer.Exit(1 if found["wrong"] or found["more"] or found["failed"]["after"] else 0)
 
 
