@@ -41,6 +41,11 @@ def checked(forced: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]:
     rules = list(rules)
     known = {*_ON_REQUEST, *(name for rule in rules for name in (rule.name, rule.family))}
     forced = {name_today(name, ("rules", "families", "passes"), known): wanted for name, wanted in forced.items()}
+    for name in BUILT_IN.keys() & forced.keys() - known:
+        raise PipelineError(
+            f"force {name}={forced[name]}: {name} is a pass, and choices are of rules and families;"
+            f""" --passes 'all{{without="{name}"}}' leaves it out"""
+        )
     for name in _ON_REQUEST:
         wanted = forced.get(name, LEAVE)
         makes = () if wanted == LEAVE else BUILT_IN[name].loaded().makes

@@ -157,10 +157,10 @@ class Choices:
         leaves = wanted is not None and (wanted == LEAVE or rule.spells_out or _takes_away(wanted, rule))
         if wanted is not None and leaves and not names_one(wanted, rule.targets):
             return refuse("forced", Subject("rule", rule.family), found=wanted)
-        made = rule.targets_at(match)[0] if rule.on_request else ""
         if rule.on_request and not self._free_of_cost(rule):
+            made = rule.targets_at(match)[0]
             return refuse("unasked", match.root, found=f"--force {rule.family}={made}", needed=made)
-        if made and wanted is not None and not names_one(wanted, rule.targets_at(match)):
+        if wanted is not None and names_one(wanted, rule.targets) and not names_one(wanted, rule.targets_at(match)):
             return refuse("forced", Subject("rule", rule.family), found=wanted)
         if self._free_of_cost(rule) or self.measures(rule):
             return None

@@ -12,6 +12,7 @@ ORDER = (
     "fuse_glu",
     "embed_layer_normalization",
     "fuse_roi_align",
+    "fuse_losses",
     "softplus",
     "unbroadcast_mask",
 )

@@ -2,7 +2,6 @@
 
 ORDER = (
     "fuse_focal_loss",
-    "fuse_losses",
     "decompose_losses",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

@@ -25,8 +25,8 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Op, OpBuilder, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.targets import register_operators
 
+from ._scores_of_labels import a_label_for_each, logs, normalises_classes_alone, of_kept, picked, safe
 from .decompose_losses import labels, x
-from .fuse_losses import a_label_for_each, logs, normalises_classes_alone, of_kept, picked, safe
 
 SOURCE = "arXiv:1708.02002"
 DOMAIN = "ortfuse.losses"

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.cli.regression_check import _fewer_sites, _sites
-from ortfuse.errors import OrtfuseError
+from ortfuse.errors import OrtfuseError, PipelineError
 from ortfuse.naming import RenamedWarning, former_names, name_today, names_today, number_by_name
 from ortfuse.naming import former_rules_and_passes as module
 from ortfuse.options import Options
@@ -111,6 +111,11 @@ def test_pins(former: None) -> None:
     rules = list(load_catalogue().rules())
     with pytest.warns(RenamedWarning):
         assert checked({"old": "none", "old.tanh": "none"}, rules) == {FAMILY: "none", RULE: "none"}
+
+
+def test_a_pass_is_not_forced() -> None:
+    with pytest.raises(PipelineError, match="cse is a pass, and choices are of rules and families"):
+        checked({"cse": "none"}, [])
 
 
 def test_rules_to_explain(former: None) -> None:

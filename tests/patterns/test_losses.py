@@ -106,7 +106,7 @@ def test_cross_entropy_is_recognised_where_it_is_forced_or_has_a_kernel(body: st
     before = loss(body)
     assert "Loss" not in ops(optimised(before))
     inputs = {"x": numbers(5, 4), "labels": np.array([3, 2, 0, 1, 2])}
-    for options in ({"force": PIN}, {"target": with_kernels()}):
+    for options in ({"force": PIN}, {"target": with_kernels(), "patterns": "contrib.losses"}):
         after = optimised(before, **options)
         assert ops(after) == "SoftmaxCrossEntropyLoss"
         same(before, after, inputs)
