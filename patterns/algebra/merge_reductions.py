@@ -8,6 +8,11 @@ The axes of both reductions have to be adjacent: over others, the runtime reduce
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Match, Pattern, attr, op, redundant, var
@@ -43,41 +48,50 @@ def are_neighbours(match: Match) -> Refusal | None:
     return match.unless_value("outer", found == list(range(found[0], found[-1] + 1)), "neighbours of the inner axes")
 
 
-def _of_itself(name: str) -> Rule:
-    build, kept = getattr(op, name), attr("keepdims")
-    inner: Pattern = build(x, axes=attr("inner", _known, "given"), keepdims=kept)
-    return Rule(
-        name="reduction.{0}_of_{0}".format(name.removeprefix("Reduce").lower()),
-        formula=f"{name}({name}(x))",
-        pattern=build(inner, axes=attr("outer", _known, "given"), keepdims=kept),
-        replace=build(x, axes=_axes, keepdims=kept),
+_KINDS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")
+
+
+def _any(make: Callable[[Any], Pattern], kinds: Sequence[str]) -> Pattern:
+    """A pattern for each of some reductions."""
+    return functools.reduce(operator.or_, (make(getattr(op, kind)) for kind in kinds)).named("reduction")
+
+
+kept = attr("keepdims")
+
+RULES = [
+    Rule(
+        name="reduction.of_same_reduction",
+        formula="ReduceSum(ReduceSum(x)), and of means, maxima and minima",
+        pattern=_any(
+            lambda reduce: reduce(
+                reduce(x, axes=attr("inner", _known, "given"), keepdims=kept),
+                axes=attr("outer", _known, "given"),
+                keepdims=kept,
+            ),
+            _KINDS,
+        ),
+        replace=_any(lambda reduce: reduce(x, axes=_axes, keepdims=kept), _KINDS),
         guards=(rank_is_known, are_neighbours, floating("x")),
         exactness=Exactness.ROUNDING,
-        source=f"ONNX operator {name}",
+        source="ONNX operators ReduceSum, ReduceMean, ReduceMax and ReduceMin",
         test=RuleTest(
             shapes={"x": "b 3 4"},
             attributes={"inner": [(2,), (1,)], "outer": [(1,)], "keepdims": [0, 1]},
             counterexamples={"all axes, not given": Variation(attributes={"outer": None})},
             never_empty={"b": "the kernels of some reductions keep the last axis of an empty tensor"},
         ),
-    )
-
-
-def _of_negative(name: str, other: str) -> Rule:
-    reduced: Pattern = getattr(op, name)(op.Neg(x), axes=given_axes, keepdims=attr("keepdims"))
-    build = getattr(op, other)
-    return Rule(
-        name=f"reduction.neg_of_{name.removeprefix('Reduce').lower()}_of_neg",
-        formula=f"-{name}(-x)",
-        pattern=op.Neg(reduced),
-        replace=build(x, axes=attr("axes"), keepdims=attr("keepdims")),
+    ),
+    Rule(
+        name="reduction.neg_of_extreme_of_neg",
+        formula="-ReduceMax(-x), -ReduceMin(-x)",
+        pattern=_any(
+            lambda reduce: op.Neg(reduce(op.Neg(x), axes=given_axes, keepdims=kept)), ("ReduceMax", "ReduceMin")
+        ),
+        replace=_any(lambda reduce: reduce(x, axes=attr("axes"), keepdims=kept), ("ReduceMin", "ReduceMax")),
         guards=(floating("x"),),
         # Of two zeros, either may be picked.
         exactness=Exactness.ROUNDING,
-        source=f"ONNX operators {name} and {other}",
+        source="ONNX operators ReduceMax and ReduceMin",
         test=RuleTest(shapes={"x": "2 3 4"}, attributes={"axes": [(1,)], "keepdims": [0, 1]}),
-    )
-
-
-RULES = [_of_itself(name) for name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")]
-RULES += [_of_negative("ReduceMax", "ReduceMin"), _of_negative("ReduceMin", "ReduceMax")]
+    ),
+]
