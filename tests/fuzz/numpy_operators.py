@@ -74,6 +74,9 @@ def _conv_transpose(x: Array, weight: Array, bias: Array | None = None, **how: A
             )
             made = np.moveaxis(np.tensordot(part, kernel[(slice(None), slice(None), *tap)], ([1], [0])), -1, 1)
             result[(slice(None), slice(group * outputs, (group + 1) * outputs), *places)] += made
+    pads = how.get("pads") or [0] * 2 * rank
+    ends = [size - back for size, back in zip(sizes, pads[rank:], strict=True)]
+    result = result[(..., *(slice(front, end) for front, end in zip(pads[:rank], ends, strict=True)))]
     return result if bias is None else result + bias.reshape(-1, *[1] * rank)
 
 
