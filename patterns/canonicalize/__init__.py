@@ -7,7 +7,6 @@ ORDER = (
     "sink_reshape",
     "sink_expand",
     "remove_expand",
-    "sink_cast_of_shape",
     "float_range_to_int",
     "merge_dynamic_reshapes",
     "gather_uniform_indices",

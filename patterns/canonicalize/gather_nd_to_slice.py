@@ -1,8 +1,8 @@
-"""Replace GatherND and flattened Gather over a grid of indices by Unsqueeze, Slice or Gather.
+"""Replace GatherND and flattened Gather over a grid of indices by Slice or Gather.
 
-flat(x)[columns + rows * width] = x        x[rows, columns] = x        rows and columns are 0, 1, ... as many as x has
 x[rows, columns] = reshape(x[:, :n])       for n columns; the Reshape fails, as the GatherND does, where x has fewer
 x[rows, columns] = reshape(x[:m, :n])      for m rows and n columns of a matrix, likewise
+flat(x)[columns + rows * width] = reshape(x[:, :n])      likewise, for all rows
 GatherND(x, [[i], [j], ...]) = Gather(x, [i, j, ...])
 
 Rationale: PyTorch's exporters read padding masks so: `mask[batch, key]`, in the shape [batch, 1, 1, key]. torch.export writes
@@ -63,15 +63,6 @@ def _known_number(match: Match, name: str) -> DimLike | None:
     return None if known is None or len(known.elements) != 1 else known.elements[0]
 
 
-def counts_all(match: Match) -> Refusal | None:
-    """As many rows and columns are counted as x has."""
-    for axis, name in enumerate(("rows_count", "columns_count")):
-        shape = match.shape("x")
-        if shape is None or _known_number(match, name) != shape[axis]:
-            return match.refuse("dimension", name, found="it is not known to be the size of x")
-    return None
-
-
 def counts_all_rows(match: Match) -> Refusal | None:
     """As many rows are counted as x has, and a number of columns that is a size."""
     shape, columns = match.shape("x"), _known_number(match, "columns_count")
@@ -104,7 +95,9 @@ def counts_some_rows(match: Match) -> Refusal | None:
 
 
 def steps_by_width(match: Match) -> Refusal | None:
-    """A row is as long as x is wide."""
+    """A row of flat x is as long as x is wide."""
+    if match.get("flat") is None:
+        return None
     shape = match.shape("x")
     if shape is None or _known_number(match, "width") != shape[1]:
         return match.refuse("dimension", "width", found="it is not known to be the number of columns")
@@ -114,25 +107,14 @@ def steps_by_width(match: Match) -> Refusal | None:
 
 def parts_are_an_index(match: Match) -> Refusal | None:
     """The index pairs are a row and a column each."""
+    if match.get("indices") is None:
+        return None
     shapes = match.shapes("rows_part", "columns_part")
     if isinstance(shapes, Refusal):
         return shapes
     joined = match.shape("indices")
     if shapes[0] != shapes[1] or shapes[0][-1] != 1 or joined != (*shapes[0][:-1], 2):
         return match.refuse("shape", "indices", found=joined)
-    return None
-
-
-def is_in_order(match: Match) -> Refusal | None:
-    """Rows go before columns in the result, which has no other elements."""
-    shapes = match.shapes("rows", "columns", "root")
-    if isinstance(shapes, Refusal):
-        return shapes
-    row, column = (_axis(shape) for shape in shapes[:2])
-    if row >= column:
-        return match.refuse("shape", "columns", found="columns go before rows")
-    if _inserted(match) is None:
-        return match.refuse("shape", "root", found=shapes[2])
     return None
 
 
@@ -188,26 +170,6 @@ def _listed(numbers: list[int], match: Match) -> np.ndarray[Any, Any]:
 def _axis(shape: tuple[DimLike, ...]) -> int:
     """Along which axis, counted from the end, is counted."""
     return next((axis - len(shape) for axis, dim in enumerate(shape) if dim != 1), -len(shape))
-
-
-def _itself(match: Match) -> Pattern:
-    """x, with axes of size 1."""
-    axes = computed("axes", lambda match: ints(_inserted(match) or ()))
-    made: Pattern = op.Unsqueeze(x, axes) if _inserted(match) else op.Identity(x)
-    return made
-
-
-def _inserted(match: Match) -> list[int] | None:
-    """The axes of size 1 that the result has besides those of x; `None` if it has others."""
-    shape, left, axes = match.facts.shape(match.root) or (), [*(match.shape("x") or ())], []
-    for axis, dim in enumerate(shape):
-        if left and dim == left[0]:
-            del left[0]
-        elif dim == 1:
-            axes.append(axis)
-        else:
-            return None
-    return None if left else axes
 
 
 def _size(axis: int) -> Callable[[Any], ir.Value]:
@@ -296,8 +258,13 @@ def _along_first_axis(name: str, formula: str, places: Pattern, numbers: Pattern
     )
 
 
-_AXES: dict[str, list[Any]] = {"rows_axes": [(1, 2, 3)], "columns_axes": [(0, 1, 2)]}
-_AXES_OF_INDICES = {**_AXES, "rows_last": [(4,)], "columns_last": [(4,)], "joined": [4]}
+_AXES_OF_INDICES: dict[str, list[Any]] = {
+    "rows_axes": [(1, 2, 3)],
+    "columns_axes": [(0, 1, 2)],
+    "rows_last": [(4,)],
+    "columns_last": [(4,)],
+    "joined": [4],
+}
 
 _LINE = op.Reshape(
     op.Gather(
@@ -335,67 +302,17 @@ RULES = [
         },
     ),
     Rule(
-        name="gather.flat_full_grid_to_unsqueeze",
-        formula="reshape(flat(x)[columns + rows * width])",
-        pattern=_LINE,
-        replace=_itself,
-        makes=("Unsqueeze", "Identity"),
-        guards=(counts_all, steps_by_width, is_in_order),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes={"x": "b n", "line": "1", "shape": "4"},
-            constants={"line": [-1], "shape": [0, 1, 1, -1]},
-            attributes=_AXES,
-            inputs=COUNTED,
-            opset=13,
-        ),
-    ),
-    Rule(
-        name="gather_nd.full_grid_to_unsqueeze",
-        formula="x[rows, columns]",
-        pattern=_MATRIX,
-        replace=_itself,
-        makes=("Unsqueeze", "Identity"),
-        guards=(counts_all, parts_are_an_index, is_in_order),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes={"x": "b n"},
-            attributes=_AXES_OF_INDICES,
-            inputs={**COUNTED, **_repeated(_size(0), _size(1))},
-            opset=13,
-        ),
-    ),
-    Rule(
-        name="gather.flat_leading_columns_to_slice",
-        formula="reshape(flat(x)[columns + rows * width]), the first columns",
-        pattern=_LINE,
+        name="gather.leading_columns_to_slice",
+        formula="x[rows, columns], the first columns",
+        pattern=_LINE | _MATRIX,
         replace=_first_columns,
         makes=("Slice", "Reshape", "Concat"),
-        guards=(counts_all_rows, steps_by_width, is_rows_by_columns),
+        guards=(counts_all_rows, steps_by_width, parts_are_an_index, is_rows_by_columns),
         exactness=Exactness.EXACT,
         source=SOURCE,
         test=RuleTest(
             shapes={"x": "b 9", "line": "1", "shape": "4"},
             constants={"line": [-1], "shape": [0, 1, 1, -1]},
-            attributes=_AXES,
-            inputs={**COUNTED, "columns_count": _some},
-            opset=15,
-            counterexamples={"of an older opset": Variation(opset=13)},
-        ),
-    ),
-    Rule(
-        name="gather_nd.leading_columns_to_slice",
-        formula="x[rows, columns], the first columns",
-        pattern=_MATRIX,
-        replace=_first_columns,
-        makes=("Slice", "Reshape", "Concat"),
-        guards=(counts_all_rows, parts_are_an_index, is_rows_by_columns),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes={"x": "b 9"},
             attributes=_AXES_OF_INDICES,
             inputs={**COUNTED, **_repeated(_size(0), _some)},
             opset=15,

@@ -1,7 +1,6 @@
-"""Merge a Reshape or Transpose into a following Reshape whose target stays dynamic.
+"""Merge a Reshape into a following Reshape whose target stays dynamic.
 
 reshape(reshape(x), target) = reshape(x, target)
-reshape(transpose(x), target) = reshape(transpose(squeeze(x)), target)      over at most four axes instead of more
 
 With a constant target, `patterns.canonicalize.merge_reshapes_and_transposes` does the same. A 0 in the target copies a size of
 the input, so that this size has to be known.
@@ -22,7 +21,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, v
 
 from .._rule_test_inputs import computed_shape
 from .._shared_guards import ints
-from .merge_reshapes_and_transposes import Shape, fast_axes, is_only_reshaped, target_is_arithmetic
+from .merge_reshapes_and_transposes import Shape, target_is_arithmetic
 
 SOURCE = "ONNX operator Reshape"
 
@@ -107,44 +106,6 @@ def _at_once(match: Match) -> Pattern:
     return _reshaped(match, x, match.shape("between") or (), match.shape("x") or ())
 
 
-def copies_sizes_before_ones(match: Match) -> Refusal | None:
-    """Each element of the target that may be 0 copies a size that stays at its axis, or the target is the result's shape."""
-    turned = match.shape("turned")
-    if turned is None:
-        return match.refuse("shape", "turned")
-    return _unless_sized(match, turned, _without_ones(turned))
-
-
-def _without_ones(shape: Shape) -> Shape:
-    return tuple(dim for dim in shape if dim != 1)
-
-
-def _of_fewer_axes(match: Match) -> Pattern:
-    turned = match.shape("turned") or ()
-    fewer = op.Transpose(op.Squeeze(x, computed("ones", _ones)), perm=_perm)
-    return _reshaped(match, fewer, turned, _without_ones(turned))
-
-
-def has_axes_of_size_one(match: Match) -> Refusal | None:
-    """x has more axes than are transposed fast, but for those of size 1."""
-    before = match.shape("x")
-    if before is None or match["perm"] is None or len(match["perm"]) != len(before):
-        return match.refuse("shape", "x")
-    if not len([dim for dim in before if dim != 1]) <= fast_axes(match) < len(before):
-        return match.refuse("needless", "x", found="it has few axes, or more that are longer than 1")
-    return None
-
-
-def _ones(match: Match) -> Any:
-    return ints([axis for axis, dim in enumerate(match.shape("x") or ()) if dim == 1])
-
-
-def _perm(match: Match) -> tuple[int, ...]:
-    before = match.shape("x") or ()
-    kept = [axis for axis in match["perm"] if before[axis] != 1]
-    return tuple(sorted(kept).index(axis) for axis in kept)
-
-
 def _sizes(build: Any) -> ir.Value:
     """The sizes [b, s, rest, 1] of x; an axis of it is behind the place that it had."""
     source = next(value for value in build.graph.inputs if value.name == "x")
@@ -177,21 +138,6 @@ RULES = [
                     shapes={"x": "b 1 1 6"}, inputs={"shape": computed_shape("x", 1, (0, 6))}
                 )
             },
-        ),
-    ),
-    Rule(
-        name="transpose.drop_unit_dims_before_dynamic_reshape",
-        formula="Reshape(Transpose(x), target), x with axes of size 1",
-        pattern=op.Reshape(op.Transpose(x, perm=attr("perm")).kept().named("turned"), shape, **target),
-        replace=built(_of_fewer_axes, makes=("Squeeze", "Transpose", "Reshape", "Concat", "Slice")),
-        guards=(has_axes_of_size_one, needs_its_target, copies_sizes_before_ones, is_only_reshaped),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes={"x": "b s 1 4 3", "shape": "3"},
-            attributes={"perm": [(0, 1, 4, 2, 3), (0, 1, 3, 4, 2)], "allowzero": [0]},
-            inputs={"shape": _sizes},
-            never_empty=_NEVER_EMPTY,
         ),
     ),
 ]
