@@ -196,7 +196,7 @@ def _of_the_lowest(*sizes: int) -> dict[str, Variation]:
 
 # Means of blocks
 
-blocks = op.Reshape(x, var("split")).named("blocks")
+blocks = op.Reshape(x, var("split"), allowzero=attr("allowzero")).named("blocks")
 
 _SPLIT: dict[tuple[int, ...], tuple[int | None, int | None]] = {(3, 5): (3, 5), (3,): (3, None), (4,): (None, 4)}
 """By the axes of a block that means are taken over, where its rows and its columns are."""
@@ -343,7 +343,7 @@ RULES = [
             shapes=({"x": "n 3 4 6"}, {"x": "n 3 4 5"}, {"x": "n 3 5 6"}),
             inputs={"split": _into_blocks},
             never_empty={"n": "the kernel of ReduceMean keeps the axes of an empty tensor"},
-            attributes=({"axes": [(3, 5), (-1, -3)]}, {"axes": [(3,)]}, {"axes": [(4,), (-1,)]}),
+            attributes=tuple({"axes": axes, "allowzero": [0]} for axes in ([(3, 5), (-1, -3)], [(3,)], [(4,), (-1,)])),
             typical=_TYPICAL,
         ),
         are_blocks,

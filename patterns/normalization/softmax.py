@@ -102,11 +102,16 @@ def limit_is_infinite(match: Match) -> Refusal | None:
 _shift = op.Where(op.IsInf(maximum) | op.Equal(op.Abs(maximum), scalar("limit")), 0.0, maximum)
 
 
-def _log_sum_exp(name: str, added: Pattern, keepdims: int) -> Rule:
-    return Rule(
-        name=f"logsumexp.{name}",
-        pattern=op.Log(op.ReduceSum(op.Exp(x - _shift), axes=given_axes, keepdims=keepdims)) + added,
-        replace=op.ReduceLogSumExp(x, axes=attr("axes"), keepdims=keepdims),
+def _sum_of_powers(keepdims: int) -> Pattern:
+    made: Pattern = op.Log(op.ReduceSum(op.Exp(x - _shift), axes=given_axes, keepdims=keepdims))
+    return made
+
+
+RULES = [
+    Rule(
+        name="logsumexp.from_infinity_guarded_form",
+        pattern=(_sum_of_powers(1) + _shift | _sum_of_powers(0) + op.Squeeze(_shift, axes=given_axes)).named("sum"),
+        replace=op.ReduceLogSumExp(x, axes=attr("axes"), keepdims=lambda match: 1 - match.choice("sum")),
         guards=(limit_is_infinite,),
         exactness=Exactness.ROUNDING,
         source="ONNX operator ReduceLogSumExp",
@@ -124,12 +129,7 @@ def _log_sum_exp(name: str, added: Pattern, keepdims: int) -> Rule:
                 )
             },
         ),
-    )
-
-
-RULES = [
-    _log_sum_exp("from_infinity_guarded_form", _shift, 1),
-    _log_sum_exp("from_infinity_guarded_form_without_keepdims", op.Squeeze(_shift, axes=given_axes), 0),
+    ),
     Rule(
         name="softmax.from_decomposed_form",
         formula="exp(x - max(x)) / sum(exp(x - max(x)))",

@@ -23,7 +23,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.traits import DEQUANTISES, QUANTISES, has
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
-from ortfuse.rewrite.pattern import Match, attr, computed, const, op, redundant, var
+from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, op, redundant, var
 from ortfuse.runtime.int8_matmul_saturation import saturates
 
 from .._shared_guards import ints
@@ -60,7 +60,6 @@ BYTES: dict[str, Any] = {"check": _of_bytes, "text": "dequantised numbers of 8 b
 weight, step, zero = const("weight"), const("step"), const("zero")
 x, w, bias = var("x", "m k", **BYTES), var("w", **BYTES), var("bias")
 turned, to = attr("transB"), const("to")
-ONE_STEP = {"step": np.float32(0.03), "zero": np.int8(2)}
 
 
 def _perm(match: Match) -> list[int]:
@@ -88,19 +87,18 @@ def has_one_scale(match: Match) -> Refusal | None:
     return None if one else match.refuse("shape", "step", "one for all")
 
 
-def _reshaped(operator: str, **more: Any) -> Rule:
-    """Integers are reshaped; `more` says what the sizes or axes of the rule test are."""
-    make = getattr(op, operator)
-    return Rule(
-        name=f"quantized.{operator.lower()}_of_dequantized_weight",
-        formula=f"{operator}(DequantizeLinear(weight, step, zero), to)",
-        pattern=make(op.DequantizeLinear(weight, step, zero, axis=attr("axis")), to),
-        replace=op.DequantizeLinear(make(weight, to), step, zero),
-        guards=(has_one_scale,),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(attributes={"axis": [1]}, **more),
-    )
+def _reshaped(operand: Pattern) -> Pattern:
+    return (op.Reshape(operand, to) | op.Unsqueeze(operand, to) | op.Squeeze(operand, to)).named("reshaped")
+
+
+_ONE = {"step": "", "zero": ""}
+"""The shapes of one step for all."""
+
+
+def _target(build: Any) -> ir.Value:
+    """Another shape of twelve numbers, or the first axis."""
+    made: ir.Value = build.constant(ints([3, 4] if build.dims("to") == [2] else [0]))
+    return made
 
 
 @redundant(NEEDLESS)
@@ -196,20 +194,21 @@ RULES = [
             },
         ),
     ),
-    _reshaped(
-        "Reshape",
-        shapes={"weight": "4 3", "step": "", "zero": "", "to": "3"},
-        constants={"weight": np.arange(-6, 6, dtype=np.int8).reshape(4, 3), "to": [2, 2, 3], **ONE_STEP},
-    ),
-    _reshaped(
-        "Unsqueeze",
-        shapes={"weight": "4 3", "step": "", "zero": "", "to": "1"},
-        constants={"weight": np.arange(-6, 6, dtype=np.int8).reshape(4, 3), "to": [1], **ONE_STEP},
-    ),
-    _reshaped(
-        "Squeeze",
-        shapes={"weight": "4 1 3", "step": "", "zero": "", "to": "1"},
-        constants={"weight": np.arange(-6, 6, dtype=np.int8).reshape(4, 1, 3), "to": [1], **ONE_STEP},
+    Rule(
+        name="quantized.reshape_of_dequantized_weight",
+        formula="Reshape, Unsqueeze or Squeeze of DequantizeLinear(weight, step, zero)",
+        pattern=_reshaped(op.DequantizeLinear(weight, step, zero, axis=attr("axis"))),
+        replace=op.DequantizeLinear(_reshaped(weight), step, zero),
+        guards=(has_one_scale,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        test=RuleTest(
+            shapes=({"weight": "1 12", "to": "2", **_ONE}, *({"weight": "1 12", "to": "1", **_ONE},) * 2),
+            alternatives=[{"reshaped": kind} for kind in range(3)],
+            constants={"weight": np.arange(-6, 6, dtype=np.int8), "step": np.float32(0.03), "zero": np.int8(2)},
+            inputs={"to": _target},
+            attributes={"axis": [1]},
+        ),
     ),
     _rule(
         "gemm_bias_to_add",
