@@ -283,6 +283,12 @@ def _rules_left_out(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"\nNot left out yet: {', '.join(_linked(name, pages) for name in found['untried'])}."
     yield f"\nApplied without any saving: {', '.join(_linked(name, pages) for name in found['idle'])}."
     yield f"\nApplied to none of these models: {', '.join(_linked(name, pages) for name in found['never'])}.\n"
+    yield "## Passes\n\nThe models in which each pass changes something; where it was left out, the largest saving.\n"
+    yield "| pass | changes something in | changes | operators | time | in |\n|---|---|---|---|---|---|"
+    for name, row in sorted(found.get("passes", {}).items(), key=lambda item: -item[1]["models"]):
+        numbers = " | ".join(_times(row.get(price)) for price in ("executed", "microseconds"))
+        today = name_today(name, ("passes",), tell=False)
+        yield f"| `{today}` | {row['models']} models | {row['sites']} | {numbers} | {row['model'] if 'executed' in row else ''} |"
 
 
 def _lists(found: Mapping[str, Any]) -> Iterator[str]:

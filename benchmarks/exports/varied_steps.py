@@ -172,16 +172,16 @@ def _images(name: str, given: Callable[[Tensor], Tensor]) -> None:
 
 def _signals(name: str, given: Callable[[Tensor], Tensor], conv: Callable[[], nn.Module]) -> None:
     family.add(
-        name, lambda: Module(lambda layers, x: given(layers["conv"](x)), conv=conv()), {"x": normal(1, 128, 1500)}, {}
+        name, lambda: Module(lambda layers, x: given(layers["conv"](x)), conv=conv()), {"x": normal(1, 256, 300)}, {}
     )
 
 
 _images("pool_max_of_all", lambda x: functional.max_pool2d(x.relu(), (8, 8)).flatten(1))
 _images("pool_mean_of_blocks", lambda x: x.reshape(x.shape[0], 8, 4, 2, 4, 2).mean((3, 5)))
-_signals("pool_max_of_signal", lambda x: functional.max_pool1d(x.relu(), 3, 2, 1), lambda: nn.Conv1d(128, 256, 3))
-_signals("pool_mean_of_signal", lambda x: functional.avg_pool1d(x, 2), lambda: nn.Conv1d(128, 256, 3))
+_signals("pool_max_of_signal", lambda x: functional.max_pool1d(x.relu(), 3, 2, 1), lambda: nn.Conv1d(256, 256, 3))
+_signals("pool_mean_of_signal", lambda x: functional.avg_pool1d(x, 2), lambda: nn.Conv1d(256, 256, 3))
 for _kind, _after in (("silu", functional.silu), ("relu", functional.relu)):
-    _signals(f"depthwise_wide_{_kind}", _after, lambda: nn.Conv1d(128, 128, 31, padding=15, groups=128))
+    _signals(f"depthwise_wide_{_kind}", _after, lambda: nn.Conv1d(256, 256, 31, padding=15, groups=256))
 
 
 @layers({"x": normal(2, 3, 32, 32)}, {"x": BATCH})

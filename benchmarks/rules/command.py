@@ -30,6 +30,7 @@ from benchmarks.results import Results
 from benchmarks.rules.corpus import SOURCES, samples
 from benchmarks.rules.search import Search
 from benchmarks.rules.summary import IDLE, NEVER, UNTRIED, counted, evidence, passes_of, table
+from benchmarks.rules.trial import PASS
 from benchmarks.rules.versions import rules_to_judge, versions
 from ortfuse.rewrite import Rule
 from ortfuse.targets import default_spec, shipped_tables
@@ -98,17 +99,24 @@ def main(
 
 
 def summary(search: Search, found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the result for the summary: of rules that never fire, or without effect, only what the catalogue tells."""
+    """Return the result for the summary: passes apart, and of rules without effect only what the catalogue tells."""
     rows = [search.rows[sample.name] for sample in search.samples if sample.name in search.rows]
     sources = {kind: sum(row["source"] == kind for row in rows) for kind in SOURCES}
-    named = {name: row for name, row in found.items() if row["kind"] not in (NEVER, IDLE, UNTRIED)}
+    passes = {name.removeprefix(PASS): _told(row) for name, row in found.items() if name.startswith(PASS)}
+    rules = {name: row for name, row in found.items() if not name.startswith(PASS)}
+    named = {name: _told(row) for name, row in rules.items() if row["kind"] not in (NEVER, IDLE, UNTRIED)}
     return {
         "estimate": ESTIMATE,
         "models": sources,
-        "counts": counted(found),
-        "rules": {name: {key: one for key, one in row.items() if key != "tried"} for name, row in named.items()},
+        "counts": counted(rules),
+        "rules": named,
         **{
-            kind: {name: row["model"] for name, row in found.items() if row["kind"] == kind} for kind in (IDLE, UNTRIED)
+            kind: {name: row["model"] for name, row in rules.items() if row["kind"] == kind} for kind in (IDLE, UNTRIED)
         },
-        NEVER: sorted(name for name, row in found.items() if row["kind"] == NEVER),
+        NEVER: sorted(name for name, row in rules.items() if row["kind"] == NEVER),
+        "passes": passes,
     }
+
+
+def _told(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: one for key, one in row.items() if key != "tried"}

@@ -2,7 +2,6 @@
 
 conv(concat(past, x), W, b) = causal_conv_with_state(x, W, b, past)        depthwise, with x of one position
 sum(concat(past, x) w, -1) + b = the same, without its axis of positions   as Mamba and others write the step
-conv(concat(past, x), W, b)[..., -1:] = causal_conv_with_state(x, W, b, past[..., 1:])     where the state is one longer
 
 The state of the next step stays a Slice of the Concat.
 
@@ -68,19 +67,6 @@ def _kernel(match: Match) -> Array:
     return kernel
 
 
-def window_is_longer(match: Match) -> Refusal | None:
-    """The Conv is depthwise, and the state is as long as its kernel."""
-    sizes = match.shape("weight") or ()
-    kernel, channels, before = sizes[2] if len(sizes) == 3 else None, match.size("c"), match.size("p")
-    if not isinstance(kernel, int) or not isinstance(channels, int) or before != kernel or kernel < 2:
-        return match.refuse("condition", "past", "as many positions as a kernel of known size")
-    if sizes != (channels, 1, kernel) or window(match["conv"], [kernel]) != Window((Axis(kernel),), channels):
-        return match.refuse(
-            "condition", "layer", "a convolution of each channel alone, without padding, strides and gaps"
-        )
-    return None
-
-
 _STEP = ms.CausalConvWithState(x, computed("kernel", _kernel), opt(offset), past, outputs=2)
 _AXIS = computed("axis", lambda match: ints([2]))
 
@@ -98,21 +84,6 @@ RULES = [
             attributes={"axes": [(2,), (-1,)]},
             never_empty={"b": "the runtime's ReduceSum of nothing keeps the axes that it sums over"},
             opset=17,
-        ),
-    ),
-    Rule(
-        name="causal_conv.conv_of_longer_state_to_causal_conv_with_state",
-        pattern=op.Conv(op.Concat(past, x, axis=2).named("joined"), weight, opt(bias), attributes=CONV).named("layer")[
-            ..., 1:
-        ],
-        replace=ms.CausalConvWithState(x, weight, opt(bias), past[..., 1:], outputs=2),
-        intermediates={"joined": op.Concat(past, x, axis=2)},
-        guards=(window_is_longer, is_one_position),
-        exactness=Exactness.ROUNDING,
-        source="ONNX Runtime contrib operator CausalConvWithState",
-        test=RuleTest(
-            shapes={"c": 6, "l": 1, "p": 4, "weight": "6 1 4", "bias": "6"},
-            attributes={"conv": [{"kernel_shape": (4,), "group": 6}]},
         ),
     ),
     Rule(
