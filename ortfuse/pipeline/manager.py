@@ -37,7 +37,7 @@ from ortfuse.pipeline.run_rules_of_forced_choices_first import checked, forced_f
 from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.steps import CANONICALIZE, Builder, Repeated, Single, Step, call_of
 from ortfuse.rewrite import Debugging, Log, Rule
-from ortfuse.targets import DEFECTS, Target, resolve_target
+from ortfuse.targets import DEFECTS, Target, lower_opset, resolve_target
 from ortfuse.targets.upgrade_opset import AUTHOR as RAISE_OPSET
 from ortfuse.transforms import Choices, Context, Finalize, Meter, Pass
 from ortfuse.transforms.choose_legal_form import full_name, names_one
@@ -46,6 +46,10 @@ from ortfuse.transforms.run_user_pass import is_of_ortfuse, run_pass
 
 NECESSARY = frozenset({Finalize.name, RAISE_OPSET})
 """The authors of changes without which there is no result."""
+
+
+LOWERING = "lower_operators"
+"""The pass of rules that lower operators which the target lacks."""
 
 
 class PassManager:
@@ -105,9 +109,9 @@ class PassManager:
         return self._catalogue
 
     def at_most(self, opset: int) -> PassManager:
-        """The same pipeline, limited to results of at most this opset."""
+        """The same pipeline, limited to results of at most this opset, without operators that have to be lowered for it."""
         limited = copy.copy(self)
-        limited._target = self._target.limited(min(opset, self._target.max_opset))
+        limited._target = self._target.limited(min(opset, self._target.max_opset)).without_lowering()
         return limited
 
     def without(self, passes: Collection[str]) -> PassManager:
@@ -167,6 +171,8 @@ class PassManager:
                 context.note(
                     "the pipeline has no passes, so nothing is optimised; `auto` has those that suit the model"
                 )
+            for text in lower_opset(model, self._target, context.editor):
+                context.note(text)
             schedule, users = Schedule(steps, context, on_pass, self._skip), []
             analysed = time.perf_counter()
             for turn in schedule:
@@ -209,6 +215,10 @@ class PassManager:
 
     def _steps(self, builder: Builder) -> tuple[Step, ...]:
         steps = with_forced_passes(forced_first(builder.build(self._items), self._forced), self._forced)
+        if self._target.lowers and not any(LOWERING in _text((step,)) for step in steps):
+            last = steps[-1] if steps and steps[-1].name == Finalize.name else None
+            added = builder.build(parse(f"{LOWERING}, dce").items)
+            steps = (*(steps if last is None else steps[:-1]), *added, *([] if last is None else [last]))
         return _with_finalize(steps, self._finalize)
 
     def _tell_of_defects(self, context: Context) -> None:

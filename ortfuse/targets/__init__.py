@@ -7,6 +7,7 @@ from ortfuse.targets.custom_operators import (
     use_library,
     with_functions,
 )
+from ortfuse.targets.downgrade_opset import lower_opset
 from ortfuse.targets.kernel_table import Kernel, KernelTable
 from ortfuse.targets.known_bugs import DEFECTS, KnownBug, Quirk
 from ortfuse.targets.registry import default_spec, known_targets, load_target, spec_of
@@ -31,6 +32,7 @@ __all__ = [
     "known_targets",
     "libraries",
     "load_target",
+    "lower_opset",
     "missing_functions",
     "opset_needed",
     "raise_opset",

@@ -15,6 +15,8 @@ that is absent, ortfuse's own findings on the provider are used.
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -172,6 +174,12 @@ class KernelTable:
             max_ir_version=_max_ir_version(),
             operators=operators,
         )
+
+    @property
+    def release(self) -> tuple[int, ...]:
+        """The release of ONNX Runtime, such as (1, 20); one above all others if the table does not say it."""
+        found = re.search(r"(\d+)\.(\d+)", self.runtime)
+        return (sys.maxsize,) if found is None else (int(found[1]), int(found[2]))
 
     def for_installed(self) -> KernelTable:
         """The table as far as the installed runtime loads models: with its limits, if they are lower."""

@@ -44,6 +44,10 @@ class Quirk(KnownBug):
     )
     UNBLOCKS_RESIDUAL_CONVOLUTIONS = "leaves its blocked layout for a convolution that adds what is not blocked"
 
+    LACKS_ATTENTION = "has no kernel of ai.onnx Attention at the opsets that results may have"
+    LACKS_ROTARY_EMBEDDING = "has no kernel of ai.onnx RotaryEmbedding at the opsets that results may have"
+    LACKS_RMS_NORMALIZATION = "has no kernel of ai.onnx RMSNormalization at the opsets that results may have"
+
 
 DEFECTS = frozenset(
     {
@@ -55,3 +59,10 @@ DEFECTS = frozenset(
     }
 )
 """Those by which the runtime's own optimisations go wrong on right models; users are told where that is avoided."""
+
+LACKING = {
+    "Attention": Quirk.LACKS_ATTENTION,
+    "RotaryEmbedding": Quirk.LACKS_ROTARY_EMBEDDING,
+    "RMSNormalization": Quirk.LACKS_RMS_NORMALIZATION,
+}
+"""Operators that fusions make for any target: rules lower them for a target that has no kernel of theirs."""

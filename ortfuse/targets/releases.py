@@ -37,7 +37,7 @@ class Releases:
     @property
     def names(self) -> list[str]:
         """The releases, such as `1.20`, the oldest first."""
-        return sorted(self.stored["releases"], key=_number)
+        return sorted(self.stored["releases"], key=release_number)
 
     def table(self, release: str) -> KernelTable:
         """Return the table of a release.
@@ -120,7 +120,7 @@ def write_releases(path: Path, tables: Mapping[str, KernelTable]) -> None:
     sets, numbers = TypeSets(), dict[str, int]()
     operators: list[dict[str, Any]] = []
     releases: dict[str, Any] = {}
-    for release in sorted(tables, key=_number):
+    for release in sorted(tables, key=release_number):
         table, listed = tables[release], []
         for (domain, name), operator in sorted(table.operators.items()):
             entry = operator_to_json(domain, name, operator, sets)
@@ -147,5 +147,6 @@ def write_releases(path: Path, tables: Mapping[str, KernelTable]) -> None:
     path.write_bytes(gzip.compress(data, 9, mtime=0))
 
 
-def _number(release: str) -> tuple[int, ...]:
+def release_number(release: str) -> tuple[int, ...]:
+    """A release as numbers, so that they can be compared."""
     return tuple(int(part) for part in release.split("."))

@@ -29,13 +29,21 @@ from ortfuse.targets.custom_operators import custom_operator, opset_of_body
 from ortfuse.targets.kernel_constraints import BROADCASTS_FROM, DOCUMENTED, Limit, unless_alike
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
 from ortfuse.targets.kernel_table_cache import table_of
-from ortfuse.targets.known_bugs import KnownBug
-from ortfuse.targets.registry import spec_of
+from ortfuse.targets.known_bugs import LACKING, KnownBug, Quirk
+from ortfuse.targets.registry import default_spec, spec_of
+from ortfuse.targets.releases import newest_table, release_number
 from ortfuse.targets.rule_speedups import CostTable, shipped_costs
 from ortfuse.targets.target_spec import TargetSpec
 
 ABSENT = ""
 """The type of an optional input or output that is left out."""
+
+_LOWER_FORMS = {
+    "Attention": ("com.microsoft", "MultiHeadAttention"),
+    "RotaryEmbedding": ("com.microsoft", "RotaryEmbedding"),
+    "RMSNormalization": ("", "SimplifiedLayerNormalization"),
+}
+"""Operators of ai.onnx that rules lower for builds without a kernel of theirs, and what they become."""
 
 _INLINED_OF_RUNTIME = frozenset({"Gelu", "FastGelu"})
 """The operators of ONNX Runtime's own that it inlines where it has no kernel: found by looking at what it executes."""
@@ -93,12 +101,29 @@ class Target:
         of_provider = costs_here(self.table.runtime, self.spec, threads) if table is None else shipped_costs(self.spec)
         self.costs = costs or own.costs or of_provider
         bugs = self.spec.bugs_on(platform.machine())
-        self.quirks: frozenset[KnownBug] = bugs if own.quirks is None else own.quirks
+        self._bugs: frozenset[KnownBug] = bugs if own.quirks is None else own.quirks
         self._limits: dict[tuple[str, str], list[Limit]] = {}
         found = self.spec.constraints.items() if own.limits is None else own.limits
-        for operator, limit in (*DOCUMENTED.items(), *found):
+        former = [
+            item
+            for last, limits in self.spec.former_constraints.items()
+            if own.limits is None and self.table.release <= release_number(last)
+            for item in limits.items()
+        ]
+        for operator, limit in (*DOCUMENTED.items(), *found, *former):
             self._limits.setdefault(operator, []).append(limit)
         self._answers: dict[tuple[object, ...], Refusal | None] = {}
+        self._lowered: Mapping[str, Operator] = {}
+        self.quirks: frozenset[KnownBug] = self._bugs
+        self._lower()
+
+    def _lower(self) -> None:
+        """Find the operators that fusions may make although the target lacks them, as rules lower them in the end."""
+        self._lowered = _lowered(self.table, self.max_opset)
+        lacks = {LACKING[name] for name in self._lowered}
+        # Fusions make Attention as kernels have it that give zeros for hidden rows, and rules lower it as that.
+        zeroes = {Quirk.ZEROES_MASKED_ROWS} if "Attention" in self._lowered else set[KnownBug]()
+        self.quirks = self._bugs | zeroes | lacks
 
     @classmethod
     def from_table(cls, path: str | Path, *, max_opset: int | None = None) -> Target:
@@ -113,7 +138,32 @@ class Target:
         """The same target for results of at most this opset."""
         limited = copy.copy(self)
         limited.max_opset = max_opset
+        limited._answers = {}
+        limited._lower()
         return limited
+
+    def without_lowering(self) -> Target:
+        """The same target for pipelines that do not lower operators which the target lacks."""
+        found = copy.copy(self)
+        found._lowered, found._answers, found.quirks = {}, {}, self._bugs
+        return found
+
+    @property
+    def lowers(self) -> bool:
+        """Whether fusions may make operators that the target lacks, and rules lower them in the end."""
+        return bool(self._lowered)
+
+    def is_lowered(self, op_type: str) -> bool:
+        """Whether rules lower an operator of ai.onnx for this target."""
+        return op_type in self._lowered
+
+    def with_bug(self, bug: KnownBug) -> Target:
+        """The same target with a known bug, for tests of rules that are there because of it."""
+        if bug in self.quirks:
+            return self
+        found = copy.copy(self)
+        found.quirks = self.quirks | {bug}
+        return found
 
     def to_table(self, path: str | Path) -> None:
         """Write the kernels as a JSON table that `from_table` reads, for use where this runtime is not installed.
@@ -141,7 +191,7 @@ class Target:
         if not domain:
             # Not part of the cached answer, because the limit of a target may change.
             opset = self.max_opset if opset is None else opset
-            if opset > self.max_opset:
+            if opset > self.max_opset and op_type not in self._lowered:
                 return refuse("max_opset", Subject("operator", op_type), found=self.max_opset, needed=opset)
         arguments = _by_name(inputs) if isinstance(inputs, Mapping) else tuple([_type_string(kind) for kind in inputs])
         key = (domain, op_type, opset, arguments, tuple([_type_string(kind) for kind in outputs]))
@@ -167,7 +217,7 @@ class Target:
 
     def _unless_known_attributes(self, node: ir.Node, version: int) -> Refusal | None:
         """Refuse a node with an attribute that its operator does not have in this build."""
-        operator = self.table.operators.get((node.domain, node.op_type))
+        operator = self._operator(node.domain, node.op_type)
         schema = None if operator is None else operator.at(version)
         if schema is None or schema.attributes is None:
             return None
@@ -295,12 +345,17 @@ class Target:
                 return False
         return True
 
+    def _operator(self, domain: str, op_type: str) -> Operator | None:
+        """An operator with its kernels; of one that is lowered, those of a build that has some."""
+        lowered = None if domain else self._lowered.get(op_type)
+        return lowered or self.table.operators.get((domain, op_type))
+
     def _decide(
         self, domain: str, op_type: str, opset: int | None, inputs: DTypes, outputs: Sequence[DType]
     ) -> Refusal | None:
         label = f"{domain + '.' if domain else ''}{op_type}"
         custom = custom_operator(domain, op_type)
-        operator = self.table.operators.get((domain, op_type)) if custom is None else custom.operator
+        operator = self._operator(domain, op_type) if custom is None else custom.operator
         if operator is None:
             return refuse("no_operator", Subject("operator", label), needed=self.table.runtime)
         schema = operator.schemas[-1] if opset is None else operator.at(opset)
@@ -332,6 +387,26 @@ class Target:
 
     def _no_kernel(self, label: str, types: str = "") -> Refusal:
         return refuse("no_kernel", Subject("operator", label), found=types, needed=self.provider)
+
+
+def _lowered(table: KernelTable, max_opset: int) -> dict[str, Operator]:
+    """The operators that a build has no kernel of at the opsets that results may have, but one of what they are lowered to."""
+    found: dict[str, Operator] = {}
+    for name, lower in _LOWER_FORMS.items():
+        own, other = table.operators.get(("", name)), table.operators.get(lower)
+        served = own is not None and any(
+            schema.since <= max_opset and any(kernel.serves(schema.since) for kernel in own.kernels)
+            for schema in own.schemas
+        )
+        if served or other is None or not other.kernels:
+            continue
+        if own is not None and own.kernels and not lower[0]:
+            continue  # a bound of the opset alone: checkers refuse operators that only the runtime has in ONNX's domain
+        newest = None if own is not None and own.kernels else newest_table(default_spec())
+        known = own if newest is None else newest.operators.get(("", name))
+        if known is not None:
+            found[name] = known
+    return found
 
 
 def _unfit(label: str, why: str) -> Refusal:

@@ -63,6 +63,7 @@ class TargetSpec:
         is_default: Whether it is the target of models that name none.
         kernels: `installed` if the installed runtime is asked for its kernels, `stored` if the table of the folder says them.
         constraints: Checks of inputs and attributes that the kernels refuse, besides the documented ones.
+        former_constraints: Further checks that releases up to a named one need, such as `1.20`.
         known_bugs: Behaviours that deviate from the operator definitions.
         machines: The machines (`platform.machine()`) to which a known bug is bound; a bug that is not named is on all.
         half_in_float32: Whether an operator without a float16 kernel is executed in float32, between Casts.
@@ -82,6 +83,7 @@ class TargetSpec:
     is_default: bool = False
     kernels: Literal["installed", "stored"] = "installed"
     constraints: Limits = field(default_factory=dict)
+    former_constraints: Mapping[str, Limits] = field(default_factory=dict)
     known_bugs: frozenset[KnownBug] = frozenset()
     machines: Mapping[KnownBug, frozenset[str]] = field(default_factory=dict)
     half_in_float32: bool = False

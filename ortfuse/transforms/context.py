@@ -103,7 +103,10 @@ def version_in(scope: Scope, node: ir.Node) -> int:
     return node.version if node.version is not None else scope.root.opset_imports.get(node.domain, 1)
 
 
-def final_opset(scope: Scope) -> int:
-    """The ai.onnx version that the scope will import: today's, or the newest that one of its nodes is marked with."""
+def final_opset(scope: Scope, target: Target) -> int:
+    """The ai.onnx version that the scope will import: today's, or the newest that one of its nodes is marked with.
+
+    Nodes that are newer than what the target takes are lowered.
+    """
     marked = [node.version or 0 for graph in nested(scope.root) for node in graph if not node.domain]
-    return max(scope.opset, *marked, 0)
+    return max(scope.opset, *(version for version in marked if version <= target.max_opset), 0)

@@ -278,12 +278,15 @@ def test_rules_of_the_user_that_the_pipeline_does_not_run_are_an_error(tmp_path:
         PassManager(Options(passes="fold, dce", patterns=path))
 
 
-def test_a_limit_below_the_models_own_opset_lowers_nothing_and_blocks_nothing() -> None:
-    text = """<ir_version: 9, opset_import: ["": 20]> g (float[2,3,4] x) => (float[4,2,3] y)
-        { t = Transpose<perm = [1, 2, 0]>(x) y = Transpose<perm = [1, 2, 0]>(t) }"""
+@pytest.mark.parametrize(("last", "opset"), [("Relu", 17), ("Gelu", 20)])
+def test_a_limit_below_the_models_own_opset_lowers_it_if_that_is_possible_and_blocks_nothing(
+    last: str, opset: int
+) -> None:
+    text = f"""<ir_version: 9, opset_import: ["": 20]> g (float[2,3,4] x) => (float[4,2,3] y)
+        {{ t = Transpose<perm = [1, 2, 0]>(x) u = Transpose<perm = [1, 2, 0]>(t) y = {last}(u) }}"""
     model, _ = run("all", ir.from_onnx_text(text), max_opset=17)
-    assert [node.op_type for node in model.graph] == ["Transpose"]
-    assert model.graph.opset_imports[""] == 20
+    assert [node.op_type for node in model.graph] == ["Transpose", last]
+    assert model.graph.opset_imports[""] == opset
 
 
 def test_the_installed_cpu_given_as_the_target_is_the_default() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ortfuse.targets.cpu import blocked_layout
-from ortfuse.targets.cpu.constraints import CONSTRAINTS
+from ortfuse.targets.cpu.constraints import CONSTRAINTS, FORMER_CONSTRAINTS
 from ortfuse.targets.cpu.tunable_session_settings import TUNED_SETTINGS
-from ortfuse.targets.known_bugs import Quirk
+from ortfuse.targets.known_bugs import LACKING, Quirk
 from ortfuse.targets.target_spec import TargetSpec
 
 PROVIDER = "CPUExecutionProvider"
@@ -18,7 +18,8 @@ TARGET = TargetSpec(
     folder=Path(__file__).parent,
     is_default=True,
     constraints=CONSTRAINTS,
-    known_bugs=frozenset(Quirk),
+    former_constraints=FORMER_CONSTRAINTS,
+    known_bugs=frozenset(Quirk) - {*LACKING.values()},
     # The fast integer kernels of these processors take unsigned activations.
     machines={Quirk.TURNS_SIGNED_PAIRS: frozenset({"x86_64", "amd64", "x86", "i686"})},
     half_in_float32=True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
@@ -71,6 +73,16 @@ def _bias_is_whole(node: ir.Node, facts: Facts) -> Refusal | None:
     )
 
 
+def _bias_is_of_every_head(node: ir.Node, facts: Facts) -> Refusal | None:
+    """Releases up to 1.20 refuse a bias for all heads or batches, or compute other results with it."""
+    query, shape = facts.shape(node.inputs[0]), facts.shape(input_at(node, 5))
+    heads = node.attributes.get("num_heads")
+    if query is None or shape is None or heads is None or heads.is_ref() or shape[:2] == (query[0], heads.value):
+        return None
+    needed = f"a bias for each batch and head: {words((query[0], heads.value))}"
+    return input_limit(node, 5, "attention_bias", shape_words(shape), needed)
+
+
 def _one_token_after_a_past(node: ir.Node, facts: Facts) -> Refusal | None:
     query, past = facts.shape(node.inputs[0]), input_at(node, 3)
     if query is None:
@@ -97,6 +109,13 @@ def _fused_convolution(node: ir.Node, facts: Facts) -> Refusal | None:
     return None
 
 
+def _adds_nothing(node: ir.Node, facts: Facts) -> Refusal | None:
+    """Releases up to 1.26 fail on a strided convolution in blocks of channels that adds what is not in blocks."""
+    if input_at(node, 3) is None:
+        return None
+    return input_limit(node, 3, "Z", "given", "none: the runtime may compute it in another layout")
+
+
 def _gathers_no_text(node: ir.Node, facts: Facts) -> Refusal | None:
     """The kernel of 1.32 leaves all but the first string of each gathered block empty."""
     dtype = facts.dtype(input_at(node, 0))
@@ -114,3 +133,9 @@ CONSTRAINTS: Limits = {
     ("", "SimplifiedLayerNormalization"): _normalises_something,
 }
 """Checks besides those that the operators' documentation states."""
+
+FORMER_CONSTRAINTS: Mapping[str, Limits] = {
+    "1.26": {(MICROSOFT, "FusedConv"): _adds_nothing},
+    "1.20": {(MICROSOFT, "MultiHeadAttention"): _bias_is_of_every_head},
+}
+"""Checks that releases up to the named one need besides."""

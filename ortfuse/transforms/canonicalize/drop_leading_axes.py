@@ -110,7 +110,11 @@ def _rebuilt(node: ir.Node, axes: list[int], ranks: Mapping[ir.Value, int], scop
     source = node.inputs[0]
     assert source is not None
     with context.editor.change(DropLeadingAxes.name, nodes=[node, *changed]) as change:
-        shorter = {node.outputs[0]: _unsqueezed(source, axes, Builder(scope, context.editor, node), final_opset(scope))}
+        shorter = {
+            node.outputs[0]: _unsqueezed(
+                source, axes, Builder(scope, context.editor, node), final_opset(scope, context.target)
+            )
+        }
         for reader in changed:
             operands = [value if value is None else shorter.get(value, value) for value in reader.inputs]
             made = Builder(scope, context.editor, reader).like(reader, operands)

@@ -102,7 +102,12 @@ def _raise_opset(context: Context, pending: list[tuple[ir.Node, int]]) -> int:
     """Raise the model to the newest opset that one of its nodes is marked with."""
     if not pending:
         return 0
-    raise_opset(context.model, max(version for _, version in pending), context.target, context.facts, context.editor)
+    newest, needed = max(pending, key=lambda one: one[1])
+    if needed > context.target.max_opset:
+        raise TargetError(
+            f"{newest.op_type} '{newest.name}' needs opset {needed}, and no rule lowers it to opset {context.target.max_opset}"
+        )
+    raise_opset(context.model, needed, context.target, context.facts, context.editor)
     if left := list(_pending(context)):
         # A function may import an older opset than the model, and then keeps an older one.
         raise TargetError(

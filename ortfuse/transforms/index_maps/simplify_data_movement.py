@@ -25,6 +25,7 @@ from ortfuse.analysis.index_maps import IndexMap, Read, leaves, moves_elements
 from ortfuse.ir.dims import product
 from ortfuse.ir.refusal import refuse
 from ortfuse.ir.walk import Scope
+from ortfuse.targets import Target
 from ortfuse.transforms.context import Context, final_opset
 from ortfuse.transforms.index_maps.digits import Shape
 from ortfuse.transforms.index_maps.make import Make, Plan, Supply, build_plan
@@ -75,7 +76,8 @@ class SimplifyDataMovement:
         return sum(
             search.simplify(node, output)
             for scope in context.scopes()
-            if (search := _Search(context, scope, _opset_of_plans(scope), useless, self.indexed)).opset >= OLDEST
+            if (search := _Search(context, scope, _opset_of_plans(scope, context.target), useless, self.indexed)).opset
+            >= OLDEST
             for node in reversed(list(scope.graph))
             if node.graph is scope.graph and (not self.indexed or _is_indexed(node, facts))
             if moves_elements(node, facts.dtype)
@@ -84,9 +86,9 @@ class SimplifyDataMovement:
         )
 
 
-def _opset_of_plans(scope: Scope) -> int:
+def _opset_of_plans(scope: Scope, target: Target) -> int:
     """The opset for which plans are written: today's, or that which it is raised to for other nodes, no newer than plans need."""
-    return scope.opset if scope.opset >= _NEWEST else min(final_opset(scope), _NEWEST)
+    return scope.opset if scope.opset >= _NEWEST else min(final_opset(scope, target), _NEWEST)
 
 
 _USELESS: WeakKeyDictionary[Facts, set[Hashable]] = WeakKeyDictionary()

@@ -107,6 +107,7 @@ def _rewrite(rule: Rule, model: ir.Model, target: Target, *, once: bool = False,
     copy = model.clone()
     chooser = _Once(copy) if once else FirstLegal()
     log = Log(explain=explain)
+    target = target if rule.because is None else target.with_bug(rule.because)
     try:
         hits = Rewriter(Editor(copy, Facts(copy)), target, log, chooser=chooser, ranges=_seen(rule, copy)).run([rule])
     except Exception as error:

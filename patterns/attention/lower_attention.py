@@ -1,0 +1,396 @@
+"""Lower ai.onnx Attention to what a target has that does not run it: MultiHeadAttention, or products and Softmax.
+
+attention(q, k, v, mask, past) = multi_head_attention(merge(q), merge(repeat(k)), merge(repeat(v)), bias(mask), past)
+
+Fusions find ai.onnx Attention for every target. These rules come after all fusions, for targets without its kernel at the opsets
+that results may have.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.ir.refusal import Refusal
+from ortfuse.rewrite import Exactness, Rule, RuleTest
+from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, computed, ms, op, opt, redundant, var
+from ortfuse.targets import Quirk
+
+from .._rule_test_inputs import NEVER_EMPTY, masked
+from .._shared_guards import array_like, ints
+from ._mask_values import keeps_a_key, mask_range
+
+PASS = "lower_operators"
+
+SOURCE = "ONNX operator Attention; ONNX Runtime contrib operator MultiHeadAttention"
+AFTER_SOFTMAX = 3
+"""The mode of the operator in which it returns the weights."""
+
+query, key, value, mask = var("query"), var("key"), var("value"), var("mask")
+past_key, past_value = var("past_key"), var("past_value")
+_whole = op.Attention(
+    query, key, value, opt(mask), opt(past_key), opt(past_value),
+    softmax_precision=attr("softmax_precision", lambda precision, facts: precision in (None, 1), "float32"),
+    **{name: attr(name) for name in (
+        "is_causal", "q_num_heads", "kv_num_heads", "scale", "softcap", "qk_matmul_output_mode",
+    )},
+).naming(present_key=1, present_value=2, weights=3)  # fmt: skip
+
+
+def _is_flat(match: Match) -> bool:
+    """Whether heads are merged into the last axis."""
+    return match.rank("query") == 3
+
+
+def _heads(match: Match, name: str) -> int | None:
+    """The number of heads of queries, or of keys and values."""
+    if _is_flat(match):
+        given = match["q_num_heads" if name == "query" else "kv_num_heads"]
+        return given if isinstance(given, int) and given > 0 else None
+    size = (match.shape(name) or (None,) * 4)[1]
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _repeats(match: Match) -> int:
+    """How many heads of queries share one of keys."""
+    return (_heads(match, "query") or 1) // (_heads(match, "key") or 1)
+
+
+def sizes_are_known(match: Match) -> Refusal | None:
+    """The numbers of heads and their sizes are known, and keys are no more than queries."""
+    for name in ("query", "key", "value"):
+        shape, heads = match.shape(name), _heads(match, name)
+        if shape is None or len(shape) not in (3, 4) or len(shape) != match.rank("query") or heads is None:
+            return match.refuse_dimension(name, -1, "a known number of heads")
+        if not isinstance(shape[-1], int) or shape[-1] % (heads if _is_flat(match) else 1):
+            return match.refuse_dimension(name, -1, "a known size of each head")
+    of_queries, of_keys = _heads(match, "query") or 0, _heads(match, "key") or 1
+    return None if of_queries % of_keys == 0 else match.refuse("attribute", "q_num_heads", f"a multiple of {of_keys}")
+
+
+def hides_no_later_keys(match: Match) -> Refusal | None:
+    """Attention is not causal, or of as many keys as queries: elsewhere the operators align the mask in different ways."""
+    if not match["is_causal"]:
+        return None
+    length = -2
+    shapes = match.shapes("query", "key")
+    if isinstance(shapes, Refusal):
+        return shapes
+    if match["past_key"] is None and shapes[0][length] == shapes[1][length]:
+        return None
+    return match.refuse("attribute", "is_causal", "0, or as many keys as queries")
+
+
+def _uses_weights(match: Match) -> bool:
+    return match.get("weights") is not None and match.is_used_elsewhere("weights")
+
+
+def is_plain(match: Match) -> Refusal | None:
+    """Scores are not capped, and nothing else uses the weights."""
+    if match["softcap"]:
+        return match.refuse("attribute", "softcap", "0")
+    if _uses_weights(match):
+        return match.refuse("use", "weights", "the operator alone", found="something else too")
+    return match.unless_value("scale", match["scale"] is None or match["scale"] > 0, "above 0")
+
+
+def _lowest(match: Match) -> Any:
+    return array_like(match, -math.inf)
+
+
+def _bias(match: Match, *, rank: int) -> Pattern:
+    """The mask as numbers that are added to the scores."""
+    found: Pattern = mask
+    if match.dtype("mask") == ir.DataType.BOOL:
+        nothing = computed("nothing", lambda match: array_like(match, 0.0))
+        found = op.Where(mask, nothing, computed("lowest", _lowest))
+    missing = rank - (match.rank("mask") or 0)
+    return op.Unsqueeze(found, computed("axes", lambda match: ints(range(missing)))) if missing > 0 else found
+
+
+def may_hide_rows(match: Match) -> bool:
+    """Whether -inf may hide all keys of a query: the operator gives zeros there, as the kernels do for which fusions make it."""
+    if match["mask"] is None:
+        return False
+    found = mask_range(match["mask"], match.facts)
+    return (found is None or -math.inf in found.deep) and not keeps_a_key(match["mask"], match.facts)
+
+
+def rows_are_hidden_alike(match: Match) -> Refusal | None:
+    """If all keys of a query may be hidden, they are for all heads."""
+    shape = match.shape("mask")
+    if not may_hide_rows(match) or (shape is not None and (len(shape) < 3 or shape[-3] == 1)):
+        return None
+    return match.refuse("shape", "mask", "the same for all heads, as -inf may hide all keys of a query")
+
+
+def _without_hidden_rows(match: Match, result: Pattern) -> Pattern:
+    """The result [batch, length, heads * size] with zeros for queries whose keys are all hidden."""
+    if not may_hide_rows(match):
+        return result
+    hidden = op.Squeeze(_hidden(_bias(match, rank=4)), _target(1))
+    return op.Where(hidden, computed("nothing", lambda match: array_like(match, 0.0)), result)
+
+
+def _hidden(bias: Pattern) -> Pattern:
+    """Whether all keys of a query are hidden."""
+    made: Pattern = op.Equal(op.ReduceMax(bias, axes=(-1,), keepdims=1), computed("lowest", _lowest))
+    return made
+
+
+def _target(*sizes: int) -> Pattern:
+    return computed(str(list(sizes)), lambda match: ints(sizes))
+
+
+def _size(match: Match, name: str) -> int:
+    """The size of a head of an operand."""
+    last = (match.shape(name) or (0,))[-1]
+    assert isinstance(last, int)
+    return last // (_heads(match, name) or 1) if _is_flat(match) else last
+
+
+def _heads_first(match: Match, name: str) -> Pattern:
+    """An operand as [batch, heads, length, size]."""
+    if not _is_flat(match):
+        return var(name)
+    apart = op.Reshape(var(name), _target(0, 0, _heads(match, name) or 0, _size(match, name)))
+    return op.Transpose(apart, perm=(0, 2, 1, 3))
+
+
+def _merged(match: Match, name: str) -> Pattern:
+    """An operand as [batch, length, heads * size]."""
+    if _is_flat(match):
+        return var(name)
+    merged = (_heads(match, name) or 0) * _size(match, name)
+    return op.Reshape(op.Transpose(var(name), perm=(0, 2, 1, 3)), _target(0, 0, merged))
+
+
+def _repeated(match: Match, name: str, heads: Pattern) -> Pattern:
+    """Keys or values, [batch, heads, length, size], with each head as often as queries share it."""
+    times = _repeats(match)
+    if times == 1:
+        return heads
+    wide = op.Expand(op.Unsqueeze(heads, _target(2)), _target(1, 1, times, 1, 1))
+    length = op.Shape(heads, start=2, end=3)
+    sizes = op.Concat(_target(0, _heads(match, "query") or 0), length, _target(_size(match, name)), axis=0)
+    return op.Reshape(wide, sizes)
+
+
+def _with_past(match: Match, name: str) -> Pattern:
+    """Keys or values as [batch, heads, length, size], behind those of the past."""
+    new = _heads_first(match, name)
+    return new if match[f"past_{name}"] is None else op.Concat(var(f"past_{name}"), new, axis=2)
+
+
+_MADE = (
+    *(
+        "Cast",
+        "Concat",
+        "Expand",
+        "MatMul",
+        "Mul",
+        "Reshape",
+        "Shape",
+        "Softmax",
+        "Tanh",
+        "Transpose",
+        "Unsqueeze",
+        "Where",
+    ),
+    *("Add", "Div", "Equal", "ReduceMax", "Squeeze", "com.microsoft.MultiHeadAttention"),
+)
+
+
+def _whole_heads(match: Match) -> list[Pattern]:
+    """Keys and values with the past, one head for each of queries; those of other sizes than keys with merged heads."""
+    found = [_repeated(match, name, _with_past(match, name)) for name in ("key", "value")]
+    sizes, heads = [_size(match, name) for name in ("key", "value")], _heads(match, "query") or 0
+    if sizes[0] == sizes[1]:
+        return found
+    return [
+        op.Reshape(op.Transpose(one, perm=(0, 2, 1, 3)), _target(0, 0, heads * size))
+        for one, size in zip(found, sizes, strict=True)
+    ]
+
+
+def _multi_head(match: Match, *, every_head: bool) -> Op:
+    """MultiHeadAttention; its bias for every batch and head, or as it broadcasts."""
+    bias: Pattern | None = None
+    if match["mask"] is not None:
+        bias = _bias(match, rank=4)
+        if every_head:
+            heads, ones = _target(_heads(match, "query") or 0), _target(1, 1)
+            bias = op.Expand(bias, op.Concat(op.Shape(query, start=0, end=1), heads, ones, axis=0))
+    alone = _repeats(match) == 1
+    if alone and (_is_flat(match) or match["past_key"] is not None):
+        operands = [_merged(match, "key"), _merged(match, "value"), None, None, bias, opt(past_key), opt(past_value)]
+    else:
+        operands = [*_whole_heads(match), None, None, bias]
+    made: Op = ms.MultiHeadAttention(
+        _merged(match, "query"), *operands, num_heads=_heads(match, "query"), scale=match["scale"],
+        unidirectional=1 if match["is_causal"] else None, outputs=3,
+    )  # fmt: skip
+    return made
+
+
+def _of_multi_head(match: Match, *, every_head: bool) -> Pattern:
+    made = _without_hidden_rows(match, _multi_head(match, every_head=every_head)[0])
+    if _is_flat(match):
+        return made
+    apart = op.Reshape(made, _target(0, 0, _heads(match, "query") or 0, _size(match, "value")))
+    return op.Transpose(apart, perm=(0, 2, 1, 3))
+
+
+def _present(name: str, *, every_head: bool | None = None) -> Pattern:
+    """The keys or values with the past, as the operator returns them."""
+
+    def made(match: Match) -> Pattern:
+        kept = match[f"past_{name}"] is not None and _repeats(match) == 1 and every_head is not None
+        if kept:
+            return _multi_head(match, every_head=bool(every_head))[1 if name == "key" else 2]
+        return _with_past(match, name)
+
+    return built(made, makes=_MADE)
+
+
+def _weights(match: Match) -> Pattern:
+    """The weights: softmax(scale q k^T + mask)."""
+    size = _size(match, "query")
+    scale = match["scale"] or 1 / math.sqrt(size)
+    keys = _repeated(match, "key", _with_past(match, "key"))
+    factor = computed("scale", lambda match: array_like(match, scale))
+    scores: Pattern = op.Mul(op.MatMul(_heads_first(match, "query"), op.Transpose(keys, perm=(0, 1, 3, 2))), factor)
+    if match["softcap"]:
+        cap = computed("cap", lambda match: array_like(match, match["softcap"]))
+        scores = op.Mul(op.Tanh(op.Div(scores, cap)), cap)
+    if match["mask"] is not None:
+        scores = op.Add(scores, _bias(match, rank=0))
+    made: Pattern = op.Softmax(scores, axis=-1)
+    if may_hide_rows(match):
+        made = op.Where(_hidden(_bias(match, rank=0)), computed("nothing", lambda match: array_like(match, 0.0)), made)
+    return made
+
+
+def _spelled_out(match: Match) -> Pattern:
+    values = _repeated(match, "value", _with_past(match, "value"))
+    made: Pattern = op.MatMul(_weights(match), values)
+    if not _is_flat(match):
+        return made
+    merged = (_heads(match, "query") or 0) * _size(match, "value")
+    return op.Reshape(op.Transpose(made, perm=(0, 2, 1, 3)), _target(0, 0, merged))
+
+
+def cap_is_not_negative(match: Match) -> Refusal | None:
+    """The cap of the scores is not below 0."""
+    return match.unless_value("softcap", not match["softcap"] or match["softcap"] > 0, "not below 0")
+
+
+@redundant("an operator whose weights nothing uses returns none")
+def returns_weights(match: Match) -> Refusal | None:
+    """Scores that other nodes use are those after Softmax."""
+    if not _uses_weights(match) or match["qk_matmul_output_mode"] == AFTER_SOFTMAX:
+        return None
+    return match.refuse("attribute", "qk_matmul_output_mode", AFTER_SOFTMAX)
+
+
+def is_not_causal(match: Match) -> Refusal | None:
+    """Attention is not causal."""
+    return match.refuse("attribute", "is_causal", 0) if match["is_causal"] else None
+
+
+_FLAT = {"query": "b s 24", "key": "b t 8", "value": "b t 8"}
+_APART = {"query": "b 3 s 8", "key": "b 1 t 8", "value": "b 1 t 8"}
+_ALIKE = {"query": "b s 24", "key": "b s 24", "value": "b s 24"}
+_PAST = {"key": "b 5 8", "value": "b 5 8", "past_key": "b 1 3 8", "past_value": "b 1 3 8"}
+
+
+def _attributes(flat: tuple[int, int] | None, *, causal: int = 0, cap: float = 0.0) -> dict[str, list[Any]]:
+    heads = (None, None) if flat is None else flat
+    return {
+        "is_causal": [causal],
+        "q_num_heads": [heads[0]],
+        "kv_num_heads": [heads[1]],
+        "scale": [None, 0.5],
+        "softcap": [cap],
+        "qk_matmul_output_mode": [None],
+        "softmax_precision": [None, 1],
+    }
+
+
+def _rule(name: str, formula: str, replace: Any, presents: Any, weights: Any, guards: Any, test: RuleTest) -> Rule:
+    return Rule(
+        name=f"attention.{name}",
+        formula=formula,
+        is_refinement=True,
+        pattern=_whole,
+        replace=replace,
+        intermediates={"present_key": presents("key"), "present_value": presents("value"), **weights},
+        guards=guards,
+        because=Quirk.LACKS_ATTENTION,
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        test=test,
+    )
+
+
+def _forms(name: str) -> tuple[Pattern, ...]:
+    return tuple(_present(name, every_head=every) for every in (False, True))
+
+
+RULES = [
+    _rule(
+        "lower_to_multi_head_attention",
+        "attention(q, k, v, mask, past) as com.microsoft.MultiHeadAttention",
+        tuple(built(partial(_of_multi_head, every_head=every), makes=_MADE) for every in (False, True)),
+        _forms,
+        {},
+        (sizes_are_known, hides_no_later_keys, is_plain, rows_are_hidden_alike),
+        RuleTest(
+            shapes=(
+                {**_FLAT, "mask": "b 1 s t"},
+                {**_APART, "mask": "s t"},
+                {**_ALIKE, "mask": "b 3 s s"},
+                {**_FLAT, **_PAST, "mask": "s 8"},
+                {
+                    **_ALIKE,
+                    "query": "b 2 24",
+                    "past_key": "b 3 3 8",
+                    "past_value": "b 3 3 8",
+                    "key": "b 5 24",
+                    "value": "b 5 24",
+                    "mask": "1 1 2 8",
+                },
+            ),
+            attributes=(
+                _attributes((3, 1)),
+                _attributes(None),
+                _attributes((3, 3), causal=1),
+                _attributes((3, 1)),
+                _attributes((3, 3)),
+            ),
+            inputs={"mask": masked(-10000.0, -math.inf)},
+            opset=23,
+            never_empty=NEVER_EMPTY,
+            redundant={"check of attribute softmax_precision": "kernels of float32 compute it in float32 in any case"},
+        ),
+    ),
+    _rule(
+        "lower_to_products",
+        "attention(q, k, v, mask, past) as softmax(scale q k^T + mask) v",
+        built(_spelled_out, makes=_MADE),
+        lambda name: _present(name),
+        {"weights": built(_weights, makes=_MADE)},
+        (sizes_are_known, is_not_causal, cap_is_not_negative, returns_weights),
+        RuleTest(
+            shapes=({**_FLAT, "mask": "b 1 s t"}, {**_APART, "mask": "s t"}, {**_FLAT, **_PAST, "mask": "s 8"}),
+            attributes=(_attributes((3, 1)), _attributes(None, cap=2.0), _attributes((3, 1))),
+            inputs={"mask": masked(-10000.0, -math.inf)},
+            opset=23,
+            never_empty=NEVER_EMPTY,
+            redundant={"check of attribute softmax_precision": "kernels of float32 compute it in float32 in any case"},
+        ),
+    ),
+]
