@@ -20,7 +20,7 @@ from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, computed, op, var
 
-from .._shared_guards import ints, snake_case
+from .._shared_guards import ints
 
 SOURCE = "ONNX operators Range and Where"
 
@@ -79,34 +79,15 @@ def _number_of_rows(build: Any) -> ir.Value:
     return made
 
 
-def _compared(name: str) -> Rule:
-    compare = getattr(op, name)
+def _compared(rows: Pattern, columns: Pattern) -> Pattern:
+    made: Pattern = op.Greater(rows, columns) | op.GreaterOrEqual(rows, columns) | op.Less(rows, columns)
+    return (made | op.LessOrEqual(rows, columns)).named("compared")
 
-    def made(match: Match) -> Pattern:
-        parts = [
-            op.Unsqueeze(_counted(match), computed("axes", lambda match: ints([1])))
-            if match.get(axes)
-            else _counted(match)
-            for axes in ("rows", "columns")
-        ]
-        table: Pattern = compare(*parts)
-        return table
 
-    return Rule(
-        name=f"range.{snake_case(name)}_of_float_ranges_to_int",
-        formula=f"{name}(range(0., float(n), 1.)[:, None], range(0., float(n), 1.))",
-        pattern=compare(_along("rows"), _along("columns")),
-        replace=built(made, makes=("Range", "Unsqueeze", name)),
-        guards=(are_compared_with_each_other,),
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes={"length": "", "start": "", "step": ""},
-            inputs={"length": _number_of_rows},
-            constants={"start": 0.0, "step": 1.0},
-            attributes={"to": [int(ir.DataType.FLOAT)], "rows": [(1,), (-1,)], "columns": [(1,)]},
-        ),
-    )
+def _of_integers(match: Match) -> Pattern:
+    row = _counted(match)
+    column = op.Unsqueeze(row, computed("axes", lambda match: ints([1])))
+    return _compared(*(column if match.get(axes) else row for axes in ("rows", "columns")))
 
 
 def _as_integer(truth: Pattern) -> Pattern:
@@ -121,7 +102,21 @@ def chooses_integers(match: Match) -> Refusal | None:
 
 
 RULES = [
-    *map(_compared, ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")),
+    Rule(
+        name="range.comparison_of_float_ranges_to_int",
+        formula="range(0., float(n), 1.)[:, None] >= range(0., float(n), 1.)",
+        pattern=_compared(_along("rows"), _along("columns")),
+        replace=built(_of_integers, makes=("Range", "Unsqueeze", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")),
+        guards=(are_compared_with_each_other,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        test=RuleTest(
+            shapes={"length": "", "start": "", "step": ""},
+            inputs={"length": _number_of_rows},
+            constants={"start": 0.0, "step": 1.0},
+            attributes={"to": [int(ir.DataType.FLOAT)], "rows": [(1,), (-1,)], "columns": [(1,)]},
+        ),
+    ),
     Rule(
         name="where.masked_sum_to_where",
         formula="int(c) a + int(not c) b",

@@ -6,11 +6,10 @@ sum(x) / n = mean(x)                                           over n elements
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
-from ortfuse.rewrite.pattern import Match, Pattern, attr, op, scalar, var
+from ortfuse.rewrite.pattern import Match, attr, op, scalar, var
 
 from .._shared_guards import floating, given_axes
 
@@ -35,12 +34,13 @@ def is_divided_by_their_number(match: Match) -> Refusal | None:
     return match.unless_value("share" if given is None else "count", right, f"for {count} elements")
 
 
-def _mean(name: str, made: Callable[[Pattern], Pattern], numbers: dict[str, list[float]]) -> Rule:
-    summed = op.ReduceSum(x, axes=given_axes, keepdims=attr("keepdims"))
-    return Rule(
-        name=f"reduction.{name}_of_sum_to_mean",
-        formula=f"{made(op.ReduceSum(x))}",
-        pattern=made(summed),
+_summed = op.ReduceSum(x, axes=given_axes, keepdims=attr("keepdims"))
+
+RULES = [
+    Rule(
+        name="reduction.sum_over_count_to_mean",
+        formula="sum(x) / n",
+        pattern=op.Div(_summed, scalar("count")) | op.Mul(_summed, scalar("share")),
         replace=op.ReduceMean(x, axes=attr("axes"), keepdims=attr("keepdims")),
         guards=(floating("x"), is_divided_by_their_number),
         exactness=Exactness.ROUNDING,
@@ -48,7 +48,7 @@ def _mean(name: str, made: Callable[[Pattern], Pattern], numbers: dict[str, list
         test=RuleTest(
             shapes={"x": "b 3 4"},
             attributes={"axes": [(1, 2), (-2, -1)], "keepdims": [0, 1]},
-            scalars=numbers,
+            scalars={"count": [12.0], "share": [1 / 12]},
             never_empty={"b": "the runtime's ReduceSum of nothing keeps the axes that it sums over"},
             counterexamples={
                 "of fewer elements": Variation(attributes={"axes": (1,)}),
@@ -56,9 +56,4 @@ def _mean(name: str, made: Callable[[Pattern], Pattern], numbers: dict[str, list
             },
         ),
     )
-
-
-RULES = [
-    _mean("div", lambda summed: op.Div(summed, scalar("count")), {"count": [12.0]}),
-    _mean("mul", lambda summed: op.Mul(summed, scalar("share")), {"share": [1 / 12]}),
 ]
