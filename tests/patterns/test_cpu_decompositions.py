@@ -295,30 +295,6 @@ def test_vectors_are_divided_by_their_lengths(body: str) -> None:
     same(original, result, {"x": x})
 
 
-NEAREST = 'r = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(x, , by)'
-LINEAR = 'r = Resize<mode="linear">(x, , , sizes)'
-LAYERS = {
-    f"{NEAREST} y = Conv(r, w, b)": "Conv Resize",
-    f"{LINEAR} y = Conv(r, w, b)": "Conv Resize",
-    f"{NEAREST} y = Conv<pads=[1,1,1,1]>(r, k)": "Resize Conv",
-    f"{NEAREST} y = Conv(r, wide)": "Resize Conv",
-    f'{NEAREST} y = com.microsoft.FusedConv<activation="Relu">(r, w, b)': "FusedConv Resize",
-    f'{LINEAR} y = com.microsoft.FusedConv<activation="Relu">(r, w, b)': "Resize FusedConv",
-}
-NUMBERS_OF_LAYERS = "float[4] by = {1.0, 1.0, 2.0, 2.0}, int64[4] sizes = {1, 4, 9, 12}, float[3] b = {0.5, -1.0, 2.0}"
-
-
-@pytest.mark.parametrize("body", LAYERS)
-def test_channels_are_mapped_before_an_image_is_enlarged(body: str) -> None:
-    original = with_weights(
-        f"float[1,4,4,5] x) => (y) <{NUMBERS_OF_LAYERS}> {{ {body} }}",
-        w=(3, 4, 1, 1), k=(3, 4, 3, 3), wide=(8, 4, 1, 1),
-    )  # fmt: skip
-    result = rewritten(original, "target_decompositions")
-    assert ops(result) == LAYERS[body]
-    same(original, result, {"x": np.random.default_rng(0).standard_normal((1, 4, 4, 5)).astype(np.float32)})
-
-
 ROWS = {
     "y = Conv<group=4, pads=[2,0], strides=[2]>(x, w)": "Unsqueeze Conv Squeeze",
     "y = Conv<group=2>(x, v)": "Conv",
