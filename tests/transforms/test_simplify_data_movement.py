@@ -89,6 +89,14 @@ def test_channels_that_are_woven_into_places_are_reshaped_together() -> None:
     assert _operators(text, constants) == ["Reshape", "Transpose", "Reshape"]
 
 
+def test_sizes_of_all_axes_with_a_number_at_the_end_are_a_shape() -> None:
+    constants = "int64[1] width = {16}"
+    text = """g (float[b,s,16] x, float[n,16] z) => (int64[1] n, float[b,s,16] y) {
+        first = Shape<start = 0, end = 1>(x) second = Shape<start = 1, end = 2>(x) n = Neg(second)
+        to = Concat<axis = 0>(first, second, width) y = Reshape(z, to) }"""
+    assert Counter(_operators(text, constants)) == {"Shape": 2, "Neg": 1, "Reshape": 1}
+
+
 @pytest.mark.parametrize("steps", [5, 16])
 def test_a_result_that_is_assigned_step_by_step_is_a_stack(steps: int) -> None:
     """As unrolled recurrences write theirs: every element of the axis by a ScatterND of its own."""

@@ -137,7 +137,7 @@ class Supply:
         """How many of these sizes, from the first one on, one value has in a row, and a vector of them."""
         for count in range(len(sizes), 1, -1):
             row = tuple(sizes[:count])
-            if not isinstance(row[-1], Dim):
+            if not isinstance(row[-1], Dim) and count < len(sizes):
                 continue
             if row in self._vectors:
                 return count, self._vectors[row]
