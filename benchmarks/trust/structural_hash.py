@@ -4,42 +4,106 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 
+import numpy as np
+import onnx
+import onnx.defs
+import onnx.helper
 import onnx_ir as ir
 
 from ortfuse.ir.traits import COMMUTES, PICKS, has
 from ortfuse.ir.walk import graphs, graphs_of, used_values
 
 
-def structural_hash(model: ir.Model) -> str:
-    """The hash of a model's graph; inputs and outputs count by position."""
-    return _of_graph(model.graph, {})
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
-def _of_graph(graph: ir.Graph, known: dict[ir.Value | None, str]) -> str:
+def _of_tensor(tensor: ir.TensorProtocol | None) -> str:
+    if tensor is None:
+        return "unknown"
+    return _digest([tensor.dtype.name, str(tuple(tensor.shape)), hashlib.sha256(tensor.tobytes()).hexdigest()])
+
+
+Content = Callable[["ir.TensorProtocol | None"], str]
+"""The hash of a constant."""
+
+_NEARLY = 1e-5
+"""The difference of constants, relative to the largest number, that is rounding."""
+
+
+def structural_hash(model: ir.Model, rounded_as: ir.Model | None = None) -> str:
+    """The hash of a model's graph; inputs and outputs count by position.
+
+    Args:
+        model: The model.
+        rounded_as: If given, floating-point constants that differ by rounding from one of this model count as that one.
+    """
+    return _of_graph(model.graph, {}, _of_tensor if rounded_as is None else _nearest_of(rounded_as))
+
+
+def _nearest_of(model: ir.Model) -> Content:
+    """Hash constants as those of a model that are nearly the same."""
+    every = [value.const_value for graph in graphs(model) for value in _initializers(graph)]
+    alike = defaultdict[tuple[str, tuple[int, ...]], list[ir.TensorProtocol]](list)
+    for tensor in every:
+        if tensor is not None and tensor.dtype.is_floating_point():
+            alike[tensor.dtype.name, tuple(tensor.numpy().shape)].append(tensor)
+
+    def content(tensor: ir.TensorProtocol | None) -> str:
+        if tensor is None:
+            return _of_tensor(None)
+        for one in alike.get((tensor.dtype.name, tuple(tensor.numpy().shape)), ()):
+            mine, other = (np.asarray(each.numpy(), np.float64) for each in (tensor, one))
+            if np.allclose(mine, other, rtol=0, atol=_NEARLY * float(np.abs(other).max(initial=0)), equal_nan=True):
+                return _of_tensor(one)
+        return _of_tensor(tensor)
+
+    return content
+
+
+def _initializers(graph: ir.Graph | ir.Function) -> Iterable[ir.Value]:
+    return graph.initializers.values() if isinstance(graph, ir.Graph) else ()
+
+
+def _of_graph(graph: ir.Graph, known: dict[ir.Value | None, str], content: Content = _of_tensor) -> str:
     """The hash of a graph; `known` has those of the values around it, and gets those of its own."""
     known[None] = ""
     for number, value in enumerate(graph.inputs):
         known[value] = f"input {number}"
     for value in graph.initializers.values():
-        known[value] = _of_tensor(value.const_value)
+        known[value] = content(value.const_value)
     made = []
     for node in graph:
-        made.append(_of_node(node, known))
+        made.append(_of_node(node, known, content))
         known.update((output, _digest((made[-1], str(number)))) for number, output in enumerate(node.outputs))
     return _digest([*(known[value] for value in graph.outputs), "nodes", *sorted(made)])
 
 
-def _of_node(node: ir.Node, known: Mapping[ir.Value | None, str]) -> str:
+def _of_node(node: ir.Node, known: Mapping[ir.Value | None, str], content: Content) -> str:
     operands = [known[value] for value in node.inputs]
-    if has(node, COMMUTES) or (node.op_type == "Sum" and len(operands) == 2):
+    if has(node, COMMUTES) or node.op_type == "Sum":
         operands.sort()
     attributes = [
-        f"{name}={_from_front(node) if name == 'axis' else _of_attribute(node.attributes[name], known)}"
+        f"{name}={_from_front(node) if name == 'axis' else _of_attribute(node.attributes[name], known, content)}"
         for name in sorted(node.attributes)
+        if not _is_default(node, node.attributes[name])
     ]
     return _digest([node.domain, node.op_type, *operands, "attributes", *attributes, str(len(node.outputs))])
+
+
+def _is_default(node: ir.Node, attribute: ir.Attr) -> bool:
+    """Whether an attribute has the value that it has where it is left out."""
+    if attribute.name == "axis" or not onnx.defs.has(node.op_type, node.domain):
+        return False
+    known = onnx.defs.get_schema(node.op_type, node.domain).attributes.get(attribute.name)
+    return (
+        known is not None
+        and bool(known.default_value.name)
+        and onnx.helper.get_attribute_value(known.default_value) == attribute.value
+    )
 
 
 def _from_front(node: ir.Node) -> int:
@@ -49,21 +113,11 @@ def _from_front(node: ir.Node) -> int:
     return axis if shape is None else axis + len(shape)
 
 
-def _of_attribute(attribute: ir.Attr, known: Mapping[ir.Value | None, str]) -> str:
+def _of_attribute(attribute: ir.Attr, known: Mapping[ir.Value | None, str], content: Content) -> str:
     bodies = graphs_of(attribute)
     if bodies:
-        return _digest([_of_graph(body, dict(known)) for body in bodies])
-    return _of_tensor(attribute.value) if attribute.type == ir.AttributeType.TENSOR else str(attribute.value)
-
-
-def _of_tensor(tensor: ir.TensorProtocol | None) -> str:
-    if tensor is None:
-        return "unknown"
-    return _digest([tensor.dtype.name, str(tuple(tensor.shape)), hashlib.sha256(tensor.tobytes()).hexdigest()])
-
-
-def _digest(parts: Iterable[str]) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+        return _digest([_of_graph(body, dict(known), content) for body in bodies])
+    return content(attribute.value) if attribute.type == ir.AttributeType.TENSOR else str(attribute.value)
 
 
 def shuffle(model: ir.Model, seed: int) -> None:

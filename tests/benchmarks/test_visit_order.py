@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx.parser
 import onnx_ir as ir
 import pytest
@@ -33,6 +34,16 @@ def test_names_order_and_commuting_operands_make_no_other_graph() -> None:
 )
 def test_other_inputs_operators_edges_and_copies_make_another_graph(body: str) -> None:
     assert structural_hash(parsed(body)) != structural_hash(parsed("a = Exp(x) b = Log(z) d = Mul(a, b) y = Add(w, d)"))
+
+
+def test_constants_that_differ_by_rounding_are_told_apart_unless_asked() -> None:
+    body = "y = Mul(w, x)"
+    one, other = parsed(body), parsed(body)
+    for off, same in ((1e-7, True), (1e-2, False)):
+        value = other.graph.initializers["w"]
+        value.const_value = ir.tensor(np.array([1, 2 + off * 2], np.float32))
+        assert structural_hash(one) != structural_hash(other)
+        assert (structural_hash(other, rounded_as=one) == structural_hash(one)) is same
 
 
 def test_a_shuffled_model_has_other_names_users_and_operands() -> None:
