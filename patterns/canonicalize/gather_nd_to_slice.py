@@ -134,7 +134,7 @@ def is_rows_by_columns(match: Match) -> Refusal | None:
 def _first_columns(match: Match) -> Pattern:
     """The first columns of x, in as many axes as the result has, which fails where x does not have them all."""
     one = _int64_vector("one", 1)
-    count = op.Reshape(var("columns_count"), one)
+    count = op.Reshape(var("columns_count"), _int64_vector("flat", -1))
     part = op.Slice(x, _int64_vector("none", 0), count, one)
     between = (1,) * (len(match.shape("root") or ()) - 2)
     columns = _known_number(match, "columns_count")
@@ -153,7 +153,7 @@ def _first_rows(match: Match) -> Pattern:
     rows or no columns nothing is asked.
     """
     between = (1,) * (len(match.shape("root") or ()) - 2)
-    rows, columns = (op.Reshape(var(f"{name}_count"), _int64_vector("one", 1)) for name in ("rows", "columns"))
+    rows, columns = (op.Reshape(var(f"{name}_count"), _int64_vector("flat", -1)) for name in ("rows", "columns"))
     part = op.Slice(x, _int64_vector("starts", 0, 0), op.Concat(rows, columns, axis=0), _int64_vector("both", 0, 1))
     made: Pattern = op.Reshape(part, op.Concat(rows, _int64_vector("between", *between), columns, axis=0), allowzero=1)
     return made

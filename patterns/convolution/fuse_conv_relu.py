@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, computed, ms, op, opt, redundant, var
@@ -37,6 +38,31 @@ def runs_in_blocks(match: Match) -> Refusal | None:
     return layout.unless_blocked(match["layer"], match.facts) or layout.unless_blocked(match["z"], match.facts)
 
 
+@redundant(COST)
+def is_last_of_two_layers(match: Match) -> Refusal | None:
+    """Of two convolutions that are added, the one with the larger strides, kernel or numbers takes the other in.
+
+    Which of two operands comes first would decide otherwise.
+    """
+    maker = match["z"].producer()
+    if maker is None or maker.op_type != "Conv" or maker.domain:
+        return None
+    if len(maker.outputs[0].uses()) > 1 or maker.outputs[0].is_graph_output():
+        return None
+    mine, other = (_rank(node, match) for node in (match["layer"].producer(), maker))
+    return (
+        None if mine is None or other is None or mine >= other else match.refuse("needless", "z", found="it takes in x")
+    )
+
+
+def _rank(node: ir.Node, match: Match) -> tuple[Any, ...] | None:
+    array = match.facts.const(node.inputs[1])
+    if array is None:
+        return None
+    strides = parameter(node, "strides", match.facts)
+    return tuple(strides) if isinstance(strides, tuple | list) else (), array.shape, array.ravel()[:8].tolist()
+
+
 def zeros(match: Match) -> Any:
     """A bias of zeros, one per output channel."""
     array = match.const("weight")
@@ -57,7 +83,7 @@ RULES = [
         name="conv.fuse_residual_add_relu",
         pattern=op.Relu(convolution() + z),
         replace=ms.FusedConv(x, weight, bias | computed("zeros", zeros), z, activation="Relu", attributes=CONV),
-        guards=(redundant(KERNEL)(same_shape("z", "layer")), runs_in_blocks, is_not_quantised),
+        guards=(redundant(KERNEL)(same_shape("z", "layer")), runs_in_blocks, is_not_quantised, is_last_of_two_layers),
         exactness=Exactness.ROUNDING,
         source=RUNTIME,
         test=RuleTest(

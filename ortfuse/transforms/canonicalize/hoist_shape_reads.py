@@ -11,8 +11,10 @@ if an input of the model has it and fewer nodes are left, such as that of past a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -82,9 +84,21 @@ class ReadSizes:
         return self._put(node, row)
 
     def _gives_way(self, shape: ir.Node) -> bool:
-        """Whether all that reads a Shape can be read elsewhere."""
-        sizes = shape.outputs[0]
-        return not sizes.is_graph_output() and all(self._row_of(use.node, shape) is not None for use in sizes.uses())
+        """Whether all that reads a Shape can be read elsewhere, and all that reads another one of these sizes."""
+        known = self._context.facts.ints(shape.outputs[0])
+        alike = {shape, *(one for one in self._shapes.get(known, ()) if known is not None and one.graph is not None)}
+        return not any(one.outputs[0].is_graph_output() for one in alike) and all(
+            self._row_of(use.node, one, shape.inputs[0]) is not None for one in alike for use in one.outputs[0].uses()
+        )
+
+    @cached_property
+    def _shapes(self) -> Mapping[Hashable, Sequence[ir.Node]]:
+        """The Shapes of the graph by the sizes that they tell."""
+        found = defaultdict[Hashable, list[ir.Node]](list)
+        for node in self._graph:
+            if node.op_type == "Shape" and not node.domain:
+                found[self._context.facts.ints(node.outputs[0])].append(node)
+        return found
 
     def _put(self, node: ir.Node, row: _Row) -> ir.Node | None:
         found = self._context.facts.ints(node.outputs[0])
@@ -149,10 +163,15 @@ class ReadSizes:
             seen.update(left)
         return found
 
-    def _row_of(self, node: ir.Node, shape: ir.Node) -> _Row | None:
-        """Return the source of the sizes that a node reads from a Shape; `None` if they stay."""
-        source, result = shape.inputs[0] if _shape_read_by(node) is shape else None, node.outputs[0]
-        if source is None or node.graph is not self._graph or result.is_graph_output():
+    def _row_of(self, node: ir.Node, shape: ir.Node, source: ir.Value | None = None) -> _Row | None:
+        """Return the source of the sizes that a node reads from a Shape, as if it were one of `source`; `None` if they stay."""
+        source, result = source or shape.inputs[0], node.outputs[0]
+        if (
+            source is None
+            or _shape_read_by(node) is not shape
+            or node.graph is not self._graph
+            or result.is_graph_output()
+        ):
             return None
         found = self._context.facts.ints(result)
         sizes = () if found is None or None in found.elements else found.elements

@@ -81,6 +81,20 @@ def test_a_residual_sum_is_fused_in_the_blocked_layout(operand: str) -> None:
     assert verify(residual(operand), ortfuse.optimize(residual(operand)).model).ok
 
 
+@pytest.mark.parametrize("operands", ["c, z", "z, c"])
+def test_of_two_layers_that_are_added_one_takes_the_other_whatever_their_order(operands: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[n,16,8,8] x, float[n,16,4,4] o) => (float[n,16,4,4] y) {{
+        c = Conv<strides = [2, 2]>(x, w) z = Conv(o, v) s = Add({operands}) y = Relu(s) }}"""
+    proto, generator = onnx.parser.parse_model(text), np.random.default_rng(0)
+    for name in "vw":
+        weight = generator.standard_normal((16, 16, 1, 1)).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    result = ortfuse.optimize(ir.from_proto(proto), passes="fuse.fused_convolution", target=without_quirks()).model
+    fused = next(node for node in result.graph if node.op_type == "FusedConv")
+    assert fused.inputs[0].name == "x"
+    assert [node.op_type for node in result.graph] == ["Conv", "FusedConv"]
+
+
 @pytest.mark.parametrize("operand", UNBLOCKED.values(), ids=UNBLOCKED)
 def test_a_residual_sum_outside_the_blocked_layout_is_left_to_the_runtime(operand: str) -> None:
     assert "FusedConv" not in made_of(residual(operand))
