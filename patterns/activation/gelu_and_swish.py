@@ -107,22 +107,6 @@ def rises_with_x(match: Match) -> Refusal | None:
     return None if captured is None else match.unless_value(captured, swish_alpha(match) > 0, "of the other sign")
 
 
-def _half(name: str, *spellings: Callable[[Pattern], Pattern]) -> Rule:
-    first, other = (spelling(x) for spelling in spellings)
-    return Rule(
-        # As its definition, the runtime executes up to eight operators.
-        name=f"gelu.float16_{name}_in_float32",
-        is_refinement=True,
-        spells_out=True,
-        formula="gelu(x), x of float16",
-        pattern=first | other,
-        replace=tuple(_between_casts(other, spelling) for spelling in spellings),
-        exactness=Exactness.ROUNDING,
-        source=PAPER,
-        test=RuleTest(shapes=SHAPES, dtypes=("float16",)),
-    )
-
-
 RULES = [
     Rule(
         # Where exp overflows to infinity, sigmoid is 0, and x / infinity is 0 as well.
@@ -220,6 +204,22 @@ RULES = [
         source=PAPER,
         test=RuleTest(shapes=WITH_BIAS, typical=TYPICAL, redundant=REDUNDANT),
     ),
-    _half("erf", _erf, ms.Gelu),
-    _half("tanh", _tanh, ms.FastGelu),
+    Rule(
+        # As its definition, the runtime executes up to eight operators.
+        name="gelu.float16_in_float32",
+        is_refinement=True,
+        spells_out=True,
+        formula="gelu(x), x of float16",
+        pattern=(_erf(x) | ms.Gelu(x) | _tanh(x) | ms.FastGelu(x)).named("form"),
+        replace=tuple(
+            (first | first | second | second).named("form")
+            for first, second in (
+                (_between_casts(ms.Gelu(x), _erf), _between_casts(ms.FastGelu(x), _tanh)),
+                (_between_casts(ms.Gelu(x), ms.Gelu), _between_casts(ms.FastGelu(x), ms.FastGelu)),
+            )
+        ),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        test=RuleTest(shapes=SHAPES, dtypes=("float16",)),
+    ),
 ]
