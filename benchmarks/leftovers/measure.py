@@ -107,7 +107,7 @@ def compared(rows: Mapping[str, Mapping[str, Mapping[str, Any]]], names: Sequenc
 def summary(commit: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is stored of a comparison."""
     told = ("models", "operators", "leftovers", "kinds", "more", "failed", "wrong")
-    return {"beside": commit, **{name: found[name] for name in told}, "with fewer": len(found["fewer"])}
+    return {"beside": commit, **{one: found[one] for one in told if one in found}, "with fewer": len(found["fewer"])}
 
 
 def changed_operators(before: Mapping[str, int], after: Mapping[str, int]) -> str:
@@ -160,15 +160,15 @@ def main(
     _print(found, rows)
     if executions:
         _print_executed(found, sources, keep)
-    found["wrong"] = (
-        _wrong([path for path in sources if not after[path.stem]["error"]], keep / "after") if checks else {}
-    )
+    if checks:
+        found["wrong"] = _wrong([path for path in sources if not after[path.stem]["error"]], keep / "after")
     (keep / "comparison.json").write_text(json.dumps(found, indent=1) + "\n")
     if write:
         Results("leftovers").store(
-            f"python -m benchmarks.leftovers {commit} {' '.join(map(str, models))} --write", summary(commit, found)
+            f"python -m benchmarks.leftovers {commit} {' '.join(map(str, models))}{'' if checks else ' --no-checks'} --write",
+            summary(commit, found),
         )
-    raise typer.Exit(1 if found["wrong"] or found["more"] or found["failed"]["after"] else 0)
+    raise typer.Exit(1 if found.get("wrong") or found["more"] or found["failed"]["after"] else 0)
 
 
 def _print_executed(found: dict[str, Any], sources: Sequence[Path], keep: Path) -> None:
