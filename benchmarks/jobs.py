@@ -316,6 +316,7 @@ STANDALONE: Mapping[str, str] = {
     "benchmarks.exports.varied": "models in many styles, by both exporters at many opsets, to compare commits on",
     "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",
     "benchmarks.latency.declared_sizes": "latency with names of sizes declared, on models that have to be named",
+    "benchmarks.targets.releases": "writes the table of releases of the runtime that is shipped",
 }
 """Programs that no job runs, with the reason."""
 
