@@ -154,6 +154,13 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "targets.wheels",
+        "do results for older releases load and compute the same on the wheels of these releases?",
+        ("benchmarks.targets.wheels", "--write"),
+        ("1.17.3", "1.20.1", "--model", "llama.sdpa.ts", "--model", "bert.sdpa.ts"),
+        answer_no=True,
+    ),
+    Job(
         "trust.downstream",
         "do other tools take results as they take originals?",
         ("benchmarks.trust.downstream", "--output", "{output}"),
