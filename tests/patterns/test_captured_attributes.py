@@ -67,6 +67,7 @@ LOST = {
     "reshape.sink_head_merge": "read by the function that tells how the operator is reshaped",
     "focal.decompose_sigmoid_focal_loss": "read by their names by the body of the function, which is spelled out",
     "focal.decompose_softmax_focal_loss": "the same",
+    "ffn.gemm_activation_gemm_to_function": "read by names that are put together",
     "attention.lower_to_multi_head_attention qk_matmul_output_mode": "nothing uses the weights",
     "reshape.reshape_of_reshape axes": "shapes say what is done to x",
     "reshape.dynamic_reshape_of_reshape axes": "all elements, in their order, are reshaped again",

@@ -64,9 +64,9 @@ def test_a_shuffle_with_channels_last_is_one_node(split: str) -> None:
 def test_an_unshuffle_of_torchscript_is_found_for_open_sizes() -> None:
     """It splits rows and columns one after the other, since each Reshape leaves only one size open."""
     known = ints(three=[3], rows=[0, 0, -1, 2, 0], columns=[0, 0, 0, 0, -1, 2], merged=[0, -1, 1, 1, 0, 0], ones=[2, 3])
-    body = f"""{known} d = DepthToSpace<blocksize = 2>(x) u = Unsqueeze(d, three) a = Reshape(u, rows)
+    body = f"""{known} t = DepthToSpace<blocksize = 2>(x) d = Softmax<axis = 1>(t) u = Unsqueeze(d, three) a = Reshape(u, rows)
         b = Reshape(a, columns) c = Transpose<perm = [0, 1, 3, 5, 2, 4]>(b) e = Reshape(c, merged) y = Squeeze(e, ones)"""
-    assert optimised(body, "n,12,h,w") == ["DepthToSpace", "SpaceToDepth", "Gather"]
+    assert optimised(body, "n,12,h,w") == ["DepthToSpace", "Softmax", "SpaceToDepth", "Gather"]
 
 
 @pytest.mark.parametrize(
