@@ -108,6 +108,16 @@ class Result(Record):
         """Whether the result passed every check that was asked for."""
         return self.verdict is None or self.verdict.ok
 
+    @property
+    @derived()
+    def oldest_runtime(self) -> str | None:
+        """The oldest release of ONNX Runtime that loads and executes the result, such as `1.23`; `None` if that is not known."""
+        from ortfuse.api.effective_options import target_spec
+        from ortfuse.io.convert_model_types import enter
+        from ortfuse.targets import oldest_release
+
+        return None if self.unchanged else oldest_release(enter(self.model, copy=False)[0], target_spec(self.options))
+
     def save(self, path: str | os.PathLike[str], *, link: bool = False) -> None:
         """Write the model to a file; `link` says whether external data may be hard links (see `ortfuse.save`).
 

@@ -1,5 +1,6 @@
 """Targets: kernels, constraints, known bugs and costs of a runtime and its providers, and the raising of opsets."""
 
+from ortfuse.targets.check_releases import oldest_release
 from ortfuse.targets.custom_operators import (
     libraries,
     missing_functions,
@@ -34,6 +35,7 @@ __all__ = [
     "load_target",
     "lower_opset",
     "missing_functions",
+    "oldest_release",
     "opset_needed",
     "raise_opset",
     "raise_to_newest",

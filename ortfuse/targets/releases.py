@@ -10,7 +10,7 @@ import functools
 import gzip
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ class Releases:
         """The releases, such as `1.20`, the oldest first."""
         return sorted(self.stored["releases"], key=release_number)
 
-    def table(self, release: str) -> KernelTable:
-        """Return the table of a release.
+    def table(self, release: str, only: Container[tuple[str, str]] | None = None) -> KernelTable:
+        """Return the table of a release, with all operators or some, named by domain and name.
 
         Raises:
             TargetError: The file is malformed.
@@ -48,7 +48,11 @@ class Releases:
         try:
             one, sets = self.stored["releases"][release], [frozenset(types) for types in self.stored["type_sets"]]
             entries = [self.stored["operators"][number] for number in one["operators"]]
-            operators = {(entry["domain"], entry["name"]): operator_of_json(entry, sets) for entry in entries}
+            operators = {
+                (entry["domain"], entry["name"]): operator_of_json(entry, sets)
+                for entry in entries
+                if only is None or (entry["domain"], entry["name"]) in only
+            }
             return KernelTable(
                 one["runtime"], self.stored["provider"], one["max_opset"], one["max_ir_version"], operators
             )

@@ -9,6 +9,7 @@ import pytest
 from rewriting import ops
 
 import ortfuse
+from ortfuse.targets import default_spec, oldest_release
 from ortfuse.verification import Session
 
 ATTENTION = """<ir_version: 8, opset_import: ["": 17]>
@@ -97,3 +98,17 @@ def test_the_lowest_opset_may_be_bounded_without_a_release() -> None:
     result = ortfuse.optimize(model(ATTENTION), max_opset=17).model
     assert result.opset_imports[""] == 17
     assert "MultiHeadAttention" in ops(result)
+
+
+@pytest.mark.parametrize(("release", "oldest"), [(None, "1.23"), ("1.17", "1.17")])
+def test_a_result_says_in_which_release_it_loads(release: str | None, oldest: str) -> None:
+    result = ortfuse.optimize(model(ATTENTION), runtime=release)
+    assert result.oldest_runtime == oldest
+    assert result.to_dict()["oldest_runtime"] == oldest
+
+
+def test_it_is_not_known_in_which_release_a_model_of_the_newest_ir_version_loads() -> None:
+    original = model(ATTENTION)
+    assert oldest_release(original, default_spec()) == "1.17"
+    original.ir_version = 99
+    assert oldest_release(original, default_spec()) is None

@@ -93,7 +93,9 @@ def _sizes(result: Result) -> list[str]:
     """The nodes and bytes before and after."""
     report = result.report
     nodes = f"nodes: {report.before.nodes} -> {report.after.nodes}   engine: {report.seconds:.3f} s"
-    return [nodes, size_line(report, result.file_bytes)]
+    oldest = result.oldest_runtime
+    loads = [] if oldest is None else [f"loads in: ONNX Runtime {oldest} and newer"]
+    return [nodes, size_line(report, result.file_bytes), *loads]
 
 
 def _sites(result: Result) -> list[str]:
