@@ -80,7 +80,6 @@ class BisectOptions(TypedDict, total=False):
     patterns: PatternsLike
     lists: PathLike | Sequence[PathLike]
     target: TargetLike | None
-    runtime: str | None
     force: Mapping[str, str]
     approximate: bool
     max_opset: int | None
