@@ -33,6 +33,7 @@ from ortfuse.report.terminal.document import show_document
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 BERT = str(GOLDEN / "bert.sdpa.ts.onnx")
+LLAMA = str(GOLDEN / "llama.sdpa.ts.onnx")
 
 WRONG_RULE = """
 from ortfuse.rewrite.pattern import op, var
@@ -444,13 +445,13 @@ def test_a_wrong_pipeline_is_named(passes: str, words: str) -> None:
 
 def test_max_opset_keeps_the_model_below(tmp_path: Path) -> None:
     output, report = tmp_path / "out.onnx", tmp_path / "report.json"
-    result = run("optimize", BERT, "--max-opset", "17", "--explain", "-o", str(output), "--json", str(report))
+    result = run("optimize", LLAMA, "--max-opset", "17", "--explain", "-o", str(output), "--json", str(report))
     assert result.exit_code == 0, result.output
     assert ir.load(output).graph.opset_imports[""] == 17
     reasons = [
         miss["refusal"]["reason"]
         for miss in json.loads(report.read_text())["misses"]
-        if miss["rule"].startswith("attention.")
+        if miss["rule"].startswith("rmsnorm.")
     ]
     assert any("needs opset 23, and at most 17 is allowed" in reason for reason in reasons)
     assert "would match if the result were allowed opset 23" in result.output

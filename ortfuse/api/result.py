@@ -109,7 +109,7 @@ class Result(Record):
         return self.verdict is None or self.verdict.ok
 
     @property
-    @derived()
+    @derived(optional=True)
     def oldest_runtime(self) -> str | None:
         """The oldest release of ONNX Runtime that loads and executes the result, such as `1.23`; `None` if that is not known."""
         from ortfuse.api.effective_options import target_spec

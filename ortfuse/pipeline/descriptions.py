@@ -7,7 +7,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ortfuse.errors import PipelineError
@@ -72,7 +72,7 @@ class PassInfo:
     options: Sequence[OptionInfo]
     rules: Sequence[str]
     example: str
-    exactness: str = ""
+    exactness: str = field(default="", metadata=entry(optional=True))
 
 
 @dataclass(frozen=True)

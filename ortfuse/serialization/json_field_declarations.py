@@ -17,6 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _DECLARED = "ortfuse.entry"
 _MARK = "__ortfuse_key__"
+_OPTIONAL = "__ortfuse_optional__"
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,17 @@ def entry(
     return {_DECLARED: Declaration(key, omit, inline, optional, convert)}
 
 
-def derived(key: str = "") -> Callable[[F], F]:
-    """Mark a method, or the function of a property, as an entry of the data; the key is by default its name."""
+def derived(key: str = "", *, optional: bool = False) -> Callable[[F], F]:
+    """Mark a method, or the function of a property, as an entry of the data.
+
+    Args:
+        key: Its key; by default the name of the function.
+        optional: Whether it is left out where it is empty.
+    """
 
     def mark(function: F) -> F:
         setattr(function, _MARK, key or function.__name__)
+        setattr(function, _OPTIONAL, optional)
         return function
 
     return mark
@@ -151,7 +158,8 @@ def entries(kind: type[Any]) -> tuple[Entry, ...]:
             function = getattr(member, "fget", None) or getattr(member, "func", None) or member
             if key := getattr(function, _MARK, ""):
                 text = function.__doc__ or ""
-                found[name] = Entry(key, name, False, False, None, *_result(function), function is member, text)
+                optional = getattr(function, _OPTIONAL)
+                found[name] = Entry(key, name, False, optional, None, *_result(function), function is member, text)
     return tuple(found.values())
 
 
