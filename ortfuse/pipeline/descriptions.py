@@ -18,7 +18,7 @@ from ortfuse.pipeline.pass_lists import Lists, PassList
 from ortfuse.pipeline.rule_catalogue import Catalogue
 from ortfuse.pipeline.steps import CANONICALIZE, MAX_ROUNDS
 from ortfuse.rewrite import Exactness, Rule
-from ortfuse.serialization import Record
+from ortfuse.serialization import Record, entry
 from ortfuse.transforms.onnx_ir_adapter import ForeignPass
 
 Kind = Literal["pass", "rules", "word"]
