@@ -212,9 +212,9 @@ class Formula:
 
 _TIMES = {
     "Div": 2, "Reciprocal": 2, "Sqrt": 2, "Where": 2, "Exp": 4, "Log": 4, "Tanh": 4, "Sigmoid": 4, "Erf": 4, "Pow": 9,
-    "Expand": 9,
+    "Expand": 9, **dict.fromkeys(("Less", "LessOrEqual", "Greater", "GreaterOrEqual"), 2),
 }  # fmt: skip
-"""How long an operator takes for each element, as far as it decides what may stay: others take 1."""
+"""How long an operator takes for each element, as far as it decides what may stay: others take 1, such as Not."""
 
 
 def _parsed(text: str) -> ast.expr:

@@ -15,6 +15,8 @@ axes of their own for rows and columns: [..., query rows, query columns, key row
 from __future__ import annotations
 
 import math
+import operator
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -245,34 +247,43 @@ def _by_factor(scores: Pattern) -> Pattern:
 def _of_grid() -> tuple[Pattern, Pattern]:
     """Scores viewed as [..., query rows, query columns, key rows, key columns] plus masks, and scores plus the masks merged.
 
-    The axes in front are batch and heads, or both as one.
+    The axes in front are batch and heads, both as one, or the batch alone.
     """
-    flat = scalar("score_scale") * (var("query", "b h _ _") @ var("transposed_key", "b h _ _")) + opt(first_mask)
     batch, heads = (op.Shape(var("query"), start=axis, end=axis + 1) for axis in (0, 1))
 
-    def one(batch: str, mask: str) -> Pattern:
+    def flat(lead: str) -> Pattern:
+        scores = var("query", f"{lead} _ _") @ var("transposed_key", f"{lead} _ _")
+        # A scale of scores without axes of heads is in the queries.
+        return (scalar("score_scale") * scores if lead == "b h" else scores) + opt(first_mask)
+
+    flats = {lead: flat(lead) for lead in ("b h", "b")}
+
+    def one(lead: str, batch: str, mask: str) -> Pattern:
         masks = (var(name, f"{mask} p|1 q|1 k|1 l|1") for name in ("mask", "second_mask"))
-        split = rearrange(f"b h (p q) (k l) -> {batch} p q k l", flat).named(
+        split = rearrange(f"{lead} (p q) (k l) -> {batch} p q k l", flats[lead]).named(
             "grid", f"{mask.replace('|1', '')} p q k l"
         )
         return split + next(masks) + opt(next(masks))
 
-    def other(batch: str, leading: Pattern) -> Pattern:
+    def other(lead: str, batch: str, leading: Pattern) -> Pattern:
         masks, second = var("mask"), var("second_mask")
 
         def merged(match: Match) -> Pattern:
             total = masks if match["second_mask"] is None else op.Add(masks, second)
             sizes = computed("sizes", lambda match: ints([match.size(dim) for dim in "pqkl"]))
             every = op.Expand(total, op.Concat(leading, sizes, axis=0))
-            summed = flat + rearrange(f"{batch} p q k l -> b h (p q) (k l)", every)
-            return rearrange(f"b h (p q) (k l) -> {batch} p q k l", summed)
+            summed = flats[lead] + rearrange(f"{batch} p q k l -> {lead} (p q) (k l)", every)
+            return rearrange(f"{lead} (p q) (k l) -> {batch} p q k l", summed)
 
         return built(merged, makes=("Add", "Mul", "MatMul", "Concat", "Shape", "Expand", "Reshape"))
 
-    apart, together = "b h", "(b h)"
+    both = op.Concat(batch, heads, axis=0)
+    forms = (
+        ("b h", "(b h)", "m|1", op.Mul(batch, heads)), ("b h", "b h", "b|1 h|1", both), ("b", "b", "b|1", batch)
+    )  # fmt: skip
     return (
-        (one(together, "m|1") | one(apart, "b|1 h|1")).named("sum"),
-        (other(together, op.Mul(batch, heads)) | other(apart, op.Concat(batch, heads, axis=0))).named("sum"),
+        reduce(operator.or_, [one(lead, whole, mask) for lead, whole, mask, _ in forms]).named("sum"),
+        reduce(operator.or_, [other(lead, whole, leading) for lead, whole, _, leading in forms]).named("sum"),
     )
 
 
@@ -328,12 +339,12 @@ RULES = [
         shapes=tuple(
             {
                 "b": 3, "h": 2, "p": 2, "q": 3, "k": 3, "l": 4,
-                "query": "3 2 6 5", "transposed_key": "3 2 5 12", "first_mask": "3 2 6 12",
+                "query": f"{lead} 6 5", "transposed_key": f"{lead} 5 12", "first_mask": f"{lead} 6 12",
                 "mask": f"{leading} 2 3 3 1", "second_mask": f"{leading} 2 3 1 4",
             }
-            for leading in ("6", "3 2")
+            for lead, leading in (("3 2", "6"), ("3 2", "3 2"), ("3", "3"))
         ),
-        alternatives=[{"sum": number} for number in (0, 1)],
+        alternatives=[{"sum": number} for number in (0, 1, 2)],
         opset=17,
         uncovered=_NO_CONSTANTS,
     ),

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
-from ortfuse.rewrite.pattern import Match, Op, Pattern, computed, ms, op, opt, rearrange, redundant, scalar, var
+from ortfuse.rewrite.pattern import Match, Op, Pattern, built, computed, ms, op, opt, rearrange, redundant, scalar, var
 
 from .._rule_test_inputs import FINITE_SCORES, masked
 from .._shared_guards import ints
@@ -27,7 +27,7 @@ PASS = "fuse.multi_head_attention"
 
 SOURCE = "ONNX Runtime contrib operator MultiHeadAttention"
 
-mask = var("mask", "b|1 h|1 s|1 t")
+mask = var("mask", "b? h? s? t")
 query, key, value = var("query", "b s (h d)"), var("key", "b t (h d)"), var("value", "b t (h v)")
 queries, keys, values = var("queries", "s b (h d)"), var("keys", "t b (h d)"), var("values", "t b (h v)")
 
@@ -71,25 +71,37 @@ def _split(target: list[int], size: int | str, *names: str) -> Callable[[ir.Mode
     return change
 
 
-def _attention(mask: Pattern, *operands: Pattern) -> Op:
+def _attention(mask: Pattern | None, *operands: Pattern) -> Op:
     made: Op = ms.MultiHeadAttention(*operands, None, None, mask, num_heads=lambda match: match.size("h"), scale=scale)
     return made
 
 
-def _plain(mask: Pattern) -> Pattern:
+def _plain(mask: Pattern | None) -> Pattern:
     return rearrange("b s (h v) -> b s h v", _attention(mask, query, key, value))
 
 
-def _length_first(mask: Pattern) -> Pattern:
+def _length_first(mask: Pattern | None) -> Pattern:
     swapped = [op.Transpose(operand, perm=(1, 0, 2)) for operand in (queries, keys, values)]
     return rearrange("s b (h v) -> s b h v", op.Transpose(_attention(mask, *swapped), perm=(1, 0, 2)))
 
 
-def _row_for_each(length: Pattern) -> Pattern:
-    """The mask repeated for every query, which the kernel does not do itself."""
-    one = computed("one", lambda match: ints([1]))
-    made: Op = op.Expand(mask, op.Concat(one, one, length, one, axis=0))
-    return made
+def _with_four_axes(match: Match) -> Pattern | None:
+    """The mask as the kernel takes it, or none."""
+    missing = 4 - (match.rank("mask") or 0)
+    if match["mask"] is None or not missing:
+        return None if match["mask"] is None else mask
+    return op.Unsqueeze(mask, computed("missing", lambda match: ints(range(missing))))
+
+
+def _forms(attention: Callable[[Pattern | None], Pattern], length: Pattern) -> tuple[Pattern, Pattern]:
+    """The operator with the mask as it is, and with one repeated for every query, which the kernel does not do itself."""
+
+    def repeated(match: Match) -> Pattern:
+        whole, one = _with_four_axes(match), computed("one", lambda match: ints([1]))
+        return attention(None if whole is None else op.Expand(whole, op.Concat(one, one, length, one, axis=0)))
+
+    makes = ("com.microsoft.MultiHeadAttention", "Unsqueeze", "Expand", "Concat", "Shape", "Transpose", "Reshape")
+    return built(lambda match: attention(_with_four_axes(match)), makes=makes), built(repeated, makes=makes)
 
 
 PROOF = RuleTest(
@@ -110,7 +122,7 @@ RULES = [
         name="attention.to_multi_head_attention",
         formula="transpose(softmax(s split(query) split(key)^T + mask) split(value))",
         pattern=op.Transpose(_spelled("b n", query, key, value), perm=(0, 2, 1, 3)),
-        replace=(_plain(opt(mask)), _plain(_row_for_each(op.Shape(query, start=1, end=2)))),
+        replace=_forms(_plain, op.Shape(query, start=1, end=2)),
         guards=(heads_are_known,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
@@ -133,7 +145,7 @@ RULES = [
         name="attention.to_multi_head_attention_sequence_first",
         formula="transpose(softmax(s split(queries) split(keys)^T + mask) split(values))",
         pattern=op.Transpose(_spelled("n b", queries, keys, values), perm=(2, 0, 1, 3)),
-        replace=(_length_first(opt(mask)), _length_first(_row_for_each(op.Shape(queries, start=0, end=1)))),
+        replace=_forms(_length_first, op.Shape(queries, start=0, end=1)),
         guards=(heads_are_known,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,

@@ -188,7 +188,7 @@ def test_sums_of_scores_and_large_numbers_of_float16_that_hide_nothing_are_compu
         # Nothing says that the numbers are 0 and 1.
         "f = Cast<to = 1>(number) mask = Mul(f, filler)",
         # 3e9 does not fit int32: what the cast makes of it is not ours to say.
-        "f = Where(keep, zero, big) i = Cast<to = 6>(f) g = Cast<to = 1>(i) mask = Mul(g, filler)",
+        "c = Cast<to = 1>(number) f = Mul(c, big) i = Cast<to = 6>(f) g = Cast<to = 1>(i) mask = Mul(g, filler)",
         # log(0) is -inf
         "f = Cast<to = 1>(keep) mask = Log(f)",
         # Row sums of a mask are masks.

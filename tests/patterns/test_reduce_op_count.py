@@ -51,7 +51,7 @@ def test_a_single_query_after_a_past_sees_all_keys(compare: str, gone: bool) -> 
     assert compare not in left
     # Where the last key stays hidden, it is cut off and padded: two nodes in place of Unsqueeze, Less and And.
     assert ("And" not in left and "Pad" not in left) is gone
-    assert len(left) == (7 if gone else 9)
+    assert len(left) == (6 if gone else 8)
 
 
 @pytest.mark.parametrize(("start", "known"), [("k0", True), ("k1", False)])

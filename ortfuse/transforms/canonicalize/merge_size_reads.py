@@ -9,7 +9,8 @@ alone has some other size; among those, of the first.
 Sizes in a row are a Shape of their own. A number is one of these without its axis, or, if the whole shape is read or several
 numbers are, an element of the whole shape: so the fewest nodes are left.
 
-Transforms: Shape, and Gather, Slice, Squeeze, Unsqueeze and Reshape of one by constants, in one graph.
+Transforms: Shape, and Gather, Slice, Squeeze, Unsqueeze and Reshape of one by constants, in one graph, with Casts to other
+integers in between.
 
 Does not handle: sizes that are computed from others, results of the graph, and opsets whose Shape has no `start` and `end`.
 """
@@ -28,8 +29,8 @@ from ortfuse.ir.dims import DimLike
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 
-_READS = frozenset({"Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape"})
-_DEEPEST = 4
+_READS = frozenset({"Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Cast"})
+_DEEPEST = 6
 """The most nodes of a reader, its Shape included."""
 
 _SHAPE_HAS_ENDS = 15
@@ -65,18 +66,20 @@ class _Readers:
         self.wanted: set[_Row] = set()
         self.every: list[ir.Node] = []
         self._graph, self._facts = graph, facts
-        left = [(use.node, 1) for use in value.uses() if use.node.op_type == "Shape"]
+        left = [(use.node, 1, _Row(0, 0)) for use in value.uses() if use.node.op_type == "Shape"]
         while left:
-            node, depth = left.pop()
+            node, depth, told = left.pop()
             if (row := self._row(node)) is None:
                 continue
-            self.nodes[row].append(node)
             self.every.append(node)
+            if facts.dtype(node.outputs[0]) is ir.DataType.INT64:
+                told = row
+                self.nodes[row].append(node)
             for use in node.outputs[0].uses():
                 if depth < _DEEPEST and use.idx == 0 and self._reads_on(use.node):
-                    left.append((use.node, depth + 1))
+                    left.append((use.node, depth + 1, told))
                 else:
-                    self.wanted.add(row)
+                    self.wanted.add(told)
 
     def sizes(self, row: _Row) -> tuple[DimLike | None, ...]:
         """The sizes in a row."""
@@ -112,8 +115,6 @@ class _Readers:
             return None
         found = self._facts.ints(result)
         if found is None or len(found.shape) > 1 or not found.elements or None in found.elements:
-            return None
-        if self._facts.dtype(result) is not ir.DataType.INT64:
             return None
         for start in range(len(self.shape) - len(found.elements) + 1):
             row = _Row(start, start + len(found.elements), not found.shape)
