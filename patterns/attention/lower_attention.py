@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, computed, ms, op, opt, redundant, var
+from ortfuse.rewrite.pattern import Match, Op, Pattern, attr, built, computed, ms, op, opt, var
 from ortfuse.targets import Quirk
 
 from .._rule_test_inputs import NEVER_EMPTY, masked
@@ -31,6 +31,8 @@ AFTER_SOFTMAX = 3
 
 query, key, value, mask = var("query"), var("key"), var("value"), var("mask")
 past_key, past_value = var("past_key"), var("past_value")
+
+
 _whole = op.Attention(
     query, key, value, opt(mask), opt(past_key), opt(past_value),
     softmax_precision=attr("softmax_precision", lambda precision, facts: precision in (None, 1), "float32"),
@@ -283,14 +285,10 @@ def _spelled_out(match: Match) -> Pattern:
     return op.Reshape(op.Transpose(made, perm=(0, 2, 1, 3)), _target(0, 0, merged))
 
 
-def cap_is_not_negative(match: Match) -> Refusal | None:
-    """The cap of the scores is not below 0."""
-    return match.unless_value("softcap", not match["softcap"] or match["softcap"] > 0, "not below 0")
-
-
-@redundant("an operator whose weights nothing uses returns none")
-def returns_weights(match: Match) -> Refusal | None:
-    """Scores that other nodes use are those after Softmax."""
+def is_spelled_alike(match: Match) -> Refusal | None:
+    """The cap of the scores is not below 0, and scores that other nodes use are those after Softmax."""
+    if match["softcap"] and match["softcap"] < 0:
+        return match.refuse("value", "softcap", "not below 0")
     if not _uses_weights(match) or match["qk_matmul_output_mode"] == AFTER_SOFTMAX:
         return None
     return match.refuse("attribute", "qk_matmul_output_mode", AFTER_SOFTMAX)
@@ -383,7 +381,7 @@ RULES = [
         built(_spelled_out, makes=_MADE),
         lambda name: _present(name),
         {"weights": built(_weights, makes=_MADE)},
-        (sizes_are_known, is_not_causal, cap_is_not_negative, returns_weights),
+        (sizes_are_known, is_not_causal, is_spelled_alike),
         RuleTest(
             shapes=({**_FLAT, "mask": "b 1 s t"}, {**_APART, "mask": "s t"}, {**_FLAT, **_PAST, "mask": "s 8"}),
             attributes=(_attributes((3, 1)), _attributes(None, cap=2.0), _attributes((3, 1))),

@@ -65,7 +65,7 @@ _reshaped = (
     op.Reshape(x, var("inner_shape"), allowzero=attr("inner_allowzero")).kept()
     | op.Flatten(x, axis=attr("inner_axis")).kept()
 )
-_units = op.Squeeze(x, axes=attr("inner")).kept() | op.Unsqueeze(x, axes=attr("inner")).kept()
+_units = op.Unsqueeze(x, axes=attr("inner")).kept() | op.Squeeze(x, axes=attr("inner")).kept()
 
 
 def _reshape_of_both(match: Match) -> Pattern | None:
@@ -176,24 +176,36 @@ RULES = [
     ),
     Rule(
         name="reshape.reshape_of_reshape",
-        formula="Reshape(Reshape | Flatten | Squeeze | Unsqueeze(x)), also Squeeze and Unsqueeze of Squeeze or Unsqueeze",
-        pattern=op.Reshape(_reshaped | _units, var("shape"), allowzero=attr("allowzero"))
-        | op.Squeeze(_units, axes=attr("outer"))
-        | op.Unsqueeze(_units, axes=attr("outer")),
+        formula="Reshape(Reshape | Flatten | Squeeze | Unsqueeze(x))",
+        pattern=op.Reshape(_reshaped | _units, var("shape"), allowzero=attr("allowzero")),
         replace=_one_reshape,
-        makes=("Reshape", "Squeeze", "Unsqueeze"),
+        makes=("Reshape",),
         guards=(is_one_reshape,),
         exactness=Exactness.EXACT,
         source=SOURCE,
         test=RuleTest(
-            shapes=tuple({"x": dims, "inner_shape": "2", "shape": "3"} for dims in ("b 2 3", "2 1 6", "2 1 6")),
+            shapes=tuple({"x": dims, "inner_shape": "2", "shape": "3"} for dims in ("b 2 3", "2 1 6")),
             constants={"inner_shape": [0, 6], "shape": [0, 3, 2]},
-            attributes=tuple(
-                {"allowzero": [0], "inner_allowzero": [0], "inner_axis": [1], "inner": inner, "outer": outer}
-                for inner, outer in (([(1,)], [(1,)]), ([(1,)], [(1,)]), ([(1,)], [(0, 2)]))
-            ),
-            opset=13,
+            attributes={"allowzero": [0], "inner_allowzero": [0], "inner_axis": [1], "inner": [(1,)]},
         ),
+    ),
+    *(
+        Rule(
+            name=f"{kind.lower()}.merge_units",
+            formula=f"{kind}(Unsqueeze | Squeeze(x))",
+            pattern=getattr(op, kind)(_units, axes=attr("outer")),
+            replace=_one_reshape,
+            makes=(kind,),
+            guards=(is_one_reshape,),
+            exactness=Exactness.EXACT,
+            source=SOURCE,
+            test=RuleTest(
+                shapes=({"x": "1 1 b"}, {"x": "1 1 3"}),
+                attributes={"inner": [(0,)], "outer": [(0,), (1,)]},
+                opset=13,
+            ),
+        )
+        for kind in ("Unsqueeze", "Squeeze")
     ),
     Rule(
         name="transpose.transpose_of_transpose",

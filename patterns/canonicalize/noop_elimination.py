@@ -65,8 +65,7 @@ def _is_identity_permutation(perm: Any, facts: Any) -> bool:
 
 
 _moved = (
-    op.Identity(x)
-    | op.Reshape(x, var("target"), allowzero=attr("allowzero"))
+    op.Reshape(x, var("target"), allowzero=attr("allowzero"))
     | op.Flatten(x, axis=attr("front"))
     | op.Squeeze(x, opt(var("axes")))
     | op.Expand(x, var("wide"))
@@ -204,6 +203,7 @@ RULES = [
         keeps_shape,
         is_not_moved,
     ),
+    _identity("identity", op.Identity(x), PLAIN),
     _identity(
         "data_movement",
         _moved,
@@ -245,15 +245,15 @@ RULES = [
                 "backwards": Variation(
                     constants={"starts": [9], "ends": [-9]},
                     attributes={"steps": (-1,)},
-                    options={"*Identity(x)*": "Slice(x"},
+                    options={"*Reshape(x*": "Slice(x"},
                 ),
                 "a square is turned": Variation(
-                    shapes={"x": "3 3"}, attributes={"perm": (1, 0)}, options={"*Identity(x)*": "Transpose(x"}
+                    shapes={"x": "3 3"}, attributes={"perm": (1, 0)}, options={"*Reshape(x*": "Transpose(x"}
                 ),
                 "shifted by a frame": Variation(
                     shapes={"filling": None, "along": None},
                     attributes={"pads": (0, 1, 0, -1), "mode": "constant"},
-                    options={"*Identity(x)*": "Pad(x"},
+                    options={"*Reshape(x*": "Pad(x"},
                 ),
                 "an empty list of axes": Variation(shapes={"x": "b 3", "axes": "0"}, constants={"axes": EMPTY}),
             },

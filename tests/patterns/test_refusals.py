@@ -283,6 +283,19 @@ def convolved(match: Match) -> Iterator[Match]:
     graph.remove(node, safe=True)
 
 
+def added_to_another_layer(match: Match) -> Iterator[Match]:
+    """The match, with z made by a layer of a larger kernel."""
+    graph, x = match.nodes[0].graph, match.bindings.get("x")
+    if "z" not in match.bindings or graph is None or not isinstance(x, ir.Value):
+        return
+    weight = ir.Value(name="large", const_value=ir.Tensor(np.ones((16, 3, 9, 9), np.float32)))
+    made = ir.node("Conv", [x, weight], {"strides": [1, 1]})
+    graph.append(made)
+    facts = OtherFacts(match.facts, const={weight: weight.const_value.numpy()})  # type: ignore[union-attr]
+    yield changed(with_binding(match, "z", made.outputs[0]), facts=facts)
+    graph.remove(made, safe=True)
+
+
 def used_elsewhere(match: Match) -> Iterator[Match]:
     """The match, with another value where its root is used."""
     uses, other = list(match.root.uses()), ir.Value(name="elsewhere")
@@ -296,7 +309,7 @@ def used_elsewhere(match: Match) -> Iterator[Match]:
 def refusals(guard: Callable[[Match], Any], match: Match) -> Iterator[Any]:
     for variants in (
         others, all_otherwise, used_otherwise, large_and_used, made_otherwise, used_elsewhere, written_by_a_rule,
-        convolved, averaged,
+        convolved, averaged, added_to_another_layer,
     ):  # fmt: skip
         for other in variants(match):
             try:
