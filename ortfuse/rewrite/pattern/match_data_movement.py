@@ -7,6 +7,7 @@ input of the prefix may be the rearranged value.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.node_parameters import UNKNOWN, parameter
-from ortfuse.ir.dims import DimLike
+from ortfuse.ir.dims import DimLike, total
 from ortfuse.ir.refusal import Subject, refuse
 from ortfuse.rewrite.pattern.axis_names import Axes
 from ortfuse.rewrite.pattern.backtracking_machine import FAIL, Goals, Machine, computed_by
@@ -246,14 +247,15 @@ def _within(bound: DimLike, size: DimLike) -> DimLike:
 def _split(node: ir.Node, value: ir.Value, size: DimLike, last: int, facts: Facts) -> Bounds | None:
     if parameter(node, "axis", facts) != last:
         return None
-    start: DimLike = 0
+    before = Counter[DimLike]()
     for output in node.outputs:
         shape = facts.shape(output)
         if shape is None:
             return None
         if output is value:
+            start = total(dim * count for dim, count in before.items())
             return start, start + shape[-1], 1
-        start = start + shape[-1]
+        before[shape[-1]] += 1
     return None
 
 

@@ -317,14 +317,15 @@ def _removed(output: ir.Value, sources: set[ir.Value]) -> list[ir.Node]:
     if any(other is not output and (other.uses() or other.is_graph_output()) for other in first.outputs):
         return []
     found: dict[ir.Node, None] = {first: None}
-    waiting = [first]
+    waiting, kept = [first], set[ir.Node]()
     while waiting and len(found) < MOST_NODES:
         node = waiting.pop()
         for value in node.inputs:
             maker = None if value is None else value.producer()
-            if maker is None or maker in found or maker.graph is not first.graph:
+            if maker is None or maker in found or maker in kept or maker.graph is not first.graph:
                 continue
             if any(result in sources or result.is_graph_output() for result in maker.outputs):
+                kept.add(maker)
                 continue
             if all(use.node in found for result in maker.outputs for use in result.uses()):
                 found[maker] = None
