@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ortfuse.pipeline.write_rule_index import refresh
+from ortfuse.pipeline.build_rule_index import refresh
 
 FOLDER = Path(__file__).parents[1] / "patterns"
 

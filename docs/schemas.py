@@ -22,7 +22,7 @@ from ortfuse.inspection import Inspection
 from ortfuse.interop import Substitution
 from ortfuse.pipeline.descriptions import Described
 from ortfuse.profiling import Profile
-from ortfuse.quantization.error_bound_in_model import BoundVerdict
+from ortfuse.quantization.error_bound_metadata import BoundVerdict
 from ortfuse.quantization.half.convert_to_half import Conversion
 from ortfuse.runtime.bench import Latencies
 from ortfuse.serialization.json_schema import Schema, closed, schema

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ortfuse.pipeline.write_rule_index import refresh as refresh_index
+from ortfuse.pipeline.build_rule_index import refresh as refresh_index
 
 sys.path.insert(0, str(Path(__file__).parent))
 import suite

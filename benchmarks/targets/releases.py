@@ -19,7 +19,7 @@ from typing import Annotated
 
 import typer
 
-from ortfuse.targets import releases
+from ortfuse.targets import release_kernel_tables
 from ortfuse.targets.cpu import TARGET
 from ortfuse.targets.kernel_table import KernelTable
 
@@ -72,12 +72,12 @@ def main(
 ) -> None:
     """Write the kernel tables of releases."""
     assert TARGET.folder is not None
-    known = releases.releases_of(TARGET)
+    known = release_kernel_tables.releases_of(TARGET)
     tables = {} if known is None else {name: known.table(name) for name in known.names}
     for version in names or RELEASES:
         tables[version.rpartition(".")[0]] = table(version, folder.resolve())
         print(f"{version}: {len(tables[version.rpartition('.')[0]].operators)} operators", flush=True)
-    releases.write_releases(TARGET.folder / "releases.json.gz", tables)
+    release_kernel_tables.write_releases(TARGET.folder / "releases.json.gz", tables)
 
 
 if __name__ == "__main__":

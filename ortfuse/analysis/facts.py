@@ -31,6 +31,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis import operators as _operators  # noqa: F401 - fills the registry
+from ortfuse.analysis.combine_facts_of_same_value import refined, renamed, renamed_sizes
 from ortfuse.analysis.equal_sizes import agreeing_sizes
 from ortfuse.analysis.index_maps import IndexMap, IndexMapOf
 from ortfuse.analysis.index_maps.index_map_query import values_between
@@ -40,7 +41,6 @@ from ortfuse.analysis.ranges.last_axis_repeats_halves_or_pairs import Repeats
 from ortfuse.analysis.ranges.queries import Assumption, FillOf, Question, RangeOf, Values
 from ortfuse.analysis.ranges.range import Range
 from ortfuse.analysis.ranges.vector_norms import NormOf
-from ortfuse.analysis.refine_facts import refined, renamed, renamed_sizes
 from ortfuse.analysis.transfer.value_fact import INTEGERS, Fact, IntTensor, Shape, static_shape
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.journal import Assigned, Entry, Flip

@@ -223,7 +223,7 @@ class Assessment:
         candidate = repeatable(optimised)
         verdict = verdict_on(found, original, candidate, options.tolerance, budget)
         if verdict.runtime is not None and isinstance(original, ir.Model) and isinstance(candidate, ir.Model):
-            from ortfuse.verification.bisection.judge_without_changing_optimizers import told
+            from ortfuse.verification.bisection.judge_without_result_changing_optimizers import told
 
             self._progress("looking for the runtime's optimiser that changes the original")
             verdict, self.disabled = told(verdict, found.experiments, original, candidate)

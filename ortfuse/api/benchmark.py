@@ -19,7 +19,7 @@ from ortfuse.options import (
     BenchOptions,
     Options,
 )
-from ortfuse.runtime.execution_target import executing_for
+from ortfuse.runtime.default_execution_target import executing_for
 from ortfuse.runtime.session_settings import stored_config
 from ortfuse.runtime.unrepresentable_models import AsItIs
 

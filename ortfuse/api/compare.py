@@ -17,7 +17,7 @@ from ortfuse.options import (
     ComparisonOptions,
     Options,
 )
-from ortfuse.runtime.execution_target import executing_for
+from ortfuse.runtime.default_execution_target import executing_for
 from ortfuse.runtime.unrepresentable_models import Runnable
 
 if TYPE_CHECKING:
@@ -54,17 +54,17 @@ def verify(
         **changes: Single options; they override those of `options`.
 
     Returns:
-        The verdict; under a bound an `ortfuse.quantization.error_bound_in_model.BoundVerdict`.
+        The verdict; under a bound an `ortfuse.quantization.error_bound_metadata.BoundVerdict`.
 
     Raises:
         VerificationError: One of the models cannot be executed, or the names of their inputs or outputs differ.
         OrtfuseError: One of the models or options cannot be used.
     """
-    from ortfuse.quantization.error_bound_in_model import bound_between, keeps
+    from ortfuse.quantization.error_bound_metadata import bound_between, keeps
     from ortfuse.quantization.input_labels import with_labels
     from ortfuse.runtime.inputs.read_input_files import notes_of
     from ortfuse.verification import verify as compare
-    from ortfuse.verification.bisection.judge_without_changing_optimizers import told
+    from ortfuse.verification.bisection.judge_without_result_changing_optimizers import told
 
     options = effective_options(options, **changes, verify="whole")
     if options.tolerance is not None and (max_error is not None or metric is not None):

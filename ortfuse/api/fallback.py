@@ -28,7 +28,7 @@ from ortfuse.io.convert_model_types import AnyModel, Source, enter, leave
 from ortfuse.io.copy_model import copy_model
 from ortfuse.io.declare_sizes import declare_sizes
 from ortfuse.io.external_data import resolved
-from ortfuse.io.external_data_locations import locations
+from ortfuse.io.list_external_data_files import locations
 from ortfuse.io.load_and_save import save
 from ortfuse.io.training_mode import to_inference
 from ortfuse.ir.declared_sizes import LARGEST, DeclaredSizes, declared_sizes

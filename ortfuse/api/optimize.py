@@ -21,7 +21,7 @@ from ortfuse.options import (
 )
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.schedule import OnPass
-from ortfuse.runtime.execution_target import executing_for
+from ortfuse.runtime.default_execution_target import executing_for
 from ortfuse.runtime.load_check import UnloadableError
 from ortfuse.runtime.worker import WORKER
 from ortfuse.targets import installed

@@ -30,11 +30,11 @@ from ortfuse.serialization import Record, entry
 from ortfuse.targets import Target, installed
 
 if TYPE_CHECKING:
+    from ortfuse.quantization.apply_schemes_without_search import Uniform
     from ortfuse.quantization.input_labels import LabelsLike
     from ortfuse.quantization.metrics import UserFunction
     from ortfuse.quantization.outcome import Goal, Outcome
     from ortfuse.quantization.phase_times import Phases
-    from ortfuse.quantization.uniform_scheme import Uniform
 
 
 Form = Literal["onnxruntime", "qdq"]
@@ -148,7 +148,8 @@ def quantize(
         VerificationError: The inputs do not fit the model, hold NaN, or the model cannot be run on them.
         OrtfuseError: The model cannot be used.
     """
-    from ortfuse.quantization.error_bound_in_model import Bound, demand_bound, write_bound
+    from ortfuse.quantization.apply_schemes_without_search import named
+    from ortfuse.quantization.error_bound_metadata import Bound, demand_bound, write_bound
     from ortfuse.quantization.input_labels import with_labels
     from ortfuse.quantization.knapsack import demand_solver
     from ortfuse.quantization.metrics import metric_of
@@ -158,7 +159,6 @@ def quantize(
     from ortfuse.quantization.quantization_sites import quantization_rules
     from ortfuse.quantization.rounded_weights_cache import FOR_A_SEARCH, ROUNDED, settle
     from ortfuse.quantization.scheme_rules import Rules
-    from ortfuse.quantization.uniform_scheme import named
     from ortfuse.runtime.memory_footprint import demand_footprints
 
     progress, started = progress or silent, time.monotonic()
@@ -269,9 +269,9 @@ def lower(
         VerificationError: The inputs do not fit the model.
         OrtfuseError: The model cannot be used.
     """
+    from ortfuse.quantization.apply_schemes_without_search import named, uniform
     from ortfuse.quantization.quantization_sites import quantization_rules
     from ortfuse.quantization.rounded_weights_cache import settle
-    from ortfuse.quantization.uniform_scheme import named, uniform
 
     progress = progress or silent
     options = _for_form(Options.of(options, bench=True, **changes), form)

@@ -171,7 +171,7 @@ def _module(metric: Any) -> Path | None:
 
 def _add_model(read: _Known, model: Path, called: str) -> None:
     """The weights and the settings of a model."""
-    from ortfuse.io.external_data_locations import weight_files
+    from ortfuse.io.list_external_data_files import weight_files
 
     for file in weight_files(model):
         read.add(file, f"a file with weights of {called}")
@@ -194,7 +194,7 @@ def _add_written(written: _Known, result: Path, model: Path | None, called: str)
     written.add(result, called)
     for beside in _beside(result):
         written.add(beside, f"a file beside {called}")
-    from ortfuse.io.external_data_locations import known_locations
+    from ortfuse.io.list_external_data_files import known_locations
 
     folder = Path(os.path.realpath(result)).parent
     for location in () if model is None else known_locations(model):

@@ -5,7 +5,7 @@ Passes of onnx_ir and rule sets of onnxscript can be used in pipelines of ortfus
 """
 
 from ortfuse.interop.function_rules import pattern_from, rule_from
-from ortfuse.interop.function_rules.accepted_function_forms import AnyFunction, read_functions
+from ortfuse.interop.function_rules.convert_function_to_nodes import AnyFunction, read_functions
 from ortfuse.interop.onnx_ir_pass import OrtfusePass, as_ir_pass
 from ortfuse.interop.register_operator import describe_operator
 from ortfuse.interop.substitution import RuleTestError, Substitution, UnprovedError, rule_from_models, substitute

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ortfuse.io.atomic_write import real
 from ortfuse.io.external_data import HELD_OPEN
-from ortfuse.io.external_data_locations import locations
+from ortfuse.io.list_external_data_files import locations
 
 
 def data_files(model: Path) -> list[Path]:

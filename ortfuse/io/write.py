@@ -15,7 +15,7 @@ from ortfuse.io import wire_format
 from ortfuse.io.atomic_write import Staging, real
 from ortfuse.io.convert_modelproto import Weight, separate
 from ortfuse.io.data_file import DataFile
-from ortfuse.io.external_data_locations import locations
+from ortfuse.io.list_external_data_files import locations
 from ortfuse.io.stored_tensor import ExternalStoredTensor, in_file
 from ortfuse.ir import walk
 from ortfuse.ir.enumerate_tensors import tensors, tensors_of

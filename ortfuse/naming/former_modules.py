@@ -58,7 +58,7 @@ _MODULES = {
     "pattern.vocabulary": "rewrite.pattern.pattern_builders",
     "pattern.result": "rewrite.pattern.match_result",
     "precision.rungs": "quantization.quantization_sites",
-    "precision.stated": "quantization.error_bound_in_model",
+    "precision.stated": "quantization.error_bound_metadata",
     "proof.build": "verification.rule_tests.build_instances",
     "proof.prove": "verification.rule_tests.rule_test_runner",
 }

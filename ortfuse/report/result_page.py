@@ -9,7 +9,7 @@ from pathlib import Path
 from ortfuse.api.result import Result
 from ortfuse.errors import OptionError, OutputError
 from ortfuse.io.convert_model_types import enter
-from ortfuse.io.external_data_locations import weight_files
+from ortfuse.io.list_external_data_files import weight_files
 from ortfuse.report.documents.optimization import Drawn, optimization_document
 from ortfuse.report.html.write_page import demand_libraries, write_page
 from ortfuse.runtime.session_settings.settings_in_model import beside

@@ -10,9 +10,9 @@ from typing import Self
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError
-from ortfuse.runtime.execution_target import execution_target
+from ortfuse.runtime.default_execution_target import execution_target
 from ortfuse.runtime.function_expansion_limit import ExpansionError
-from ortfuse.runtime.read_unmoved_model_files import as_written
+from ortfuse.runtime.load_staged_files import as_written
 from ortfuse.runtime.session import opened, separated, shortened, weight_bytes, zeros_folder
 from ortfuse.runtime.session_subprocess import Level, Settings
 from ortfuse.targets import libraries, with_functions

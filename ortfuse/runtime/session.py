@@ -19,7 +19,7 @@ from ortfuse.errors import CrashError, OrtfuseError, VerificationError
 from ortfuse.io.convert_modelproto import separate
 from ortfuse.io.stored_tensor import in_file
 from ortfuse.ir.enumerate_tensors import tensors
-from ortfuse.runtime.execution_target import execution_target
+from ortfuse.runtime.default_execution_target import execution_target
 from ortfuse.runtime.function_expansion_limit import demand_bounded
 from ortfuse.runtime.int8_kv_caches import Rounding, integer_caches
 from ortfuse.runtime.random_seeds import is_seeded

@@ -1,6 +1,5 @@
 """Targets: kernels, constraints, known bugs and costs of a runtime and its providers, and the raising of opsets."""
 
-from ortfuse.targets.check_releases import oldest_release
 from ortfuse.targets.custom_operators import (
     libraries,
     missing_functions,
@@ -9,6 +8,7 @@ from ortfuse.targets.custom_operators import (
     with_functions,
 )
 from ortfuse.targets.downgrade_opset import lower_opset
+from ortfuse.targets.find_oldest_release import oldest_release
 from ortfuse.targets.kernel_table import Kernel, KernelTable
 from ortfuse.targets.known_bugs import DEFECTS, KnownBug, Quirk
 from ortfuse.targets.registry import default_spec, known_targets, load_target, spec_of

@@ -22,7 +22,7 @@ from ortfuse.errors import OrtfuseWarning, TargetError
 from ortfuse.io.read_kernel_registry import RegistryError
 from ortfuse.targets.kernel_table import FORMAT, KernelTable
 from ortfuse.targets.registry import spec_of
-from ortfuse.targets.releases import newest_table
+from ortfuse.targets.release_kernel_tables import newest_table
 from ortfuse.targets.target_spec import TargetSpec
 
 

@@ -6,7 +6,7 @@ import os
 
 from ortfuse.errors import TargetError
 from ortfuse.targets.registry import load_target
-from ortfuse.targets.releases import table_of_release
+from ortfuse.targets.release_kernel_tables import table_of_release
 from ortfuse.targets.target import Target
 from ortfuse.targets.target_spec import TargetSpec
 

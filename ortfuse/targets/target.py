@@ -31,7 +31,7 @@ from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, 
 from ortfuse.targets.kernel_table_cache import table_of
 from ortfuse.targets.known_bugs import LACKING, KnownBug, Quirk
 from ortfuse.targets.registry import default_spec, spec_of
-from ortfuse.targets.releases import newest_table, release_number
+from ortfuse.targets.release_kernel_tables import newest_table, release_number
 from ortfuse.targets.rule_speedups import CostTable, shipped_costs
 from ortfuse.targets.target_spec import TargetSpec
 

@@ -3,7 +3,7 @@
 Each folder of a target has an `__init__.py` with `TARGET = TargetSpec(...)`, and beside it, as far as there are any:
 
 - `kernels.json.gz` or `kernels.json`: a kernel table, as `Target.to_table` writes it;
-- `releases.json.gz`: the kernel tables of several releases of the runtime (`ortfuse.targets.releases`);
+- `releases.json.gz`: the kernel tables of several releases of the runtime (`ortfuse.targets.release_kernel_tables`);
 - `costs.json`: the measured speedups of rules (`ortfuse.targets.rule_speedups`);
 - `decompositions/`: rule files for this target alone.
 

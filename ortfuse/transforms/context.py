@@ -16,8 +16,8 @@ from ortfuse.rewrite import Debugging, Log
 from ortfuse.targets import Quirk, Target
 from ortfuse.transforms.choose_legal_form import Choices
 from ortfuse.transforms.constant_growth import Growth
-from ortfuse.transforms.refuse_adjacent_qdq_pairs import PairsApart
 from ortfuse.transforms.spill_constants import Spill
+from ortfuse.transforms.veto_edits_that_join_qdq_pairs import PairsApart
 
 
 @dataclass

@@ -26,7 +26,7 @@ from ortfuse.io.training_mode import training_note
 from ortfuse.options import Options, PathLike
 from ortfuse.runtime.bench import Candidate, SessionMeter
 from ortfuse.runtime.bench.session_timing import Meter
-from ortfuse.runtime.execution_target import executing_for, execution_target
+from ortfuse.runtime.default_execution_target import executing_for, execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session_settings import SessionConfig, Setting, write_beside
 from ortfuse.runtime.session_settings.config import settings_of

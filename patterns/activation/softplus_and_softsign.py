@@ -4,7 +4,7 @@ softplus(x) = log(1 + exp(x))
 softsign(x) = x / (1 + |x|)
 
 log(1 + exp(x)) is infinite if exp(x) overflows (above 88 in float32), but Softplus is not, so that it is not equivalent. Other
-spellings of Softplus stand in `patterns.contrib.softplus`.
+spellings of Softplus stand in `patterns.contrib.fuse_softplus_and_mish`.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from ortfuse.analysis.node_parameters import attribute_value
 from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.traits import REDUCES, has
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.hoist.plan import NONE, Made, Plan, Planner, may_pass, parts, saved
-from ortfuse.rewrite.hoist.reduction import reduction_of
+from ortfuse.rewrite.hoist.plan_reshape_hoist import NONE, Made, Plan, Planner, may_pass, parts, saved
+from ortfuse.rewrite.hoist.reduction_axes_in_other_shape import reduction_of
 from ortfuse.rewrite.hoist.replacement import as_pattern
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, op, redundant, var
 

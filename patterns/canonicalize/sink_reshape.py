@@ -18,9 +18,9 @@ import onnx_ir as ir
 from ortfuse.ir.dims import DimLike, reshape_target
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.hoist.plan import Kept, Viewed, parts
+from ortfuse.rewrite.hoist.plan_reshape_hoist import Kept, Viewed, parts
 from ortfuse.rewrite.hoist.replacement import as_pattern, written_size
-from ortfuse.rewrite.hoist.sink import Sunk, sunk
+from ortfuse.rewrite.hoist.sink_merging_reshape import Sunk, sunk
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, op, redundant, var
 
 from .._rule_test_inputs import COST

@@ -13,7 +13,7 @@ ORDER = (
     "embed_layer_normalization",
     "fuse_roi_align",
     "fuse_losses",
-    "softplus",
+    "fuse_softplus_and_mish",
     "unbroadcast_mask",
 )
 """The files in the order in which they are tried; those that are not named come last, by name."""

@@ -2,7 +2,7 @@
 
 ORDER = (
     "unit_dims_of_transpose_and_expand",
-    "hoist_reshape_last",
+    "hoist_reshape_after_fusions",
     "gather_of_range_to_slice",
     "merge_concats",
 )

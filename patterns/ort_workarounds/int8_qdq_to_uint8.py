@@ -22,7 +22,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, attr, computed, const, op, redundant, var
 from ortfuse.runtime.int8_matmul_saturation import saturates
 from ortfuse.targets import Quirk
-from ortfuse.transforms.refuse_adjacent_qdq_pairs import UNSEEN, has_scales
+from ortfuse.transforms.veto_edits_that_join_qdq_pairs import UNSEEN, has_scales
 
 x = var("x")
 

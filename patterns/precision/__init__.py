@@ -6,7 +6,7 @@ Each rule is lossy, and its definition says how it changes the values. No pipeli
 PASS = "precision"
 
 ORDER = (
-    "int8_kv_cache",
+    "quantize_kv_cache_to_int8",
     "static_int8_conv",
     "dynamic_int8_matmul",
     "quantize_embedding_tables",
@@ -16,7 +16,7 @@ ORDER = (
     "dynamic_int8_pointwise_conv",
     "insert_qdq",
     "dynamic_int8_lstm",
-    "canonicalize_matmul",
+    "gemm_to_matmul_and_add",
     "two_part_int8_matmul",
     "quantize_stacked_weights",
     "static_int8_matmul",

@@ -21,9 +21,9 @@ from ortfuse.pipeline.descriptions import described
 from ortfuse.pipeline.pass_lists import built_in_lists
 from ortfuse.pipeline.run_rules_of_forced_choices_first import checked
 from ortfuse.pipeline.steps import AUTO, CANONICALIZE, FUSIONS, USER
+from ortfuse.quantization.apply_schemes_without_search import named
 from ortfuse.quantization.quantization_sites import quantization_rules
 from ortfuse.quantization.scheme_families import family_of
-from ortfuse.quantization.uniform_scheme import named
 from ortfuse.targets import CostTable
 from ortfuse.testing.expectation import Expectation
 from ortfuse.tuning.rule_costs.measurement_candidates import candidates

@@ -26,7 +26,7 @@ FILES = (
     "canonicalize.sink_expand",
     "canonicalize.sink_reshape",
     "canonicalize.hoist_reshape",
-    "data_movement.hoist_reshape_last",
+    "data_movement.hoist_reshape_after_fusions",
     "algebra.canonical_identities",
 )
 RULES: list[Rule] = [rule for file in FILES for rule in importlib.import_module(f"ortfuse.patterns.{file}").RULES]

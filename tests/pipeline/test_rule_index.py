@@ -16,9 +16,9 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RuleError
 from ortfuse.ir.editor import Editor
 from ortfuse.pipeline import discover_rule_files, load_catalogue
+from ortfuse.pipeline.build_rule_index import index_of, text_of
 from ortfuse.pipeline.rule_catalogue import RuleFile
 from ortfuse.pipeline.rule_index import FILE, RuleIndex
-from ortfuse.pipeline.write_rule_index import index_of, text_of
 from ortfuse.rewrite import DeferredRule, Rewriter, Rule, missing_shapes
 from ortfuse.rewrite.deferred_rule import deferred, stored_properties
 from ortfuse.targets import Target

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ortfuse.errors import OptionError
-from ortfuse.quantization.error_bound_in_model import BoundVerdict
+from ortfuse.quantization.error_bound_metadata import BoundVerdict
 from ortfuse.quantization.metrics import (
     METRICS,
     cosine,

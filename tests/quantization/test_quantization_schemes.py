@@ -11,9 +11,9 @@ from scheme_models import HEADER, distance, first_output, model, put
 import ortfuse
 from ortfuse.errors import PrecisionError
 from ortfuse.quantization import lowered, sites
+from ortfuse.quantization.apply_schemes_without_search import named
 from ortfuse.quantization.calibration import calibrate
 from ortfuse.quantization.quantization_sites import quantization_rules
-from ortfuse.quantization.uniform_scheme import named
 from ortfuse.rewrite.replacement_candidate import Candidate
 from ortfuse.runtime.session import weight_bytes
 from ortfuse.verification import Session

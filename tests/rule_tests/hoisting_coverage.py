@@ -28,7 +28,7 @@ FILES = (
     "canonicalize.sink_expand",
     "canonicalize.sink_reshape",
     "canonicalize.hoist_reshape",
-    "data_movement.hoist_reshape_last",
+    "data_movement.hoist_reshape_after_fusions",
     "algebra.canonical_identities",
 )
 FORMER = Path(__file__).parents[1] / "patterns" / "former_movement.json"

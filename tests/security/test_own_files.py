@@ -15,7 +15,7 @@ import pytest
 
 import ortfuse
 from ortfuse.cli.app import main
-from ortfuse.io.external_data_locations import locations
+from ortfuse.io.list_external_data_files import locations
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[n,600] x) => (float[n,600] y) { y = Add(x, w) }'
 

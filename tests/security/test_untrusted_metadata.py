@@ -15,8 +15,8 @@ import pytest
 import ortfuse
 from ortfuse.errors import OptionError, OrtfuseError
 from ortfuse.io.convert_model_types import enter
-from ortfuse.quantization.error_bound_in_model import KEY as BOUND
-from ortfuse.quantization.error_bound_in_model import read_bound
+from ortfuse.quantization.error_bound_metadata import KEY as BOUND
+from ortfuse.quantization.error_bound_metadata import read_bound
 from ortfuse.runtime.int8_kv_caches import KEY as CACHES
 from ortfuse.runtime.session_settings.settings_in_model import KEY as SESSION
 

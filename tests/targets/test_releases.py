@@ -14,7 +14,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import OptionError, TargetError
 from ortfuse.targets import default_spec, resolve_target
 from ortfuse.targets.kernel_table import KernelTable
-from ortfuse.targets.releases import Releases, releases_of, table_of_release, write_releases
+from ortfuse.targets.release_kernel_tables import Releases, releases_of, table_of_release, write_releases
 
 MODEL = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
     g (float[2, 3, 8] x, int64[2, 3] at, float[9, 2] cos, float[9, 2] sin) => (float[2, 3, 8] y) {

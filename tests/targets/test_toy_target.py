@@ -16,7 +16,7 @@ from graphs import operators
 import ortfuse
 from ortfuse.errors import RuleError, TargetError
 from ortfuse.pipeline import load_catalogue
-from ortfuse.runtime.execution_target import executing_for, execution_target
+from ortfuse.runtime.default_execution_target import executing_for, execution_target
 from ortfuse.targets import Target, TargetSpec, default_spec, known_targets, load_target, registry, spec_of
 from ortfuse.tuning.rule_costs import Candidate, measure_rule_costs
 from ortfuse.tuning.rule_costs.speedup import Measurement

@@ -9,9 +9,9 @@
 """
 
 from ortfuse.analysis.linear_maps.carriers import CARRIERS, Carried, carried, leaves_channels
-from ortfuse.analysis.linear_maps.channels import Reading, Readings, along, by_channel, readings_of
 from ortfuse.analysis.linear_maps.diagonal import DIAGONALS, Diagonal, diagonal_of
 from ortfuse.analysis.linear_maps.layers import LAYERS, Layer, layer_of
+from ortfuse.analysis.linear_maps.trace_layer_channels import Reading, Readings, along, by_channel, readings_of
 from ortfuse.analysis.linear_maps.windows import Window, placed, pointwise, united, window
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.interop.function_rules.accepted_function_forms import AnyFunction, Body, body_of
+from ortfuse.interop.function_rules.convert_function_to_nodes import AnyFunction, Body, body_of
 from ortfuse.interop.function_rules.function_to_pattern import lift_pattern, lift_replacement
 from ortfuse.interop.function_rules.function_to_pattern_base import Captures
 from ortfuse.interop.function_rules.split_output_sizes import same_parts

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.interop.function_rules.accepted_function_forms import Body, Given
+from ortfuse.interop.function_rules.convert_function_to_nodes import Body, Given
 from ortfuse.interop.function_rules.function_to_pattern_base import Captures, Lifter, decimal
 from ortfuse.interop.function_rules.split_output_sizes import Parts
 from ortfuse.ir import walk

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from ortfuse.errors import RuleError
-from ortfuse.interop.function_rules.accepted_function_forms import Body, Given
+from ortfuse.interop.function_rules.convert_function_to_nodes import Body, Given
 from ortfuse.interop.function_rules.split_output_sizes import Parts
 from ortfuse.ir import walk
 from ortfuse.rewrite.pattern.language import Op, Pattern

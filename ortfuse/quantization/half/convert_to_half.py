@@ -21,7 +21,7 @@ from ortfuse.ir.count_expanded_nodes import beyond, expanded_nodes
 from ortfuse.ir.inlinable_functions import without_functions
 from ortfuse.ir.selection import demand_matches, mark, patterns_of, unmark
 from ortfuse.options import InputsLike, Options, PathLike
-from ortfuse.quantization.error_bound_in_model import Bound, write_bound
+from ortfuse.quantization.error_bound_metadata import Bound, write_bound
 from ortfuse.quantization.half.add_distance_outputs import OPSET
 from ortfuse.quantization.half.carry_marks_into_functions import mark_called
 from ortfuse.quantization.half.changed_orderings import Run

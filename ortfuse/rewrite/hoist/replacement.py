@@ -8,7 +8,7 @@ import numpy as np
 
 from ortfuse.ir.dims import reshape_target
 from ortfuse.rewrite.hoist.axis_groups import Shape
-from ortfuse.rewrite.hoist.plan import Constant, Kept, Plan, Size, Viewed, added_axes
+from ortfuse.rewrite.hoist.plan_reshape_hoist import Constant, Kept, Plan, Size, Viewed, added_axes
 from ortfuse.rewrite.pattern import Match, Pattern, computed, op
 from ortfuse.rewrite.pattern.language import Op
 

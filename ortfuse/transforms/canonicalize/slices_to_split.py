@@ -30,7 +30,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.node_parameters import UNKNOWN, parameter
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.canonicalize.hoist_add_above_split import added_before, is_left_over
-from ortfuse.transforms.canonicalize.reshape_once import reshaped_together, split_at_once
+from ortfuse.transforms.canonicalize.reshape_below_concat_or_above_split import reshaped_together, split_at_once
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 

@@ -41,7 +41,7 @@ from ortfuse.transforms.canonicalize.merge_size_reads import merge_size_reads
 from ortfuse.transforms.canonicalize.sink_shape_ops import settle
 from ortfuse.transforms.cleanup.find_equal_initializers import TensorPool, can_be_shared, content_key
 from ortfuse.transforms.context import Context
-from ortfuse.transforms.refuse_adjacent_qdq_pairs import is_signed
+from ortfuse.transforms.veto_edits_that_join_qdq_pairs import is_signed
 
 _EXCHANGEABLE = COMMUTES - PICKS
 """Operators of two operands whose order makes no difference to the bits."""

@@ -24,18 +24,18 @@ from ortfuse.analysis.linear_maps import LAYERS, Diagonal, diagonal_of, layer_of
 from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context
+from ortfuse.transforms.fold_linear.fold_channel_movement import (
+    SELECTIONS,
+    fold_movement_of_inputs,
+    fold_selection_of_outputs,
+)
 from ortfuse.transforms.fold_linear.fold_diagonals import NAME, fold_into_consumers, fold_into_producers
 from ortfuse.transforms.fold_linear.fold_padding import fold_padding, fold_trimming
 from ortfuse.transforms.fold_linear.merge_diagonals import merge_chain
 from ortfuse.transforms.fold_linear.merge_layers import merge_concat, merge_consecutive
 from ortfuse.transforms.fold_linear.merge_moved_layers import merge_moved
 from ortfuse.transforms.fold_linear.merge_sums import merge_sum
-from ortfuse.transforms.fold_linear.select_channels import (
-    SELECTIONS,
-    fold_movement_of_inputs,
-    fold_selection_of_outputs,
-)
-from ortfuse.transforms.fold_linear.sink_below_concat import sink_below_concat
+from ortfuse.transforms.fold_linear.sink_diagonals_below_concat import sink_below_concat
 
 MOST_SWEEPS = 8
 """The most times that a graph is swept; the next round of a fixpoint does what is left."""

@@ -17,8 +17,8 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.linear_maps import Diagonal, Layer, along, by_channel, diagonal_of, layer_of, readings_of
-from ortfuse.analysis.linear_maps.channels import Reading, Readings, is_moved_or_carried, whole
 from ortfuse.analysis.linear_maps.composition import image_of, scaled_inputs, scaled_outputs
+from ortfuse.analysis.linear_maps.trace_layer_channels import Reading, Readings, is_moved_or_carried, whole
 from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.linear_maps import Diagonal, Layer, layer_of, readings_of
-from ortfuse.analysis.linear_maps.channels import channels_read, is_moved_or_carried
+from ortfuse.analysis.linear_maps.trace_layer_channels import channels_read, is_moved_or_carried
 
 MOST_NODES = 24
 """The most nodes that are looked at between a diagonal map and layers."""

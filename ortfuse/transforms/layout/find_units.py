@@ -18,7 +18,7 @@ from ortfuse.transforms.layout.matmul import Batched
 from ortfuse.transforms.layout.permutation import Order, between, then, unmoved
 from ortfuse.transforms.layout.region import Region, Tensor, Use, split
 from ortfuse.transforms.layout.transpose_tie_break import axes_beyond, disadvantage
-from ortfuse.transforms.refuse_adjacent_qdq_pairs import is_signed
+from ortfuse.transforms.veto_edits_that_join_qdq_pairs import is_signed
 
 _MOST_SPREAD = 16
 """How many times as many units as a region has may be visited to find out how far the orders in it reach."""

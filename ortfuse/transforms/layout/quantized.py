@@ -18,7 +18,7 @@ from ortfuse.transforms.layout.layout_unit import Framed, Port, Unit, anything, 
 from ortfuse.transforms.layout.permutation import Order, unmoved
 from ortfuse.transforms.layout.reordered_node import Draft
 from ortfuse.transforms.layout.unit_ports import is_movable, is_single, keeps_last, operand_of, rank_of, results_of
-from ortfuse.transforms.refuse_adjacent_qdq_pairs import has_scales
+from ortfuse.transforms.veto_edits_that_join_qdq_pairs import has_scales
 
 PAIRS = (f"{MICROSOFT}.QLinearAdd", f"{MICROSOFT}.QLinearMul")
 """Operators on two quantised operands, each followed by its scale and zero point."""
@@ -37,7 +37,7 @@ _ROWS: Mapping[str, tuple[int, tuple[int, ...]]] = {
 def conversion(node: ir.Node, facts: Facts) -> Unit | None:
     """QuantizeLinear and DequantizeLinear of activations: one scale, or one for each element of an axis.
 
-    Operators between a pair and another of other scales stay there (`ortfuse.transforms.refuse_adjacent_qdq_pairs`).
+    Operators between a pair and another of other scales stay there (`ortfuse.transforms.veto_edits_that_join_qdq_pairs`).
     """
     value, rank, axis = node.inputs[0], rank_of(node.inputs[0], facts), parameter(node, "axis", facts)
     if value is None or not is_movable(value, facts) or attribute_value(node, "block_size", facts):

@@ -32,7 +32,7 @@ from ortfuse.runtime.rounding_sensitivity import Sensitivity
 from ortfuse.serialization import Record, derived, entry
 from ortfuse.transforms import Finalize
 from ortfuse.verification.bisection.delta_debugging import first_showing, smallest
-from ortfuse.verification.bisection.judge_without_changing_optimizers import told
+from ortfuse.verification.bisection.judge_without_result_changing_optimizers import told
 from ortfuse.verification.bisection.rounding_or_wrong_edit import Culprit, examine, examine_model, nature_of_refusal
 from ortfuse.verification.runtime_changes import runtime_change
 from ortfuse.verification.sensitivity_verdict import at_the_same_level

@@ -1,8 +1,8 @@
 """Explain the rewrites of a model, and the missed ones."""
 
 from ortfuse.verification.explanation.explain import Explanation, Fused, Missed, chosen_rules, explanation, fused_sites
+from ortfuse.verification.explanation.forced_choice_outcomes import ForcedOutcome, forced_outcomes
 from ortfuse.verification.explanation.missed_optimization_remarks import remarks
-from ortfuse.verification.explanation.sites_following_forced_choices import ForcedOutcome, forced_outcomes
 
 __all__ = [
     "Explanation",

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike, exact_div, product
 from ortfuse.rewrite.hoist.axis_groups import Shape, view_cost
-from ortfuse.rewrite.hoist.plan import Plan, Planner, is_alone
+from ortfuse.rewrite.hoist.plan_reshape_hoist import Plan, Planner, is_alone
 from ortfuse.rewrite.hoist.reshaped import reshaped
 
 

@@ -17,8 +17,8 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import axis
 from ortfuse.analysis.linear_maps import Layer, along, layer_of, readings_of
-from ortfuse.analysis.linear_maps.channels import axes_in
 from ortfuse.analysis.linear_maps.composition import of_selected_inputs, of_selected_outputs
+from ortfuse.analysis.linear_maps.trace_layer_channels import axes_in
 from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.traits import MOVES, has
 from ortfuse.ir.walk import Scope

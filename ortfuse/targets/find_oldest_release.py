@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir import walk
 from ortfuse.targets.custom_operators import custom_operator
-from ortfuse.targets.releases import Releases, releases_of
+from ortfuse.targets.release_kernel_tables import Releases, releases_of
 from ortfuse.targets.rule_speedups import CostTable
 from ortfuse.targets.target import Target
 from ortfuse.targets.target_spec import TargetSpec
