@@ -73,7 +73,9 @@ WRITTEN: dict[str, Sequence[Part]] = {
 def content(part: Part) -> Schema:
     """The schema of one form of a command's data."""
     names, kind = part
-    return closed({**schema(names)["properties"], **({} if kind is None else schema(kind)["properties"])})
+    of_kind = schema(kind) if kind is not None else closed({})
+    optional = of_kind["properties"].keys() - of_kind["required"]
+    return closed({**schema(names)["properties"], **of_kind["properties"]}, sorted(optional))
 
 
 def tables() -> dict[str, Schema]:

@@ -72,7 +72,7 @@ def _of_dataclass(kind: Any, around: Sequence[Any]) -> Schema:
         return {"type": "object"}
     said = descriptions(kind)
     properties: dict[str, Schema] = {}
-    optional = []
+    optional: list[str] = []
     for entry in entries(kind):
         try:
             inner = schema(entry.kind(), (*around, kind))
@@ -80,6 +80,7 @@ def _of_dataclass(kind: Any, around: Sequence[Any]) -> Schema:
             raise error.of_field(kind, entry) from None
         if entry.inline:
             properties.update(inner["properties"])
+            optional += inner["properties"].keys() - inner["required"]
             continue
         text = said.get(entry.name, entry.description.partition("\n")[0])
         properties[entry.key] = {**inner, **({"description": text} if text else {})}

@@ -96,7 +96,7 @@ def test_a_model_that_is_fused_has_no_remarks(name: str) -> None:
 
 def test_all_sites_of_a_family_are_one_remark() -> None:
     report = ortfuse.optimize(GOLDEN / "llama.sdpa.ts.onnx", max_opset=17).report
-    norms = next(remark for remark in report.remarks if remark.family == "normalization")
+    norms = next(remark for remark in report.remarks if remark.family == "rmsnorm")
     assert len(norms.sites) == 5
     assert "5 sites left as they were" in norms.text()
     assert "needs opset 23, and at most 17 is allowed" in norms.text()

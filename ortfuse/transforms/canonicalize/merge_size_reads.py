@@ -29,7 +29,7 @@ from ortfuse.ir.dims import DimLike
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 
-_READS = frozenset({"Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Cast"})
+_READS = frozenset({"Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape"})
 _DEEPEST = 6
 """The most nodes of a reader, its Shape included."""
 
@@ -106,7 +106,7 @@ class _Readers:
 
     def _reads_on(self, node: ir.Node) -> bool:
         is_known = all(self._facts.is_const(value) for value in node.inputs[1:] if value is not None)
-        return node.op_type in _READS and is_known and self._row(node) is not None
+        return (node.op_type in _READS or node.op_type == "Cast") and is_known and self._row(node) is not None
 
     def _row(self, node: ir.Node) -> _Row | None:
         """The first row of the sizes that a node tells; `None` if it tells others too, or is a result."""
