@@ -45,6 +45,9 @@ _LOWER_FORMS = {
 }
 """Operators of ai.onnx that rules lower for builds without a kernel of theirs, and what they become."""
 
+_SINCE = {"Attention": (1, 28)}
+"""The releases from which on a kernel computes what fusions take it to: before, hidden rows of Attention were NaN, not zeros."""
+
 _INLINED_OF_RUNTIME = frozenset({"Gelu", "FastGelu"})
 """The operators of ONNX Runtime's own that it inlines where it has no kernel: found by looking at what it executes."""
 
@@ -394,13 +397,18 @@ def _lowered(table: KernelTable, max_opset: int) -> dict[str, Operator]:
     found: dict[str, Operator] = {}
     for name, lower in _LOWER_FORMS.items():
         own, other = table.operators.get(("", name)), table.operators.get(lower)
-        served = own is not None and any(
-            schema.since <= max_opset and any(kernel.serves(schema.since) for kernel in own.kernels)
-            for schema in own.schemas
+        is_right = table.release >= _SINCE.get(name, ())
+        served = (
+            own is not None
+            and is_right
+            and any(
+                schema.since <= max_opset and any(kernel.serves(schema.since) for kernel in own.kernels)
+                for schema in own.schemas
+            )
         )
         if served or other is None or not other.kernels:
             continue
-        if own is not None and own.kernels and not lower[0]:
+        if own is not None and own.kernels and is_right and not lower[0]:
             continue  # a bound of the opset alone: checkers refuse operators that only the runtime has in ONNX's domain
         newest = None if own is not None and own.kernels else newest_table(default_spec())
         known = own if newest is None else newest.operators.get(("", name))

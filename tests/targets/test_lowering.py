@@ -47,7 +47,7 @@ def inputs(original: ir.Model) -> dict[str, np.ndarray]:
     return made
 
 
-@pytest.mark.parametrize("release", ["1.17", "1.20", "1.22"])
+@pytest.mark.parametrize("release", ["1.17", "1.20", "1.22", "1.27"])
 def test_attention_whose_rows_may_be_hidden_is_lowered(release: str) -> None:
     original = model(ATTENTION)
     result = ortfuse.optimize(original.clone(), runtime=release).model
@@ -100,7 +100,7 @@ def test_the_lowest_opset_may_be_bounded_without_a_release() -> None:
     assert "MultiHeadAttention" in ops(result)
 
 
-@pytest.mark.parametrize(("release", "oldest"), [(None, "1.23"), ("1.17", "1.17")])
+@pytest.mark.parametrize(("release", "oldest"), [(None, "1.28"), ("1.17", "1.17")])
 def test_a_result_says_in_which_release_it_loads(release: str | None, oldest: str) -> None:
     result = ortfuse.optimize(model(ATTENTION), runtime=release)
     assert result.oldest_runtime == oldest

@@ -33,7 +33,7 @@ import onnx_ir as ir
 from ortfuse.analysis.loop_summary.nonempty_sizes import Nonempty
 from ortfuse.errors import TargetError
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.editor import Editor
+from ortfuse.ir.editor import RULE_KEY, Editor
 from ortfuse.ir.walk import Scope, nested, nested_nodes, nodes_within, roots, subgraphs
 from ortfuse.targets import missing_functions, opset_needed, raise_opset
 from ortfuse.transforms.context import Context
@@ -61,6 +61,7 @@ class Finalize:
 
     def run(self, context: Context) -> int:
         """Put the model in order; returns the number of corrections."""
+        _demand_lowered(context)
         editor, defined = context.editor, _define_functions(context)
         _put_back_functions(context)
         pending = list(_pending(context))
@@ -78,6 +79,14 @@ class Finalize:
                 changes += _sort(root, editor)
                 changes += _name_values(root, editor)
         return changes
+
+
+def _demand_lowered(context: Context) -> None:
+    """Raise an error if a rule made an operator for the target to be lowered, and it is there still."""
+    for scope in context.scopes() if context.target.lowers else ():
+        for node in scope.graph:
+            if not node.domain and context.target.is_lowered(node.op_type) and RULE_KEY in node.metadata_props:
+                raise TargetError(f"no rule lowers {node.op_type} '{node.name}' for {context.target.table.runtime}")
 
 
 def _define_functions(context: Context) -> int:
