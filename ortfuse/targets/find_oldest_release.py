@@ -52,4 +52,5 @@ def _executes(releases: Releases, name: str, model: ir.Model, nodes: list[ir.Nod
     return all(
         target.check_node(node, imports, facts) is None or target.instead_of_kernel(node, imports, facts)
         for node in nodes
+        if node.op_type != "Constant" or node.domain  # which the runtime makes an initializer of
     )

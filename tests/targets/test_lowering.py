@@ -107,6 +107,13 @@ def test_a_result_says_in_which_release_it_loads(release: str | None, oldest: st
     assert result.to_dict()["oldest_runtime"] == oldest
 
 
+def test_constants_that_are_nodes_load_everywhere() -> None:
+    original = model("""<ir_version: 8, opset_import: ["": 17]> g (float[3] x) => (float[3] y) {
+        c = Constant<value = float {2}>() y = Mul(x, c)
+    }""")
+    assert oldest_release(original, default_spec()) == "1.17"
+
+
 def test_it_is_not_known_in_which_release_a_model_of_the_newest_ir_version_loads() -> None:
     original = model(ATTENTION)
     assert oldest_release(original, default_spec()) == "1.17"
