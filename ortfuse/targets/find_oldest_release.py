@@ -9,11 +9,8 @@ from ortfuse.ir import walk
 from ortfuse.targets.custom_operators import custom_operator
 from ortfuse.targets.release_kernel_tables import Releases, releases_of
 from ortfuse.targets.rule_speedups import CostTable
-from ortfuse.targets.target import Target
+from ortfuse.targets.target import HIDDEN_ROWS_ARE_ZERO, Target
 from ortfuse.targets.target_spec import TargetSpec
-
-_HIDDEN_ROWS_ARE_ZERO = (1, 28)
-"""The first release whose Attention gives zeros for a query without keys, on which results may rely; before, it was NaN."""
 
 
 def _has_mask(node: ir.Node) -> bool:
@@ -45,7 +42,7 @@ def _executes(releases: Releases, name: str, model: ir.Model, nodes: list[ir.Nod
     table = releases.table(name, only={(node.domain, node.op_type) for node in nodes})
     if model.ir_version > table.max_ir_version or model.opset_imports.get("", 1) > table.max_opset:
         return False
-    if table.release < _HIDDEN_ROWS_ARE_ZERO and any(map(_has_mask, nodes)):
+    if table.release < HIDDEN_ROWS_ARE_ZERO and any(map(_has_mask, nodes)):
         return False
     target = Target(table=table, costs=CostTable({})).without_lowering()
     imports = model.opset_imports

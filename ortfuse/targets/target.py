@@ -45,8 +45,8 @@ _LOWER_FORMS = {
 }
 """Operators of ai.onnx that rules lower for builds without a kernel of theirs, and what they become."""
 
-_SINCE = {"Attention": (1, 28)}
-"""The releases from which on a kernel computes what fusions take it to: before, hidden rows of Attention were NaN, not zeros."""
+HIDDEN_ROWS_ARE_ZERO = (1, 28)
+"""The first release whose Attention gives zeros for a query without keys, as fusions take it to; before, it was NaN."""
 
 _INLINED_OF_RUNTIME = frozenset({"Gelu", "FastGelu"})
 """The operators of ONNX Runtime's own that it inlines where it has no kernel: found by looking at what it executes."""
@@ -104,6 +104,8 @@ class Target:
         of_provider = costs_here(self.table.runtime, self.spec, threads) if table is None else shipped_costs(self.spec)
         self.costs = costs or own.costs or of_provider
         bugs = self.spec.bugs_on(platform.machine())
+        if self.table.release < HIDDEN_ROWS_ARE_ZERO:
+            bugs -= {Quirk.ZEROES_MASKED_ROWS}
         self._bugs: frozenset[KnownBug] = bugs if own.quirks is None else own.quirks
         self._limits: dict[tuple[str, str], list[Limit]] = {}
         found = self.spec.constraints.items() if own.limits is None else own.limits
@@ -397,7 +399,7 @@ def _lowered(table: KernelTable, max_opset: int) -> dict[str, Operator]:
     found: dict[str, Operator] = {}
     for name, lower in _LOWER_FORMS.items():
         own, other = table.operators.get(("", name)), table.operators.get(lower)
-        is_right = table.release >= _SINCE.get(name, ())
+        is_right = name != "Attention" or table.release >= HIDDEN_ROWS_ARE_ZERO
         served = (
             own is not None
             and is_right

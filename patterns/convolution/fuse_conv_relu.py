@@ -40,7 +40,7 @@ def runs_in_blocks(match: Match) -> Refusal | None:
 
 @redundant(COST)
 def is_last_of_two_layers(match: Match) -> Refusal | None:
-    """Of two convolutions that are added, the one with the larger strides, kernel or numbers takes the other in.
+    """The layer has the larger strides, kernel or numbers of two convolutions that are added, and takes the other in.
 
     Which of two operands comes first would decide otherwise.
     """

@@ -1,4 +1,4 @@
-"""What becomes of operators that fusions make and an older release lacks, and of models that are newer than it."""
+"""Lowering of operators that fusions make and an older release lacks, and of models that are newer than it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from rewriting import ops
 
 import ortfuse
-from ortfuse.targets import default_spec, oldest_release
+from ortfuse.targets import Quirk, default_spec, oldest_release, resolve_target
 from ortfuse.verification import Session
 
 ATTENTION = """<ir_version: 8, opset_import: ["": 17]>
@@ -119,3 +119,11 @@ def test_it_is_not_known_in_which_release_a_model_of_the_newest_ir_version_loads
     assert oldest_release(original, default_spec()) == "1.17"
     original.ir_version = 99
     assert oldest_release(original, default_spec()) is None
+
+
+def test_a_release_whose_hidden_rows_are_nan_is_not_taken_to_give_zeros() -> None:
+    old, new = (resolve_target(None, runtime=release) for release in ("1.27", "1.28"))
+    assert old.is_lowered("Attention")
+    assert not new.is_lowered("Attention")
+    assert Quirk.ZEROES_MASKED_ROWS not in old.without_lowering().quirks
+    assert Quirk.ZEROES_MASKED_ROWS in new.without_lowering().quirks

@@ -1,4 +1,4 @@
-"""What is computed of elements selected from constants is computed of the constants."""
+"""Operators above a selection from constants instead of below it."""
 
 from __future__ import annotations
 

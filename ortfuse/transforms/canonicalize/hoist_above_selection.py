@@ -5,8 +5,8 @@
     max(where(m, a, b), k)  =   where(m, max(a, k), max(b, k))   a, b and k constants
     cast(one_hot(ids))      =   one_hot(ids, values of the other type)
 
-What is hoisted is computed of constants alone, so that folding takes it: the same bits, computed once. Fusions know embeddings by
-the scales and sums behind them, so that this comes behind them.
+Hoisted operators have constant operands alone, so that folding computes them once, to the same bits. Fusions know embeddings
+by the scales and sums behind them, so that the pass comes after them.
 
 Does not handle: selections that something else reads, constants that would take more memory, and large ones, which stay in the
 file that they are in.

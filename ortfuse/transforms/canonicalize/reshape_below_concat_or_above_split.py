@@ -66,7 +66,7 @@ def split_at_once(scope: Scope, context: Context) -> int:
 
 
 def _element(node: ir.Node, facts: Facts) -> _Element | None:
-    """What a Gather of one element of an axis is, or a Squeeze of one that a Split takes."""
+    """The element that a Gather takes of an axis, or a Squeeze of a Split."""
     if node.domain or node.op_type not in ("Gather", "Squeeze"):
         return None
     source, shape = node.inputs[0], facts.shape(node.inputs[0])
