@@ -14,8 +14,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
+from ortfuse.runtime.default_execution_target import executing_for
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import model_of, taken
+from ortfuse.targets import default_spec
 
 NATIVE = frozenset(
     {
@@ -54,6 +56,11 @@ class Results:
 
 def evaluate(region: Region, wanted: Collection[ir.Value]) -> Results:
     """Compute the `wanted` outputs of the region's nodes, and the values that failing nodes would have needed."""
+    with executing_for(default_spec()):  # constants hold for every target, and are rounded as the default one rounds
+        return _evaluated(region, wanted)
+
+
+def _evaluated(region: Region, wanted: Collection[ir.Value]) -> Results:
     results = Results()
     pending = [region.nodes]
     while pending:

@@ -52,7 +52,8 @@ class Loading:
     def __init__(
         self, source: bytes, weights: Mapping[str, ir.TensorProtocol], size: int, levels: Sequence[Level]
     ) -> None:
-        self._problem, self._providers = "", execution_target().session_providers()
+        self._problem, self._target = "", execution_target()
+        self._target.session_providers()  # refuse a target for which nothing can be loaded here
         self._thread = threading.Thread(target=self._load, args=(source, weights, size > _MUCH, levels), daemon=True)
         self._thread.start()
 
@@ -94,7 +95,14 @@ class Loading:
         self, source: bytes, weights: Mapping[str, ir.TensorProtocol], lean: bool, levels: Sequence[Level]
     ) -> None:
         for level in levels:
-            settings = Settings(self._providers, level=level, lean=lean, libraries=libraries(), folder=zeros_folder())
+            settings = Settings(
+                self._target.session_providers(),
+                level=level,
+                lean=lean,
+                libraries=libraries(),
+                runner=self._target.runner_file,
+                folder=zeros_folder(),
+            )
             try:
                 opened(source, weights, settings, isolated=True)
             except ExpansionError:

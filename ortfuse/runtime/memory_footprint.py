@@ -13,6 +13,7 @@ from ortfuse.io.load_and_save import save
 from ortfuse.runtime.default_execution_target import execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import shortened
+from ortfuse.runtime.session_subprocess import Settings
 from ortfuse.runtime.worker import Worker
 from ortfuse.targets import libraries, with_functions
 from ortfuse.targets.processor import demand_threads
@@ -47,7 +48,11 @@ def footprint(model: ir.Model, inputs: Inputs, threads: int = 0) -> int:
         save(with_functions(model), path)
         worker = Worker()  # of its own: what another model took is not counted
         try:
-            request = (str(path), execution_target().session_providers(), threads, libraries(), dict(inputs))
+            target = execution_target()
+            settings = Settings(
+                target.session_providers(), threads=threads, libraries=libraries(), runner=target.runner_file
+            )
+            request = (str(path), vars(settings), dict(inputs))
             return int(worker.request("footprint", 0, request, "executes the model"))
         except CrashError:
             raise

@@ -23,7 +23,7 @@ from ortfuse.runtime.default_execution_target import execution_target
 from ortfuse.runtime.function_expansion_limit import demand_bounded
 from ortfuse.runtime.int8_kv_caches import Rounding, integer_caches
 from ortfuse.runtime.random_seeds import is_seeded
-from ortfuse.runtime.session_subprocess import InFile, Loaded, Settings
+from ortfuse.runtime.session_subprocess import InFile, Loaded, Settings, session_class
 from ortfuse.runtime.unrepresentable_models import AsItIs, Runnable
 from ortfuse.runtime.worker import WORKER, Remote, UnavailableError
 from ortfuse.targets import libraries, with_functions
@@ -125,6 +125,7 @@ class Session:
             verbose=verbose,
             lean=lean,
             libraries=libraries(),
+            runner=target.runner_file,
             folder=zeros_folder() if weightless else "",
             others=tuple({**target.session_settings, **(settings or {})}.items()),
         )
@@ -247,7 +248,10 @@ def opened(
                 )
             except UnavailableError:
                 pass
-    return Loaded(source, {name: _array(tensor) for name, tensor in weights.items()}, settings)
+    made: Loaded = session_class(settings.runner)(
+        source, {name: _array(tensor) for name, tensor in weights.items()}, settings
+    )
+    return made
 
 
 def _in_file(tensor: ir.TensorProtocol) -> InFile | None:

@@ -11,6 +11,7 @@ import ctypes
 import math
 import os
 import pickle
+import runpy
 import signal
 import struct
 import sys
@@ -80,6 +81,7 @@ class Settings:
         verbose: Whether the runtime logs its actions to the standard error of the process.
         lean: Whether to prepare for a single run: no memory arena, and no weights repacked for the kernels.
         libraries: Paths of libraries with kernels for custom operators.
+        runner: The path of the Python file with the class of the session (`session_class`); empty for `Loaded`.
         folder: Where the external data of a serialised model are; empty for none.
         spinning: Whether threads wait busily for the next run, as the runtime's default is, but no longer than the gaps in short
             runs are. Otherwise they do not, so that they do not slow down other sessions of the process.
@@ -95,6 +97,7 @@ class Settings:
     verbose: bool = False
     lean: bool = False
     libraries: tuple[str, ...] = ()
+    runner: str = ""
     folder: str = ""
     spinning: bool = False
     others: tuple[tuple[str, Any], ...] = ()
@@ -186,11 +189,23 @@ class Loaded:
             "disabled_optimizers": list(settings.disabled) or None,
         }
         arguments |= configure(options, dict(settings.others))
-        self._session = ort.InferenceSession(source, options, **arguments)
+        self._session = self._create(source, options, arguments)
         ends = (*self._session.get_inputs(), *self._session.get_outputs())
         self._beyond_numpy = any(value.type in _BEYOND_NUMPY for value in ends)
         self.input_names = [value.name for value in self._session.get_inputs()]
         self.output_names = [value.name for value in self._session.get_outputs()]
+
+    def _create(self, source: str | bytes, options: Any, arguments: Mapping[str, Any]) -> Any:
+        """Create the runtime's session.
+
+        Args:
+            source: The path of a model file, or a serialised model.
+            options: `onnxruntime.SessionOptions`.
+            arguments: Further arguments of `InferenceSession`: `providers` and `disabled_optimizers`.
+        """
+        import onnxruntime as ort
+
+        return ort.InferenceSession(source, options, **arguments)
 
     def run(
         self, inputs: Mapping[str, Any], only: Sequence[str] | None = None, limit: float | None = None
@@ -207,7 +222,7 @@ class Loaded:
 
     def end_profile(self) -> str:
         """Stop profiling; returns the path of the log."""
-        return str(self._session.end_profiling())  # type: ignore[no-untyped-call]
+        return str(self._session.end_profiling())
 
     def take(self, inputs: Mapping[str, Any]) -> None:
         """Keep inputs for `timed`."""
@@ -237,6 +252,21 @@ class Loaded:
         return peak_bytes()
 
 
+def session_class(runner: str, base: Any = Loaded) -> Any:
+    """Return the class of the sessions of a target: its runner's own, or `base`.
+
+    A runner is a Python file with a function `session_class(base)`. That returns a class with the methods of `Loaded`, from which
+    it may be derived. The file is executed in the process that runs the models, and imports nothing from ortfuse.
+
+    Args:
+        runner: The path of the file; empty for none.
+        base: The class of sessions without a runner.
+    """
+    if not runner:
+        return base
+    return runpy.run_path(runner)["session_class"](base)
+
+
 def peak_bytes() -> int:
     """The most memory that this process has held so far; 0 where the system does not tell."""
     with contextlib.suppress(OSError, StopIteration), open("/proc/self/status") as lines:  # noqa: PTH123 - no pathlib yet
@@ -250,17 +280,11 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def footprint(
-    load: Any,
-    path: str,
-    providers: tuple[str, ...],
-    threads: int,
-    libraries: tuple[str, ...],
-    inputs: Mapping[str, Any],
-) -> int:
+def footprint(load: Any, path: str, settings: Mapping[str, Any], inputs: Mapping[str, Any]) -> int:
     """The bytes of memory that loading a model from a file and running it once take, beyond the most that there was before."""
     before = peak_bytes()
-    session = load(path, {}, Settings(providers, threads=threads, libraries=libraries))
+    asked = Settings(**settings)
+    session = session_class(asked.runner, load)(path, {}, asked)
     session.run({name: inputs[name] for name in session.input_names if name in inputs})
     return peak_bytes() - before
 
@@ -403,7 +427,8 @@ def _answer(sessions: dict[int, Loaded], load: Any, what: str, number: int, argu
         return getattr(sessions[number], what)(*arguments)
     source, weights, settings = arguments
     found = {name: InFile(*one) if isinstance(one, tuple) else one for name, one in weights.items()}
-    sessions[number] = made = load(source, found, Settings(**settings))
+    asked = Settings(**settings)
+    sessions[number] = made = session_class(asked.runner, load)(source, found, asked)
     return made.input_names, made.output_names
 
 

@@ -72,6 +72,8 @@ class TargetSpec:
         blocked_layout: The layout of images in blocks of channels; `None` if there is none.
         runs_on: The providers of a session that executes models for the target, the first one first. Another target's provider
             can stand in where this one is not installed. Empty if models cannot be executed here.
+        runner: The file in the folder that runs models for the target; empty if the Python package of the runtime does. It has a
+            function `session_class(base)` (`ortfuse.runtime.session_subprocess.session_class`).
         session_settings: Settings of each session by the runtime's names.
         tuned_settings: The session settings that `ortfuse tune` searches, with their values, the runtime's default first.
         accelerator: The device in the words of Olive.
@@ -91,6 +93,7 @@ class TargetSpec:
     slow_denormals: bool = False
     blocked_layout: BlockedLayout | None = None
     runs_on: tuple[str, ...] = ()
+    runner: str = ""
     session_settings: Mapping[str, Any] = field(default_factory=dict)
     tuned_settings: Mapping[str, tuple[bool | int | str, ...]] = field(default_factory=dict)
     accelerator: str = ""
@@ -113,6 +116,11 @@ class TargetSpec:
     def costs_file(self) -> Path | None:
         """The measured costs; `None` if the folder has none."""
         return self._file("costs.json")
+
+    @property
+    def runner_file(self) -> str:
+        """The path of the file that runs models for the target; empty if the runtime's Python package does."""
+        return "" if self.folder is None or not self.runner else str(self.folder / self.runner)
 
     @property
     def decompositions(self) -> Path | None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 from graphs import operators
@@ -16,7 +17,9 @@ from graphs import operators
 import ortfuse
 from ortfuse.errors import RuleError, TargetError
 from ortfuse.pipeline import load_catalogue
+from ortfuse.runtime import memory_footprint
 from ortfuse.runtime.default_execution_target import executing_for, execution_target
+from ortfuse.runtime.session import Session
 from ortfuse.targets import Target, TargetSpec, default_spec, known_targets, load_target, registry, spec_of
 from ortfuse.tuning.rule_costs import Candidate, measure_rule_costs
 from ortfuse.tuning.rule_costs.speedup import Measurement
@@ -164,6 +167,46 @@ def test_models_are_executed_with_the_providers_of_the_target_that_is_asked(
     assert [one.providers for one in seen] == [("CPUExecutionProvider",)] * 2
     assert [dict(one.others) for one in seen] == [{"session.set_denormal_as_zero": "0"}, {}]
     assert execution_target() is default_spec()
+
+
+RUNNER = """
+from pathlib import Path
+
+LOG = Path(__file__).with_name("runs.txt")
+
+
+def session_class(base):
+    class Toy(base):
+        def run(self, inputs, only=None, limit=None):
+            with LOG.open("a") as file:
+                print(*sorted(inputs), self._session.get_providers()[0], file=file)
+            return [-result for result in super().run(inputs, only, limit)]
+
+    return Toy
+"""
+
+
+def test_the_runner_of_a_target_runs_its_models(folder: Path, tmp_path: Path) -> None:
+    """It verifies, measures latency and memory, loads results; constants are computed by the default target."""
+    (folder / "runner.py").write_text(RUNNER)
+    (folder / "__init__.py").write_text(DECLARATION.replace("runs_on=", 'runner="runner.py", runs_on='))
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 20]> g (float[2, 3] x) => (float[2, 3] y)
+        <float two = {2.0}> { four = Add(two, two)  y = Mul(x, four) }"""
+    )
+    found = ortfuse.optimize(
+        model, target=folder, verify=True, bench=True, rounds=1, bench_budget=0.0, passes="canonicalize",
+        output=tmp_path / "result.onnx",
+    )  # fmt: skip
+    assert found.verdict is not None and found.verdict.ok
+    assert found.latencies
+    assert [float(tensor.const_value.numpy()) for tensor in found.model.graph.initializers.values()] == [4.0]
+    runs = (folder / "runs.txt").read_text().splitlines()
+    assert set(runs) == {"x CPUExecutionProvider"}
+    with executing_for(load_target(folder)):
+        assert Session(found.model).run({"x": np.ones((2, 3), np.float32)})["y"].max() == -4
+        assert memory_footprint.footprint(found.model, {"x": np.ones((2, 3), np.float32)}) > 0
+    assert len((folder / "runs.txt").read_text().splitlines()) == len(runs) + 2
 
 
 def test_no_session_is_opened_for_a_target_that_cannot_run_here() -> None:

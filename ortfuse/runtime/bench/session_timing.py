@@ -263,7 +263,12 @@ def _open(name: str, candidate: Candidate, inputs: Inputs, threads: int) -> _Ope
     target = execution_target()
     others = tuple({**target.session_settings, **candidate.settings}.items())
     settings = Settings(
-        target.session_providers(), threads=demand_threads(threads), libraries=libraries(), spinning=True, others=others
+        target.session_providers(),
+        threads=demand_threads(threads),
+        libraries=libraries(),
+        runner=target.runner_file,
+        spinning=True,
+        others=others,
     )
     demand_bounded(os.fspath(candidate.path))
     worker = Worker()
