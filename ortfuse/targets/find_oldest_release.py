@@ -9,8 +9,8 @@ from ortfuse.ir import walk
 from ortfuse.targets.custom_operators import custom_operator
 from ortfuse.targets.release_kernel_tables import Releases, releases_of
 from ortfuse.targets.rule_speedups import CostTable
-from ortfuse.targets.target import HIDDEN_ROWS_ARE_ZERO, Target
-from ortfuse.targets.target_spec import TargetSpec
+from ortfuse.targets.target import Target
+from ortfuse.targets.target_spec import TargetSpec, release_number
 
 
 def _has_mask(node: ir.Node) -> bool:
@@ -32,17 +32,20 @@ def oldest_release(model: ir.Model, spec: TargetSpec) -> str | None:
         return None
     facts, found = Facts(model), None
     for name in reversed(releases.names):
-        if not _executes(releases, name, model, nodes, facts):
+        if not _executes(releases, name, spec, model, nodes, facts):
             break
         found = name
     return found
 
 
-def _executes(releases: Releases, name: str, model: ir.Model, nodes: list[ir.Node], facts: Facts) -> bool:
+def _executes(
+    releases: Releases, name: str, spec: TargetSpec, model: ir.Model, nodes: list[ir.Node], facts: Facts
+) -> bool:
     table = releases.table(name, only={(node.domain, node.op_type) for node in nodes})
     if model.ir_version > table.max_ir_version or model.opset_imports.get("", 1) > table.max_opset:
         return False
-    if table.release < HIDDEN_ROWS_ARE_ZERO and any(map(_has_mask, nodes)):
+    first = release_number(spec.lowered_before.get("Attention", "0"))
+    if table.release < first and any(map(_has_mask, nodes)):
         return False
     target = Target(table=table, costs=CostTable({})).without_lowering()
     imports = model.opset_imports

@@ -17,7 +17,7 @@ from typing import Any
 
 from ortfuse.errors import TargetError
 from ortfuse.targets.kernel_table import FORMAT, KernelTable, TypeSets, operator_of_json, operator_to_json
-from ortfuse.targets.target_spec import TargetSpec
+from ortfuse.targets.target_spec import TargetSpec, release_number
 
 _RELEASE = re.compile(r"(\d+\.\d+)(?:\.\d+)?")
 
@@ -149,8 +149,3 @@ def write_releases(path: Path, tables: Mapping[str, KernelTable]) -> None:
     }
     data = json.dumps(content, separators=(",", ":")).encode()
     path.write_bytes(gzip.compress(data, 9, mtime=0))
-
-
-def release_number(release: str) -> tuple[int, ...]:
-    """A release as numbers, so that they can be compared."""
-    return tuple(int(part) for part in release.split("."))

@@ -10,53 +10,41 @@ Some kernels refuse shapes although their registration states no such limit; see
 from __future__ import annotations
 
 import copy
-import functools
-import itertools
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import TargetError
 from ortfuse.ir.refusal import Refusal, Subject, refuse
-from ortfuse.ir.schemas import changes, droppable_outputs, schema_at
+from ortfuse.ir.schemas import droppable_outputs
 from ortfuse.targets.calibrated_speedups import costs_here
 from ortfuse.targets.custom_operators import custom_operator, opset_of_body
+from ortfuse.targets.inlined_operators import has_body, is_inlined, operators_of_body
 from ortfuse.targets.kernel_constraints import BROADCASTS_FROM, DOCUMENTED, Limit, unless_alike
-from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
+from ortfuse.targets.kernel_table import KernelTable, Operator, Schema
 from ortfuse.targets.kernel_table_cache import table_of
 from ortfuse.targets.known_bugs import LACKING, KnownBug, Quirk
-from ortfuse.targets.registry import default_spec, spec_of
-from ortfuse.targets.release_kernel_tables import newest_table, release_number
+from ortfuse.targets.lowered_operators import lowered_operators
+from ortfuse.targets.match_kernel_types import (
+    ABSENT,
+    Argument,
+    DType,
+    DTypes,
+    MismatchError,
+    accepts,
+    arguments,
+    bind,
+    by_name,
+    short,
+    type_string,
+)
+from ortfuse.targets.registry import spec_of
 from ortfuse.targets.rule_speedups import CostTable, shipped_costs
-from ortfuse.targets.target_spec import TargetSpec
-
-ABSENT = ""
-"""The type of an optional input or output that is left out."""
-
-_LOWER_FORMS = {
-    "Attention": ("com.microsoft", "MultiHeadAttention"),
-    "RotaryEmbedding": ("com.microsoft", "RotaryEmbedding"),
-    "RMSNormalization": ("", "SimplifiedLayerNormalization"),
-}
-"""Operators of ai.onnx that rules lower for builds without a kernel of theirs, and what they become."""
-
-HIDDEN_ROWS_ARE_ZERO = (1, 28)
-"""The first release whose Attention gives zeros for a query without keys, as fusions take it to; before, it was NaN."""
-
-_INLINED_OF_RUNTIME = frozenset({"Gelu", "FastGelu"})
-"""The operators of ONNX Runtime's own that it inlines where it has no kernel: found by looking at what it executes."""
-
-DType = str | ir.DataType | None
-"""A type: an `onnx_ir.DataType`, `"float16"`, an ONNX type string such as `"seq(tensor(float))"`, `ABSENT`, or `None`
-if it is unknown."""
-
-DTypes = Mapping[str, DType] | Sequence[DType]
-"""Types by position, or by the specification's names for inputs, outputs and type constraints."""
+from ortfuse.targets.target_spec import TargetSpec, release_number
 
 
 class Target:
@@ -103,9 +91,7 @@ class Target:
         own = self.table.findings
         of_provider = costs_here(self.table.runtime, self.spec, threads) if table is None else shipped_costs(self.spec)
         self.costs = costs or own.costs or of_provider
-        bugs = self.spec.bugs_on(platform.machine())
-        if self.table.release < HIDDEN_ROWS_ARE_ZERO:
-            bugs -= {Quirk.ZEROES_MASKED_ROWS}
+        bugs = self.spec.bugs_on(platform.machine(), self.table.release)
         self._bugs: frozenset[KnownBug] = bugs if own.quirks is None else own.quirks
         self._limits: dict[tuple[str, str], list[Limit]] = {}
         found = self.spec.constraints.items() if own.limits is None else own.limits
@@ -124,7 +110,7 @@ class Target:
 
     def _lower(self) -> None:
         """Find the operators that fusions may make although the target lacks them, as rules lower them in the end."""
-        self._lowered = _lowered(self.table, self.max_opset)
+        self._lowered = lowered_operators(self.table, self.spec, self.max_opset)
         lacks = {LACKING[name] for name in self._lowered}
         # Fusions make Attention as kernels have it that give zeros for hidden rows, and rules lower it as that.
         zeroes = {Quirk.ZEROES_MASKED_ROWS} if "Attention" in self._lowered else set[KnownBug]()
@@ -198,8 +184,8 @@ class Target:
             opset = self.max_opset if opset is None else opset
             if opset > self.max_opset and op_type not in self._lowered:
                 return refuse("max_opset", Subject("operator", op_type), found=self.max_opset, needed=opset)
-        arguments = _by_name(inputs) if isinstance(inputs, Mapping) else tuple([_type_string(kind) for kind in inputs])
-        key = (domain, op_type, opset, arguments, tuple([_type_string(kind) for kind in outputs]))
+        given = by_name(inputs) if isinstance(inputs, Mapping) else tuple([type_string(kind) for kind in inputs])
+        key = (domain, op_type, opset, given, tuple([type_string(kind) for kind in outputs]))
         if key not in self._answers:
             self._answers[key] = self._decide(domain, op_type, opset, inputs, outputs)
         return self._answers[key]
@@ -233,7 +219,7 @@ class Target:
 
     def instead_of_kernel(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> str:
         """The runtime's way to execute a node that it has no kernel for, in words; empty if it cannot."""
-        if _has_body(node, opset_imports):
+        if has_body(node, _version(node, opset_imports)):
             return "it is inlined as its definition says"
         return "it is executed in float32, between Casts" if self.between_casts(node, opset_imports, facts) else ""
 
@@ -253,19 +239,23 @@ class Target:
             for values in (node.inputs, node.outputs)
         )
         try:
-            bound = _bind(schema, list(_arguments(schema, inputs, outputs)))
-        except _MismatchError:
+            bound = bind(schema, list(arguments(schema, inputs, outputs)))
+        except MismatchError:
             return False
         kernels = [kernel for kernel in operator.kernels if kernel.serves(schema.since)]
         unknown = any(kind is None for _, kind in bound)
-        return unknown and any(_accepts(kernel, schema, bound, optimistic=True) for kernel in kernels)
+        return unknown and any(accepts(kernel, schema, bound, optimistic=True) for kernel in kernels)
 
     def between_casts(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> bool:
         """Whether the target executes a node in float32, between Casts that it inserts, for want of a float16 kernel.
 
         ONNX Runtime does so for some providers (`TargetSpec.half_in_float32`), with operators that it does not inline instead.
         """
-        if not self.spec.half_in_float32 or _has_body(node, opset_imports) or self.limit(node, facts) is not None:
+        if (
+            not self.spec.half_in_float32
+            or has_body(node, _version(node, opset_imports))
+            or self.limit(node, facts) is not None
+        ):
             return False
         version = _version(node, opset_imports)
         inputs, outputs = (
@@ -284,7 +274,7 @@ class Target:
         custom = custom_operator(node.domain, node.op_type)
         if custom is not None:
             return custom.library is None
-        inlined = not node.domain and _is_inlined(node.op_type, _version(node, opset_imports))
+        inlined = not node.domain and is_inlined(node.op_type, _version(node, opset_imports))
         return inlined and self.lacks_kernel(node, opset_imports, facts)
 
     def with_documented_limits(self, domain: str, op_type: str) -> Target:
@@ -323,11 +313,11 @@ class Target:
             return None  # the converter chooses what replaces a deprecated operator
         before, after = ([kernel for kernel in operator.kernels if kernel.serves(at.since)] for at in (old, new))
         if not after:
-            executed = bool(before) or _is_inlined(node.op_type, version)
-            lost = executed and not (_is_inlined(node.op_type, opset) and self._executes_body(node, opset, facts))
+            executed = bool(before) or is_inlined(node.op_type, version)
+            lost = executed and not (is_inlined(node.op_type, opset) and self._executes_body(node, opset, facts))
             return self._no_kernel(f"{node.op_type} at opset {opset}") if lost else None
-        inlined = _is_inlined(node.op_type, version)
-        if old.since == new.since and (not inlined or _is_inlined(node.op_type, opset)):
+        inlined = is_inlined(node.op_type, version)
+        if old.since == new.since and (not inlined or is_inlined(node.op_type, opset)):
             return None
         inputs = [ABSENT if value is None else facts.dtype(value) for value in node.inputs]
         droppable = [value for place, value in enumerate(node.outputs) if place in droppable_outputs(node)]
@@ -341,10 +331,10 @@ class Target:
 
     def _executes_body(self, node: ir.Node, opset: int, facts: Facts) -> bool:
         """Whether there are kernels for the operators that a node without a kernel is inlined as; true where that is unknown."""
-        for op_type in _body_of(node, opset, facts):
+        for op_type in operators_of_body(node, opset, facts):
             operator = self.table.operators.get(("", op_type))
             schema = None if operator is None else operator.at(opset)
-            if operator is None or schema is None or _is_inlined(op_type, opset):
+            if operator is None or schema is None or is_inlined(op_type, opset):
                 continue
             if not any(kernel.serves(schema.since) for kernel in operator.kernels):
                 return False
@@ -371,52 +361,25 @@ class Target:
             return _unfit(label, f"is no longer part of its domain since version {schema.since}")
         label = f"{label} at version {opset or schema.since}"
         try:
-            bound = _bind(schema, list(_arguments(schema, inputs, outputs)))
-        except _MismatchError as error:
+            bound = bind(schema, list(arguments(schema, inputs, outputs)))
+        except MismatchError as error:
             return _unfit(label, str(error))
         return self._find_kernel(label, operator, schema, bound)
 
-    def _find_kernel(
-        self, label: str, operator: Operator, schema: Schema, bound: Sequence[_Argument]
-    ) -> Refusal | None:
+    def _find_kernel(self, label: str, operator: Operator, schema: Schema, bound: Sequence[Argument]) -> Refusal | None:
         kernels = [kernel for kernel in operator.kernels if kernel.serves(schema.since)]
         if not kernels:
             return self._no_kernel(label)
-        if any(_accepts(kernel, schema, bound) for kernel in kernels):
+        if any(accepts(kernel, schema, bound) for kernel in kernels):
             return None
         unknown = [formal.name for formal, kind in bound if kind is None]
-        if unknown and any(_accepts(kernel, schema, bound, optimistic=True) for kernel in kernels):
+        if unknown and any(accepts(kernel, schema, bound, optimistic=True) for kernel in kernels):
             return self._no_kernel(label, f"that takes any type: it depends on the unknown type of {unknown[0]}")
-        types = ", ".join(dict.fromkeys(_short(kind) for _, kind in bound if kind is not None))
+        types = ", ".join(dict.fromkeys(short(kind) for _, kind in bound if kind is not None))
         return self._no_kernel(label, f"on {types}")
 
     def _no_kernel(self, label: str, types: str = "") -> Refusal:
         return refuse("no_kernel", Subject("operator", label), found=types, needed=self.provider)
-
-
-def _lowered(table: KernelTable, max_opset: int) -> dict[str, Operator]:
-    """The operators that a build has no kernel of at the opsets that results may have, but one of what they are lowered to."""
-    found: dict[str, Operator] = {}
-    for name, lower in _LOWER_FORMS.items():
-        own, other = table.operators.get(("", name)), table.operators.get(lower)
-        is_right = name != "Attention" or table.release >= HIDDEN_ROWS_ARE_ZERO
-        served = (
-            own is not None
-            and is_right
-            and any(
-                schema.since <= max_opset and any(kernel.serves(schema.since) for kernel in own.kernels)
-                for schema in own.schemas
-            )
-        )
-        if served or other is None or not other.kernels:
-            continue
-        if own is not None and own.kernels and is_right and not lower[0]:
-            continue  # a bound of the opset alone: checkers refuse operators that only the runtime has in ONNX's domain
-        newest = None if own is not None and own.kernels else newest_table(default_spec())
-        known = own if newest is None else newest.operators.get(("", name))
-        if known is not None:
-            found[name] = known
-    return found
 
 
 def _unfit(label: str, why: str) -> Refusal:
@@ -428,13 +391,6 @@ def _version(node: ir.Node, opset_imports: Mapping[str, int]) -> int:
     return node.version if node.version is not None else opset_imports.get(node.domain, 1)
 
 
-def _has_body(node: ir.Node, opset_imports: Mapping[str, int]) -> bool:
-    """Whether the runtime executes a node without a kernel by inlining the body of its operator."""
-    if node.domain == "com.microsoft":
-        return node.op_type in _INLINED_OF_RUNTIME
-    return not node.domain and _is_inlined(node.op_type, _version(node, opset_imports))
-
-
 def _as_float(dtype: DType) -> DType:
     return ir.DataType.FLOAT if dtype == ir.DataType.FLOAT16 else dtype
 
@@ -442,114 +398,3 @@ def _as_float(dtype: DType) -> DType:
 def installed() -> Target:
     """The installed runtime on the default target."""
     return Target()
-
-
-@functools.cache
-def _is_inlined(op_type: str, opset: int) -> bool:
-    """Whether the runtime executes an operator without a kernel by inlining the function body in its definition.
-
-    It does not if an operator in the body changed between the opset that the body is written for and this one.
-    """
-    schema = schema_at(op_type, opset)
-    if schema is None:
-        return False
-    if schema.has_context_dependent_function:
-        return True
-    written_for = max((version for version in schema.function_opset_versions if version <= opset), default=None)
-    if written_for is None:
-        return False
-    body = onnx.FunctionProto.FromString(schema.get_function_with_opset_version(written_for))
-    return not any(changes(node.op_type, written_for, opset) for node in body.node)
-
-
-def _body_of(node: ir.Node, opset: int, facts: Facts) -> list[str]:
-    """The operators of the body that ONNX builds for a node; none if it has no body that depends on the node."""
-    schema = schema_at(node.op_type, opset)
-    versions = () if schema is None else schema.context_dependent_function_opset_versions
-    written_for = max((version for version in versions if version <= opset), default=None)
-    if schema is None or written_for is None:
-        return []
-    dtypes = [facts.dtype(value) or ir.DataType.FLOAT for value in node.inputs]
-    types = [onnx.helper.make_tensor_type_proto(int(dtype), None).SerializeToString() for dtype in dtypes]
-    try:
-        proto = ir.serde.serialize_node(node).SerializeToString()
-        body = schema.get_context_dependent_function_with_opset_version(written_for, proto, types)
-        return [inner.op_type for inner in onnx.FunctionProto.FromString(body).node]
-    except (RuntimeError, ValueError, DecodeError, ir.serde.SerdeError):
-        return []  # ONNX does not build a body for this node
-
-
-class _MismatchError(Exception):
-    """The arguments do not fit the operator's schema."""
-
-
-_Argument = tuple[Formal, str | None]
-
-
-def _arguments(schema: Schema, inputs: DTypes, outputs: Sequence[DType]) -> Iterator[_Argument]:
-    """Each argument that is present, with its formal input or output."""
-    if not isinstance(inputs, Mapping):
-        yield from _positional("inputs", schema.inputs, inputs)
-    else:
-        for name, kind in inputs.items():
-            formals = [formal for formal in (*schema.inputs, *schema.outputs) if name in (formal.name, formal.type)]
-            if not formals:
-                raise _MismatchError(f"has no input, output or type constraint '{name}'")
-            yield from ((formal, _type_string(kind)) for formal in formals)
-    yield from _positional("outputs", schema.outputs, outputs)
-
-
-def _positional(what: str, formals: Sequence[Formal], kinds: Sequence[DType]) -> Iterator[_Argument]:
-    repeated = formals[-1:] if formals and formals[-1].variadic else ()
-    if len(kinds) > len(formals) and not repeated:
-        raise _MismatchError(f"takes at most {len(formals)} {what}, not {len(kinds)}")
-    for formal, kind in zip(itertools.chain(formals, itertools.cycle(repeated)), kinds, strict=False):
-        if kind != ABSENT:
-            yield formal, _type_string(kind)
-
-
-def _bind(schema: Schema, arguments: Sequence[_Argument]) -> list[_Argument]:
-    """Check the types against the schema; an unknown type is taken from a known argument of the same constraint."""
-    known: dict[str, str] = {}
-    for formal, kind in arguments:
-        if kind is None:
-            continue
-        if kind not in schema.allowed(formal):
-            raise _MismatchError(f"does not take {_short(kind)} as {formal.name}")
-        if formal.homogeneous and known.setdefault(formal.type, kind) != kind:
-            raise _MismatchError(
-                f"wants one type {formal.type}, not both {_short(known[formal.type])} and {_short(kind)}"
-            )
-    return [(formal, known.get(formal.type) if kind is None else kind) for formal, kind in arguments]
-
-
-def _accepts(kernel: Kernel, schema: Schema, bound: Sequence[_Argument], optimistic: bool = False) -> bool:
-    """Whether the kernel takes these types; if `optimistic`, unknown types are assumed to fit."""
-    for formal, kind in bound:
-        # A few kernels are registered by the input's name instead of the name of its type constraint.
-        for name in {formal.type, formal.name} & kernel.types.keys():
-            if kind is None and not optimistic and not schema.allowed(formal) <= kernel.types[name]:
-                return False
-            if kind is not None and kind not in kernel.types[name]:
-                return False
-    return True
-
-
-def _by_name(types: Mapping[str, DType]) -> tuple[tuple[str, str | None], ...]:
-    return tuple([(name, _type_string(kind)) for name, kind in sorted(types.items())])
-
-
-_SPELLINGS = {"float32": "float", "float64": "double"}
-
-
-@functools.cache
-def _type_string(kind: DType) -> str | None:
-    """The ONNX type string (`tensor(float16)`); `ABSENT` and `None` are returned unchanged."""
-    if kind is None or kind == ABSENT:
-        return kind
-    name = kind.name.lower() if isinstance(kind, ir.DataType) else kind
-    return name if "(" in name else f"tensor({_SPELLINGS.get(name, name)})"
-
-
-def _short(kind: str) -> str:
-    return kind.removeprefix("tensor(").removesuffix(")") if kind.startswith("tensor(") else kind

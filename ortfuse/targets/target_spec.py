@@ -29,6 +29,11 @@ DECOMPOSITIONS = "decompositions"
 """The folder of a target's own rule files."""
 
 
+def release_number(release: str) -> tuple[int, ...]:
+    """Return a release such as `1.20` as numbers, so that releases can be compared."""
+    return tuple(int(part) for part in release.split("."))
+
+
 class BlockedLayout(Protocol):
     """A layout of images in blocks of channels, in which the kernels of a target compute convolutions."""
 
@@ -66,6 +71,9 @@ class TargetSpec:
         former_constraints: Further checks that releases up to a named one need, such as `1.20`.
         known_bugs: Behaviours that deviate from the operator definitions.
         machines: The machines (`platform.machine()`) to which a known bug is bound; a bug that is not named is on all.
+        bugs_since: The first release with a known bug, such as `1.28`; a bug that is not named is in all.
+        lowered_before: Operators of ai.onnx that are lowered for releases before a named one, although these have kernels,
+            since the kernels compute something else than fusions take them to.
         half_in_float32: Whether an operator without a float16 kernel is executed in float32, between Casts.
         fast_transpose_axes: The most axes that the Transpose kernel moves at full speed; `None` if that is not known.
         slow_denormals: Whether numbers below the smallest normal one take the processor many times as long.
@@ -88,6 +96,8 @@ class TargetSpec:
     former_constraints: Mapping[str, Limits] = field(default_factory=dict)
     known_bugs: frozenset[KnownBug] = frozenset()
     machines: Mapping[KnownBug, frozenset[str]] = field(default_factory=dict)
+    bugs_since: Mapping[KnownBug, str] = field(default_factory=dict)
+    lowered_before: Mapping[str, str] = field(default_factory=dict)
     half_in_float32: bool = False
     fast_transpose_axes: int | None = None
     slow_denormals: bool = False
@@ -98,9 +108,14 @@ class TargetSpec:
     tuned_settings: Mapping[str, tuple[bool | int | str, ...]] = field(default_factory=dict)
     accelerator: str = ""
 
-    def bugs_on(self, machine: str) -> frozenset[KnownBug]:
-        """Return the known bugs on a kind of machine, as `platform.machine` names it."""
-        return frozenset(bug for bug in self.known_bugs if machine.lower() in self.machines.get(bug, {machine.lower()}))
+    def bugs_on(self, machine: str, release: tuple[int, ...]) -> frozenset[KnownBug]:
+        """Return the known bugs of a release on a kind of machine, as `platform.machine` names it."""
+        return frozenset(
+            bug
+            for bug in self.known_bugs
+            if machine.lower() in self.machines.get(bug, {machine.lower()})
+            and release >= release_number(self.bugs_since.get(bug, "0"))
+        )
 
     @property
     def table_file(self) -> Path | None:

@@ -370,5 +370,5 @@ def test_the_original_is_compared_with_unsigned_pairs() -> None:
 
 
 def test_processors_that_take_signed_numbers_keep_them() -> None:
-    assert Quirk.TURNS_SIGNED_PAIRS in default_spec().bugs_on("x86_64")
-    assert Quirk.TURNS_SIGNED_PAIRS not in default_spec().bugs_on("aarch64")
+    assert Quirk.TURNS_SIGNED_PAIRS in default_spec().bugs_on("x86_64", (1, 32))
+    assert Quirk.TURNS_SIGNED_PAIRS not in default_spec().bugs_on("aarch64", (1, 32))
