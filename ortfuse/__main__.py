@@ -137,6 +137,8 @@ def _unexpected(error: BaseException) -> int:
     if isinstance(error, OSError) and error.filename is None:  # of who prints the help
         discard(sys.stdout)
         text = f"error: standard output cannot be written: {visible(error.strerror or str(error))}\n"
+    elif isinstance(error, ModuleNotFoundError) and error.name == "onnxruntime":
+        text = f"error: {importlib.import_module('ortfuse.io.installed_runtime').MISSING}\n"
     else:
         said = f"{type(error).__name__}: {visible(str(error))}"
         text = f"error: {said}; --debug shows where it comes from: please report it\n"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import ortfuse
+from ortfuse.io.installed_runtime import installed_version
 from ortfuse.serialization import to_data
 
 VERSION = 2
@@ -42,7 +42,7 @@ def as_data(command: str, content: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError: JSON has no form for a part of the content.
     """
-    versions = {"ortfuse": ortfuse.__version__, **{name: version(name) for name in ("onnx", "onnxruntime")}}
+    versions = {"ortfuse": ortfuse.__version__, **{name: installed_version(name) for name in ("onnx", "onnxruntime")}}
     head = {"schema": name_of(command), "versions": versions}
     data: dict[str, Any] = json.loads(json.dumps(to_data({**head, **content, **head})))
     return data

@@ -12,7 +12,6 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -23,6 +22,7 @@ import ortfuse
 from ortfuse.cli.check_output_paths import demand_own_files
 from ortfuse.cli.options_as_flags import with_flags_of_today
 from ortfuse.errors.escape_control_characters import visible
+from ortfuse.io.installed_runtime import installed_version
 from ortfuse.options import Verification
 
 NO = 1
@@ -195,6 +195,6 @@ class WithVerify(Command):
 def show_version(wanted: bool) -> None:
     """Print the version of ortfuse and of what its results depend on, and exit."""
     if wanted:
-        others = ", ".join(f"{name} {version(name)}" for name in ("onnx", "onnxruntime", "onnx_ir"))
+        others = ", ".join(f"{name} {installed_version(name)}" for name in ("onnx", "onnxruntime", "onnx_ir"))
         typer.echo(f"ortfuse {ortfuse.__version__} ({others}, Python {sys.version.partition(' ')[0]})")
         raise typer.Exit

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError, VerificationError
 from ortfuse.io.convert_modelproto import separate
+from ortfuse.io.installed_runtime import demand_runtime
 from ortfuse.io.stored_tensor import in_file
 from ortfuse.ir.enumerate_tensors import tensors
 from ortfuse.runtime.default_execution_target import execution_target
@@ -237,7 +238,9 @@ def opened(
 
     Raises:
         ExpansionError: Calls of functions stand for too many nodes.
+        TargetError: No runtime is installed.
     """
+    demand_runtime()
     demand_bounded(source)
     if isolated:
         given = {name: _in_file(tensor) or tensor for name, tensor in weights.items()}

@@ -190,6 +190,7 @@ class Loaded:
         }
         arguments |= configure(options, dict(settings.others))
         self._session = self._create(source, options, arguments)
+        self._demand_providers(arguments["providers"])
         ends = (*self._session.get_inputs(), *self._session.get_outputs())
         self._beyond_numpy = any(value.type in _BEYOND_NUMPY for value in ends)
         self.input_names = [value.name for value in self._session.get_inputs()]
@@ -206,6 +207,16 @@ class Loaded:
         import onnxruntime as ort
 
         return ort.InferenceSession(source, options, **arguments)
+
+    def _demand_providers(self, asked: Sequence[Any]) -> None:
+        """Refuse a session from which the runtime left out a provider that it cannot start: it would run on another one."""
+        names = [one if isinstance(one, str) else one[0] for one in asked]
+        absent = [name for name in names if name not in self._session.get_providers()]
+        if absent:
+            raise RuntimeError(
+                f"{absent[0]} does not start in this build: its libraries or its device are missing, or the build lacks it; "
+                f"`python -c 'import onnxruntime; print(onnxruntime.get_available_providers())'` lists those that it has"
+            )
 
     def run(
         self, inputs: Mapping[str, Any], only: Sequence[str] | None = None, limit: float | None = None

@@ -28,6 +28,7 @@ import onnx
 from ortfuse.errors import OutputError, TargetError
 from ortfuse.io.atomic_write import write_text
 from ortfuse.io.bounded_text_files import from_json, read_text
+from ortfuse.io.installed_runtime import demand_runtime
 from ortfuse.io.read_kernel_registry import Definition, definitions
 from ortfuse.targets.declarative_constraints import StatedLimit
 from ortfuse.targets.kernel_constraints import Limit
@@ -140,8 +141,9 @@ class KernelTable:
 
         Raises:
             RegistryError: the runtime crashes when it is asked for its kernels.
-            TargetError: the installed build has no kernels for `provider`.
+            TargetError: the installed build has no kernels for `provider`, or no runtime is installed.
         """
+        demand_runtime()
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as runtime  # importing the runtime is slow
 

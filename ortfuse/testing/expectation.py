@@ -127,8 +127,7 @@ def _sorted(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
+    from ortfuse.io.installed_runtime import installed_version
     from ortfuse.version import __version__
 
-    return {"ortfuse": __version__, **{name: version(name) for name in ("onnx", "onnxruntime")}}
+    return {"ortfuse": __version__, **{name: installed_version(name) for name in ("onnx", "onnxruntime")}}

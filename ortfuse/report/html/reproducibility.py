@@ -7,8 +7,8 @@ import os
 import platform
 import shlex
 import sys
-from importlib.metadata import version
 
+from ortfuse.io.installed_runtime import installed_version
 from ortfuse.targets.processor import processor_name
 from ortfuse.version import __version__
 
@@ -20,7 +20,7 @@ def environment() -> list[tuple[str, str]]:
     cores = os.cpu_count() or 1
     return [
         ("ortfuse", __version__),
-        *((name, version(name)) for name in _PACKAGES),
+        *((name, installed_version(name)) for name in _PACKAGES),
         ("Python", platform.python_version()),
         ("processor", f"{processor_name()}, {cores} logical core{'s' * (cores != 1)}"),
         ("system", platform.platform(terse=True)),
