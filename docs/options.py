@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
-from ortfuse.options.type_annotations import (
+from ortfuse.options.type_aliases import (
     InputsLike,
     Level,
     PathLike,

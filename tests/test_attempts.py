@@ -14,7 +14,7 @@ from onnx import numpy_helper, parser
 
 import ortfuse
 from ortfuse.errors import OutputError, PassError, PipelineError, RewriteError, VerificationError
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.runtime.session import Session
 from ortfuse.transforms import Context, RulePass
 from ortfuse.transforms.cleanup import finalize

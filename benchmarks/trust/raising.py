@@ -33,7 +33,7 @@ from benchmarks.trust.grid.seeds import seeds, versions
 from benchmarks.trust.grid.trying import OPTIMISED, Failure
 from benchmarks.trust.standard import same
 from ortfuse.errors import OrtfuseError, TargetError, VerificationError
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.runtime.session import Session
 from ortfuse.targets import raise_opset
 

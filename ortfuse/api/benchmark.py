@@ -13,13 +13,13 @@ from ortfuse.api.assess_optimization import at_common_sizes, inputs_to_measure
 from ortfuse.api.effective_options import effective_options, target_spec
 from ortfuse.api.fallback import runnable
 from ortfuse.errors import OptionError
-from ortfuse.io.convert_model_types import AnyModel
+from ortfuse.io.convert_model_objects import AnyModel
 from ortfuse.io.training_mode import training_note
 from ortfuse.options import (
     BenchOptions,
     Options,
 )
-from ortfuse.runtime.default_execution_target import executing_for
+from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.session_settings import stored_config
 from ortfuse.runtime.unrepresentable_models import AsItIs
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 from ortfuse.api.assess_optimization import Progress, given_inputs, silent
 from ortfuse.api.effective_options import effective_options
 from ortfuse.api.fallback import taken_in
-from ortfuse.io.convert_model_types import AnyModel, enter
+from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.options import (
     BisectOptions,
     ComparisonOptions,

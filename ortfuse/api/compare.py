@@ -11,13 +11,13 @@ from ortfuse.api.assess_optimization import Progress, at_common_sizes, given_inp
 from ortfuse.api.effective_options import effective_options, target_spec
 from ortfuse.api.fallback import declare, runnable
 from ortfuse.errors import OptionError
-from ortfuse.io.convert_model_types import AnyModel, enter
+from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.ir.declared_sizes import declared_sizes
 from ortfuse.options import (
     ComparisonOptions,
     Options,
 )
-from ortfuse.runtime.default_execution_target import executing_for
+from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.unrepresentable_models import Runnable
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from ortfuse.api.assess_optimization import Progress, silent
 from ortfuse.api.effective_options import effective_options
 from ortfuse.api.optimize import optimize
 from ortfuse.errors import PatternError
-from ortfuse.io.convert_model_types import AnyModel, enter
+from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.options import (
     Options,
     PathLike,

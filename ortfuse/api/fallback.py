@@ -24,7 +24,7 @@ from ortfuse.api.assess_optimization import Assessment, Progress, idle_options
 from ortfuse.api.result import Result
 from ortfuse.errors import InvalidModelError, OptionError, OrtfuseError, PassError, TargetError
 from ortfuse.io.build_graph_from_protobuf import NOTES
-from ortfuse.io.convert_model_types import AnyModel, Source, enter, leave
+from ortfuse.io.convert_model_objects import AnyModel, Source, enter, leave
 from ortfuse.io.copy_model import copy_model
 from ortfuse.io.declare_sizes import declare_sizes
 from ortfuse.io.external_data import resolved

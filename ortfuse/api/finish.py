@@ -14,7 +14,7 @@ from ortfuse.api.assess_optimization import Assessment
 from ortfuse.api.fallback import Attempts
 from ortfuse.api.result import Result, Timings, WrongResultError
 from ortfuse.errors import VerificationError
-from ortfuse.io.convert_model_types import leave
+from ortfuse.io.convert_model_objects import leave
 from ortfuse.io.load_and_save import save, stored_bytes
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport

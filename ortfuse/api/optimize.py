@@ -14,14 +14,14 @@ from ortfuse.api.finish import Clock, concluded
 from ortfuse.api.result import Result
 from ortfuse.errors import InvalidModelError, OptionError, PassError
 from ortfuse.io.atomic_write import writable_target
-from ortfuse.io.convert_model_types import AnyModel
+from ortfuse.io.convert_model_objects import AnyModel
 from ortfuse.options import (
     AllOptions,
     Options,
 )
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.schedule import OnPass
-from ortfuse.runtime.default_execution_target import executing_for
+from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.load_check import UnloadableError
 from ortfuse.runtime.worker import WORKER
 from ortfuse.targets import installed

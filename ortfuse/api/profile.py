@@ -14,7 +14,7 @@ from ortfuse.api.assess_optimization import Progress, at_common_sizes, inputs_to
 from ortfuse.api.explain import explain
 from ortfuse.api.fallback import runnable
 from ortfuse.errors import OrtfuseError
-from ortfuse.io.convert_model_types import AnyModel
+from ortfuse.io.convert_model_objects import AnyModel
 from ortfuse.options import BenchOptions, Options
 from ortfuse.targets import use_library
 

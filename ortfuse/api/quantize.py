@@ -15,7 +15,7 @@ from ortfuse.api.assess_optimization import Progress, given_inputs, silent
 from ortfuse.api.optimize import optimize
 from ortfuse.errors import OptionError, OrtfuseError
 from ortfuse.io.atomic_write import writable_target
-from ortfuse.io.convert_model_types import AnyModel, enter, leave
+from ortfuse.io.convert_model_objects import AnyModel, enter, leave
 from ortfuse.io.load_and_save import save
 from ortfuse.io.training_mode import told_of_training, training_note
 from ortfuse.ir import walk

@@ -113,7 +113,7 @@ class Result(Record):
     def oldest_runtime(self) -> str | None:
         """The oldest release of ONNX Runtime that loads and executes the result, such as `1.23`; `None` if that is not known."""
         from ortfuse.api.effective_options import target_spec
-        from ortfuse.io.convert_model_types import enter
+        from ortfuse.io.convert_model_objects import enter
         from ortfuse.targets import oldest_release
 
         return None if self.unchanged else oldest_release(enter(self.model, copy=False)[0], target_spec(self.options))
@@ -124,7 +124,7 @@ class Result(Record):
         Raises:
             OutputError: It cannot be written; what was there before is unchanged.
         """
-        from ortfuse.io.convert_model_types import enter
+        from ortfuse.io.convert_model_objects import enter
         from ortfuse.io.copy_model import copy_model
         from ortfuse.io.load_and_save import save
 

@@ -17,7 +17,7 @@ from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.errors import OrtfuseError
 
 if TYPE_CHECKING:
-    from ortfuse.io.convert_model_types import AnyModel
+    from ortfuse.io.convert_model_objects import AnyModel
     from ortfuse.options import Options
     from ortfuse.profiling import SideBySide
     from ortfuse.report.document import Block, Document

@@ -25,7 +25,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import RuleError, TargetError
 from ortfuse.interop.function_rules.convert_function_to_nodes import Body, Given
-from ortfuse.io.convert_model_types import AnyModel, enter
+from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.targets import installed, raise_opset
 
 METADATA = "ortfuse.free"

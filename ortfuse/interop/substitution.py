@@ -17,7 +17,7 @@ from ortfuse.api.result import Result
 from ortfuse.errors import InvalidModelError, OptionError, RuleError
 from ortfuse.interop.function_rules import rule_from
 from ortfuse.interop.patterns_from_models import Formula, corresponding, refuse_unknown, stem
-from ortfuse.io.convert_model_types import AnyModel
+from ortfuse.io.convert_model_objects import AnyModel
 from ortfuse.ir.refusal import Refusal
 from ortfuse.naming.former_arguments import former_arguments, former_fields
 from ortfuse.options import AllOptions, Options, PipelineOptions

@@ -21,7 +21,7 @@ from ortfuse.options.keywords import AllOptions, BenchOptions, BisectOptions, Co
 from ortfuse.options.options import DECLARATIONS, FORMER, IN_FILES, Options
 from ortfuse.options.parse_text import LONGEST
 from ortfuse.options.paths import from_folder, named_paths
-from ortfuse.options.type_annotations import (
+from ortfuse.options.type_aliases import (
     InputsLike,
     Level,
     PathLike,

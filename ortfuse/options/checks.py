@@ -13,7 +13,7 @@ from ortfuse.analysis.assumptions import ASSUMPTIONS
 from ortfuse.errors import OptionError
 from ortfuse.errors.escape_control_characters import brief
 from ortfuse.options.parse_text import LONGEST
-from ortfuse.options.type_annotations import Verification
+from ortfuse.options.type_aliases import Verification
 from ortfuse.targets.processor import demand_threads
 from ortfuse.targets.target_spec import TargetSpec
 

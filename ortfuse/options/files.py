@@ -13,7 +13,7 @@ from ortfuse.errors import OptionError
 from ortfuse.io.bounded_text_files import from_toml, read_text
 from ortfuse.options.declaration import Declaration, former_names
 from ortfuse.options.former_options import with_names_of_today
-from ortfuse.options.type_annotations import PathLike
+from ortfuse.options.type_aliases import PathLike
 
 
 def options_in(path: PathLike, declared: Mapping[str, Declaration]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ortfuse.options import kinds
 from ortfuse.options.declaration import Declaration, declarations_of, former_names, option
 from ortfuse.options.files import as_data, as_toml, options_in
 from ortfuse.options.former_options import accept_former_names, with_names_of_today
-from ortfuse.options.type_annotations import (
+from ortfuse.options.type_aliases import (
     InputsLike,
     Level,
     PathLike,

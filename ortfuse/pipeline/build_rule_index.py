@@ -11,7 +11,7 @@ from typing import Any
 from ortfuse.pipeline.discover_rule_files import BUILT_IN_PACKAGE, load_catalogue
 from ortfuse.pipeline.rule_catalogue import RuleFile
 from ortfuse.pipeline.rule_index import FILE, FORMAT, hash_of
-from ortfuse.rewrite.deferred_rule import stored_properties
+from ortfuse.rewrite.lazily_loaded_rule import stored_properties
 
 
 def refresh(folder: Path, *, write: bool = True) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ortfuse.ir.operator_registry import RECURRENT_ACTIVATIONS
 from ortfuse.rewrite import Exactness
-from ortfuse.transforms.deferred_pass import PassEntry
+from ortfuse.transforms.lazily_loaded_pass import PassEntry
 
 _ACTIVATIONS = frozenset(name for _, name in RECURRENT_ACTIVATIONS)
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention"})

@@ -14,7 +14,7 @@ from ortfuse.errors import PipelineError
 from ortfuse.pipeline.built_in_passes import BUILT_IN
 from ortfuse.pipeline.pipeline_text import Call, OptionValue
 from ortfuse.transforms.context import Pass
-from ortfuse.transforms.deferred_pass import DeferredPass
+from ortfuse.transforms.lazily_loaded_pass import DeferredPass
 from ortfuse.transforms.onnx_ir_adapter import ForeignPass, foreign_pass
 
 _P = TypeVar("_P")

@@ -21,7 +21,7 @@ from typing import Any
 
 from ortfuse.errors import RuleError
 from ortfuse.rewrite import DeferredRule, Rule
-from ortfuse.rewrite.deferred_rule import deferred
+from ortfuse.rewrite.lazily_loaded_rule import deferred
 from ortfuse.rewrite.rule import checked_before
 
 FILE = "rule_index.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ortfuse.api.result import Result
 from ortfuse.errors import OptionError, OutputError
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.io.list_external_data_files import weight_files
 from ortfuse.report.documents.optimization import Drawn, optimization_document
 from ortfuse.report.html.write_page import demand_libraries, write_page

@@ -1,8 +1,8 @@
 """Rules as data, and the one rewriter that applies them."""
 
 from ortfuse.ir.editor import NODES_KEY, RULE_KEY
-from ortfuse.rewrite.deferred_rule import DeferredRule, RuleEntry
 from ortfuse.rewrite.invariants import Debugging
+from ortfuse.rewrite.lazily_loaded_rule import DeferredRule, RuleEntry
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
 from ortfuse.rewrite.rewrite_log import Event, Log, NearMiss, RuleStatistics, Step
 from ortfuse.rewrite.rewriter import Rewriter

@@ -18,8 +18,8 @@ from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.schemas import droppable_outputs, used_length
 from ortfuse.ir.traits import CONTROL_FLOW, MOVES, has
 from ortfuse.ir.walk import nested_nodes, used_values
-from ortfuse.rewrite.deferred_rule import DeferredRule, RuleEntry
 from ortfuse.rewrite.invariants import Debugging
+from ortfuse.rewrite.lazily_loaded_rule import DeferredRule, RuleEntry
 from ortfuse.rewrite.magic_number_rounding import merged_with_others
 from ortfuse.rewrite.pattern.language import Pattern
 from ortfuse.rewrite.pattern.match_operators import Match, Miss

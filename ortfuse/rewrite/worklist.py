@@ -11,7 +11,7 @@ from functools import cached_property
 import onnx_ir as ir
 
 from ortfuse.ir.walk import graphs
-from ortfuse.rewrite.deferred_rule import RuleEntry
+from ortfuse.rewrite.lazily_loaded_rule import RuleEntry
 from ortfuse.rewrite.pattern.match_siblings import MOST_TRIED
 
 _MOST_BESIDE = MOST_TRIED + 1

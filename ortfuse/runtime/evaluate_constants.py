@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
-from ortfuse.runtime.default_execution_target import executing_for
+from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import model_of, taken
 from ortfuse.targets import default_spec

@@ -10,7 +10,7 @@ from typing import Self
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError
-from ortfuse.runtime.default_execution_target import execution_target
+from ortfuse.runtime.current_execution_target import execution_target
 from ortfuse.runtime.function_expansion_limit import ExpansionError
 from ortfuse.runtime.load_staged_files import as_written
 from ortfuse.runtime.session import opened, separated, shortened, weight_bytes, zeros_folder

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OptionError, VerificationError
 from ortfuse.io.load_and_save import save
-from ortfuse.runtime.default_execution_target import execution_target
+from ortfuse.runtime.current_execution_target import execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import shortened
 from ortfuse.runtime.session_subprocess import Settings

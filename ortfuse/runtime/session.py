@@ -20,7 +20,7 @@ from ortfuse.io.convert_modelproto import separate
 from ortfuse.io.installed_runtime import demand_runtime
 from ortfuse.io.stored_tensor import in_file
 from ortfuse.ir.enumerate_tensors import tensors
-from ortfuse.runtime.default_execution_target import execution_target
+from ortfuse.runtime.current_execution_target import execution_target
 from ortfuse.runtime.function_expansion_limit import demand_bounded
 from ortfuse.runtime.int8_kv_caches import Rounding, integer_caches
 from ortfuse.runtime.random_seeds import is_seeded

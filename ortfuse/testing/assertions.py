@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ortfuse.api.result import Result
-    from ortfuse.io.convert_model_types import AnyModel
+    from ortfuse.io.convert_model_objects import AnyModel
     from ortfuse.options import ComparisonOptions, Options
     from ortfuse.verification.explanation import Missed
 
@@ -88,7 +88,7 @@ def _sites(model: AnyModel | Result, options: Options, families: tuple[str, ...]
     """The sites of each family that a result has, or that optimising a model makes."""
     from ortfuse.api.optimize import optimize
     from ortfuse.api.result import Result
-    from ortfuse.io.convert_model_types import enter
+    from ortfuse.io.convert_model_objects import enter
     from ortfuse.pipeline import load_catalogue
     from ortfuse.verification.explanation import chosen_rules, fused_sites
 

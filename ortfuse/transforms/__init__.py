@@ -1,7 +1,7 @@
 """Passes over whole graphs, one per file. Each states which cases it transforms, and which it does not handle and why.
 
-The names here are imported on first use (`ortfuse.transforms.deferred_pass`). So a pass is loaded only if the pipeline runs it
-and the model has operators that it transforms.
+The names here are imported on first use (`ortfuse.transforms.lazily_loaded_pass`). So a pass is loaded only if the pipeline
+runs it and the model has operators that it transforms.
 """
 
 from __future__ import annotations

@@ -20,13 +20,13 @@ from ortfuse.api.effective_options import target_spec
 from ortfuse.api.quantize import OVER, QuantizeOptions
 from ortfuse.errors import OptionError
 from ortfuse.io.atomic_write import demand_no_link, writable_target, write_text
-from ortfuse.io.convert_model_types import AnyModel, enter
+from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.io.load_and_save import load, save
 from ortfuse.io.training_mode import training_note
 from ortfuse.options import Options, PathLike
 from ortfuse.runtime.bench import Candidate, SessionMeter
 from ortfuse.runtime.bench.session_timing import Meter
-from ortfuse.runtime.default_execution_target import executing_for, execution_target
+from ortfuse.runtime.current_execution_target import executing_for, execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session_settings import SessionConfig, Setting, write_beside
 from ortfuse.runtime.session_settings.config import settings_of

@@ -9,7 +9,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 
 W = np.random.default_rng(3).standard_normal((12, 24)).astype(np.float32)
 

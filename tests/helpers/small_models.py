@@ -12,7 +12,7 @@ from graphs import run
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.io.check_model import check
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.targets import Target
 from ortfuse.transforms import Context, Pass
 

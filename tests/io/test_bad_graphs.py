@@ -11,7 +11,7 @@ import ortfuse
 from ortfuse.errors import InvalidModelError, ModelFileError, OrtfuseError
 from ortfuse.io import wire_format
 from ortfuse.io.check_model import check
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.io.load_and_save import load
 
 NEWEST = onnx.defs.onnx_opset_version()

@@ -11,7 +11,7 @@ from model_files import GOLDEN, large, linear, run, weight_of, write_external, w
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortfuse.errors import InvalidModelError, ModelFileError
-from ortfuse.io.convert_model_types import enter, leave
+from ortfuse.io.convert_model_objects import enter, leave
 from ortfuse.io.load_and_save import save
 from ortfuse.ir import walk
 from ortfuse.ir.enumerate_tensors import tensors

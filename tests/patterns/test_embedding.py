@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import ortfuse
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.verification import Session
 
 PIN = {"embedding": "com.microsoft.EmbedLayerNormalization"}

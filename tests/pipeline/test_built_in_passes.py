@@ -14,7 +14,7 @@ from ortfuse.pipeline.built_in_passes import BUILT_IN
 from ortfuse.pipeline.pipeline_text import Call
 from ortfuse.targets import Target
 from ortfuse.transforms.context import Context
-from ortfuse.transforms.deferred_pass import DeferredPass, PassEntry
+from ortfuse.transforms.lazily_loaded_pass import DeferredPass, PassEntry
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 MODELS = sorted(GOLDEN.glob("*.onnx"), key=lambda file: file.stat().st_size)[:40:4]

@@ -20,7 +20,7 @@ from ortfuse.pipeline.build_rule_index import index_of, text_of
 from ortfuse.pipeline.rule_catalogue import RuleFile
 from ortfuse.pipeline.rule_index import FILE, RuleIndex
 from ortfuse.rewrite import DeferredRule, Rewriter, Rule, missing_shapes
-from ortfuse.rewrite.deferred_rule import deferred, stored_properties
+from ortfuse.rewrite.lazily_loaded_rule import deferred, stored_properties
 from ortfuse.targets import Target
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from small_models import proto_of
 
 import ortfuse
 from ortfuse.analysis.facts import Facts
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.magic_number_rounding import rounding_number
 from ortfuse.rewrite.pattern import op, scalar, var

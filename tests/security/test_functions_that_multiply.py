@@ -10,7 +10,7 @@ from onnx import parser
 
 import ortfuse
 from ortfuse.errors import OrtfuseError, VerificationError
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.ir.count_expanded_nodes import expanded_nodes, total
 from ortfuse.ir.inlinable_functions import looked_into, without_functions
 from ortfuse.runtime.session import Session

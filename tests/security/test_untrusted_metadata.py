@@ -14,7 +14,7 @@ import pytest
 
 import ortfuse
 from ortfuse.errors import OptionError, OrtfuseError
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.quantization.error_bound_metadata import KEY as BOUND
 from ortfuse.quantization.error_bound_metadata import read_bound
 from ortfuse.runtime.int8_kv_caches import KEY as CACHES

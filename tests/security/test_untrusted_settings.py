@@ -16,7 +16,7 @@ import pytest
 import ortfuse
 from ortfuse.cli.app import main
 from ortfuse.errors import OptionError, OrtfuseWarning
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.io.load_and_save import metadata
 from ortfuse.runtime.session_settings import SessionConfig, Setting, hand_on, recommended, settings_cache, stored_config
 from ortfuse.runtime.session_settings.settings_in_model import KEY

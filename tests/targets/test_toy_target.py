@@ -18,7 +18,7 @@ import ortfuse
 from ortfuse.errors import RuleError, TargetError
 from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime import memory_footprint
-from ortfuse.runtime.default_execution_target import executing_for, execution_target
+from ortfuse.runtime.current_execution_target import executing_for, execution_target
 from ortfuse.runtime.session import Session
 from ortfuse.targets import Target, TargetSpec, default_spec, known_targets, load_target, registry, spec_of
 from ortfuse.tuning.rule_costs import Candidate, measure_rule_costs

@@ -12,7 +12,7 @@ from graphs import operators, run
 from onnx import TensorProto
 from small_models import apply, context_of, floats, model_of, proto_of
 
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.io.stored_tensor import StoredTensor
 from ortfuse.runtime import evaluate_constants
 from ortfuse.runtime.evaluate_constants import evaluate

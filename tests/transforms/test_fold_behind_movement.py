@@ -13,7 +13,7 @@ from graphs import operators, run
 from onnx import helper, numpy_helper
 from small_models import context_of
 
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.transforms import ComposeLinearMaps, DeadCodeElimination
 
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from graphs import operators, run
 from small_models import HEAD, floats, proto_of
 
 from ortfuse.io.check_model import check
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.pipeline import PassManager
 
 UNARY = ["Exp", "Tanh", "Neg", "Abs", "Identity", "local.twice", "Sigmoid"]

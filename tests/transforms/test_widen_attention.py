@@ -15,7 +15,7 @@ from small_models import context_of
 
 import ortfuse
 from ortfuse.analysis.facts import Facts
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.transforms import Context, UpcastAttention
 
 LOWEST = float(np.finfo(np.float32).min)

@@ -17,7 +17,7 @@ from benchmarks.trust.standard import same
 from ortfuse import optimize
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import OrtfuseError
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.runtime.session import Session
 from ortfuse.targets import Target
 from ortfuse.transforms import Context

@@ -3,7 +3,7 @@
     S' = exp(g) S + k (b (v - k exp(g) S))        o = q S'        (k, q: along one axis of S; v: along another)
 
 So do linear attention, RetNet (g constant), Mamba (g for each key and channel, no value axis), the delta rule, and the gated
-delta rule, in whatever spelling (see `sums_of_products`). The factors that have an axis of the state identify it: keys are what
+delta rule, in whatever spelling (see `einsum_normal_form`). The factors that have an axis of the state identify it: keys are what
 a reading sums over; values, what neither the decay nor the key nor the query has; the others are the batch and heads.
 """
 
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.einsum_normal_form import Algebra, Factor, Labels, NotASumError, Term
 from ortfuse.analysis.loop_summary.loop_structure import Iteration, State
-from ortfuse.analysis.loop_summary.sums_of_products import Algebra, Factor, Labels, NotASumError, Term
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from ortfuse.analysis.loop_summary.induction_variables import Affine
 from ortfuse.analysis.loop_summary.linear_state import LinearState, linear_states
 from ortfuse.analysis.loop_summary.loop_structure import Iteration, State
 from ortfuse.analysis.loop_summary.masked_selects import Choices
-from ortfuse.analysis.loop_summary.single_step_lstm_gru_rnn import Step, steps_in
+from ortfuse.analysis.loop_summary.recurrent_operators_in_body import Step, steps_in
 from ortfuse.analysis.loop_summary.windows import Window, window_of
 
 _T = TypeVar("_T")

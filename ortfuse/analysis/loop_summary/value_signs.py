@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.loop_summary.einsum_normal_form import Term
 from ortfuse.analysis.loop_summary.linear_form import Source
-from ortfuse.analysis.loop_summary.sums_of_products import Term
 from ortfuse.ir.traits import FILLS, JOINS, MOVES
 
 _DEEPEST = 8

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from ortfuse.errors import BoundError, OptionError, RewriteError, TargetError, VerificationError
-from ortfuse.io.convert_model_types import AnyModel, enter, leave
+from ortfuse.io.convert_model_objects import AnyModel, enter, leave
 from ortfuse.io.load_and_save import save
 from ortfuse.io.training_mode import told_of_training
 from ortfuse.ir.count_expanded_nodes import beyond, expanded_nodes

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.runtime.default_execution_target import execution_target
+from ortfuse.runtime.current_execution_target import execution_target
 
 _CONVOLUTIONS = frozenset({"Conv", "FusedConv"})
 

@@ -24,7 +24,7 @@ from ortfuse.ir.model_structure_key import content_of
 from ortfuse.runtime.bench.blocked_convolution import runs_in_blocks
 from ortfuse.runtime.bench.rewrite_sides_in_turns import ratios
 from ortfuse.runtime.bench.typical_benchmark_inputs import LEADING, OTHERS, check_sizes
-from ortfuse.runtime.default_execution_target import execution_target
+from ortfuse.runtime.current_execution_target import execution_target
 from ortfuse.runtime.inputs.generation import attempt
 from ortfuse.runtime.inputs.random_inputs import input_specs
 from ortfuse.runtime.inputs.sizes import Sizes, open_dims, uniform

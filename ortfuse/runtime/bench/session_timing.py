@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self, TypeAlias
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.runtime.bench.confidence import median_bounds
 from ortfuse.runtime.bench.stopping_rule import MOST, Patience
-from ortfuse.runtime.default_execution_target import execution_target
+from ortfuse.runtime.current_execution_target import execution_target
 from ortfuse.runtime.function_expansion_limit import demand_bounded
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import shortened

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ortfuse.errors import ModelFileError, VerificationError
 from ortfuse.io.load_and_save import metadata
-from ortfuse.runtime.default_execution_target import execution_target
+from ortfuse.runtime.current_execution_target import execution_target
 from ortfuse.runtime.session import shortened
 from ortfuse.runtime.session_settings.config import SessionConfig
 from ortfuse.runtime.session_settings.settings_in_model import config_beside, config_of

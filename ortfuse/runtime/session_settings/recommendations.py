@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.runtime.default_execution_target import execution_target
+from ortfuse.runtime.current_execution_target import execution_target
 from ortfuse.runtime.session_settings.config import SessionConfig, Setting
 from ortfuse.runtime.session_settings.find_flushable_denormals import first_that_sees, sources
 from ortfuse.runtime.session_settings.settings_cache import remembered

@@ -19,7 +19,7 @@ import onnx_ir as ir
 import platformdirs
 
 from ortfuse.ir import walk
-from ortfuse.runtime.default_execution_target import execution_target
+from ortfuse.runtime.current_execution_target import execution_target
 from ortfuse.runtime.session_settings.config import Setting, from_file
 from ortfuse.targets.calibrated_speedups import machine_key
 from ortfuse.targets.measurement_file import keep, kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.loop_summary.single_step_lstm_gru_rnn import LENGTHS, STATES, is_operator
+from ortfuse.analysis.loop_summary.recurrent_operators_in_body import LENGTHS, STATES, is_operator
 from ortfuse.analysis.node_parameters import parameter
 from ortfuse.analysis.tensor_filled_with_dim import holds_size
 from ortfuse.ir.dims import is_positive

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.loop_summary.loop_structure import needed
-from ortfuse.analysis.loop_summary.single_step_lstm_gru_rnn import (
+from ortfuse.analysis.loop_summary.recurrent_operators_in_body import (
     LENGTHS,
     USUAL,
     dropped_axes,

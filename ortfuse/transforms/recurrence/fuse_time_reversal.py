@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import ELEMENT_MAPS, IndexMap, Read, axes
-from ortfuse.analysis.loop_summary.single_step_lstm_gru_rnn import LENGTHS, dropped_axes, is_operator, operands_of
+from ortfuse.analysis.loop_summary.recurrent_operators_in_body import LENGTHS, dropped_axes, is_operator, operands_of
 from ortfuse.analysis.node_parameters import attribute_value, parameter
 from ortfuse.ir.walk import Scope
 from ortfuse.transforms.context import Context

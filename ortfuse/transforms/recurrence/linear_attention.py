@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
+from ortfuse.analysis.loop_summary.einsum_normal_form import Factor, Labels, Term
 from ortfuse.analysis.loop_summary.linear_state import LinearState, Reading, Rule
-from ortfuse.analysis.loop_summary.sums_of_products import Factor, Labels, Term
 from ortfuse.analysis.loop_summary.value_signs import Signs
 from ortfuse.ir.traits import MICROSOFT
 from ortfuse.transforms.recurrence.elements_and_counters import OverIterations, UnresolvedError

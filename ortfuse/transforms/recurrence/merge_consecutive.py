@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.loop_summary.linear_form import Forms
-from ortfuse.analysis.loop_summary.single_step_lstm_gru_rnn import (
+from ortfuse.analysis.loop_summary.recurrent_operators_in_body import (
     STATES,
     is_operator,
     operands_of,

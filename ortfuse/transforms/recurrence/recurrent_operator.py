@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.loop_summary.cell_weights import Weights
-from ortfuse.analysis.loop_summary.single_step_lstm_gru_rnn import USUAL, Step, result_count
+from ortfuse.analysis.loop_summary.recurrent_operators_in_body import USUAL, Step, result_count
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 

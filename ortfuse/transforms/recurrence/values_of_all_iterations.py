@@ -15,7 +15,7 @@ from ortfuse.analysis.loop_summary.linear_form import Source
 from ortfuse.analysis.loop_summary.linear_state import LinearState, Reading
 from ortfuse.analysis.loop_summary.loop_structure import State
 from ortfuse.analysis.loop_summary.masked_selects import Bound, Choice, Mask
-from ortfuse.analysis.loop_summary.single_step_lstm_gru_rnn import Step, operands_of, results_of
+from ortfuse.analysis.loop_summary.recurrent_operators_in_body import Step, operands_of, results_of
 from ortfuse.analysis.loop_summary.summary import Appended, Counted, LoopSummary, Unchanged
 from ortfuse.analysis.loop_summary.windows import Window
 from ortfuse.analysis.node_parameters import parameter

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ortfuse.options import PathLike
-from ortfuse.options.type_annotations import TargetLike
+from ortfuse.options.type_aliases import TargetLike
 from ortfuse.pipeline import load_catalogue
-from ortfuse.runtime.default_execution_target import executing_for
+from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.worker import WORKER
 from ortfuse.serialization import Record
 from ortfuse.targets import CostTable, Target, resolve_target, shipped_costs

@@ -18,12 +18,12 @@ from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.io.load_and_save import load
 from ortfuse.ir import walk
 from ortfuse.options import PathLike
-from ortfuse.options.type_annotations import TargetLike
+from ortfuse.options.type_aliases import TargetLike
 from ortfuse.runtime.bench import Candidate, SessionMeter, typical_inputs
 from ortfuse.runtime.bench.confidence import median_bounds
 from ortfuse.runtime.bench.session_timing import Meter
 from ortfuse.runtime.comparison import compare_all
-from ortfuse.runtime.default_execution_target import executing_for
+from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.session_settings import SessionConfig, Setting, write_beside

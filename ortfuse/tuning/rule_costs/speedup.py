@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortfuse.errors import CrashError, OrtfuseError
 from ortfuse.runtime.bench.confidence import median_bounds
 from ortfuse.runtime.bench.rewrite_sides_in_turns import ratios
-from ortfuse.runtime.default_execution_target import execution_target
+from ortfuse.runtime.current_execution_target import execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
 from ortfuse.targets import CostTable, Target

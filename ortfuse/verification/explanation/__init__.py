@@ -1,7 +1,7 @@
 """Explain the rewrites of a model, and the missed ones."""
 
 from ortfuse.verification.explanation.explain import Explanation, Fused, Missed, chosen_rules, explanation, fused_sites
-from ortfuse.verification.explanation.forced_choice_outcomes import ForcedOutcome, forced_outcomes
+from ortfuse.verification.explanation.force_option_outcomes import ForcedOutcome, forced_outcomes
 from ortfuse.verification.explanation.missed_optimization_remarks import remarks
 
 __all__ = [

@@ -15,7 +15,7 @@ SIMPLIFYING = [
     # Integers wrap around, and back again.
     *identity("sub_of_add", "(x + y) - x -> y", EXACT, INTEGERS),
     *identity("add_of_sub", "(x - y) + y -> x", EXACT, INTEGERS),
-    *identity("sub_of_sub", "x - (x - y) -> y", EXACT, INTEGERS),
+    *identity("sub_of_own_difference", "x - (x - y) -> y", EXACT, INTEGERS),
     *identity("add_of_neg", "x + -y -> x - y", EXACT),
     *identity("sub_of_neg", "x - -y -> x + y", EXACT),
     *identity("sub_constant_from_neg", "-x - a -> -a - x", EXACT, FLOATS),

@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 import ortfuse
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.runtime.bench import executed_ops
 
 SIZE = 8

@@ -12,7 +12,7 @@ from graphs import run
 from recurrent_models import model
 
 import ortfuse
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.ir.walk import nodes
 
 FLOAT, INT, LONG = 1, 6, 7

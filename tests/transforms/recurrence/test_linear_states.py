@@ -12,7 +12,7 @@ from graphs import operator_counts
 from recurrent_models import model
 
 import ortfuse
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.targets import Target
 
 PASSES = "canonicalize, vectorize_loops{always=true}, canonicalize"

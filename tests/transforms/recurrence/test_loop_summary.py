@@ -12,7 +12,7 @@ import ortfuse
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.loop_summary.loop_structure import Iteration, iteration_of
 from ortfuse.analysis.loop_summary.summary import summary_of
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 
 STATE = "float[b, 3]"
 NUMBERS = {

@@ -13,7 +13,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from recurrent_models import HIDDEN, INPUTS, constants, gru_sized, model, step
 
 import ortfuse
-from ortfuse.io.convert_model_types import enter
+from ortfuse.io.convert_model_objects import enter
 from ortfuse.ir.walk import nodes
 
 PASSES = "canonicalize, vectorize_loops{always=true}, canonicalize"
