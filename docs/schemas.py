@@ -19,6 +19,7 @@ from ortfuse.api.result import Result
 from ortfuse.cli.json_output import name_of
 from ortfuse.cli.parsing import COMMANDS
 from ortfuse.inspection import Inspection
+from ortfuse.inspection.describe_targets import DescribedTargets
 from ortfuse.interop import Substitution
 from ortfuse.pipeline.descriptions import Described
 from ortfuse.profiling import Profile
@@ -65,6 +66,7 @@ WRITTEN: dict[str, Sequence[Part]] = {
     "profile": [(MODEL, Profile)],
     "calibrate": [({}, Calibration), ({}, MeasuredSettings)],
     "passes": [({}, Described)],
+    "targets": [({}, DescribedTargets)],
     "test-rules": [({"rules": list[RuleTestReport]}, None)],
 }
 """The forms of the data of each command, of which it writes one."""

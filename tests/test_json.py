@@ -115,6 +115,8 @@ def found(written: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         (0, "calibrate --budget 0 --only gelu.from_erf_form"),
         (0, "passes"),
         (0, "passes loops"),
+        (0, "targets --no-run"),
+        (0, "targets cpu"),
         (0, "test-rules rule.py --spellings 0"),
         (1, "test-rules wrong.py --spellings 0"),
         (0, "convert m.onnx"),

@@ -104,7 +104,7 @@ class Options:
     runtime: str | None = option(
         None, kinds.RELEASE.or_none(),
         "Release of ONNX Runtime in which the result must load, such as 1.20. By default the installed one.",
-        commands="optimize substitute tune sweep explain", group="rewriting", example='"1.20"',
+        commands="optimize substitute tune sweep explain targets", group="rewriting", example='"1.20"',
     )  # fmt: skip
     force: Mapping[str, str] = option(
         {}, kinds.OPERATORS,

@@ -85,6 +85,7 @@ class TargetSpec:
         session_settings: Settings of each session by the runtime's names.
         tuned_settings: The session settings that `ortfuse tune` searches, with their values, the runtime's default first.
         accelerator: The device in the words of Olive.
+        tried: How results were tried on it, in words; `never run here` where its facts are from tables and documentation alone.
     """
 
     name: str
@@ -107,6 +108,7 @@ class TargetSpec:
     session_settings: Mapping[str, Any] = field(default_factory=dict)
     tuned_settings: Mapping[str, tuple[bool | int | str, ...]] = field(default_factory=dict)
     accelerator: str = ""
+    tried: str = ""
 
     def bugs_on(self, machine: str, release: tuple[int, ...]) -> frozenset[KnownBug]:
         """Return the known bugs of a release on a kind of machine, as `platform.machine` names it."""
