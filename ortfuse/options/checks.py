@@ -230,8 +230,8 @@ def target(name: str, value: Any) -> Any:
 
 
 def release(name: str, value: Any) -> str:
-    """Check the number of a release of ONNX Runtime, such as 1.20."""
-    if isinstance(value, str) and re.fullmatch(r"\d+\.\d+(\.\d+)?", value.strip()):
+    """Check the numbers of releases of ONNX Runtime, such as 1.20 or 1.20,1.24."""
+    if isinstance(value, str) and re.fullmatch(r"\d+\.\d+(\.\d+)?(\s*,\s*\d+\.\d+(\.\d+)?)*", value.strip()):
         return value.strip()
     raise OptionError(name, f"name a release of ONNX Runtime by its number, such as 1.20, not {value!r}")
 

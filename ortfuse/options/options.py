@@ -97,13 +97,15 @@ class Options:
     target: TargetLike | None = option(
         None, kinds.TARGET,
         "Target that runs the model: a short name (cpu), an execution provider of the installed runtime, the folder of a "
-        "target, or the kernel table (.json) of another build. By default the installed runtime on the CPU.",
+        "target, or the kernel table (.json) of another build. Several with commas: a result for all. By default the installed "
+        "runtime on the CPU.",
         commands="optimize substitute verify tune bisect explain inspect bench calibrate", group="rewriting", example='"cpu"',
         more="The path of a folder has a slash, and in files ends with one.",
     )  # fmt: skip
     runtime: str | None = option(
         None, kinds.RELEASE.or_none(),
-        "Release of ONNX Runtime in which the result must load, such as 1.20. By default the installed one.",
+        "Release of ONNX Runtime in which the result must load, such as 1.20, or several: 1.20,1.24. By default the "
+        "installed one.",
         commands="optimize substitute tune sweep explain targets", group="rewriting", example='"1.20"',
     )  # fmt: skip
     force: Mapping[str, str] = option(

@@ -95,8 +95,12 @@ class Catalogue:
         return tuple(dict.fromkeys(file.pass_name for file in self.files if file.pass_name not in others))
 
     def for_others(self, target: str) -> dict[str, tuple[str, ...]]:
-        """The rules that are not for a target, given by its short name, each with the targets that it is for."""
-        bound = (file for file in self.files if file.targets and target not in file.targets)
+        """The rules that are not for a target, given by its short name, each with the targets that it is for.
+
+        The short name of several targets lists theirs with commas; a rule for some of them is not for all.
+        """
+        asked = set(target.split(","))
+        bound = (file for file in self.files if file.targets and not asked <= {*file.targets})
         return {entry.name: file.targets for file in bound for entry in file.entries}
 
     def rules(self) -> Iterator[Rule]:

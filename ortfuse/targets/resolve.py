@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Sequence
 
 from ortfuse.errors import TargetError
+from ortfuse.targets.joint_target import JointTarget
 from ortfuse.targets.registry import load_target
 from ortfuse.targets.release_kernel_tables import table_of_release
 from ortfuse.targets.target import Target
@@ -25,14 +28,22 @@ def resolve_target(
 
     Args:
         named: A target, a declaration, a short name, a provider, the path of a target's folder (as text with a `/`), or that of
-            a kernel table (`.json`); `None` is the default target.
-        runtime: The release of ONNX Runtime, such as `1.20`; by default the installed one.
+            a kernel table (`.json`); `None` is the default target. Several texts with commas between them stand for all of these.
+        runtime: The release of ONNX Runtime, such as `1.20`, or several with commas; by default the installed one.
         max_opset: The highest ai.onnx opset that a result may use.
         threads: Threads per operator at which costs are looked up; 0 leaves the number to the runtime.
 
     Raises:
         TargetError: There is no such target or release, or its folder or table cannot be used.
     """
+    releases = [None] if runtime is None else [one.strip() for one in runtime.split(",")]
+    names = _listed(named)
+    if len(names) * len(releases) > 1:
+        members = itertools.product(names, releases)
+        return JointTarget(
+            [resolve_target(one, runtime=release, max_opset=max_opset, threads=threads) for one, release in members]
+        )
+    named = names[0]
     if runtime is not None:
         return _of_release(named, runtime, max_opset)
     if isinstance(named, Target):
@@ -45,6 +56,15 @@ def resolve_target(
     if isinstance(named, os.PathLike) or _is_path(text):
         return Target(load_target(text), max_opset=max_opset, threads=threads)
     return Target(text, max_opset=max_opset, threads=threads)
+
+
+def _listed(
+    named: Target | TargetSpec | str | os.PathLike[str] | None,
+) -> Sequence[Target | TargetSpec | str | os.PathLike[str] | None]:
+    """The targets that a text lists with commas, each once; a path that exists is one."""
+    if not isinstance(named, str) or "," not in named or os.path.exists(named):  # noqa: PTH110 - a text as it was given
+        return [named]
+    return list(dict.fromkeys(one.strip() for one in named.split(",") if one.strip()))
 
 
 def _of_release(

@@ -137,7 +137,7 @@ class TargetSpec:
     @property
     def runner_file(self) -> str:
         """The path of the file that runs models for the target; empty if the runtime's Python package does."""
-        return "" if self.folder is None or not self.runner else str(self.folder / self.runner)
+        return str((self.folder or Path()) / self.runner) if self.runner else ""
 
     @property
     def decompositions(self) -> Path | None:
