@@ -222,6 +222,21 @@ class Session:
         except Exception as error:
             raise VerificationError(_not_executed(error)) from error
 
+    def placement(self) -> list[tuple[str, list[tuple[str, str, str]]]]:
+        """The pieces that the graph was split into: the provider of each, and the domain, operator and name of its nodes.
+
+        The session needs the entry `RECORDS_PLACEMENT` of `ortfuse.runtime.session_subprocess` among its settings.
+
+        Raises:
+            VerificationError: The runtime does not tell.
+        """
+        try:
+            return self._runs.placement()
+        except CrashError:
+            raise
+        except Exception as error:
+            raise VerificationError(f"ONNX Runtime does not tell the placement of nodes: {shortened(error)}") from error
+
     def end_profile(self) -> Path:
         """Stop profiling; returns the path of the log (JSON in Chrome's trace format)."""
         return Path(self._runs.end_profile())

@@ -63,6 +63,9 @@ _SETTLING = 0.03
 processors unless it is told how many to take, and the thread that calls it may be woken on one of these. Runs of 3 milliseconds
 take 9 until then."""
 
+RECORDS_PLACEMENT = "session.record_ep_graph_assignment_info"
+"""The entry with which a session tells its `placement`."""
+
 _TOGETHER = 1 << 16
 """Messages of up to this many bytes are sent in one piece."""
 
@@ -231,6 +234,16 @@ class Loaded:
         """Run each of several sets of inputs: return whether it succeeds, and the outputs or the error's text."""
         return [_tried(self.run, given) for given in inputs]
 
+    def placement(self) -> list[tuple[str, list[tuple[str, str, str]]]]:
+        """The pieces that the graph was split into: the provider of each, and the domain, operator and name of its nodes.
+
+        The session needs the entry `RECORDS_PLACEMENT`. A provider that compiles graphs has several nodes in a piece.
+        """
+        return [
+            (piece.ep_name, [(node.domain, node.op_type, node.name) for node in piece.get_nodes()])
+            for piece in self._session.get_provider_graph_assignment_info()
+        ]
+
     def end_profile(self) -> str:
         """Stop profiling; returns the path of the log."""
         return str(self._session.end_profiling())
@@ -276,6 +289,24 @@ def session_class(runner: str, base: Any = Loaded) -> Any:
     if not runner:
         return base
     return runpy.run_path(runner)["session_class"](base)
+
+
+def runtime_session(runner: str, source: str | bytes, options: Any, arguments: Mapping[str, Any]) -> Any:
+    """Create the runtime's own session as a target does.
+
+    Args:
+        runner: The path of the target's runner; empty for none.
+        source: The path of a model file, or a serialised model.
+        options: `onnxruntime.SessionOptions`.
+        arguments: Further arguments of `InferenceSession`.
+
+    Raises:
+        NotImplementedError: The runner does not run models in the runtime's Python package.
+    """
+    kind = session_class(runner)
+    if not issubclass(kind, Loaded):
+        raise NotImplementedError(f"{runner} does not run models in the Python package of ONNX Runtime")
+    return kind.__new__(kind)._create(source, options, arguments)
 
 
 def peak_bytes() -> int:

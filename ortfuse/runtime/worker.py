@@ -221,6 +221,13 @@ class Remote:
         found: list[tuple[bool, Any]] = self._worker.request("run_each", self._number, (inputs,), "executes the model")
         return found
 
+    def placement(self) -> list[tuple[str, list[tuple[str, str, str]]]]:
+        """The pieces that the graph was split into: the provider of each, and the domain, operator and name of its nodes."""
+        found: list[tuple[str, list[tuple[str, str, str]]]] = self._worker.request(
+            "placement", self._number, (), "tells where it executes nodes"
+        )
+        return found
+
     def end_profile(self) -> str:
         """Stop profiling; returns the path of the log."""
         return str(self._worker.request("end_profile", self._number, (), "writes the profile"))

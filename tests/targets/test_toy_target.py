@@ -15,7 +15,7 @@ import pytest
 from graphs import operators
 
 import ortfuse
-from ortfuse.errors import RuleError, TargetError
+from ortfuse.errors import RuleError, TargetError, VerificationError
 from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime import memory_footprint
 from ortfuse.runtime.current_execution_target import executing_for, execution_target
@@ -207,6 +207,30 @@ def test_the_runner_of_a_target_runs_its_models(folder: Path, tmp_path: Path) ->
         assert Session(found.model).run({"x": np.ones((2, 3), np.float32)})["y"].max() == -4
         assert memory_footprint.footprint(found.model, {"x": np.ones((2, 3), np.float32)}) > 0
     assert len((folder / "runs.txt").read_text().splitlines()) == len(runs) + 2
+
+
+CREATING_RUNNER = """
+def session_class(base):
+    class Toy(base):
+        def _create(self, source, options, arguments):
+            return super()._create(source, options, {**arguments, "providers": ["CPUExecutionProvider"]})
+
+    return Toy
+"""
+
+
+def test_a_session_of_a_result_is_created_by_the_runner(folder: Path, tmp_path: Path) -> None:
+    """The runner knows how to reach a provider that the runtime does not know by its name."""
+    (folder / "runner.py").write_text(CREATING_RUNNER)
+    declared = DECLARATION.replace("runs_on=(", 'runner="runner.py", runs_on=("ToyExecutionProvider", ')
+    (folder / "__init__.py").write_text(declared)
+    load_target(folder)
+    ir.save(ir.from_onnx_text(MODEL), tmp_path / "model.onnx")
+    opened = ortfuse.session(tmp_path / "model.onnx", {"providers": ["ToyExecutionProvider"]})
+    assert opened.get_providers() == ["CPUExecutionProvider"]
+    (folder / "runner.py").write_text("def session_class(base):\n    return object\n")
+    with pytest.raises(VerificationError, match="does not run models in the Python package of ONNX Runtime"):
+        ortfuse.session(tmp_path / "model.onnx", {"providers": ["ToyExecutionProvider"]})
 
 
 def test_no_session_is_opened_for_a_target_that_cannot_run_here() -> None:

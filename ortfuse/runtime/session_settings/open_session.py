@@ -14,8 +14,8 @@ from ortfuse.runtime.current_execution_target import execution_target
 from ortfuse.runtime.session import shortened
 from ortfuse.runtime.session_settings.config import SessionConfig
 from ortfuse.runtime.session_settings.settings_in_model import config_beside, config_of
-from ortfuse.runtime.session_subprocess import configure
-from ortfuse.targets import libraries
+from ortfuse.runtime.session_subprocess import configure, runtime_session
+from ortfuse.targets import libraries, spec_of
 from ortfuse.targets.processor import demand_threads, granted_processors
 
 if TYPE_CHECKING:
@@ -85,9 +85,16 @@ def session(
         demand_threads(getattr(options, name), name)
     arguments = {"providers": [*execution_target().session_providers()], **configure(options, found.values())}
     try:
-        return onnxruntime.InferenceSession(os.fspath(path), options, **arguments)
+        made: onnxruntime.InferenceSession = runtime_session(_runner(arguments), os.fspath(path), options, arguments)
+        return made
     except Exception as error:
         raise VerificationError(f"{os.fspath(path)}: ONNX Runtime refuses the model: {shortened(error)}") from error
+
+
+def _runner(arguments: Mapping[str, Any]) -> str:
+    """The path of the file that creates sessions of the first provider; empty if the runtime does by the provider's name."""
+    first = next(iter(arguments["providers"]), "")
+    return spec_of(first if isinstance(first, str) else first[0]).runner_file
 
 
 def _of_result(
