@@ -197,9 +197,12 @@ class Assessment:
         """Measures candidates that are chosen by cost; `None` if that is not asked for."""
 
     def on_pass(self, event: PassEvent) -> None:
-        """Keep a copy of the model after a pass, if it will be needed for blame or latencies."""
+        """Keep a copy of the model after a pass, if it will be needed for blame or latencies.
+
+        Changes that need a later pass before the target executes the model count as changes of that pass.
+        """
         self._progress(f"pass {event.index + 1} of {event.total}: {event.report.name}")
-        if self.compares(self._options) and event.changed and not event.report.parts:
+        if self.compares(self._options) and event.changed and not event.report.parts and event.is_executable:
             self._stages.append((event.report.name, event.snapshot()))
         if self._hook is not None:
             self._hook(event)

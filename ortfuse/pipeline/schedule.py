@@ -25,6 +25,7 @@ from ortfuse.transforms import (
     RulePass,
     constant_bytes,
 )
+from ortfuse.transforms.cleanup.finalize import not_lowered
 from ortfuse.transforms.run_user_pass import is_of_ortfuse
 
 
@@ -41,8 +42,17 @@ class PassEvent:
     context: Context
     changed: int
 
+    @property
+    def is_executable(self) -> bool:
+        """Whether the target executes the current model: a later pass may have to lower operators that it lacks."""
+        return not_lowered(self.context) is None
+
     def snapshot(self) -> ir.Model:
-        """A copy of the current model, finalized so that it can be saved or executed; the run is not affected."""
+        """A copy of the current model, finalized so that it can be saved or executed; the run is not affected.
+
+        Raises:
+            TargetError: It is not executable on the target yet.
+        """
         model = self.context.model.clone()
         # The facts belong to the values of the original, and events and notes from finalizing the copy are discarded.
         opaque = [function.clone() for function in self.context.opaque]

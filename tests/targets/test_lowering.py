@@ -47,6 +47,21 @@ def inputs(original: ir.Model) -> dict[str, np.ndarray]:
     return made
 
 
+@pytest.mark.parametrize("limit", [{"runtime": "1.20"}, {"max_opset": 17}], ids=["release", "opset"])
+@pytest.mark.parametrize(
+    "checked",
+    [{"verify": "whole"}, {"verify": "sites"}, {"bench": True, "rounds": 1, "bench_budget": 0.0}],
+    ids=["whole", "sites", "bench"],
+)
+def test_attention_is_lowered_in_runs_that_look_at_the_model_after_each_pass(
+    checked: dict[str, object], limit: dict[str, object]
+) -> None:
+    found = ortfuse.optimize(model(ATTENTION), **checked, **limit)  # type: ignore[arg-type]
+    assert "MultiHeadAttention" in ops(found.model)
+    assert found.verdict is None or found.verdict.ok
+    assert not [note for note in found.notes if "no rule lowers" in note]
+
+
 @pytest.mark.parametrize("release", ["1.17", "1.20", "1.22", "1.27"])
 def test_attention_whose_rows_may_be_hidden_is_lowered(release: str) -> None:
     original = model(ATTENTION)

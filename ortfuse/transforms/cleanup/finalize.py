@@ -81,12 +81,22 @@ class Finalize:
         return changes
 
 
+def not_lowered(context: Context) -> ir.Node | None:
+    """Return a node that a rule made for the target to be lowered, and that is there still; `None` if there is none."""
+    made = (
+        node
+        for scope in (context.scopes() if context.target.lowers else ())
+        for node in scope.graph
+        if not node.domain and context.target.is_lowered(node.op_type) and RULE_KEY in node.metadata_props
+    )
+    return next(made, None)
+
+
 def _demand_lowered(context: Context) -> None:
     """Raise an error if a rule made an operator for the target to be lowered, and it is there still."""
-    for scope in context.scopes() if context.target.lowers else ():
-        for node in scope.graph:
-            if not node.domain and context.target.is_lowered(node.op_type) and RULE_KEY in node.metadata_props:
-                raise TargetError(f"no rule lowers {node.op_type} '{node.name}' for {context.target.table.runtime}")
+    node = not_lowered(context)
+    if node is not None:
+        raise TargetError(f"no rule lowers {node.op_type} '{node.name}' for {context.target.table.runtime}")
 
 
 def _define_functions(context: Context) -> int:
