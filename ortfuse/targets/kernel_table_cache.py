@@ -19,20 +19,37 @@ import onnx
 import platformdirs
 
 from ortfuse.errors import OrtfuseWarning, TargetError
+from ortfuse.io.installed_runtime import installed_version
 from ortfuse.io.read_kernel_registry import RegistryError
 from ortfuse.targets.kernel_table import FORMAT, KernelTable
 from ortfuse.targets.registry import spec_of
-from ortfuse.targets.release_kernel_tables import newest_table
+from ortfuse.targets.release_kernel_tables import newest_table, releases_of
 from ortfuse.targets.target_spec import TargetSpec
 
 
 def table_of(spec: TargetSpec) -> KernelTable:
     """Return the kernel table of a target: that of the installed runtime, or the one in its folder if that is stored.
 
+    If the installed build lacks the provider, models are for another machine: the newest stored table says its kernels.
+
     Raises:
-        TargetError: The installed build has no kernels for the provider, or the folder has no table.
+        TargetError: The installed build has no kernels for the provider, and the folder has no table.
     """
-    return installed_table(spec.provider) if spec.kernels == "installed" else _stored(spec)
+    if spec.kernels == "stored":
+        return _stored(spec)
+    elsewhere = not spec.is_default and spec.releases_file is not None and _lacks(spec.provider)
+    newest = newest_table(spec) if elsewhere else None
+    return newest if newest is not None and newest.provider == spec.provider else installed_table(spec.provider)
+
+
+@functools.cache
+def _lacks(provider: str) -> bool:
+    """Whether no runtime is installed, or one without a provider, by what it says of itself: nothing is loaded for it."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return True
+    import onnxruntime
+
+    return provider not in onnxruntime.get_available_providers()
 
 
 @functools.cache
@@ -72,12 +89,18 @@ def installed_table(provider: str) -> KernelTable:
 
 
 def _shipped(provider: str, error: RegistryError) -> KernelTable:
-    """The table that comes with the provider's target, with a warning, for builds that crash when they are asked for theirs.
+    """The table that comes with the provider's target, for builds that crash when they are asked for theirs.
+
+    It is that of the installed release, or with a warning the newest one.
 
     Raises:
         RegistryError: There is none.
     """
-    table = newest_table(spec_of(provider))
+    spec, installed = spec_of(provider), installed_version("onnxruntime").rpartition(".")[0]
+    releases = releases_of(spec)
+    if releases is not None and installed in releases.names:
+        return releases.table(installed)
+    table = newest_table(spec)
     if table is None:
         raise error
     table = table.for_installed()

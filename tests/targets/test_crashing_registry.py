@@ -36,12 +36,22 @@ def test_a_crash_is_an_error_that_says_what_to_do() -> None:
 
 
 @pytest.mark.usefixtures("crashing")
-def test_the_table_that_comes_with_ortfuse_stands_in_on_the_cpu() -> None:
+def test_the_table_that_comes_with_ortfuse_stands_in_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_table_cache, "installed_version", lambda package: "1.999.0")
     with pytest.warns(OrtfuseWarning, match="Until then the kernels are those of onnxruntime"):
         table = kernel_table_cache.installed_table("CPUExecutionProvider")
     assert ("", "MatMul") in table.operators
     with pytest.raises(TargetError):
-        kernel_table_cache.installed_table("CUDAExecutionProvider")
+        kernel_table_cache.installed_table("ExecutionProviderOfNobody")
+
+
+@pytest.mark.usefixtures("crashing")
+@pytest.mark.filterwarnings("error")
+def test_the_table_of_the_installed_release_serves_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_table_cache, "installed_version", lambda package: "1.30.0")
+    table = kernel_table_cache.installed_table("CUDAExecutionProvider")
+    assert table.runtime == "onnxruntime 1.30.0"
+    assert table.operators["", "Attention"].kernels
 
 
 @pytest.mark.usefixtures("crashing")

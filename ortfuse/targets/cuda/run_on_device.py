@@ -1,0 +1,77 @@
+"""Sessions on the CUDA provider: what verifies is computed in full float32, what measures leaves the data on the device.
+
+`ortfuse.runtime.session_subprocess.session_class` runs this file; it imports nothing from ortfuse.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+PROVIDER = "CUDAExecutionProvider"
+
+EXACT = {"use_tf32": "0"}
+"""Options of the provider under which products of float32 are not rounded to 10 bits."""
+
+
+def with_options(providers: Sequence[Any], found: Mapping[str, str]) -> list[Any]:
+    """Give options to the provider where it is named without any."""
+    return [(PROVIDER, dict(found)) if one == PROVIDER else one for one in providers]
+
+
+def session_class(base: Any) -> Any:
+    """Return the class of sessions on the device.
+
+    Args:
+        base: The class of sessions of the runtime's Python package.
+    """
+
+    class OnDevice(base):  # type: ignore[misc]
+        """A session whose timed runs take their inputs from the device and leave their outputs there."""
+
+        def __init__(self, source: Any, weights: Any, settings: Any) -> None:
+            self._exact = not settings.spinning
+            super().__init__(source, weights, settings)
+
+        def _create(self, source: Any, options: Any, arguments: Mapping[str, Any]) -> Any:
+            providers = with_options(arguments["providers"], EXACT) if self._exact else arguments["providers"]
+            return super()._create(source, options, {**arguments, "providers": providers})
+
+        def take(self, inputs: Mapping[str, Any]) -> None:
+            super().take(inputs)
+            self._binding = None
+            if PROVIDER in self._session.get_providers() and not self._beyond_numpy:
+                self._binding = bound(self._session, inputs)
+
+        def timed(self, runs: int) -> list[float]:
+            if self._binding is None:
+                return list(super().timed(runs))
+            found = []
+            for _ in range(runs):
+                started = time.perf_counter()
+                self._session.run_with_iobinding(self._binding)
+                self._binding.synchronize_outputs()
+                found.append(time.perf_counter() - started)
+            return found
+
+    return OnDevice
+
+
+def bound(session: Any, inputs: Mapping[str, Any]) -> Any:
+    """Bind arrays on the device as inputs, and all outputs to the device; `None` if an input is no array of numbers."""
+    import numpy as np
+    import onnxruntime as ort
+
+    binding = session.io_binding()
+    for name in (value.name for value in session.get_inputs()):
+        given = inputs.get(name)
+        if given is None:
+            continue
+        if not isinstance(given, np.ndarray) or given.dtype.kind not in "biuf":
+            return None
+        binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(given), "cuda", 0))
+    for value in session.get_outputs():
+        binding.bind_output(value.name, "cuda")
+    binding.synchronize_inputs()
+    return binding

@@ -1,0 +1,58 @@
+"""Tests of the target cuda, with its stored tables alone: no GPU, and no build of the runtime that has the provider."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import onnx_ir as ir
+import pytest
+
+import ortfuse
+from ortfuse.targets import Target, resolve_target
+from ortfuse.targets.release_kernel_tables import releases_of
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Target:
+    return resolve_target("cuda")
+
+
+def counted(text: str, **options: object) -> Counter[str]:
+    result = ortfuse.optimize(ir.from_onnx_text(text), target="cuda", **options)
+    return Counter(node.op_type for node in result.model.graph)
+
+
+def test_the_newest_stored_table_serves_where_no_build_has_the_provider(cuda: Target) -> None:
+    releases = releases_of(cuda.spec)
+    assert releases is not None
+    assert cuda.table.runtime.startswith(f"onnxruntime {releases.names[-1]}.")
+    half, single = ir.DataType.FLOAT16, ir.DataType.FLOAT
+    assert cuda.supports("com.microsoft", "GroupQueryAttention", 1, [half] * 5 + [ir.DataType.INT32] * 2)
+    assert not cuda.supports("com.microsoft", "GroupQueryAttention", 1, [single] * 5 + [ir.DataType.INT32] * 2)
+
+
+def test_a_release_is_a_target(cuda: Target) -> None:
+    assert resolve_target("cuda", runtime="1.24").table.runtime == "onnxruntime 1.24.4"
+
+
+ATTENTION = """<ir_version: 8, opset_import: ["": 17]>
+g (float[2,4,6,8] q, float[2,4,6,8] k, float[2,4,6,8] v) => (float[2,4,6,8] y) <float half = {0.3}> {
+    t = Transpose<perm=[0,1,3,2]>(k)
+    a = MatMul(q, t)
+    s = Mul(a, half)
+    w = Softmax<axis=-1>(s)
+    y = MatMul(w, v)
+}"""
+
+
+def test_attention_becomes_the_operator_with_fused_kernels() -> None:
+    assert counted(ATTENTION)["MultiHeadAttention"] == 1
+
+
+def test_no_rule_that_was_measured_on_the_cpu_is_applied() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[2,8,16] x, float[2,8,16] z) => (float[2,8,16] y, float[2,8,1] m) {
+        y = Softplus(x)
+        m = ReduceMean<axes=[-1]>(z)
+    }"""
+    assert counted(text) == {"Softplus": 1, "ReduceMean": 1}
