@@ -59,7 +59,6 @@ def test_attention_is_lowered_in_runs_that_look_at_the_model_after_each_pass(
     found = ortfuse.optimize(model(ATTENTION), **checked, **limit)  # type: ignore[arg-type]
     assert "MultiHeadAttention" in ops(found.model)
     assert found.verdict is None or found.verdict.ok
-    assert not [note for note in found.notes if "no rule lowers" in note]
 
 
 @pytest.mark.parametrize("release", ["1.17", "1.20", "1.22", "1.27"])
