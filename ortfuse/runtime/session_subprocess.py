@@ -328,7 +328,7 @@ def footprint(load: Any, path: str, settings: Mapping[str, Any], inputs: Mapping
     asked = Settings(**settings)
     session = session_class(asked.runner, load)(path, {}, asked)
     session.run({name: inputs[name] for name in session.input_names if name in inputs})
-    return peak_bytes() - before
+    return session.peak_bytes() - before  # type: ignore[no-any-return]
 
 
 def seconds_timed(seconds: float, runs: int) -> float:

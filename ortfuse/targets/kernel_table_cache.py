@@ -54,6 +54,8 @@ def _lacks(provider: str) -> bool:
 
 @functools.cache
 def _stored(spec: TargetSpec) -> KernelTable:
+    if spec.table_file is None and (newest := newest_table(spec)) is not None:
+        return newest
     if spec.table_file is None:
         raise TargetError(f"target {spec.name}: {spec.folder} has no kernels.json, which its kernels are to come from")
     return _read(spec.table_file)
