@@ -42,6 +42,9 @@ class Quirk(KnownBug):
     LOSES_TRANSPOSITION_BEFORE_VECTOR = (
         "leaves out the Transpose of a matrix that is multiplied by a vector, so that the results are others"
     )
+    READS_ABSENT_BIASES = (
+        "reads the bias of a LayerNormalization that has none when it looks for attention, which ends the process"
+    )
     UNBLOCKS_RESIDUAL_CONVOLUTIONS = "leaves its blocked layout for a convolution that adds what is not blocked"
 
     LACKS_ATTENTION = "has no kernel of ai.onnx Attention at the opsets that results may have"
@@ -56,6 +59,7 @@ DEFECTS = frozenset(
         Quirk.ROUNDS_FACTORS_OF_PRODUCTS,
         Quirk.LOSES_ABSENT_ZERO_POINTS,
         Quirk.LOSES_TRANSPOSITION_BEFORE_VECTOR,
+        Quirk.READS_ABSENT_BIASES,
     }
 )
 """Those by which the runtime's own optimisations go wrong on right models; users are told where that is avoided."""

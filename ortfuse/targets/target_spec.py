@@ -72,6 +72,7 @@ class TargetSpec:
         known_bugs: Behaviours that deviate from the operator definitions.
         machines: The machines (`platform.machine()`) to which a known bug is bound; a bug that is not named is on all.
         bugs_since: The first release with a known bug, such as `1.28`; a bug that is not named is in all.
+        bugs_until: The last release with a known bug; a bug that is not named is in all later ones.
         lowered_before: Operators of ai.onnx that are lowered for releases before a named one, although these have kernels,
             since the kernels compute something else than fusions take them to.
         half_in_float32: Whether an operator without a float16 kernel is executed in float32, between Casts.
@@ -98,6 +99,7 @@ class TargetSpec:
     known_bugs: frozenset[KnownBug] = frozenset()
     machines: Mapping[KnownBug, frozenset[str]] = field(default_factory=dict)
     bugs_since: Mapping[KnownBug, str] = field(default_factory=dict)
+    bugs_until: Mapping[KnownBug, str] = field(default_factory=dict)
     lowered_before: Mapping[str, str] = field(default_factory=dict)
     half_in_float32: bool = False
     fast_transpose_axes: int | None = None
@@ -117,6 +119,7 @@ class TargetSpec:
             for bug in self.known_bugs
             if machine.lower() in self.machines.get(bug, {machine.lower()})
             and release >= release_number(self.bugs_since.get(bug, "0"))
+            and (bug not in self.bugs_until or release <= release_number(self.bugs_until[bug]))
         )
 
     @property

@@ -141,3 +141,11 @@ def test_a_release_whose_hidden_rows_are_nan_is_not_taken_to_give_zeros() -> Non
     assert not new.is_lowered("Attention")
     assert Quirk.ZEROES_MASKED_ROWS not in old.without_lowering().quirks
     assert Quirk.ZEROES_MASKED_ROWS in new.without_lowering().quirks
+
+
+def test_a_layer_normalization_gets_a_bias_for_releases_that_read_an_absent_one() -> None:
+    original = model("""<ir_version: 8, opset_import: ["": 17]> g (float[b, 8] x, float[8] scale) => (float[b, 8] y) {
+        y = LayerNormalization(x, scale) }""")
+    for release, inputs_of_node in (("1.17", 3), ("1.18", 3), ("1.19", 2)):
+        (node,) = ortfuse.optimize(original.clone(), runtime=release).model.graph
+        assert len(node.inputs) == inputs_of_node

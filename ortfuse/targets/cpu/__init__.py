@@ -24,6 +24,7 @@ TARGET = TargetSpec(
     machines={Quirk.TURNS_SIGNED_PAIRS: frozenset({"x86_64", "amd64", "x86", "i686"})},
     # The kernel of Attention gave NaN for a hidden row before, where fusions take it to give zeros.
     bugs_since={Quirk.ZEROES_MASKED_ROWS: "1.28"},
+    bugs_until={Quirk.READS_ABSENT_BIASES: "1.18"},
     lowered_before={"Attention": "1.28"},
     half_in_float32=True,
     fast_transpose_axes=4,
