@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -73,9 +73,9 @@ class DeferredRule:
             for head, alternatives in self.stored["below"].items()
         }
 
-    def may_match(self, node: ir.Node) -> bool:
-        """Whether the producers of the inputs of `node` are operators that the pattern allows there: an early reject."""
-        return may_be_root(node, self._below)
+    def may_match(self, node: ir.Node, above: Sequence[str]) -> bool:
+        """Whether the pattern allows a node whose inputs are produced by these operators: an early reject."""
+        return may_be_root(node, above, self._below)
 
     @cached_property
     def _rule(self) -> Rule:

@@ -21,6 +21,7 @@ from ortfuse.ir.walk import nested_nodes, used_values
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.lazily_loaded_rule import DeferredRule, RuleEntry
 from ortfuse.rewrite.magic_number_rounding import merged_with_others
+from ortfuse.rewrite.pattern.compiled_pattern import producers
 from ortfuse.rewrite.pattern.language import Pattern
 from ortfuse.rewrite.pattern.match_operators import Match, Miss
 from ortfuse.rewrite.pattern.match_result import Ranges
@@ -74,7 +75,8 @@ class Rewriter:
         self._work = Worklist(self.editor.model, chosen, self.debugging.seed)
         limit, count = 1000 + 30 * self._work.size, 0
         for node in self._work.nodes():
-            if any(self._succeeds(rule, node) for rule in self._work.rules(node)):
+            above = producers(node)
+            if any(self._succeeds(rule, node, above) for rule in self._work.rules(node)):
                 count += 1
                 if count > limit:
                     raise _endless(self.log.events)
@@ -82,9 +84,9 @@ class Rewriter:
             self.editor.sort(graph)
         return count
 
-    def _succeeds(self, entry: RuleEntry, node: ir.Node) -> bool:
+    def _succeeds(self, entry: RuleEntry, node: ir.Node, above: Sequence[str]) -> bool:
         """Apply a rule; one that fails leaves the graph as it was, and is not tried again if the others go on."""
-        if not self.log.explains(entry.name) and not entry.may_match(node):
+        if not self.log.explains(entry.name) and not entry.may_match(node, above):
             return False
         rule = entry.loaded()
         try:

@@ -248,9 +248,9 @@ class Rule:
         """The most nodes from a value that several roots share to one of them; 0 if there is one root."""
         return 0 if results_of(self.pattern) == 1 else 1 + max(self.depths.values(), default=0)
 
-    def may_match(self, node: ir.Node) -> bool:
-        """Whether the producers of the inputs of `node` are operators that the pattern allows there: an early reject."""
-        return self.matcher.may_match(node)
+    def may_match(self, node: ir.Node, above: Sequence[str]) -> bool:
+        """Whether the pattern allows a node whose inputs are produced by these operators: an early reject."""
+        return self.matcher.may_match(node, above)
 
     def loaded(self) -> Rule:
         """This rule: what is known of a rule that is not loaded yet has the same properties (`DeferredRule`)."""

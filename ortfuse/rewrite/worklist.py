@@ -37,6 +37,7 @@ class Worklist:
         self._queued: set[ir.Node] = set()
         self._operators: Counter[str] = Counter()
         self._rules: dict[str, list[RuleEntry]] = defaultdict(list)
+        self._applicable: dict[str, list[RuleEntry]] = {}
         every = [node for graph in graphs(model) for node in graph]
         self.size = len(every)
         self.count(every)
@@ -65,18 +66,29 @@ class Worklist:
         """Try a rule no more."""
         for head in rule.heads:
             self._rules[head] = [other for other in self._rules[head] if other is not rule]
+        self._applicable.clear()
 
     def rules(self, node: ir.Node) -> Iterator[RuleEntry]:
         """The rules to try on a node, up to the first that must wait for a consumer of the node, which is then revisited."""
         above = [consumer for consumer in _consumers(node) if consumer in self._queued]
+        if not above:
+            yield from self._applicable_to(node.op_type)
+            return
         for rule in self._rules[node.op_type]:
-            if above and any(consumer.op_type in rule.heads for consumer in above):
+            if any(consumer.op_type in rule.heads for consumer in above):
                 # A match with more of the rule's optional parts may have its root there; later rules wait as well.
                 self._queued.add(node)
                 self._queue.extendleft([node, *above])
                 return
             if self._may_apply(rule):
                 yield rule
+
+    def _applicable_to(self, op_type: str) -> list[RuleEntry]:
+        """The rules for an operator that may apply, as long as the model gets no operator that it never had."""
+        found = self._applicable.get(op_type)
+        if found is None:
+            found = self._applicable[op_type] = [rule for rule in self._rules[op_type] if self._may_apply(rule)]
+        return found
 
     def _may_apply(self, rule: RuleEntry) -> bool:
         """Whether the model has had all operators of the rule: an early reject.
@@ -87,7 +99,10 @@ class Worklist:
 
     def count(self, nodes: Sequence[ir.Node]) -> None:
         """Count the operators of new nodes."""
+        known = len(self._operators)
         self._operators.update([node.op_type for node in nodes])
+        if len(self._operators) != known:
+            self._applicable.clear()
 
     def push(self, node: ir.Node | None) -> None:
         """Visit a node again, if a rule may match there."""

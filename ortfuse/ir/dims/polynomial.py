@@ -294,9 +294,14 @@ def rebuild(dim: DimLike, atom_value: Callable[[Atom], DimLike]) -> DimLike:
         return dim
     sums: dict[Monomial, int] = {}
     for monomial, coefficient in dim.terms:
-        product: DimLike = 1
-        for atom in monomial:
-            product = atom_value(atom) * product
+        if len(monomial) == 1:
+            product = atom_value(monomial[0])
+            if coefficient == 1 and len(dim.terms) == 1:
+                return product
+        else:
+            product = 1
+            for atom in monomial:
+                product = atom_value(atom) * product
         for found, times_found in terms_of(product):
             sums[found] = sums.get(found, 0) + coefficient * times_found
     return from_terms(sums)

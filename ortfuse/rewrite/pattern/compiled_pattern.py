@@ -93,26 +93,32 @@ class CompiledPattern:
         """For each captured attribute, the operators that may have it and its name there."""
         return captured_attributes(self.pattern)
 
-    def may_match(self, node: ir.Node) -> bool:
-        """Whether the producers of the inputs of `node` are operators that the pattern allows there: an early reject."""
-        return may_be_root(node, self.below)
+    def may_match(self, node: ir.Node, above: Sequence[str]) -> bool:
+        """Whether the pattern allows a node whose inputs are produced by these operators (`producers`): an early reject."""
+        return may_be_root(node, above, self.below)
 
 
-def may_be_root(node: ir.Node, below: Mapping[str, Sequence[Below]]) -> bool:
-    """Whether the inputs of a node come from operators that one of the alternatives for its own operator allows there."""
-    return any(_may_be_below(node, one) for one in below.get(node.op_type, ()))
+def producers(node: ir.Node) -> tuple[str, ...]:
+    """The operator that produces each input of a node; empty for an input that no node produces."""
+    found = [None if value is None else value.producer() for value in node.inputs]
+    return tuple(["" if producer is None else producer.op_type for producer in found])
 
 
-def _may_be_below(node: ir.Node, below: Below) -> bool:
-    for position, heads in below:
-        if position is None:
-            if not any(_produced_by(value, heads) for value in node.inputs):
-                return False
-        elif position >= len(node.inputs) or not _produced_by(node.inputs[position], heads):
-            return False
-    return True
+def may_be_root(node: ir.Node, above: Sequence[str], below: Mapping[str, Sequence[Below]]) -> bool:
+    """Whether the inputs of a node come from operators that one of the alternatives for its own operator allows there.
 
-
-def _produced_by(value: ir.Value | None, heads: frozenset[str]) -> bool:
-    producer = None if value is None else value.producer()
-    return producer is not None and producer.op_type in heads
+    Args:
+        node: The node.
+        above: The operators that produce its inputs (`producers`).
+        below: For each operator at the root, the alternatives.
+    """
+    for one in below.get(node.op_type, ()):
+        for position, heads in one:
+            if position is None:
+                if heads.isdisjoint(above):
+                    break
+            elif position >= len(above) or above[position] not in heads:
+                break
+        else:
+            return True
+    return False

@@ -19,6 +19,7 @@ from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.walk import nodes
 from ortfuse.rewrite import FirstLegal, Log, Rewriter, Rule
 from ortfuse.rewrite.pattern import Match
+from ortfuse.rewrite.pattern.compiled_pattern import producers
 from ortfuse.rewrite.pattern.match_result import Ranges
 from ortfuse.targets import Target, raise_to_newest
 from ortfuse.verification import Session
@@ -72,7 +73,7 @@ def may_fire(rule: Rule, model: ir.Model, target: Target) -> bool:
     values = [
         output
         for node in nodes(model)
-        if node.op_type in matcher.heads and matcher.may_match(node)
+        if node.op_type in matcher.heads and matcher.may_match(node, producers(node))
         for output in node.outputs
     ]
     if not values:
