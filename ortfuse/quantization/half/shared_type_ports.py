@@ -98,6 +98,7 @@ def _with_kernel(node: ir.Node, found: Ports, facts: Facts, half: ir.DataType, t
     version = facts.version(node)
     if target.supports(node.domain, node.op_type, version, inputs, outputs):
         return found
-    if half == ir.DataType.FLOAT16 and target.check_node(node, {node.domain: version}, facts) is None:
+    between_casts = target.spec.half_in_float32 and half == ir.DataType.FLOAT16
+    if between_casts and target.check_node(node, {node.domain: version}, facts) is None:
         return found  # a kernel for float32, between Casts that the runtime inserts
     return Ports(reason=f"{target.provider} has no kernel for {half.name.lower()}")

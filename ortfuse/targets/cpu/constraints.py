@@ -10,7 +10,15 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.refusal import Refusal, words
 from ortfuse.ir.traits import ACTIVATES, MICROSOFT
-from ortfuse.targets.kernel_constraints import Limits, attribute_limit, input_at, input_limit, scale_of, shape_words
+from ortfuse.targets.kernel_constraints import (
+    Limits,
+    attribute_limit,
+    bias_has_all_rows,
+    input_at,
+    input_limit,
+    scale_of,
+    shape_words,
+)
 
 
 def _normalises_something(node: ir.Node, facts: Facts) -> Refusal | None:
@@ -64,15 +72,6 @@ def _mask_is_whole(node: ir.Node, facts: Facts) -> Refusal | None:
     return None
 
 
-def _bias_is_whole(node: ir.Node, facts: Facts) -> Refusal | None:
-    query, shape = facts.shape(node.inputs[0]), facts.shape(input_at(node, 5))
-    if query is None or len(query) == 5 or shape is None or shape[2] == query[1]:
-        return None
-    return input_limit(
-        node, 5, "attention_bias", f"broadcast over the queries ({words(shape)})", f"a row for each: {query[1]}"
-    )
-
-
 def _bias_is_of_every_head(node: ir.Node, facts: Facts) -> Refusal | None:
     """Releases up to 1.20 refuse a bias for all heads or batches, or compute other results with it."""
     query, shape = facts.shape(node.inputs[0]), facts.shape(input_at(node, 5))
@@ -124,7 +123,7 @@ def _gathers_no_text(node: ir.Node, facts: Facts) -> Refusal | None:
 
 CONSTRAINTS: Limits = {
     (MICROSOFT, "GroupQueryAttention"): _one_token_after_a_past,
-    (MICROSOFT, "MultiHeadAttention"): _bias_is_whole,
+    (MICROSOFT, "MultiHeadAttention"): bias_has_all_rows,
     (MICROSOFT, "FusedConv"): _fused_convolution,
     ("", "Attention"): _attention,
     ("", "Gather"): _gathers_no_text,

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from ortfuse.targets.cuda.constraints import CONSTRAINTS
 from ortfuse.targets.known_bugs import Quirk
 from ortfuse.targets.target_spec import TargetSpec
 
@@ -33,6 +34,7 @@ TARGET = TargetSpec(
     name="cuda",
     provider=PROVIDER,
     folder=Path(__file__).parent,
+    constraints=CONSTRAINTS,
     known_bugs=frozenset(
         {
             # The runtime's own optimisations make these for all of its providers.

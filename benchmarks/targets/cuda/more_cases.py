@@ -1,0 +1,88 @@
+"""Uses of operators that only GPUs have kernels of, and of masks that hide whole rows, each with its formula in numpy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+import benchmarks.kernels.case as sizes
+from benchmarks.kernels.attention_cases import _attention
+from benchmarks.kernels.case import MS, Array, Case, exact, merge_heads, random_array, split_heads, weights
+
+LOWEST = {"lowest of float32": float(np.finfo(np.float32).min), "lowest of float16": -65504.0, "-inf": -np.inf}
+
+
+def cases() -> Iterator[Case]:
+    """All of them."""
+    yield from hidden_rows()
+    yield from group_normalization()
+    yield from gated()
+
+
+def hidden_rows() -> Iterator[Case]:
+    """MultiHeadAttention with a bias that hides all keys of a query, by several numbers; that row is to become the mean."""
+    batch, heads, length, hidden = sizes.BATCH, sizes.HEADS, sizes.LENGTH, sizes.HIDDEN
+    q, k, v = (random_array(batch, length, hidden, salt=more) for more in (0, 1, 2))
+    parts = [split_heads(x, heads) for x in (q, k, v)]
+    seen = np.tri(length, length, dtype=bool)[None, None].copy()
+    some = seen.copy()
+    some[..., 1, :] = False
+    attributes = {"num_heads": heads}
+    plain = merge_heads(_attention(*parts, np.where(seen, 0.0, -np.inf)))
+    uniform = parts[2].mean(2, keepdims=True)
+    for name, number in LOWEST.items():
+        for what, mask in (("keeps a key in each row", seen), ("hides a whole row, which becomes the mean", some)):
+            rows = _attention(*parts, np.where(seen, 0.0, -np.inf))
+            expected = merge_heads(np.where(mask.any(-1, keepdims=True), rows, uniform))
+            bias = np.broadcast_to(np.where(mask, 0.0, number), (1, 1, length, length)).copy()
+            kinds = ("float", "float16") if name != "lowest of float32" else ("float",)
+            yield Case("MultiHeadAttention", f"bias of {name} {what}", (q, k, v, None, None, bias), (expected,), MS,
+                       attributes=attributes, dtypes=kinds)  # fmt: skip
+    bias = np.where(seen, 0.0, -np.inf) + random_array(1, heads, length, length) / 4
+    yield Case("MultiHeadAttention", "bias and unidirectional", (q, k, v, None, None, bias),
+               (merge_heads(_attention(*parts, bias)),), MS, attributes={**attributes, "unidirectional": 1})  # fmt: skip
+    yield Case("MultiHeadAttention", "unidirectional alone", (q, k, v), (plain,), MS,
+               attributes={**attributes, "unidirectional": 1})  # fmt: skip
+    zeroed = q.reshape(batch, length, hidden).copy()
+    zeroed[:, 1] = 0
+    rows = _attention(split_heads(zeroed, heads), *parts[1:], np.where(seen, 0.0, -np.inf))
+    expected = merge_heads(np.where(some.any(-1, keepdims=True), rows, uniform))
+    bias = np.where(some, 0.0, -65504.0)
+    yield Case("MultiHeadAttention", "bias of lowest of float16 hides a whole row, whose query is 0",
+               (zeroed, k, v, None, None, bias), (expected,), MS, attributes=attributes)  # fmt: skip
+
+
+def group_normalization() -> Iterator[Case]:
+    """com.microsoft GroupNorm and SkipGroupNorm, channels last."""
+    channels, groups, epsilon = 64, 32, 1e-5
+    x, gamma, beta = random_array(2, 8, 8, channels), weights(channels), random_array(channels, salt=1)
+    gamma32, beta32 = gamma.astype(np.float32), beta.astype(np.float32)
+
+    def normalised(y: Array) -> Array:
+        grouped = y.reshape(y.shape[0], -1, groups, channels // groups)
+        mean, deviation = grouped.mean((1, 3), keepdims=True), grouped.var((1, 3), keepdims=True)
+        return np.asarray(((grouped - mean) / np.sqrt(deviation + epsilon)).reshape(y.shape) * gamma + beta)
+
+    plain = normalised(x)
+    for activation, y in ((0, plain), (1, plain / (1 + np.exp(-plain)))):
+        attributes = {"activation": activation, "groups": groups, "epsilon": epsilon, "channels_last": 1}
+        yield Case("GroupNorm", f"activation {activation}", (x, gamma32, beta32), (y,), MS, attributes=attributes)
+    skip, bias = random_array(2, 8, 8, channels, salt=1), random_array(channels, salt=2)
+    attributes = {"activation": 0, "groups": groups, "epsilon": epsilon, "channels_last": 1}
+    total = x + skip + bias
+    yield Case("SkipGroupNorm", "with bias", (x, gamma32, beta32, skip, bias), (normalised(total), total), MS,
+               attributes=attributes)  # fmt: skip
+
+
+def gated() -> Iterator[Case]:
+    """com.microsoft BiasSplitGelu, and BiasAdd."""
+    for wide in (256, 2560, 5120):
+        x, bias = random_array(2, 5, wide), exact(random_array(wide) / 4)
+        left, right = np.split(x + bias, 2, -1)
+        gelu = right * 0.5 * (1 + np.vectorize(math.erf)(right / math.sqrt(2)))
+        yield Case("BiasSplitGelu", f"of {wide}", (x, bias), (left * gelu,), MS)
+    for wide in (320, 256):
+        x, bias, skip = random_array(2, 5, wide), random_array(wide, salt=1), random_array(2, 5, wide, salt=2)
+        yield Case("BiasAdd", f"of {wide}", (x, bias, skip), (x + bias + skip,), MS)
