@@ -6,6 +6,7 @@ import copy
 import functools
 import os
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from ortfuse.io.training_mode import training_note
 from ortfuse.ir import walk
 from ortfuse.ir.edit import Inspector
 from ortfuse.ir.preserved_nodes import release, telling
+from ortfuse.ir.traits import MICROSOFT
 from ortfuse.naming import name_today
 from ortfuse.options import Options, PipelineLike
 from ortfuse.pipeline.discover_rule_files import load_catalogue
@@ -192,6 +194,7 @@ class PassManager:
             context.log.settle(model)
             release(walk.nodes(model))
             self._tell_of_defects(context)
+            self._tell_of_foreign_operators(context)
             self._tell_of_unchecked(context, users)
         return RunReport(
             pipeline=_text(steps),
@@ -230,6 +233,20 @@ class PassManager:
                     f"{name}, {hits} times: when it optimises a model, ONNX Runtime {defect.value}; that happens to the model "
                     "as it was, and not to the result"
                 )
+
+    def _tell_of_foreign_operators(self, context: Context) -> None:
+        """Note which operators of ONNX and ONNX Runtime the result has that the target does not know at all."""
+        model, known = context.model, self._target.table.operators
+        left = Counter(
+            full_name(node.domain, node.op_type)
+            for node in walk.nodes(model)
+            if node.domain in ("", MICROSOFT)
+            and (node.domain, node.op_type) not in known
+            and node.op_identifier() not in model.functions
+        )
+        if left:
+            names = ", ".join(f"{name} ({count})" for name, count in sorted(left.items()))
+            context.note(f"{self._target.table.runtime} has no such operators, and nothing lowers them: {names}")
 
     def _is_for_the_user(self, turn: Turn, error: Exception) -> bool:
         """Whether an error is about something that the user gave: a pass or rules, or what a pass says on purpose."""

@@ -35,6 +35,8 @@ def table_of(spec: TargetSpec) -> KernelTable:
     Raises:
         TargetError: The installed build has no kernels for the provider, and the folder has no table.
     """
+    if callable(spec.kernels):
+        return _made(spec)
     if spec.kernels == "stored":
         return _stored(spec)
     elsewhere = not spec.is_default and spec.releases_file is not None and _lacks(spec.provider)
@@ -50,6 +52,14 @@ def _lacks(provider: str) -> bool:
     import onnxruntime
 
     return provider not in onnxruntime.get_available_providers()
+
+
+@functools.cache
+def _made(spec: TargetSpec) -> KernelTable:
+    assert callable(spec.kernels)
+    table = spec.kernels(spec.provider)
+    assert isinstance(table, KernelTable)
+    return table
 
 
 @functools.cache

@@ -12,7 +12,7 @@ A field that is left out states nothing, and no rule that only trades speed on a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -66,7 +66,8 @@ class TargetSpec:
         provider: The name of the execution provider in ONNX Runtime.
         folder: The folder of the target; `None` for a provider that has none.
         is_default: Whether it is the target of models that name none.
-        kernels: `installed` if the installed runtime is asked for its kernels, `stored` if the table of the folder says them.
+        kernels: `installed` if the installed runtime is asked for its kernels, `stored` if the table of the folder says them; or
+            a function of the provider that returns the `KernelTable`.
         constraints: Checks of inputs and attributes that the kernels refuse, besides the documented ones.
         former_constraints: Further checks that releases up to a named one need, such as `1.20`.
         known_bugs: Behaviours that deviate from the operator definitions.
@@ -93,7 +94,7 @@ class TargetSpec:
     provider: str
     folder: Path | None = None
     is_default: bool = False
-    kernels: Literal["installed", "stored"] = "installed"
+    kernels: Literal["installed", "stored"] | Callable[[str], Any] = "installed"
     constraints: Limits = field(default_factory=dict)
     former_constraints: Mapping[str, Limits] = field(default_factory=dict)
     known_bugs: frozenset[KnownBug] = frozenset()

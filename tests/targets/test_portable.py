@@ -1,0 +1,75 @@
+"""Tests of the target portable: operators of the ONNX standard alone, up to a chosen opset."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import ortfuse
+from ortfuse.targets import Target, resolve_target
+
+
+@pytest.fixture(scope="module")
+def portable() -> Target:
+    return resolve_target("portable")
+
+
+def optimized(text: str, **options: object) -> ortfuse.Result:
+    result = ortfuse.optimize(ir.from_onnx_text(text), target="portable", verify=True, **options)
+    onnx.checker.check_model(ir.to_proto(result.model), full_check=True)
+    return result
+
+
+def counted(result: ortfuse.Result) -> Counter[str]:
+    return Counter(node.op_type for node in result.model.graph)
+
+
+def test_each_operator_of_the_standard_is_executed_on_the_types_of_its_definition(portable: Target) -> None:
+    brain, single = ir.DataType.BFLOAT16, ir.DataType.FLOAT
+    assert portable.supports("", "Gelu", 20, [brain])
+    assert portable.supports("ai.onnx.ml", "Scaler", 1, [single])
+    assert not portable.supports("", "Gelu", 20, [ir.DataType.INT32])
+    assert not portable.supports("", "Gelu", 19, [single])
+    assert portable.table.max_opset == onnx.defs.onnx_opset_version()
+
+
+def test_no_operator_of_the_runtime_is(portable: Target) -> None:
+    assert not portable.supports("com.microsoft", "Gelu", 1, [ir.DataType.FLOAT])
+    assert not portable.supports("", "SimplifiedLayerNormalization", 17, [ir.DataType.FLOAT] * 2)
+
+
+NORMALIZED_GELU = """<ir_version: 8, opset_import: ["": 17]>
+g (float[b, 8] x, float[8] gain, float[8] shift) => (float[b, 8] y)
+<int64[1] axes = {-1}, float two = {2}, float eps = {0.00001}, float root = {1.4142135}, float one = {1}, float half = {0.5}> {
+    mean = ReduceMean<axes = [-1]>(x) d = Sub(x, mean) square = Pow(d, two)
+    var = ReduceMean<axes = [-1]>(square) shifted = Add(var, eps) std = Sqrt(shifted) n = Div(d, std)
+    scaled = Mul(n, gain) z = Add(scaled, shift)
+    r = Div(z, root) e = Erf(r) p = Add(e, one) m = Mul(z, p) y = Mul(m, half)
+}"""
+
+
+@pytest.mark.parametrize(("opset", "made"), [(17, {"LayerNormalization": 1, "Erf": 1}), (20, {"Gelu": 1})])
+def test_fusions_are_made_into_the_operators_of_the_chosen_opset(opset: int, made: dict[str, int]) -> None:
+    result = optimized(NORMALIZED_GELU, max_opset=opset)
+    assert counted(result) >= Counter(made)
+    assert result.model.graph.opset_imports[""] <= opset
+    assert all(not node.domain for node in result.model.graph)
+
+
+def test_nothing_is_decomposed_for_the_speed_of_the_cpu() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[2,8,16] x, float[2,8,16] z) => (float[2,8,16] y, float[2,8,1] m) {
+        y = Softplus(x)
+        m = ReduceMean<axes=[-1]>(z)
+    }"""
+    assert counted(optimized(text, max_opset=17)) == {"Softplus": 1, "ReduceMean": 1}
+
+
+def test_operators_of_the_runtime_that_stay_are_named() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+    g (float[2,4,4] x) => (float[2,4,4] y) { y = com.microsoft.Inverse(x) }"""
+    result = ortfuse.optimize(ir.from_onnx_text(text), target="portable", max_opset=17)
+    assert [note for note in result.report.notes if "com.microsoft.Inverse (1)" in note]
