@@ -25,8 +25,10 @@ from ortfuse.quantization.error_bound_metadata import Bound, write_bound
 from ortfuse.quantization.half.add_distance_outputs import OPSET
 from ortfuse.quantization.half.carry_marks_into_functions import mark_called
 from ortfuse.quantization.half.changed_orderings import Run
+from ortfuse.quantization.half.clamp_attention_biases import clamp_attention_biases
 from ortfuse.quantization.half.float32_island_search import L2, TYPES, IslandSearch, has_floats
 from ortfuse.quantization.half.merge_equal_weights import merge_equal_weights
+from ortfuse.quantization.half.split_fused_convolutions import split_fused_convolutions
 from ortfuse.quantization.input_sets import SEEDS_APART, fresh_runs, refuse_nan
 from ortfuse.quantization.kv_cache_quantization import ONE_SEQUENCE, in_float32, in_int8
 from ortfuse.quantization.metrics import error_words, metric_of
@@ -241,6 +243,10 @@ def _in_half(
     ran = [(one.inputs, one.expected) for one in found]
     # What the search for ranges is run on is of few sizes: a bound is to hold on others that are like those of a user.
     drawn = [] if max_error is None else ran if inputs is not None else _drawn(flat, seed)
+    if TYPES[to] == ir.DataType.FLOAT16:
+        clamp_attention_biases(flat)
+    if target is not None:
+        split_fused_convolutions(flat, TYPES[to], target)
     search = IslandSearch(flat, TYPES[to], keep_io, target, ran, drawn, progress)
     search.keep_what_is_not_selected(only)
     best = search.run(max_error)
