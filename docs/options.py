@@ -32,6 +32,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from ortfuse.options.type_aliases import (
+    FixedLike,
     InputsLike,
     Level,
     PathLike,

@@ -30,6 +30,7 @@ from ortfuse.io.declare_sizes import declare_sizes
 from ortfuse.io.external_data import resolved
 from ortfuse.io.list_external_data_files import locations
 from ortfuse.io.load_and_save import save
+from ortfuse.io.select_outputs import drop_unread_inputs, keep_outputs
 from ortfuse.io.training_mode import to_inference
 from ortfuse.ir.declared_sizes import LARGEST, DeclaredSizes, declared_sizes
 from ortfuse.ir.dims import bounds, symbol
@@ -237,10 +238,10 @@ class Attempts:
 
 
 def taken_in(model: AnyModel, options: Options) -> tuple[ir.Model, Source[Any]]:
-    """A model of our own of any kind of model, as the options ask for it: without training mode, with sizes declared.
+    """A model of our own of any kind of model, as the options ask for it: outputs chosen, sizes declared, no training mode.
 
     Raises:
-        OptionError: What is declared of sizes is not of this model, or contradicts it.
+        OptionError: What is declared of sizes or outputs is not of this model, or contradicts it.
         InvalidModelError: A graph cannot represent the model.
         OrtfuseError: The model cannot be used.
     """
@@ -248,6 +249,11 @@ def taken_in(model: AnyModel, options: Options) -> tuple[ir.Model, Source[Any]]:
     done = to_inference(inside) if options.inference else None
     if done is not None:
         inside.graph.meta.setdefault(NOTES, []).append(done)
+    said = inside.graph.meta.setdefault(NOTES, [])
+    if options.keep_outputs:
+        said += keep_outputs(inside, options.keep_outputs)
+    if options.drop_inputs:
+        said += drop_unread_inputs(inside)
     if options.declared:
         declare(inside, options.declared)
     return inside, source
@@ -330,7 +336,11 @@ def left_alone(model: AnyModel, options: Options, why: str) -> Result:
         given, counts = leave(inside, source), Counts.of(inside)
     except InvalidModelError:
         pass
-    declared = ", ".join(options.declared.texts())
+    asked = [
+        *(f"--outputs {name}" for name in options.keep_outputs),
+        *(["--drop-inputs"] if options.drop_inputs else []),
+    ]
+    declared = ", ".join([*asked, *options.declared.texts()])
     why += f"; nothing is made of {declared}" if declared else ""
     note = f"the model is left as it is: {why}"
     report = RunReport("", [], counts, counts, 0.0, 0.0, Log(), [], [note])

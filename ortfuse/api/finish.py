@@ -16,6 +16,7 @@ from ortfuse.api.result import Result, Timings, WrongResultError
 from ortfuse.errors import VerificationError
 from ortfuse.io.convert_model_objects import leave
 from ortfuse.io.load_and_save import save, stored_bytes
+from ortfuse.io.select_outputs import drop_unread_inputs
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport
 from ortfuse.runtime.function_expansion_limit import not_loadable
@@ -87,6 +88,9 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
         if options.fastest and result.slowdown is not None:
             inside, result = _faster(attempts, result, result.slowdown)
         clock.lap("bench")
+    if options.drop_inputs and (dropped := drop_unread_inputs(inside)):
+        report.notes += dropped
+        result = replace(result, model=leave(inside, attempts.source))
     if options.output is not None:
         attempts.progress(f"writing {options.output}")
         given = None if attempts.source.path is None else stored_bytes(attempts.source.path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -20,6 +21,40 @@ from ortfuse.ir.dims import DimLike, parse, substituted, symbol, symbols
 _AXIS = re.compile(r"(.+)\[(\d+)\]")
 
 
+def shapes_as_sizes(model: ir.Model, declared: DeclaredSizes) -> DeclaredSizes:
+    """Return declarations with the sizes of open dimensions in place of the shapes of inputs.
+
+    An input of which no shape is declared gets one of unnamed dimensions, in place.
+
+    Raises:
+        OptionError: There is no such input, its shape is another, or a dimension would have two sizes.
+    """
+    fix, inputs = dict(declared.fix), {value.name: value for value in model.graph.inputs}
+    for name, shape in declared.shapes.items():
+        value, text = inputs.get(name), "x".join(map(str, shape))
+        if value is None:
+            there = ", ".join(str(known) for known in inputs)
+            raise OptionError("fix", f"the model has no input {name!r} that could be {text}; it has {there}")
+        if value.shape is None:
+            value.shape = ir.Shape([None] * len(shape))
+        dims = value.shape.dims
+        if len(dims) != len(shape) or any(
+            isinstance(dim, int) and dim != size for dim, size in zip(dims, shape, strict=True)
+        ):
+            raise OptionError("fix", f"the input {name} is declared as {_shape_text(dims)}, and cannot be {text}")
+        for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
+            if isinstance(dim, int):
+                continue
+            open_one = dim.value if dim.value and parse(dim.value) == symbol(dim.value) else f"{name}[{axis}]"
+            if fix.setdefault(open_one, size) != size:
+                raise OptionError("fix", f"{open_one} has two sizes, {fix[open_one]} and {size}; write one of them")
+    return replace(declared, fix=fix, shapes={})
+
+
+def _shape_text(dims: Iterable[int | ir.SymbolicDim]) -> str:
+    return "x".join(str(dim) if isinstance(dim, int) else dim.value or "?" for dim in dims) or "a scalar"
+
+
 def declare_sizes(model: ir.Model, declared: DeclaredSizes) -> dict[str, DimLike]:
     """Declare sizes in a model, in place.
 
@@ -29,6 +64,7 @@ def declare_sizes(model: ir.Model, declared: DeclaredSizes) -> dict[str, DimLike
     Raises:
         OptionError: There is no open dimension of a name, or declarations contradict each other.
     """
+    declared = shapes_as_sizes(model, declared)
     names = _Names(model)
     for name, size in declared.fix.items():
         if size < 1:

@@ -33,14 +33,16 @@ class DeclaredSizes:
         same: What a dimension equals: another one, or a formula of others.
         size_range: The least and the largest size of a dimension.
         fix: The size that a dimension has.
+        shapes: The shape that an input has.
     """
 
     same: Mapping[str, str] = field(default_factory=dict)
     size_range: Mapping[str, Bounds] = field(default_factory=dict)
     fix: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.same or self.size_range or self.fix)
+        return bool(self.same or self.size_range or self.fix or self.shapes)
 
     def texts(self) -> list[str]:
         """Each declaration as the option that makes it."""
@@ -48,6 +50,7 @@ class DeclaredSizes:
             *(f"--same {name}={other}" for name, other in self.same.items()),
             *(f"--size-range {name}={low}:{high}" for name, (low, high) in self.size_range.items()),
             *(f"--fix {name}={size}" for name, size in self.fix.items()),
+            *(f"--fix {name}={'x'.join(map(str, shape))}" for name, shape in self.shapes.items()),
         ]
 
     def store(self, model: ir.Model) -> None:

@@ -22,6 +22,7 @@ from ortfuse.options.options import DECLARATIONS, FORMER, IN_FILES, Options
 from ortfuse.options.parse_text import LONGEST
 from ortfuse.options.paths import from_folder, named_paths
 from ortfuse.options.type_aliases import (
+    FixedLike,
     InputsLike,
     Level,
     PathLike,
@@ -45,6 +46,7 @@ __all__ = [
     "BisectOptions",
     "ComparisonOptions",
     "Declaration",
+    "FixedLike",
     "InputsLike",
     "Level",
     "Options",

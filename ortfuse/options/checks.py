@@ -184,6 +184,35 @@ def sizes(name: str, value: Any) -> dict[str, int]:
     return {str(dim): least(f"{name}[{dim}]", size) for dim, size in value.items()}
 
 
+def fixed(name: str, value: Any) -> dict[str, int | tuple[int, ...]]:
+    """Check sizes by dimension, and shapes by input: `128`, `"1x128"` or `(1, 128)`."""
+    if not isinstance(value, Mapping):
+        raise OptionError(
+            name, f"write numbers by dimension or shapes by input, such as {{sequence = 128}}, not {brief(value)}"
+        )
+    return {str(one): _size_or_shape(f"{name}[{one}]", size) for one, size in value.items()}
+
+
+def _size_or_shape(name: str, value: Any) -> int | tuple[int, ...]:
+    least: Callable[[str, Any], int] = whole_number(0)
+    parts = value.split("x") if isinstance(value, str) else value
+    if not isinstance(parts, Sequence):
+        return least(name, parts)
+    numbers = [int(one) if isinstance(one, str) and one.isdecimal() and len(one) <= LONGEST else one for one in parts]
+    if not numbers or any(isinstance(one, str) for one in numbers):
+        raise OptionError(name, f"write a size or the shape of an input, such as 128 or 1x128, not {brief(value)}")
+    shape = tuple(least(name, one) for one in numbers)
+    return shape[0] if isinstance(value, str) and len(shape) == 1 else shape
+
+
+def names(name: str, value: Any) -> tuple[str, ...]:
+    """Check one or several names."""
+    found = (value,) if isinstance(value, str) else value
+    if not isinstance(found, Sequence) or not all(isinstance(one, str) and one.strip() for one in found):
+        raise OptionError(name, f'write names, such as ["logits"], not {brief(value)}')
+    return tuple(found)
+
+
 def verification(name: str, value: Any) -> str | None:
     """Check a kind of verification: `True` becomes `"whole"`, and `False` becomes `None`."""
     if isinstance(value, bool):

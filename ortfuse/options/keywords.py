@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from ortfuse.options.type_aliases import (
+    FixedLike,
     InputsLike,
     Level,
     PathLike,
@@ -39,7 +40,9 @@ class PipelineOptions(TypedDict, total=False):
     assume: str | Sequence[str]
     same: Mapping[str, str]
     size_range: Mapping[str, RangeLike]
-    fix: Mapping[str, int]
+    fix: Mapping[str, FixedLike]
+    keep_outputs: str | Sequence[str]
+    drop_inputs: bool
     check_user: bool | None
     debugging: Debugging | None
 
@@ -88,7 +91,9 @@ class BisectOptions(TypedDict, total=False):
     assume: str | Sequence[str]
     same: Mapping[str, str]
     size_range: Mapping[str, RangeLike]
-    fix: Mapping[str, int]
+    fix: Mapping[str, FixedLike]
+    keep_outputs: str | Sequence[str]
+    drop_inputs: bool
     tolerance: float | None
     inputs: InputsLike | None
     preprocess: PathLike | None
@@ -120,7 +125,9 @@ class AllOptions(TypedDict, total=False):
     assume: str | Sequence[str]
     same: Mapping[str, str]
     size_range: Mapping[str, RangeLike]
-    fix: Mapping[str, int]
+    fix: Mapping[str, FixedLike]
+    keep_outputs: str | Sequence[str]
+    drop_inputs: bool
     verify: Verification | bool | None
     verify_budget: float
     check_user: bool | None

@@ -93,6 +93,8 @@ PIPELINE = Kind(check=checks.passes, metavar="PASSES", path_endings=(".toml",))
 TARGET = Kind(check=checks.target, metavar="TARGET", path_endings=(".json", "/"))
 RELEASE = Kind(check=checks.release, metavar="RELEASE")
 SIZES = table(checks.sizes, "NAME=NUMBER", parse_text.numbers)
+FIXED = table(checks.fixed, "NAME=SIZE", parse_text.sizes_and_shapes)
+NAMES = Kind(check=checks.names, shape="texts", metavar="NAME")
 EQUAL_DIMS = table(
     checks.equal_dims, "NAME=NAME", lambda name, texts: parse_text.pairs(name, texts, "NAME=NAME, such as s54=s84")
 )

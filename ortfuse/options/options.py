@@ -18,6 +18,7 @@ from ortfuse.options.declaration import Declaration, declarations_of, former_nam
 from ortfuse.options.files import as_data, as_toml, options_in
 from ortfuse.options.former_options import accept_former_names, with_names_of_today
 from ortfuse.options.type_aliases import (
+    FixedLike,
     InputsLike,
     Level,
     PathLike,
@@ -164,10 +165,20 @@ class Options:
         commands="optimize bisect explain", group="model", example='{ sequence = "1:512" }',
         more="In Python also `(1, 512)`.",
     )  # fmt: skip
-    fix: Mapping[str, int] = option(
-        {}, kinds.SIZES,
-        "Size of an open dimension in every execution, such as sequence=128. The result has fixed shapes.",
-        commands="optimize bisect explain", group="model", example="{ sequence = 128 }",
+    fix: Mapping[str, FixedLike] = option(
+        {}, kinds.FIXED,
+        "Size of an open dimension in every execution, such as sequence=128, or shape of an input, such as input_ids=1x128. "
+        "The result has fixed shapes.",
+        commands="optimize bisect explain", group="model", example='{ batch = 1, input_ids = "1x128" }',
+        more="Several stand in one text with commas: `batch=1,sequence=128`. In Python a shape is also `(1, 128)`.",
+    )  # fmt: skip
+    keep_outputs: str | Sequence[str] = option(
+        (), kinds.NAMES, "Output that the result keeps, with the nodes that it needs, or several with commas. By default all.",
+        commands="optimize bisect explain", group="model", flags="--outputs", example='["logits"]',
+    )  # fmt: skip
+    drop_inputs: bool = option(
+        False, kinds.FLAG, "Remove inputs of the model that nothing in the result reads.",
+        commands="optimize bisect explain", group="model", example="true",
     )  # fmt: skip
     verify: Verification | bool | None = option(
         None, kinds.VERIFICATION,
@@ -330,7 +341,9 @@ class Options:
     def declared(self) -> DeclaredSizes:
         """The sizes of the model's inputs that are declared."""
         ranges = {name: (int(one[0]), int(one[1])) for name, one in self.size_range.items()}
-        return DeclaredSizes(self.same, ranges, self.fix)
+        shapes = {name: one for name, one in self.fix.items() if isinstance(one, tuple)}
+        sizes = {name: one for name, one in self.fix.items() if isinstance(one, int)}
+        return DeclaredSizes(self.same, ranges, sizes, shapes)
 
     @property
     def list_files(self) -> tuple[Path, ...]:

@@ -13,6 +13,10 @@ from ortfuse.errors.escape_control_characters import brief
 LONGEST = 100
 """The most digits of a size in a text: Python reads no number of thousands of digits."""
 
+_SHAPE = re.compile(rf"\d{{1,{LONGEST}}}(x\d{{1,{LONGEST}}})*")
+_LISTED = re.compile(r"(?<=\d),")
+"""The commas between sizes, which stand behind a number."""
+
 _UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0, "MB": 1.0, "GB": 1e3, "kB": 1e-3}
 
 
@@ -102,6 +106,24 @@ def pairs(option: str, texts: list[str], example: str) -> dict[str, str]:
             raise OptionError(option, f"write it as {example}, not {text}")
         if found.setdefault(name, other) != other:
             raise OptionError(option, f"{name} is given as {found[name]} and as {other}; write one of the two")
+    return found
+
+
+def sizes_and_shapes(option: str, texts: list[str]) -> dict[str, int | str]:
+    """Read `["batch=1,ids=1x128"]` as `{"batch": 1, "ids": "1x128"}`.
+
+    Raises:
+        OptionError: A text is something else, or two give one name different sizes.
+    """
+    found: dict[str, int | str] = {}
+    for text in (one for given in texts for one in _LISTED.split(given)):
+        name, _, size = text.rpartition("=")
+        if not name or not _SHAPE.fullmatch(size):
+            words = f"write NAME=NUMBER or INPUT=SHAPE, such as sequence=128 or input_ids=1x128, not {brief(text)}"
+            raise OptionError(option, words)
+        value = int(size) if size.isdecimal() else size
+        if found.setdefault(name, value) != value:
+            raise OptionError(option, f"{name} has two sizes, {found[name]} and {value}; write one of them")
     return found
 
 

@@ -27,6 +27,9 @@ TargetLike: TypeAlias = "Target | TargetSpec | PathLike"
 InputsLike: TypeAlias = "PathLike | Sequence[Inputs] | DataReader"
 """The path of a file or folder of inputs, sets of inputs, or a reader whose `get_next()` returns one set after the other."""
 
+FixedLike: TypeAlias = "int | str | Sequence[int]"
+"""The size of a dimension, or the shape of an input: `128`, `"1x128"` or `(1, 128)`."""
+
 RangeLike: TypeAlias = "str | Sequence[int]"
 """The least and the largest size of a dimension: `"1:512"` or `(1, 512)`."""
 
