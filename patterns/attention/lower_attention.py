@@ -218,14 +218,26 @@ def _whole_heads(match: Match) -> list[Pattern]:
     ]
 
 
-def _multi_head(match: Match, *, every_head: bool) -> Op:
-    """MultiHeadAttention; its bias for every batch and head, or as it broadcasts."""
-    bias: Pattern | None = None
-    if match["mask"] is not None:
-        bias = _bias(match, rank=4)
-        if every_head:
-            heads, ones = _target(_heads(match, "query") or 0), _target(1, 1)
-            bias = op.Expand(bias, op.Concat(op.Shape(query, start=0, end=1), heads, ones, axis=0))
+AS_IT_IS, EVERY_ROW, EVERY_HEAD = range(3)
+"""How far the bias is repeated: as it broadcasts, for each query, and for each query, head and batch."""
+
+
+def _repeated_bias(match: Match, spread: int) -> Pattern:
+    """The bias [batch, heads, queries, keys], with 1 for what `spread` leaves it to the kernel to repeat."""
+    bias, one = _bias(match, rank=4), _target(1)
+    if spread == AS_IT_IS:
+        return bias
+    axis = 1 if _is_flat(match) else 2
+    rows = op.Shape(query, start=axis, end=axis + 1)
+    if spread == EVERY_ROW:
+        return op.Expand(bias, op.Concat(_target(1, 1), rows, one, axis=0))
+    heads = _target(_heads(match, "query") or 0)
+    return op.Expand(bias, op.Concat(op.Shape(query, start=0, end=1), heads, rows, one, axis=0))
+
+
+def _multi_head(match: Match, *, spread: int) -> Op:
+    """MultiHeadAttention; its bias repeated as far as `spread` says."""
+    bias = None if match["mask"] is None else _repeated_bias(match, spread)
     alone = _repeats(match) == 1
     if alone and (_is_flat(match) or match["past_key"] is not None):
         operands = [_merged(match, "key"), _merged(match, "value"), None, None, bias, opt(past_key), opt(past_value)]
@@ -238,21 +250,21 @@ def _multi_head(match: Match, *, every_head: bool) -> Op:
     return made
 
 
-def _of_multi_head(match: Match, *, every_head: bool) -> Pattern:
-    made = _without_hidden_rows(match, _multi_head(match, every_head=every_head)[0])
+def _of_multi_head(match: Match, *, spread: int) -> Pattern:
+    made = _without_hidden_rows(match, _multi_head(match, spread=spread)[0])
     if _is_flat(match):
         return made
     apart = op.Reshape(made, _target(0, 0, _heads(match, "query") or 0, _size(match, "value")))
     return op.Transpose(apart, perm=(0, 2, 1, 3))
 
 
-def _present(name: str, *, every_head: bool | None = None) -> Pattern:
+def _present(name: str, *, spread: int | None = None) -> Pattern:
     """The keys or values with the past, as the operator returns them."""
 
     def made(match: Match) -> Pattern:
-        kept = match[f"past_{name}"] is not None and _repeats(match) == 1 and every_head is not None
-        if kept:
-            return _multi_head(match, every_head=bool(every_head))[1 if name == "key" else 2]
+        kept = match[f"past_{name}"] is not None and _repeats(match) == 1
+        if kept and spread is not None:
+            return _multi_head(match, spread=spread)[1 if name == "key" else 2]
         return _with_past(match, name)
 
     return built(made, makes=_MADE)
@@ -335,14 +347,16 @@ def _rule(name: str, formula: str, replace: Any, presents: Any, weights: Any, gu
 
 
 def _forms(name: str) -> tuple[Pattern, ...]:
-    return tuple(_present(name, every_head=every) for every in (False, True))
+    return tuple(_present(name, spread=spread) for spread in (AS_IT_IS, EVERY_ROW, EVERY_HEAD))
 
 
 RULES = [
     _rule(
         "lower_to_multi_head_attention",
         "attention(q, k, v, mask, past) as com.microsoft.MultiHeadAttention",
-        tuple(built(partial(_of_multi_head, every_head=every), makes=_MADE) for every in (False, True)),
+        tuple(
+            built(partial(_of_multi_head, spread=spread), makes=_MADE) for spread in (AS_IT_IS, EVERY_ROW, EVERY_HEAD)
+        ),
         _forms,
         {},
         (sizes_are_known, hides_no_later_keys, is_plain, rows_are_hidden_alike),

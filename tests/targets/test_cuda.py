@@ -56,3 +56,26 @@ def test_no_rule_that_was_measured_on_the_cpu_is_applied() -> None:
         m = ReduceMean<axes=[-1]>(z)
     }"""
     assert counted(text) == {"Softplus": 1, "ReduceMean": 1}
+
+
+MASKED = """<ir_version: 8, opset_import: ["": 17]>
+g (float[b,4,s,8] q, float[b,4,t,8] k, float[b,4,t,8] v, bool[b,1,1,t] seen) => (float[b,4,s,8] y)
+<float half = {0.3}, float zero = {0.0}, float lowest = {-3.4028235e38}> {
+    keys = Transpose<perm=[0,1,3,2]>(k)
+    a = MatMul(q, keys)
+    scaled = Mul(a, half)
+    bias = Where(seen, zero, lowest)
+    s2 = Add(scaled, bias)
+    w = Softmax<axis=-1>(s2)
+    y = MatMul(w, v)
+}"""
+
+
+def test_a_mask_of_keys_alone_is_repeated_for_each_query() -> None:
+    assert counted(MASKED)["MultiHeadAttention"] == 1
+
+
+def test_masked_attention_is_half_for_the_device() -> None:
+    result = ortfuse.optimize(ir.from_onnx_text(MASKED), target="cuda")
+    done = ortfuse.convert(result.model, "float16", target="cuda")
+    assert not done.islands
