@@ -1,6 +1,7 @@
 """Measure the speedup by each rule on this kind of processor, for the cost tables that come with ortfuse.
 
     python -m benchmarks.kernels.costs --write
+    python -m benchmarks.kernels.costs --target wasm --threads 1 --write
 
 The measurements are those of `ortfuse calibrate` (`ortfuse.tuning.rule_costs`): both sides of a rule's declaration at the sizes
 that its test calls typical, interleaved, in the runtime with its optimisations on. Another process that takes the processor
@@ -14,13 +15,14 @@ import json
 import statistics
 from typing import Annotated, Any
 
-import onnxruntime
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from ortfuse.pipeline import load_catalogue
-from ortfuse.targets import default_spec, shipped_costs
+from ortfuse.runtime.current_execution_target import executing_for
+from ortfuse.targets import default_spec, shipped_costs, spec_of
+from ortfuse.targets.kernel_table_cache import table_of
 from ortfuse.targets.processor import number_formats, processor_kind, processor_name
 from ortfuse.targets.rule_speedups import FLOAT32
 from ortfuse.tuning.rule_costs import candidates
@@ -29,14 +31,16 @@ from ortfuse.tuning.rule_costs.speedup import speedup
 
 def main(
     rules: Annotated[list[str] | None, typer.Argument(help="Rules to measure; all by default.")] = None,
+    target: Annotated[str, typer.Option(help="The target to measure.")] = default_spec().name,
     threads: int = 2,
     passes: Annotated[int, typer.Option(help="How often everything is measured, one pass after the other.")] = 3,
     write: Annotated[bool, typer.Option(help="Store the table that ortfuse ships.")] = False,
 ) -> None:
     """Measure and print; with --write, store."""
-    path, kind, formats = default_spec().costs_file, processor_kind(), number_formats()
-    assert path is not None
-    content = json.loads(path.read_text())
+    spec, kind, formats = spec_of(target), processor_kind(), number_formats()
+    assert spec.folder is not None
+    path = spec.folder / "costs.json"
+    content = json.loads(path.read_text()) if path.is_file() else {"tables": []}
     stored = next(
         (one for one in content["tables"] if (one["processor"], one.get("formats", "")) == (kind, formats)), None
     )
@@ -45,11 +49,15 @@ def main(
             raise typer.BadParameter(f"there is no table of {kind} {formats} yet: measure all rules")
         stored = {"processor": kind, "formats": formats, "speedups": {}}
         content["tables"].append(stored)
-    wanted = candidates(load_catalogue([]).rules(), rules or (), shipped_costs(default_spec()))
+    catalogue = load_catalogue([])
+    elsewhere = catalogue.for_others(spec.name)
+    rest = [rule for rule in catalogue.rules() if rule.name not in elsewhere]
+    wanted = candidates(rest, rules or (), shipped_costs(spec))
     measured: list[list[Any]] = [[] for _ in wanted]
-    for _ in range(passes):
-        for one, found in zip(wanted, measured, strict=True):
-            found.append(speedup(one, threads))
+    with executing_for(spec):
+        for _ in range(passes):
+            for one, found in zip(wanted, measured, strict=True):
+                found.append(speedup(one, threads))
     table = Table("rule", "size", "speedup", *(f"pass {number + 1}" for number in range(passes)))
     for one, found in zip(wanted, measured, strict=True):
         some = [run for run in found if run is not None]
@@ -64,8 +72,7 @@ def main(
     Console().print(table)
     if write:
         stored["source"] = (
-            f"onnxruntime {onnxruntime.__version__}, {default_spec().provider}, {threads} threads, {processor_name()}, "
-            "benchmarks.kernels.costs"
+            f"{table_of(spec).runtime}, {spec.provider}, {threads} threads, {processor_name()}, benchmarks.kernels.costs"
         )
         path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 

@@ -133,7 +133,9 @@ def _without_hidden_rows(match: Match, result: Pattern) -> Pattern:
     """The result [batch, length, heads * size] with zeros for queries whose keys are all hidden."""
     if not may_hide_rows(match):
         return result
-    hidden = op.Squeeze(_hidden(_bias(match, rank=4)), _target(1))
+    # Squeeze is of numbers: some targets have no kernel of it for Booleans.
+    highest = op.Squeeze(op.ReduceMax(_bias(match, rank=4), axes=(-1,), keepdims=1), _target(1))
+    hidden = op.Equal(highest, computed("lowest", _lowest))
     return op.Where(hidden, computed("nothing", lambda match: array_like(match, 0.0)), result)
 
 

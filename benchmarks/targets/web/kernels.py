@@ -28,6 +28,7 @@ from ortfuse.targets.kernel_table import Kernel, KernelTable, Operator, Schema
 from ortfuse.targets.node_sessions import Node, NodeError, find_package
 from ortfuse.targets.release_kernel_tables import releases_of, table_of_release, write_releases
 from ortfuse.targets.target_spec import release_number
+from ortfuse.targets.webgpu.runner import environment
 
 PACKAGES = {
     "wasm": ("onnxruntime-web", "wasm", "CPUExecutionProvider"),
@@ -181,7 +182,8 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="Operators to try.")] = None,
 ) -> None:
     """Find the kernels of a target with the package that is installed."""
-    spec, prober = spec_of(target), Prober(target, {})
+    spec = spec_of(target)
+    prober = Prober(target, environment() if target == "webgpu" else {})
     releases, own = releases_of(default_spec()), releases_of(spec)
     assert releases is not None
     release = prober.version.rpartition(".")[0]

@@ -111,10 +111,10 @@ def model(
     node.attribute.extend(_attribute(name, one, types, schema) for one in known if _is_needed(name, one, schema))
     values = [onnx.helper.make_value_info(one, _proto(kind)) for one, kind in inputs if one]
     results = [onnx.helper.make_value_info(one, _proto(kind)) for one, kind in outputs]
-    graph = onnx.helper.make_graph([node], "probe", values, results)
     if name in BODIES:
         node.attribute.extend(_bodies(name, types.get("V", "")))
         values += [onnx.helper.make_value_info("outer", _proto(types.get("V", "")))] if name == "If" else []
+    graph = onnx.helper.make_graph([node], "probe", values, results)
     imports = {"": opset, "com.microsoft": 1, **({domain: schema.since} if domain else {})}
     made = onnx.helper.make_model(
         graph, opset_imports=[onnx.helper.make_opsetid(*one) for one in imports.items()], ir_version=ir_version

@@ -1,0 +1,19 @@
+"""WebGPU: the provider of that name, in browsers by onnxruntime-web, and in Node.js by onnxruntime-node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ortfuse.targets.target_spec import TargetSpec
+from ortfuse.targets.webgpu.constraints import CONSTRAINTS
+
+TARGET = TargetSpec(
+    name="webgpu",
+    provider="WebGpuExecutionProvider",
+    folder=Path(__file__).parent,
+    kernels="stored",
+    constraints=CONSTRAINTS,
+    runs_on=("WebGpuExecutionProvider",),
+    runner="runner.py",
+    tried="golden models in Node.js, on SwiftShader",
+)

@@ -1,0 +1,47 @@
+"""Runner of the target webgpu: sessions of the npm package onnxruntime-node.
+
+Where there is no GPU, Vulkan on the processor takes its place: SwiftShader, as Debian's package chromium has it. Its results are
+right, and its latencies say nothing about a GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
+"""The Vulkan driver that computes on the processor."""
+
+DEVICES = Path("/dev")
+"""The folder of devices."""
+
+_DRIVERS = "VK_ICD_FILENAMES"
+_SHARED = "ortfuse_node_sessions"
+
+
+def session_class(base: Any) -> Any:
+    """Return the class of sessions (`ortfuse.runtime.session_subprocess.session_class`)."""
+    return _node_sessions().class_for(base, "onnxruntime-node", "webgpu", environment())
+
+
+def environment() -> dict[str, str]:
+    """Return the variables with which Node.js finds a driver, where there is no GPU."""
+    gpu = any(DEVICES.glob("dri/renderD*")) or any(DEVICES.glob("nvidia[0-9]"))
+    if gpu or _DRIVERS in os.environ or not SWIFTSHADER.is_file():
+        return {}
+    return {_DRIVERS: str(SWIFTSHADER)}
+
+
+def _node_sessions() -> Any:
+    """The module that targets in Node.js share; it is loaded once, as its sessions share processes."""
+    if _SHARED not in sys.modules:
+        file = Path(__file__).parents[1] / "node_sessions.py"
+        spec = importlib.util.spec_from_file_location(_SHARED, file)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[_SHARED] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[_SHARED]

@@ -1,0 +1,115 @@
+"""The target webgpu: results as its table allows them, and runs on a GPU or on Vulkan on the processor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import operators
+
+import ortfuse
+from ortfuse.runtime.current_execution_target import executing_for
+from ortfuse.runtime.placement import placement
+from ortfuse.runtime.session import Session
+from ortfuse.targets import Target, node_sessions, spec_of
+from ortfuse.targets.webgpu import runner
+
+ATTENTION = """<ir_version: 10, opset_import: ["": 23]>
+g (float[2, 6, 32] q, float[2, 7, 32] k, float[2, 7, 32] v, bool[2, 1, 6, 7] mask) => (float[2, 6, 32] y) {
+    y = Attention <q_num_heads = 4, kv_num_heads = 4> (q, k, v, mask)
+}"""
+
+
+def test_attention_becomes_the_operator_that_webgpu_has() -> None:
+    result = ortfuse.optimize(ir.from_onnx_text(ATTENTION), target="webgpu", loaded=False)
+    found = operators(result.model)
+    assert "MultiHeadAttention" in found
+    assert "Softmax" not in found
+
+
+def test_many_queries_are_left_to_products_since_some_devices_compute_them_wrongly() -> None:
+    for length in ("32", "n"):
+        model = ir.from_onnx_text(ATTENTION.replace("2, 6, 32", f"2, {length}, 32").replace("6, 7]", f"{length}, 7]"))
+        result = ortfuse.optimize(model, target="webgpu", loaded=False)
+        found = operators(result.model)
+        assert "Softmax" in found
+        assert not {"Attention", "MultiHeadAttention"} & {*found}
+    few = ir.from_onnx_text(ATTENTION.replace(" 6", " 31"))
+    assert "MultiHeadAttention" in operators(ortfuse.optimize(few, target="webgpu", loaded=False).model)
+
+
+def test_int64_arithmetic_has_no_kernels_on_webgpu() -> None:
+    target = Target("webgpu")
+    assert target.supports("", "Add", 14, ["float", "float"], ["float"])
+    assert target.supports("", "Add", 14, ["float16", "float16"], ["float16"])
+    assert not target.supports("", "Add", 14, ["int64", "int64"], ["int64"])
+    assert not target.supports("", "Add", 14, ["double", "double"], ["double"])
+
+
+def test_vulkan_on_the_processor_takes_the_place_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = tmp_path / "driver.json"
+    monkeypatch.setattr(runner, "SWIFTSHADER", driver)
+    monkeypatch.setattr(runner, "DEVICES", tmp_path)
+    monkeypatch.delenv("VK_ICD_FILENAMES", raising=False)
+    assert runner.environment() == {}
+    driver.touch()
+    assert runner.environment() == {"VK_ICD_FILENAMES": str(driver)}
+    monkeypatch.setenv("VK_ICD_FILENAMES", "other.json")
+    assert runner.environment() == {}
+    monkeypatch.delenv("VK_ICD_FILENAMES")
+    (tmp_path / "nvidia0").touch()
+    assert runner.environment() == {}
+
+
+MODEL = """<ir_version: 10, opset_import: ["": 20]> g (float[n, 3] x, int64[n] i) => (float[n, 3] y, int64[n] j) {
+    y = Mul(x, x)  j = Mul(i, i) }"""
+
+
+def _missing() -> str:
+    try:
+        node_sessions.find_node()
+        node_sessions.find_package("onnxruntime-node")
+    except node_sessions.NodeError as error:
+        return str(error)
+    with executing_for(spec_of("webgpu")):
+        try:
+            Session(ir.from_onnx_text(MODEL))
+        except ortfuse.OrtfuseError as error:
+            return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def webgpu() -> None:
+    """A GPU or Vulkan on the processor, and the package."""
+    if missing := _missing():
+        pytest.skip(missing)
+
+
+@pytest.mark.usefixtures("webgpu")
+def test_webgpu_runs_models_and_tells_the_nodes_that_the_processor_executes() -> None:
+    with executing_for(spec_of("webgpu")):
+        model = ir.from_onnx_text(MODEL)
+        found = Session(model).run({"x": np.full((2, 3), 2, np.float32), "i": np.array([3, 4])})
+        assert {name: array.tolist() for name, array in found.items()} == {"y": [[4] * 3] * 2, "j": [9, 16]}
+        placed = placement(model)
+        assert placed.own_partitions == 1
+        assert [node.op_type for node in placed.off_provider] == ["Mul"]
+
+
+@pytest.mark.usefixtures("webgpu")
+def test_attention_for_webgpu_is_equal_there() -> None:
+    original = ir.from_onnx_text(ATTENTION)
+    result = ortfuse.optimize(ir.from_onnx_text(ATTENTION), target="webgpu", loaded=False)
+    rng = np.random.default_rng(0)
+    given = {
+        name: rng.normal(size=(2, size, 32)).astype(np.float32) for name, size in zip("qkv", (6, 7, 7), strict=True)
+    }
+    given["mask"] = rng.random((2, 1, 6, 7)) < 0.6
+    given["mask"][..., 0] = True
+    expected = Session(original).run(given)["y"]
+    with executing_for(spec_of("webgpu")):
+        found = Session(result.model).run(given)["y"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
