@@ -246,7 +246,7 @@ def test_an_older_opset_does_if_it_is_raised_for_another_node(newest: int | None
 
 def test_random_chains_give_the_same_elements() -> None:
     totals: Counter[str] = Counter()
-    for seed in range(500, 512):
+    for seed in (*range(500, 512), 302403):  # the last divides by a size that may be 0
         chain = chain_of(seed)
         made = [value for node in chain.graph for value in node.outputs if node.op_type != "Constant"]
         moved = [value for value in made if chain.facts.dtype(value) is ir.DataType.FLOAT]

@@ -200,7 +200,10 @@ class _Search:
             key = most, found.structure, tuple([facts.shape(source) for source in found.sources]), supply.sizes
             if key in self.useless:
                 continue
-            made = [_judged(plan, output, self.opset, self.context) for plan in plans(found, facts, supply)]
+            try:
+                made = [_judged(plan, output, self.opset, self.context) for plan in plans(found, facts, supply)]
+            except ZeroDivisionError:
+                continue  # a size that formulas divide by is 0 at the least sizes: such a tensor is empty there
             candidates = [one for one in made if one is not None]
             if not any(one.is_better for one in candidates):
                 self.useless.add(key)
