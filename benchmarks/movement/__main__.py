@@ -73,7 +73,10 @@ def with_outputs(chain: Chain, *, two: bool) -> bool:
 
 def mistake(chain: Chain, totals: Counter[str]) -> str | None:
     """Return in words what is wrong with a simplified chain; counts in `totals` what was compared."""
-    before, after = simplified(chain.model)
+    try:
+        before, after = simplified(chain.model)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
     totals["operators before"] += executed(before)
     totals["operators after"] += executed(after)
     one, other = (Session(model, optimise=False, threads=1) for model in (before, after))
