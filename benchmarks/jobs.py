@@ -161,6 +161,14 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "targets.openvino",
+        "are results for OpenVINO's provider right there, in one partition, and no slower than originals?",
+        ("benchmarks.targets.openvino", "--write"),
+        ("bert.sdpa.ts", "--rounds", "3"),
+        packages=("onnxruntime_ep_openvino",),
+        answer_no=True,
+    ),
+    Job(
         "trust.downstream",
         "do other tools take results as they take originals?",
         ("benchmarks.trust.downstream", "--output", "{output}"),
@@ -323,6 +331,7 @@ STANDALONE: Mapping[str, str] = {
     "benchmarks.exports.varied": "models in many styles, by both exporters at many opsets, to compare commits on",
     "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",
     "benchmarks.latency.declared_sizes": "latency with names of sizes declared, on models that have to be named",
+    "benchmarks.targets.openvino.kernels": "writes the kernel table of OpenVINO's provider that is shipped",
     "benchmarks.targets.releases": "writes the table of releases of the runtime that is shipped",
 }
 """Programs that no job runs, with the reason."""

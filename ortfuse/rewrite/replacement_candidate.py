@@ -14,6 +14,7 @@ from ortfuse.ir.dims import Dim, DimLike
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.refusal import Refusal, Subject, refuse
 from ortfuse.ir.schemas import accepts, schema_at
+from ortfuse.ir.traits import MICROSOFT
 from ortfuse.ir.walk import captured_values
 from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.pattern.language import Pattern
@@ -148,6 +149,9 @@ class Candidate:
                 refusal = None if detours <= self._detours(target) else refusal
             if self._rule.by_definition and target.inlines(node, imports, self._facts):
                 refusal = None if insists else _defined_alone(node, self._match.root)
+            if refusal is None and not insists and node.domain == MICROSOFT and target.spec.fuses_itself:
+                made = f"{node.domain}.{node.op_type}"
+                refusal = refuse("unasked", self._match.root, found=f"--force {self._rule.family}={made}", needed=made)
             if refusal is not None:
                 return refusal
         return None

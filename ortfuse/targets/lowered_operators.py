@@ -18,6 +18,8 @@ _LOWER_FORMS = {
 def lowered_operators(table: KernelTable, spec: TargetSpec, max_opset: int) -> dict[str, Operator]:
     """Return the operators that a build cannot execute at the opsets that results may have, but what they are lowered to."""
     found: dict[str, Operator] = {}
+    if spec.fuses_itself:
+        return found
     for name, lower in _LOWER_FORMS.items():
         own, other = table.operators.get(("", name)), table.operators.get(lower)
         is_right = table.release >= release_number(spec.lowered_before.get(name, "0"))

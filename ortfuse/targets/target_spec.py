@@ -76,6 +76,8 @@ class TargetSpec:
         bugs_until: The last release with a known bug; a bug that is not named is in all later ones.
         lowered_before: Operators of ai.onnx that are lowered for releases before a named one, although these have kernels,
             since the kernels compute something else than fusions take them to.
+        fuses_itself: Whether the provider fuses the operators of ai.onnx itself: rules make none of `com.microsoft` then, unless
+            they are forced, and none that they lower.
         half_in_float32: Whether an operator without a float16 kernel is executed in float32, between Casts.
         fast_transpose_axes: The most axes that the Transpose kernel moves at full speed; `None` if that is not known.
         slow_denormals: Whether numbers below the smallest normal one take the processor many times as long.
@@ -102,6 +104,7 @@ class TargetSpec:
     bugs_since: Mapping[KnownBug, str] = field(default_factory=dict)
     bugs_until: Mapping[KnownBug, str] = field(default_factory=dict)
     lowered_before: Mapping[str, str] = field(default_factory=dict)
+    fuses_itself: bool = False
     half_in_float32: bool = False
     fast_transpose_axes: int | None = None
     slow_denormals: bool = False

@@ -1,0 +1,37 @@
+"""OpenVINO's provider of ONNX Runtime, the plugin `onnxruntime-ep-openvino`, on a CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ortfuse.targets.openvino.constraints import CONSTRAINTS, OpenVINOBug
+from ortfuse.targets.target_spec import TargetSpec
+
+PROVIDER = "OpenVINOExecutionProvider"
+
+CONFIGURATION = {
+    # By default, OpenVINO computes float32 models in bfloat16 on processors with AMX.
+    "INFERENCE_PRECISION_HINT": "f32",
+    # By default, it rounds operands to 8 bits where the weights are quantised.
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+    # It takes kernels for other sizes from its cache that are wrong (`OpenVINOBug.KEEPS_KERNELS_OF_ONE_KEY`).
+    "CPU_RUNTIME_CACHE_CAPACITY": "0",
+}
+"""OpenVINO's own settings by which it computes float32 models in float32, and rightly."""
+
+TARGET = TargetSpec(
+    name="openvino",
+    provider=PROVIDER,
+    folder=Path(__file__).parent,
+    kernels="stored",
+    constraints=CONSTRAINTS,
+    known_bugs=frozenset(OpenVINOBug),
+    # By trying, operators of com.microsoft have the bits and the latency of what they are fused from.
+    fuses_itself=True,
+    runs_on=(PROVIDER,),
+    runner="plugin_session.py",
+    session_settings={"ep.openvinoexecutionprovider.load_config": json.dumps({"CPU": CONFIGURATION})},
+    accelerator="cpu",
+    tried="golden models on onnxruntime-ep-openvino 1.8.1 with ONNX Runtime 1.32",
+)
