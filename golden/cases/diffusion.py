@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from diffusers import UNet2DConditionModel
-from diffusers.models.attention_processor import AttnProcessor
 from drawing import Input
 from exporting import Case
 from torch import nn
@@ -16,6 +14,9 @@ def unet(attention: str) -> nn.Module:
 
     Eager attention joins batch and heads in one axis and scales inside ``baddbmm``.
     """
+    from diffusers import UNet2DConditionModel  # other models are exported where it is not installed
+    from diffusers.models.attention_processor import AttnProcessor
+
     model = UNet2DConditionModel(
         sample_size=8,
         block_out_channels=(8, 8),

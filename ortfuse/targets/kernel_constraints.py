@@ -90,16 +90,6 @@ def _multi_head(node: ir.Node, facts: Facts) -> Refusal | None:
     )
 
 
-def bias_has_all_rows(node: ir.Node, facts: Facts) -> Refusal | None:
-    """Refuse MultiHeadAttention whose bias is broadcast over the queries: the providers that share their checks do."""
-    query, shape = facts.shape(node.inputs[0]), facts.shape(input_at(node, 5))
-    if query is None or len(query) == 5 or shape is None or shape[2] == query[1]:
-        return None
-    return input_limit(
-        node, 5, "attention_bias", f"broadcast over the queries ({words(shape)})", f"a row for each: {query[1]}"
-    )
-
-
 def _grouped_query(node: ir.Node, facts: Facts) -> Refusal | None:
     if scale_of(node) == 0:
         return attribute_limit(node, "scale", 0, "0 for none given")

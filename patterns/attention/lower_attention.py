@@ -12,6 +12,7 @@ import math
 from functools import partial
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.refusal import Refusal
@@ -139,10 +140,22 @@ def _without_hidden_rows(match: Match, result: Pattern) -> Pattern:
     return op.Where(hidden, computed("nothing", lambda match: array_like(match, 0.0)), result)
 
 
-def _hidden(bias: Pattern) -> Pattern:
-    """Whether all keys of a query are hidden."""
-    made: Pattern = op.Equal(op.ReduceMax(bias, axes=(-1,), keepdims=1), computed("lowest", _lowest))
-    return made
+def _hidden(match: Match, *, rank: int) -> Pattern:
+    """Whether all keys of a query are hidden. (The largest of -inf alone is another number on some devices.)"""
+    if match.dtype("mask") == ir.DataType.BOOL:
+        keeps: Pattern = op.Cast(mask, to=ir.DataType.FLOAT)
+        missing = rank - (match.rank("mask") or 0)
+        if missing > 0:
+            keeps = op.Unsqueeze(keeps, computed("axes", lambda match: ints(range(missing))))
+        seen: Op = op.Equal(op.ReduceMax(keeps, axes=(-1,), keepdims=1), computed("none", _none))
+        return seen
+    hides = op.Cast(op.Equal(_bias(match, rank=rank), computed("lowest", _lowest)), to=ir.DataType.FLOAT)
+    hidden: Op = op.Greater(op.ReduceMin(hides, axes=(-1,), keepdims=1), computed("none", _none))
+    return hidden
+
+
+def _none(match: Match) -> Any:
+    return np.zeros((), np.float32)
 
 
 def _target(*sizes: int) -> Pattern:
@@ -204,7 +217,7 @@ _MADE = (
         "Unsqueeze",
         "Where",
     ),
-    *("Add", "Div", "Equal", "ReduceMax", "Squeeze", "com.microsoft.MultiHeadAttention"),
+    *("Add", "Div", "Equal", "Greater", "ReduceMax", "ReduceMin", "Squeeze", "com.microsoft.MultiHeadAttention"),
 )
 
 
@@ -241,13 +254,14 @@ def _multi_head(match: Match, *, spread: int) -> Op:
     """MultiHeadAttention; its bias repeated as far as `spread` says."""
     bias = None if match["mask"] is None else _repeated_bias(match, spread)
     alone = _repeats(match) == 1
-    if alone and (_is_flat(match) or match["past_key"] is not None):
+    past = alone and match["past_key"] is not None
+    if alone and (_is_flat(match) or past):
         operands = [_merged(match, "key"), _merged(match, "value"), None, None, bias, opt(past_key), opt(past_value)]
     else:
         operands = [*_whole_heads(match), None, None, bias]
     made: Op = ms.MultiHeadAttention(
         _merged(match, "query"), *operands, num_heads=_heads(match, "query"), scale=match["scale"],
-        unidirectional=1 if match["is_causal"] else None, outputs=3,
+        unidirectional=1 if match["is_causal"] else None, outputs=3 if past else 1,
     )  # fmt: skip
     return made
 
@@ -286,7 +300,7 @@ def _weights(match: Match) -> Pattern:
         scores = op.Add(scores, _bias(match, rank=0))
     made: Pattern = op.Softmax(scores, axis=-1)
     if may_hide_rows(match):
-        made = op.Where(_hidden(_bias(match, rank=0)), computed("nothing", lambda match: array_like(match, 0.0)), made)
+        made = op.Where(_hidden(match, rank=0), computed("nothing", lambda match: array_like(match, 0.0)), made)
     return made
 
 

@@ -34,8 +34,12 @@ PACKAGES = (
     "numpy",
     "ml_dtypes",
 )
-SHARE = {"operators": 100.0, "goldens": 150.0, "registry": 60.0}
+SHARE = {"operators": 70.0, "goldens": 120.0, "registry": 60.0}
 """Seconds for the steps, at most."""
+
+
+DIAGNOSED = (("segformer.sdpa.ts", "--half", "--size", "batch=3"), ("bert.sdpa.ts",), ("gpt2_cache.sdpa.ts",))
+"""Arguments of `benchmarks.targets.cuda.diagnose`, for results that were off."""
 
 
 class Steps:
@@ -171,7 +175,7 @@ def main(
     only: Annotated[str, typer.Option(help="Steps, separated by commas; all if none is named.")] = "",
     export: Annotated[list[str] | None, typer.Option(help="Exports to measure; by default all.")] = None,
     golden: Annotated[list[str] | None, typer.Option(help="Golden models to try; by default all.")] = None,
-    processes: Annotated[int, typer.Option(help="Processes that prepare models.")] = 5,
+    processes: Annotated[int, typer.Option(help="Processes that prepare models, and that try golden models.")] = 8,
 ) -> None:
     """Run all steps."""
     out.mkdir(parents=True, exist_ok=True)
@@ -187,6 +191,21 @@ def main(
     preparing = start_preparing(steps, models, list(export or latency.MODELS), processes) if wanted("latency") else []
     if wanted("operators"):
         all_operators(steps, place)
+    if "diagnose" in chosen:
+        for arguments in DIAGNOSED:
+            steps.run(
+                f"diagnose {' '.join(arguments)}", 60, "benchmarks.targets.cuda.diagnose", *arguments, "--place", place
+            )
+    if wanted("latency"):
+        others = ("goldens", SHARE["goldens"]), ("registry", 15.0), ("calibrate", 45.0)
+        most = max(20.0, steps.left() - sum(share for step, share in others if wanted(step)))
+        # What is prepared beside the measurement would disturb it: most is done by now.
+        steps.run("latency", most + 15, "benchmarks.targets.cuda.latency", "measure", str(models), str(out / "latency.jsonl"),
+                  "--place", place, "--seconds", str(most - 10), "--wait", "150")  # fmt: skip
+    for process in preparing:
+        process.kill()
+    if (out / "latency.jsonl").exists():
+        steps.say(latency.table([json.loads(line) for line in (out / "latency.jsonl").read_text().splitlines()]))
     if wanted("goldens"):
         all_goldens(steps, place, list(golden or goldens.MODELS), processes)
     if wanted("registry"):
@@ -197,16 +216,6 @@ def main(
             steps.say(f"registry: {asked.stdout.strip() or asked.stderr.strip()[-400:]}")
         except subprocess.TimeoutExpired:
             steps.say("registry: no answer in time")
-    if wanted("latency"):
-        spare = 45.0 if wanted("calibrate") else 0.0
-        most = max(20.0, steps.left() - spare)
-        # What is prepared beside the measurement would disturb it: most is done by now.
-        steps.run("latency", most + 15, "benchmarks.targets.cuda.latency", "measure", str(models), str(out / "latency.jsonl"),
-                  "--place", place, "--seconds", str(most - 10), "--wait", "60")  # fmt: skip
-    for process in preparing:
-        process.kill()
-    if (out / "latency.jsonl").exists():
-        steps.say(latency.table([json.loads(line) for line in (out / "latency.jsonl").read_text().splitlines()]))
     if wanted("calibrate") and steps.left() > 20:
         steps.run("calibrate", steps.left(), "ortfuse", "calibrate", "--target", place,
                   "--budget", f"{steps.left() * 0.7:.0f}s", "--json", str(out / "calibrated.json"))  # fmt: skip
@@ -220,7 +229,8 @@ def start_preparing(steps: Steps, models: Path, names: list[str], processes: int
     for number in range(processes):
         with (steps.out / "prepared.txt").open("ab") as file:
             command = [sys.executable, "-c", program, str(models), *names[number::processes]]
-            started.append(subprocess.Popen(command, stdout=file, stderr=file))
+            few = {**os.environ, "OMP_NUM_THREADS": "2"}
+            started.append(subprocess.Popen(command, stdout=file, stderr=file, env=few))
     return started
 
 

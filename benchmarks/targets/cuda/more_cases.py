@@ -17,6 +17,7 @@ LOWEST = {"lowest of float32": float(np.finfo(np.float32).min), "lowest of float
 def cases() -> Iterator[Case]:
     """All of them."""
     yield from hidden_rows()
+    yield from long_masks()
     yield from group_normalization()
     yield from gated()
 
@@ -52,6 +53,32 @@ def hidden_rows() -> Iterator[Case]:
     bias = np.where(some, 0.0, -65504.0)
     yield Case("MultiHeadAttention", "bias of lowest of float16 hides a whole row, whose query is 0",
                (zeroed, k, v, None, None, bias), (expected,), MS, attributes=attributes)  # fmt: skip
+
+
+def long_masks() -> Iterator[Case]:
+    """MultiHeadAttention whose bias hides the first keys or the last, more than a kernel takes at a time; and keys by head."""
+    heads, size, length = sizes.HEADS, sizes.SIZE, 200
+    q, k, v = (random_array(2, length, heads * size, salt=more) for more in (0, 1, 2))
+    parts = [split_heads(x, heads) for x in (q, k, v)]
+    attributes = {"num_heads": heads}
+    for what, number in (("-inf", -np.inf), ("-1e4", -1e4)):
+        for end, seen in (("first", np.arange(length) >= 150), ("last", np.arange(length) < 40)):
+            bias = np.broadcast_to(np.where(seen, 0.0, number), (2, 1, length, length)).copy()
+            y = merge_heads(_attention(*parts, bias))
+            yield Case("MultiHeadAttention", f"bias of {what} hides the {end} keys of 200", (q, k, v, None, None, bias), (y,),
+                       MS, attributes=attributes)  # fmt: skip
+    bias = random_array(2, 1, length, length) / 4
+    y = merge_heads(_attention(*parts, bias))
+    yield Case("MultiHeadAttention", "keys and values by head, and a bias", (q, *parts[1:], None, None, bias), (y,), MS,
+               attributes=attributes)  # fmt: skip
+    past = [random_array(2, heads, 9, size, salt=more) for more in (3, 4)]
+    joined = [np.concatenate(pair, 2) for pair in zip(past, parts[1:], strict=True)]
+    bias = random_array(2, 1, length, length + 9) / 4
+    outputs = (merge_heads(_attention(parts[0], *joined, bias)), *joined)
+    yield Case("MultiHeadAttention", "past, present and bias", (q, k, v, None, None, bias, *past), outputs, MS,
+               attributes=attributes)  # fmt: skip
+    yield Case("MultiHeadAttention", "past and no present", (q, k, v, None, None, bias, *past), outputs[:1], MS,
+               attributes=attributes)  # fmt: skip
 
 
 def group_normalization() -> Iterator[Case]:

@@ -7,18 +7,10 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.dims import DimLike
 from ortfuse.ir.refusal import Refusal, words
 from ortfuse.ir.traits import ACTIVATES, MICROSOFT
-from ortfuse.targets.kernel_constraints import (
-    Limits,
-    attribute_limit,
-    bias_has_all_rows,
-    input_at,
-    input_limit,
-    scale_of,
-    shape_words,
-)
+from ortfuse.targets.attention_constraints import attention_is_plain, bias_has_all_rows, one_token_after_a_past
+from ortfuse.targets.kernel_constraints import Limits, attribute_limit, input_at, input_limit, shape_words
 
 
 def _normalises_something(node: ir.Node, facts: Facts) -> Refusal | None:
@@ -30,48 +22,6 @@ def _normalises_something(node: ir.Node, facts: Facts) -> Refusal | None:
     return None
 
 
-def _nothing_is_empty(node: ir.Node, facts: Facts) -> Refusal | None:
-    for index, value in enumerate(node.inputs[:3]):
-        shape = None if value is None else facts.shape(value)
-        if shape is not None and 0 in shape:
-            return input_limit(node, index, "QKV"[index], shape_words(shape), "no empty tensors")
-    return None
-
-
-def _attention(node: ir.Node, facts: Facts) -> Refusal | None:
-    scale = scale_of(node)
-    if scale is not None and not scale > 0:
-        return attribute_limit(node, "scale", scale, "only a positive one")
-    return _nothing_is_empty(node, facts) or _mask_is_whole(node, facts)
-
-
-def _mask_is_whole(node: ir.Node, facts: Facts) -> Refusal | None:
-    mask = input_at(node, 3)
-    if mask is None:
-        return None
-    shape, query, key = facts.shape(mask), facts.shape(node.inputs[0]), facts.shape(node.inputs[1])
-    if shape is None or query is None or key is None or len(shape) < 2 or len(key) != len(query):
-        unknown = next((index for index in (0, 1) if facts.shape(node.inputs[index]) is None), 3)
-        role = {0: "Q", 1: "K", 3: "attn_mask"}[unknown]
-        return input_limit(node, unknown, role, shape_words(facts.shape(node.inputs[unknown])), "a known shape")
-    axis = 2 if len(query) == 4 else 1
-    total: DimLike = key[axis]
-    past = input_at(node, 4)
-    if past is not None:
-        past_shape = facts.shape(past)
-        if past_shape is None or len(past_shape) != 4:
-            return input_limit(node, 4, "past_key", shape_words(past_shape), "a known shape of rank 4")
-        total = past_shape[2] + total
-    if shape[-1] != total:
-        return input_limit(node, 3, "attn_mask", shape_words(shape), f"one that provably covers the keys: {total}")
-    # Last, as a mask with a row for each query can be had.
-    if shape[-2] != query[axis]:
-        return input_limit(
-            node, 3, "attn_mask", f"broadcast over the queries ({words(shape)})", f"a row for each: {query[axis]}"
-        )
-    return None
-
-
 def _bias_is_of_every_head(node: ir.Node, facts: Facts) -> Refusal | None:
     """Releases up to 1.20 refuse a bias for all heads or batches, or compute other results with it."""
     query, shape = facts.shape(node.inputs[0]), facts.shape(input_at(node, 5))
@@ -80,17 +30,6 @@ def _bias_is_of_every_head(node: ir.Node, facts: Facts) -> Refusal | None:
         return None
     needed = f"a bias for each batch and head: {words((query[0], heads.value))}"
     return input_limit(node, 5, "attention_bias", shape_words(shape), needed)
-
-
-def _one_token_after_a_past(node: ir.Node, facts: Facts) -> Refusal | None:
-    query, past = facts.shape(node.inputs[0]), input_at(node, 3)
-    if query is None:
-        return None
-    past_shape = None if past is None else facts.shape(past)
-    is_empty = past is None or (past_shape is not None and len(past_shape) == 4 and past_shape[2] == 0)
-    if is_empty or query[0] == 1 or query[1] == 1:
-        return None
-    return input_limit(node, 0, "query", shape_words(query), "several tokens after a past only for a batch of 1")
 
 
 def _fused_convolution(node: ir.Node, facts: Facts) -> Refusal | None:
@@ -122,10 +61,10 @@ def _gathers_no_text(node: ir.Node, facts: Facts) -> Refusal | None:
 
 
 CONSTRAINTS: Limits = {
-    (MICROSOFT, "GroupQueryAttention"): _one_token_after_a_past,
+    (MICROSOFT, "GroupQueryAttention"): one_token_after_a_past,
     (MICROSOFT, "MultiHeadAttention"): bias_has_all_rows,
     (MICROSOFT, "FusedConv"): _fused_convolution,
-    ("", "Attention"): _attention,
+    ("", "Attention"): attention_is_plain,
     ("", "Gather"): _gathers_no_text,
     ("", "LayerNormalization"): _normalises_something,
     ("", "RMSNormalization"): _normalises_something,

@@ -1,11 +1,84 @@
-"""Constraints of the CUDA kernels beyond their registered types, from `benchmarks.targets.cuda.operators`."""
+"""Constraints of the CUDA kernels beyond their registered types, found by `benchmarks.targets.cuda.operators` on an H200."""
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.refusal import Refusal, words
 from ortfuse.ir.traits import MICROSOFT
-from ortfuse.targets.kernel_constraints import Limits, bias_has_all_rows
+from ortfuse.targets.attention_constraints import attention_is_plain, bias_has_all_rows, one_token_after_a_past
+from ortfuse.targets.kernel_constraints import Limits, attribute_limit, input_at, input_limit, shape_words
+
+_WEIGHTS = 3
+"""The output of ai.onnx Attention that its weights are."""
+
+
+def _attention(node: ir.Node, facts: Facts) -> Refusal | None:
+    weights = node.outputs[_WEIGHTS] if len(node.outputs) > _WEIGHTS else None
+    if weights is not None and (weights.uses() or weights.is_graph_output()):
+        return attribute_limit(node, "qk_matmul_output_mode", "given", "no output of weights")
+    return attention_is_plain(node, facts)
+
+
+def _is_single(node: ir.Node, facts: Facts) -> Refusal | None:
+    """The kernel computes float64 as float32, or to nothing."""
+    dtype = facts.dtype(node.inputs[0])
+    return input_limit(node, 0, "X", dtype, "float32 or a shorter type") if dtype == ir.DataType.DOUBLE else None
+
+
+def _has_axes(node: ir.Node, facts: Facts) -> Refusal | None:
+    shape = facts.shape(node.inputs[0])
+    return None if shape else input_limit(node, 0, "X", shape_words(shape), "rank 1 or more")
+
+
+def _activation(node: ir.Node, facts: Facts) -> Refusal | None:
+    return _is_single(node, facts) or _has_axes(node, facts)
+
+
+def _normalization(node: ir.Node, facts: Facts) -> Refusal | None:
+    """The kernel reads as many numbers of the scale as it normalises, whatever the shape of the scale."""
+    attribute = node.attributes.get("axis")
+    axis = -1 if attribute is None or attribute.is_ref() else attribute.value
+    shape = facts.shape(node.inputs[0])
+    for index, role in ((1, "scale"), (2, "bias")):
+        value = input_at(node, index)
+        if value is None:
+            continue
+        found = facts.shape(value)
+        kept = found
+        while kept and kept[0] == 1 and shape is not None and len(kept) > len(shape[axis:]):
+            kept = kept[1:]
+        if shape is None or kept != tuple(shape[axis:]):
+            needed = "the shape that is normalised" if shape is None else f"the shape {words(tuple(shape[axis:]))}"
+            return input_limit(node, index, role, shape_words(found), needed)
+    return _is_single(node, facts)
+
+
+def _fused_convolution(node: ir.Node, facts: Facts) -> Refusal | None:
+    activation = node.attributes.get("activation")
+    if activation is None or activation.is_ref() or activation.value != "Relu":
+        return attribute_limit(node, "activation", None if activation is None else activation.value, "Relu")
+    if input_at(node, 3) is None:
+        return None
+    if input_at(node, 2) is None:  # the process ends
+        return input_limit(node, 2, "B", "absent", "given where Z is")
+    result, added = facts.shape(node.outputs[0]), facts.shape(input_at(node, 3))
+    if result is None or added != result:
+        return input_limit(node, 3, "Z", shape_words(added), f"the shape of the result {words(result)} alone")
+    return None
+
 
 CONSTRAINTS: Limits = {
+    ("", "Attention"): _attention,
     (MICROSOFT, "MultiHeadAttention"): bias_has_all_rows,
+    (MICROSOFT, "GroupQueryAttention"): one_token_after_a_past,
+    (MICROSOFT, "FusedConv"): _fused_convolution,
+    **dict.fromkeys(
+        (("", "LayerNormalization"), ("", "RMSNormalization"), ("", "SimplifiedLayerNormalization")), _normalization
+    ),
+    **dict.fromkeys(
+        (("", "Gelu"), (MICROSOFT, "Gelu"), (MICROSOFT, "FastGelu"), (MICROSOFT, "QuickGelu")), _activation
+    ),
 }
 """Checks besides those that the operators' documentation states."""
