@@ -59,4 +59,4 @@ def test_one_table_is_written_at_a_time(tmp_path: Path) -> None:
 def test_an_unknown_target_is_answered_with_those_that_there_are() -> None:
     code, text = run("nowhere")
     assert code == 2
-    assert "Targets with a folder: cpu" in text
+    assert "Targets with a folder: coreml, cpu, cuda" in text
