@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Unpack
 import onnx_ir as ir
 
 from ortfuse.api.assess_optimization import Progress, at_common_sizes, inputs_to_measure, silent
+from ortfuse.api.effective_options import effective_options, target_spec
 from ortfuse.api.explain import explain
 from ortfuse.api.fallback import runnable
 from ortfuse.errors import OrtfuseError
 from ortfuse.io.convert_model_objects import AnyModel
 from ortfuse.options import BenchOptions, Options
+from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.targets import use_library
 
 if TYPE_CHECKING:
@@ -37,8 +39,8 @@ def profile(
 
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
-        options: Only `inputs`, `sizes`, `seed`, `rounds`, `threads` and `custom_ops` are used. Without inputs, the model is run
-            on generated ones of these `sizes`, by default one sample of 128 positions.
+        options: Only `inputs`, `sizes`, `seed`, `target`, `rounds`, `threads` and `custom_ops` are used. Without inputs, the
+            model is run on generated ones of these `sizes`, by default one sample of 128 positions.
         remedies: Whether to find out what `optimize` would fuse or nearly would, which schemes of lower precision are legal, and
             what numbers below the smallest normal one cost.
         progress: Called with short messages about what is going on.
@@ -48,13 +50,16 @@ def profile(
         VerificationError: The runtime refuses the model, or the model lacks a dimension named in `sizes`.
         OrtfuseError: The model or an option cannot be used.
     """
+    options = effective_options(options, **changes, bench=True)
+    with executing_for(target_spec(options)):
+        return _profiled(model, options, remedies, progress or silent)
+
+
+def _profiled(model: AnyModel, options: Options, remedies: bool, progress: Progress) -> Profile:
+    """The profile of a model on the target for which models are executed now."""
     from ortfuse.profiling import at_peaks, beyond, bottlenecks, cost_of_denormals, profile_of
     from ortfuse.runtime.bench.machine_peaks import peaks
 
-    progress = progress or silent
-    options = Options.of(options, **changes, bench=True)
-    for library in options.custom_ops:  # type: ignore[union-attr]
-        use_library(library)
     progress("loading the model")
     inside = runnable(model)
     inputs = inputs_to_measure(options, inside)
@@ -71,7 +76,7 @@ def profile(
     found = replace(found, denormals=slow)
     if not isinstance(inside, ir.Model):
         return replace(found, bottlenecks=bottlenecks(found))
-    return replace(found, bottlenecks=bottlenecks(found, _explained(inside), _schemes(inside)))
+    return replace(found, bottlenecks=bottlenecks(found, _explained(inside, options), _schemes(inside)))
 
 
 def side_by_side(before: AnyModel, after: AnyModel, options: Options, progress: Progress = silent) -> SideBySide:
@@ -97,10 +102,10 @@ def side_by_side(before: AnyModel, after: AnyModel, options: Options, progress: 
     return side_by_side_of(models, inputs, rounds=options.rounds, threads=options.threads)
 
 
-def _explained(model: ir.Model) -> Explanation | None:
+def _explained(model: ir.Model, options: Options) -> Explanation | None:
     """The explanation of an optimisation; `None` if `optimize` cannot handle the model."""
     try:
-        return explain(model)
+        return explain(model, target=options.target)
     except OrtfuseError:
         return None
 

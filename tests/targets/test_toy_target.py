@@ -209,6 +209,14 @@ def test_the_runner_of_a_target_runs_its_models(folder: Path, tmp_path: Path) ->
     assert len((folder / "runs.txt").read_text().splitlines()) == len(runs) + 2
 
 
+def test_a_profile_is_taken_on_the_target_that_is_asked(folder: Path) -> None:
+    (folder / "runner.py").write_text(RUNNER)
+    (folder / "__init__.py").write_text(DECLARATION.replace("runs_on=", 'runner="runner.py", runs_on='))
+    found = ortfuse.profile(ir.from_onnx_text(MODEL), target=folder, rounds=1, remedies=False)
+    assert found.kernels
+    assert set((folder / "runs.txt").read_text().splitlines()) == {"x CPUExecutionProvider"}
+
+
 CREATING_RUNNER = """
 def session_class(base):
     class Toy(base):

@@ -42,7 +42,7 @@ OTHERS = (
 """Larger exports of `benchmarks.exports.varied`."""
 
 
-def row_of(path: Path, rounds: int) -> dict[str, Any]:
+def row_of(path: Path, rounds: int, threads: int) -> dict[str, Any]:
     """Return the figures of a model; `error` where the original or the result cannot be used."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, executing_for(TARGET):
@@ -56,7 +56,7 @@ def row_of(path: Path, rounds: int) -> dict[str, Any]:
                 found["words"] = made.verdict.summary()
             measured = ortfuse.benchmark(
                 {"original": path, "result": result},
-                target=TARGET, sizes=dict(sizes_of(path.name)), threads=2, rounds=rounds,
+                target=TARGET, sizes=dict(sizes_of(path.name)), threads=threads, rounds=rounds,
             )  # fmt: skip
             found["ms"], found["speedup"] = measured.latency[0].median_ms, measured.latency[1].speedup
         except OrtfuseError as error:
@@ -92,6 +92,7 @@ def main(
     ] = None,
     others: Annotated[Path, typer.Option(help="Folder with the larger exports.")] = ROOT / "benchmarks" / ".varied",
     rounds: Annotated[int, typer.Option(help="The fewest rounds of a measurement.")] = 20,
+    threads: Annotated[int, typer.Option(help="Threads; one where the machine does other work too.")] = 2,
     write: Annotated[bool, typer.Option(help="Whether to store the figures.")] = False,
 ) -> None:
     """Print the figures of each model; the exit code is 1 if a result does not load there or computes something else."""
@@ -100,7 +101,7 @@ def main(
     paths = [folder / f"{name}.onnx" for name in wanted for folder in (ROOT / GOLDEN, others)]
     rows = {}
     for path in filter(Path.is_file, paths):
-        rows[path.stem] = row_of(path, rounds)
+        rows[path.stem] = row_of(path, rounds, threads)
         print(f"{path.stem}: {words_of(rows[path.stem])}", flush=True)
     mean = geometric_mean(rows)
     print(f"geometric mean: {mean:.3f} times as fast, {len(rows)} models")
