@@ -173,8 +173,9 @@ class PassManager:
                 context.note(
                     "the pipeline has no passes, so nothing is optimised; `auto` has those that suit the model"
                 )
-            for text in lower_opset(model, self._target, context.editor):
+            for text in lower_opset(model, self._target, context.editor, context.facts):
                 context.note(text)
+            self._stay_within_limit(context)
             schedule, users = Schedule(steps, context, on_pass, self._skip), []
             analysed = time.perf_counter()
             for turn in schedule:
@@ -287,9 +288,8 @@ class PassManager:
     ) -> Context:
         """The context that the passes work on."""
         target, opaque = self._target, opaque_functions(model)
-        opset = min(model.graph.opset_imports.get("", 0), target.known_opset)
-        if opset > target.max_opset or opaque:
-            target = target.limited(opset)  # a limit prevents raising the opset; it never lowers it
+        if opaque:
+            target = target.limited(min(model.graph.opset_imports.get("", 0), target.known_opset))
         options = self._options
         context = Context(
             model,
@@ -318,12 +318,17 @@ class PassManager:
             context.note(
                 f"sizes of inputs that matrix products need to be equal count as one ({pairs}): a run with others fails"
             )
+        return context
+
+    def _stay_within_limit(self, context: Context) -> None:
+        """Let results have the opset of a model that cannot be lowered to the limit, but none above it."""
+        opset = min(context.model.graph.opset_imports.get("", 0), self._target.known_opset)
         if opset > self._target.max_opset:
+            context.target = self._target.limited(opset)
             context.note(
                 f"the model is at opset {opset}, above the limit of {self._target.max_opset}, and stays there: "
-                "ortfuse lowers no model; export it at an older opset"
+                "not all of its nodes have a form at an older opset"
             )
-        return context
 
     def _watched(self) -> frozenset[str]:
         """The rules that forced choices are about, and the user's own: where they are not applied, the report says why."""

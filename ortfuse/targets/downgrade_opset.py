@@ -1,21 +1,24 @@
-"""Lower a model's ai.onnx opset and IR version to what the target loads, if all of its nodes mean the same there."""
+"""Lower a model's ai.onnx opset and IR version to what the target loads, with nodes of older definitions where that is needed."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.ir import walk
 from ortfuse.ir.editor import Editor
-from ortfuse.ir.schemas import accepts, keeps_meaning
+from ortfuse.targets.forms_of_older_opsets import NoOlderFormError, means_the_same, write_for_older
+from ortfuse.targets.match_kernel_types import ABSENT, MismatchError, arguments, bind
 from ortfuse.targets.target import Target
 
 AUTHOR = "lower_opset"
 
 
-def lower_opset(model: ir.Model, target: Target, editor: Editor) -> list[str]:
+def lower_opset(model: ir.Model, target: Target, editor: Editor, facts: Facts) -> list[str]:
     """Lower the opset and the IR version of a model as far as the target needs; returns why it was not possible, in words.
 
-    Nodes that rules lower for the target keep the opset that they are read at, as the mark `version`.
+    A graph is lowered as a whole or stays as it is. Nodes that rules lower for the target keep the opset that they are read at,
+    as the mark `version`.
     """
     left: list[str] = []
     newest = target.max_opset
@@ -26,21 +29,56 @@ def lower_opset(model: ir.Model, target: Target, editor: Editor) -> list[str]:
             current = root.opset_imports.get("", 1)
             if current <= newest:
                 continue
-            nodes = [node for node in walk.nodes_within(root) if not node.domain and node.version is None]
-            newer = [node for node in nodes if not _means_the_same(node, current, newest)]
-            kept = next((node for node in newer if not target.is_lowered(node.op_type)), None)
-            if kept is not None:
+            try:
+                with editor.change(AUTHOR):
+                    _lower(root, current, target, editor, facts)
+            except NoOlderFormError as error:
+                node: ir.Node = error.args[0]
                 left.append(
-                    f"the model imports opset {current}, and {target.table.runtime} takes up to {newest}: "
-                    f"{kept.op_type} '{kept.name}' means something else there, or is not defined"
+                    f"the model imports opset {current}, and the result may have at most {newest}: "
+                    f"{node.op_type} '{node.name}' means something else there, or is not defined"
                 )
-                continue
-            for node in newer:
-                editor.set_version(node, current)
-            editor.set_import(root, "", newest)
         editor.renew_facts()
     return left
 
 
-def _means_the_same(node: ir.Node, current: int, older: int) -> bool:
-    return accepts(node, older) and keeps_meaning(node.op_type, older, current)
+def _lower(root: ir.Graph, current: int, target: Target, editor: Editor, facts: Facts) -> None:
+    """Lower one graph with those in it.
+
+    Raises:
+        NoOlderFormError: A node of it cannot be written for the older opset.
+    """
+    newest, changed = target.max_opset, False
+    for node in list(walk.nodes_within(root)):
+        if node.domain or node.version is not None:
+            continue
+        if means_the_same(node, current, newest):
+            if not _takes_types(node, target, facts):
+                raise NoOlderFormError(node)
+            continue
+        if target.is_lowered(node.op_type):
+            editor.set_version(node, current)
+        else:
+            write_for_older(node, current, newest, facts, editor)
+            changed = True
+    editor.set_import(root, "", newest)
+    for node in list(walk.nodes_within(root)) if changed else ():
+        if node.version == newest and not node.domain:
+            editor.set_version(node, None)
+
+
+def _takes_types(node: ir.Node, target: Target, facts: Facts) -> bool:
+    """Whether the definition at the newest opset that the target takes has the known element types of a node."""
+    operator = target.table.operators.get(("", node.op_type))
+    schema = None if operator is None else operator.at(target.max_opset)
+    if schema is None:
+        return True
+    inputs, outputs = (
+        [ABSENT if value is None or value.name == "" else facts.dtype(value) or value.dtype for value in values]
+        for values in (node.inputs, node.outputs)
+    )
+    try:
+        bind(schema, list(arguments(schema, inputs, outputs)))
+    except MismatchError:
+        return False
+    return True

@@ -101,11 +101,58 @@ def test_an_operator_that_no_rule_lowers_is_told() -> None:
         t = Neg(x) y = Gelu(t)
     }""")
     assert ortfuse.optimize(original.clone(), runtime="1.17").model.opset_imports[""] == 20
-    original = model("""<ir_version: 11, opset_import: ["": 24]> g (float[3] x) => (float[3] y) {
-        y = Swish<alpha = 1.5>(x)
+    original = model("""<ir_version: 11, opset_import: ["": 26]> g (float[3] x, int64 axis) => (float[3] y) {
+        y = CumProd(x, axis)
     }""")
     outcome = ortfuse.optimize(original.clone(), runtime="1.17")
-    assert any("imports opset 24" in note and "Swish" in note for note in outcome.report.notes)
+    assert any("imports opset 26" in note and "CumProd" in note for note in outcome.report.notes)
+    original = model("""<ir_version: 11, opset_import: ["": 22]> g (bfloat16[3] x) => (bfloat16[3] y) {
+        y = Softsign(x)
+    }""")
+    outcome = ortfuse.optimize(original.clone(), runtime="1.17")
+    assert any("Softsign" in note for note in outcome.report.notes)
+
+
+LOWERED = {
+    "axes of a reduction": "(float[2,3,4] x) => (float[2,1,4] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
+    "no axes": "(float[2,3] x) => (float[2,3] y) { y = ReduceMean<noop_with_empty_axes = 1>(x) }",
+    "all axes": "(float[2,3] x) => (float y) { y = ReduceL2<keepdims = 0>(x) }",
+    "parts of a number": "(float[2,6] x) => (float[2,3] y, float[2,3] z) { y, z = Split<axis = 1, num_outputs = 2>(x) }",
+    "defaults": """(float[1,1,2,2] x) => (float[1,1,4,4] y) <float[4] s = {1, 1, 2, 2}> {
+        y = Resize<antialias = 0, mode = "nearest">(x, , s) }""",
+    "Gelu": '(float[b,3] x) => (float[b,3] y, float[b,3] z) { y = Gelu(x) z = Gelu<approximate = "tanh">(x) }',
+    "Swish": "(float[b,3] x) => (float[b,3] y) { y = Swish<alpha = 1.5>(x) }",
+    "RMSNormalization": """(float[b,3,4] x, float[4] g) => (float[b,3,4] y) {
+        y = RMSNormalization<axis = -1, epsilon = 0.01>(x, g) }""",
+    "GroupNormalization": """(float[b,4,5] x, float[4] g, float[4] h) => (float[b,4,5] y) {
+        y = GroupNormalization<num_groups = 2>(x, g, h) }""",
+    "RotaryEmbedding": """(float[b,2,s,4] x, float[b,s,2] c, float[b,s,2] d) => (float[b,2,s,4] y) {
+        y = RotaryEmbedding(x, c, d) }""",
+    "Attention": """(float[b,2,s,4] q, float[b,2,t,4] k, float[b,2,t,4] v) => (float[b,2,s,4] y) {
+        y = Attention<is_causal = 1, scale = 0.3>(q, k, v) }""",
+    "a node in a body": """(bool c, float[2] x) => (float[2] y) {
+        y = If(c) <then_branch = a () => (float[2] p) { p = Gelu(x) }, else_branch = b () => (float[2] q) { q = Neg(x) }> }""",
+}
+
+
+@pytest.mark.parametrize("name", LOWERED)
+def test_a_node_that_the_opset_lacks_is_written_in_operators_that_it_has(name: str) -> None:
+    original = model(f'<ir_version: 10, opset_import: ["": 24]> g {LOWERED[name]}')
+    result = ortfuse.optimize(original.clone(), target="portable", max_opset=17, passes="")
+    assert result.model.opset_imports[""] == 17
+    onnx.checker.check_model(ir.to_proto(result.model), full_check=True)
+    given = {name: np.asarray(one) for name, one in inputs(original).items()}
+    before, after = (Session(one, optimise=False, threads=1).run(given) for one in (original, result.model))
+    for output, expected in before.items():
+        np.testing.assert_allclose(after[output], expected, atol=1e-5)
+
+
+def test_a_sum_over_axes_that_are_computed_stays() -> None:
+    original = model("""<ir_version: 10, opset_import: ["": 20]> g (float[2,3] x, int64[1] a) => (float[2,3] y) {
+        m = ReduceMax(x, a) y = Sub(x, m) }""")
+    outcome = ortfuse.optimize(original.clone(), target="portable", max_opset=17)
+    assert outcome.model.opset_imports[""] == 20
+    assert any("stays there" in note for note in outcome.report.notes)
 
 
 def test_the_lowest_opset_may_be_bounded_without_a_release() -> None:

@@ -1,0 +1,201 @@
+"""Write a node of ai.onnx as nodes that mean the same at an older opset.
+
+Three ways are tried, in this order:
+
+- the operator itself, without attributes that the older definition lacks and that have their default;
+- another form of the operator: axes of a reduction as an attribute, sizes of a Split in place of their number;
+- the body in the definition of the operator, as of Gelu, Attention or GroupNormalization. Its nodes are written in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.editor import Editor
+from ortfuse.ir.schemas import accepts, attribute_default, keeps_meaning, schema_at
+from ortfuse.ir.walk import nested_nodes
+
+AXES_AS_INPUT = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13}
+"""The opset at which axes became an input; of other reductions it is 18."""
+
+
+class NoOlderFormError(Exception):
+    """A node cannot be written for an older opset; `args` hold the node."""
+
+
+def means_the_same(node: ir.Node, version: int, older: int) -> bool:
+    """Tell whether a node that is read at `version` of ai.onnx means the same at an older one."""
+    return accepts(node, older) and keeps_meaning(node.op_type, older, version)
+
+
+def write_for_older(node: ir.Node, version: int, older: int, facts: Facts, editor: Editor) -> None:
+    """Put nodes for `older` in the place of a node that is read at `version`, in the open change of an editor.
+
+    The new nodes are marked with `older` as their version.
+
+    Raises:
+        NoOlderFormError: There is no way; the change has to be undone.
+    """
+    waiting = [(node, version)]
+    while waiting:
+        one, read_at = waiting.pop()
+        if one.domain or means_the_same(one, read_at, older):
+            editor.set_version(one, older)
+            continue
+        found = _plainer(one, read_at, older) or _reduction(one, read_at, older, facts) or _split(one, older, facts)
+        if found is not None and means_the_same(found, older, older):
+            _replace(one, found, editor)
+            continue
+        body = _body(one, read_at, older, facts)
+        if body is None:
+            raise NoOlderFormError(node)
+        made, written_for = body
+        waiting += [(inner, written_for) for inner in _inline(one, made, read_at, editor)]
+
+
+def _replace(old: ir.Node, new: ir.Node, editor: Editor) -> None:
+    editor.insert_before(old, new)
+    for before, after in zip(old.outputs, new.outputs, strict=True):
+        editor.replace(before, after)
+    editor.remove(old)
+
+
+def _with(node: ir.Node, inputs: Sequence[ir.Value | None], attributes: Sequence[ir.Attr], older: int) -> ir.Node:
+    return ir.Node(
+        node.domain, node.op_type, inputs, attributes, version=older, name=node.name, num_outputs=len(node.outputs),
+        doc_string=node.doc_string, metadata_props=dict(node.metadata_props),
+    )  # fmt: skip
+
+
+def _plainer(node: ir.Node, version: int, older: int) -> ir.Node | None:
+    """The node without attributes that the older definition lacks, if all of these have their default."""
+    schema = schema_at(node.op_type, older)
+    if schema is None or not keeps_meaning(node.op_type, older, version):
+        return None
+    unknown = [attribute for name, attribute in node.attributes.items() if name not in schema.attributes]
+    if not unknown or any(
+        attribute.is_ref() or attribute.value != attribute_default("", node.op_type, version, attribute.name)
+        for attribute in unknown
+    ):
+        return None
+    kept = [attribute for attribute in node.attributes.values() if attribute not in unknown]
+    return _with(node, node.inputs, kept, older)
+
+
+def _reduction(node: ir.Node, version: int, older: int, facts: Facts) -> ir.Node | None:
+    """A reduction with constant axes as an attribute."""
+    is_reduction = node.op_type.startswith("Reduce") or node.op_type in AXES_AS_INPUT
+    schema = schema_at(node.op_type, older)
+    boundary = AXES_AS_INPUT.get(node.op_type, 18)
+    if not is_reduction or schema is None or not older < boundary <= version:
+        return None
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    attributes = [one for name, one in node.attributes.items() if name != "noop_with_empty_axes"]
+    if any(one.is_ref() or one.name not in schema.attributes for one in attributes):
+        return None
+    axes = np.zeros(0, np.int64) if given is None else facts.const(given)
+    if axes is None:
+        return None
+    numbers = [int(axis) for axis in axes.reshape(-1)]
+    noop = node.attributes.get("noop_with_empty_axes")
+    if not numbers and noop is not None and noop.as_int():
+        made = ir.Node("", "Identity", node.inputs[:1], version=older, name=node.name)
+        return made if node.op_type in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd") else None
+    if numbers:
+        attributes.append(ir.AttrInt64s("axes", numbers))
+    elif given is not None and node.op_type in ("Squeeze", "Unsqueeze"):
+        return None
+    return _with(node, node.inputs[:1], attributes, older)
+
+
+def _split(node: ir.Node, older: int, facts: Facts) -> ir.Node | None:
+    """A Split whose number of outputs is counted, with sizes unless the parts are equal."""
+    if node.op_type != "Split" or "num_outputs" not in node.attributes or older >= 18 or len(node.inputs) > 1:
+        return None
+    shape, axis, count = facts.shape(node.inputs[0]), node.attributes.get_int("axis", 0), len(node.outputs)
+    size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+    if not isinstance(size, int) or size % count:
+        return None
+    kept = [attribute for name, attribute in node.attributes.items() if name != "num_outputs"]
+    return _with(node, node.inputs, kept, older)
+
+
+def _body(node: ir.Node, version: int, older: int, facts: Facts) -> tuple[ir.Function, int] | None:
+    """The body in the definition of a node, and the opset that it is written for; `None` if there is none."""
+    schema = schema_at(node.op_type, version)
+    if schema is None or any(attribute.is_ref() for attribute in node.attributes.values()):
+        return None
+    plain, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
+    for written_for in sorted({*plain, *dependent}, key=lambda one: (one > older, abs(one - older))):
+        if written_for > version:
+            continue
+        try:
+            if written_for in plain:
+                data = schema.get_function_with_opset_version(written_for)
+            else:
+                proto = ir.serde.serialize_node(node)
+                types = [_type(value, facts) for value in node.inputs]
+                data = schema.get_context_dependent_function_with_opset_version(
+                    written_for, proto.SerializeToString(), types
+                )
+            return _deserialized(node, onnx.FunctionProto.FromString(data)), written_for
+        except (RuntimeError, ValueError, DecodeError, ir.serde.SerdeError, _UnknownTypeError):
+            continue
+    return None
+
+
+def _deserialized(node: ir.Node, body: onnx.FunctionProto) -> ir.Function:
+    """A body whose outputs are those of the node; it need not compute further ones, which it declares all the same.
+
+    Raises:
+        ValueError: It does not compute an output that is used.
+    """
+    made = {*body.input, *(name for inner in body.node for name in inner.output)}
+    wanted = list(body.output)[: len(node.outputs)]
+    used = [value.name != "" and (bool(value.uses()) or value.is_graph_output()) for value in node.outputs]
+    if any(is_used and name not in made for name, is_used in zip(wanted, used, strict=True)):
+        raise ValueError(f"the body of {node.op_type} does not compute all outputs")
+    del body.output[:]
+    body.output.extend(name if name in made else wanted[0] for name in wanted)
+    return ir.serde.deserialize_function(body)
+
+
+class _UnknownTypeError(Exception):
+    """The element type of an input is not known."""
+
+
+def _type(value: ir.Value | None, facts: Facts) -> bytes:
+    if value is None:
+        return bytes(onnx.TypeProto().SerializeToString())
+    dtype, shape = facts.dtype(value), facts.shape(value)
+    if dtype is None:
+        raise _UnknownTypeError
+    dims = None if shape is None else [dim if isinstance(dim, int) else None for dim in shape]
+    return bytes(onnx.helper.make_tensor_type_proto(int(dtype), dims).SerializeToString())
+
+
+def _inline(node: ir.Node, body: ir.Function, version: int, editor: Editor) -> list[ir.Node]:
+    """Put a body in the place of a node; returns its nodes, those in its subgraphs included."""
+    given = [*node.inputs, *[None] * (len(body.inputs) - len(node.inputs))]
+    attributes = {**_defaults(node, version), **node.attributes}
+    assert isinstance(node.graph, ir.Graph)
+    before = set(node.graph)
+    results = editor.insert_copy(node, body.graph, given, attributes)
+    made = [inner for inner in node.graph if inner not in before]
+    made += [inner for outer in made for inner in nested_nodes(outer)]
+    for old, new in zip(node.outputs, results or (), strict=False):
+        editor.replace(old, new)
+    editor.remove(node)
+    return made
+
+
+def _defaults(node: ir.Node, version: int) -> dict[str, ir.Attr]:
+    schema = schema_at(node.op_type, version)
+    protos = [] if schema is None else [attribute.default_value for attribute in schema.attributes.values()]
+    return {proto.name: ir.serde.deserialize_attribute(proto) for proto in protos if proto.name}
