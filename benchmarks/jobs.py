@@ -169,6 +169,14 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "targets.portable",
+        "of how many nodes are results for the target portable, beside onnxslim and onnxsim, and does every tool read them?",
+        ("benchmarks.targets.portable", "benchmarks/.varied", "--write"),
+        ("--model", "lstm.ts", "--every", "1"),
+        packages=(*PEERS, "openvino"),
+        answer_no=True,
+    ),
+    Job(
         "trust.downstream",
         "do other tools take results as they take originals?",
         ("benchmarks.trust.downstream", "--output", "{output}"),
