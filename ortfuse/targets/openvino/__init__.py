@@ -15,8 +15,8 @@ CONFIGURATION = {
     "INFERENCE_PRECISION_HINT": "f32",
     # By default, it rounds operands to 8 bits where the weights are quantised.
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-    # It takes kernels for other sizes from its cache that are wrong (`OpenVINOBug.KEEPS_KERNELS_OF_ONE_KEY`).
-    "CPU_RUNTIME_CACHE_CAPACITY": "0",
+    # By default, it generates kernels that are wrong for other sizes (`OpenVINOBug.KEEPS_KERNELS_OF_ONE_KEY`).
+    "SNIPPETS_MODE": "DISABLE",
 }
 """OpenVINO's own settings by which it computes float32 models in float32, and rightly."""
 

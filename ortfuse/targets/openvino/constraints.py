@@ -27,7 +27,7 @@ class OpenVINOBug(KnownBug):
     )
     TAKES_SLOPES_FOR_CHANNELS = "takes a vector of slopes of PRelu for those of axis 1, where the last one is meant"
     KEEPS_KERNELS_OF_ONE_KEY = (
-        "computes attention of open sizes wrongly after a run with a single key, unless CPU_RUNTIME_CACHE_CAPACITY is 0"
+        "computes attention of open sizes wrongly after a run with a single key, unless SNIPPETS_MODE is DISABLE"
     )
     COMPUTES_INT64_IN_INT32 = "computes int64 in int32, so that numbers from 2147483648 on are lost"
     COMPUTES_FLOAT64_IN_FLOAT32 = "computes float64 in float32"
