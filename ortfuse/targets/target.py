@@ -10,6 +10,7 @@ Some kernels refuse shapes although their registration states no such limit; see
 from __future__ import annotations
 
 import copy
+import functools
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,6 +44,7 @@ from ortfuse.targets.match_kernel_types import (
     type_string,
 )
 from ortfuse.targets.registry import spec_of
+from ortfuse.targets.release_kernel_tables import newest_table
 from ortfuse.targets.rule_speedups import CostTable, shipped_costs
 from ortfuse.targets.target_spec import TargetSpec, release_number
 
@@ -202,9 +204,17 @@ class Target:
         outputs = [ABSENT if value.name == "" else facts.dtype(value) for value in node.outputs]
         refusal = self.refusal(node.domain, node.op_type, version, inputs, outputs)
         refusal = refusal or self._unless_known_attributes(node, version)
+        if refusal is not None and refusal.code == "no_kernel" and self._computes_sizes(node, version, inputs, outputs):
+            return None
         if refusal is None and not node.domain and version < BROADCASTS_FROM.get(node.op_type, 0):
             refusal = unless_alike(node, facts)
         return refusal or self.limit(node, facts)
+
+    def _computes_sizes(self, node: ir.Node, version: int, inputs: Sequence[DType], outputs: Sequence[DType]) -> bool:
+        """Whether a node without a kernel computes in int64, as sizes and positions are, and the target for these executes it."""
+        if not self.spec.sizes_on or any(kind not in (ABSENT, ir.DataType.INT64) for kind in outputs):
+            return False
+        return _target_of_sizes(self.spec.sizes_on).supports(node.domain, node.op_type, version, inputs, outputs)
 
     def _unless_known_attributes(self, node: ir.Node, version: int) -> Refusal | None:
         """Refuse a node with an attribute that its operator does not have in this build."""
@@ -380,6 +390,12 @@ class Target:
 
     def _no_kernel(self, label: str, types: str = "") -> Refusal:
         return refuse("no_kernel", Subject("operator", label), found=types, needed=self.provider)
+
+
+@functools.cache
+def _target_of_sizes(name: str) -> Target:
+    """The target on which another one executes arithmetic of sizes, as the newest stored table has it."""
+    return Target(table=newest_table(spec_of(name)) or table_of(spec_of(name)), costs=CostTable({}))
 
 
 def _unfit(label: str, why: str) -> Refusal:

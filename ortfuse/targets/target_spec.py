@@ -78,6 +78,7 @@ class TargetSpec:
             since the kernels compute something else than fusions take them to.
         fuses_itself: Whether the provider fuses the operators of ai.onnx itself: rules make none of `com.microsoft` then, unless
             they are forced, and none that they lower.
+        sizes_on: The target that executes arithmetic of sizes and positions in int64, where this one has no kernels for it.
         half_in_float32: Whether an operator without a float16 kernel is executed in float32, between Casts.
         fast_transpose_axes: The most axes that the Transpose kernel moves at full speed; `None` if that is not known.
         slow_denormals: Whether numbers below the smallest normal one take the processor many times as long.
@@ -105,6 +106,7 @@ class TargetSpec:
     bugs_until: Mapping[KnownBug, str] = field(default_factory=dict)
     lowered_before: Mapping[str, str] = field(default_factory=dict)
     fuses_itself: bool = False
+    sizes_on: str = ""
     half_in_float32: bool = False
     fast_transpose_axes: int | None = None
     slow_denormals: bool = False

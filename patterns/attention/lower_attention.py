@@ -185,15 +185,19 @@ def _merged(match: Match, name: str) -> Pattern:
     return op.Reshape(op.Transpose(var(name), perm=(0, 2, 1, 3)), _target(0, 0, merged))
 
 
+def _repeated_indices(match: Match) -> Any:
+    """The number of each head of keys, as often as queries share it."""
+    return ints([head for head in range(_heads(match, "key") or 0) for _ in range(_repeats(match))])
+
+
 def _repeated(match: Match, name: str, heads: Pattern) -> Pattern:
     """Keys or values, [batch, heads, length, size], with each head as often as queries share it."""
     times = _repeats(match)
     if times == 1:
         return heads
-    wide = op.Expand(op.Unsqueeze(heads, _target(2)), _target(1, 1, times, 1, 1))
-    length = op.Shape(heads, start=2, end=3)
-    sizes = op.Concat(_target(0, _heads(match, "query") or 0), length, _target(_size(match, name)), axis=0)
-    return op.Reshape(wide, sizes)
+    # By constant indices: the target of a Reshape would be computed in int64, for which some targets have no kernels.
+    indices = computed("each head for its queries", _repeated_indices)
+    return op.Gather(heads, indices, axis=1)
 
 
 def _with_past(match: Match, name: str) -> Pattern:
@@ -207,6 +211,7 @@ _MADE = (
         "Cast",
         "Concat",
         "Expand",
+        "Gather",
         "MatMul",
         "Mul",
         "Reshape",

@@ -10,6 +10,7 @@ import pytest
 from graphs import operators
 
 import ortfuse
+from ortfuse.analysis.facts import Facts
 from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.placement import placement
 from ortfuse.runtime.session import Session
@@ -113,3 +114,31 @@ def test_attention_for_webgpu_is_equal_there() -> None:
     with executing_for(spec_of("webgpu")):
         found = Session(result.model).run(given)["y"]
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_results_have_the_opset_at_which_webgpu_has_the_most_kernels() -> None:
+    """Cos has no kernel at opset 22, and RMSNormalization none before 23: another operator of the runtime takes its place."""
+    target = Target("webgpu")
+    assert target.max_opset == 21
+    assert target.supports("", "Cos", 21, ["float"], ["float"])
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 20]> g (float[2, 8] x) => (float[2, 8] y)
+        <float two = {2}, float e = {1e-5}, float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}, int64[1] axes = {-1}> {
+        c = Cos(x)  s = Pow(c, two)  m = ReduceMean(s, axes)  a = Add(m, e)  r = Sqrt(a)  i = Reciprocal(r)
+        k = Mul(c, i)  y = Mul(k, w) }"""
+    )
+    found = ortfuse.optimize(model, target="webgpu", loaded=False).model
+    assert operators(found) == ["Cos", "SimplifiedLayerNormalization"]
+
+
+def test_arithmetic_of_sizes_in_int64_may_be_made_for_webgpu() -> None:
+    """The runtime executes it on the processor, as that of the original."""
+    facts_of = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 20]> g (int64[2] a, float[2] x) => (int64[4] c, double[2] d, float[2] y) {
+        c = Concat <axis = 0> (a, a)  d = Cast <to = 11> (x)  y = Cast <to = 1> (a) }"""
+    )
+    sizes, double, numbers = facts_of.graph
+    target, facts = Target("webgpu"), Facts(facts_of)
+    assert target.check_node(sizes, {"": 20}, facts) is None
+    assert target.check_node(double, {"": 20}, facts) is not None
+    assert target.check_node(numbers, {"": 20}, facts) is not None

@@ -202,10 +202,33 @@ def main(
     runtime = f"{PACKAGES[target][0]} {prober.version}"
     table = KernelTable(runtime, spec.provider, reference.max_opset, reference.max_ir_version, operators)
     print(f"{runtime}: opset {table.max_opset}, {sum(1 for one in operators.values() if one.kernels)} operators")
+    if not finder.from_table:
+        table = up_to_last_kernels(table)
     if write:
         assert spec.folder is not None
         tables = {} if own is None else {name: own.table(name) for name in own.names}
         write_releases(spec.folder / "releases.json.gz", {**tables, release: table})
+
+
+def up_to_last_kernels(table: KernelTable) -> KernelTable:
+    """A table up to the opset at which the most operators have kernels, the highest of them.
+
+    A provider that was written for older opsets has kernels of Cos up to version 21, say: results of later opsets would run Cos
+    elsewhere. Operators that came later count as missing, so that rules lower them to those of ONNX Runtime.
+    """
+
+    def served(opset: int) -> int:
+        own = [(operator, operator.at(opset)) for (domain, _), operator in table.operators.items() if not domain]
+        return sum(schema is not None and bool(single_nodes.serving(operator, schema)) for operator, schema in own)
+
+    opset = max(range(7, table.max_opset + 1), key=lambda number: (served(number), number))
+    operators = {
+        key: operator
+        if key[0]
+        else replace(operator, kernels=tuple(kernel for kernel in operator.kernels if kernel.first <= opset))
+        for key, operator in table.operators.items()
+    }
+    return replace(table, max_opset=opset, operators=operators)
 
 
 def _as_far_as_it_loads(prober: Prober, table: KernelTable) -> KernelTable:

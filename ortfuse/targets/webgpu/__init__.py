@@ -13,6 +13,7 @@ TARGET = TargetSpec(
     folder=Path(__file__).parent,
     kernels="stored",
     constraints=CONSTRAINTS,
+    sizes_on="cpu",
     runs_on=("WebGpuExecutionProvider",),
     runner="runner.py",
     tried="golden models in Node.js, on SwiftShader",
