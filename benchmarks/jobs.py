@@ -177,6 +177,12 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "targets.web",
+        "do results for WebAssembly and WebGPU compute the same there, where are their nodes, and how fast are they?",
+        ("benchmarks.targets.web", "--write"),
+        answer_no=True,
+    ),
+    Job(
         "trust.downstream",
         "do other tools take results as they take originals?",
         ("benchmarks.trust.downstream", "--output", "{output}"),
@@ -339,6 +345,7 @@ STANDALONE: Mapping[str, str] = {
     "benchmarks.exports.varied": "models in many styles, by both exporters at many opsets, to compare commits on",
     "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",
     "benchmarks.latency.declared_sizes": "latency with names of sizes declared, on models that have to be named",
+    "benchmarks.targets.web.kernels": "writes the kernel tables of WebAssembly and WebGPU that are shipped",
     "benchmarks.targets.openvino.kernels": "writes the kernel table of OpenVINO's provider that is shipped",
     "benchmarks.targets.releases": "writes the table of releases of the runtime that is shipped",
 }
