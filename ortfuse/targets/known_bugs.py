@@ -47,6 +47,8 @@ class Quirk(KnownBug):
     )
     UNBLOCKS_RESIDUAL_CONVOLUTIONS = "leaves its blocked layout for a convolution that adds what is not blocked"
 
+    INTERPOLATES_LAST_AXES = "interpolates the last two axes alone, and mixes channels of images that have them last"
+
     LACKS_ATTENTION = "has no kernel of ai.onnx Attention at the opsets that results may have"
     LACKS_ROTARY_EMBEDDING = "has no kernel of ai.onnx RotaryEmbedding at the opsets that results may have"
     LACKS_RMS_NORMALIZATION = "has no kernel of ai.onnx RMSNormalization at the opsets that results may have"

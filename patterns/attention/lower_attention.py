@@ -12,7 +12,6 @@ import math
 from functools import partial
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.refusal import Refusal
@@ -100,18 +99,42 @@ def is_plain(match: Match) -> Refusal | None:
     return match.unless_value("scale", match["scale"] is None or match["scale"] > 0, "above 0")
 
 
-def _lowest(match: Match) -> Any:
-    return array_like(match, -math.inf)
+_INSTEAD = -2e38
+"""The number that stands for -inf in masks: lower than any finite one that fusions pass on."""
+
+_LEAST = -65504.0
+"""The same in float16."""
+
+
+def _is_half(match: Match) -> bool:
+    return match.dtype("query") == ir.DataType.FLOAT16
+
+
+def _filler(match: Match) -> Any:
+    """A finite number that hides a key: on some devices -inf added to scores, or the largest of -inf alone, is NaN or another."""
+    return array_like(match, _LEAST if _is_half(match) else _INSTEAD)
 
 
 def _bias(match: Match, *, rank: int) -> Pattern:
-    """The mask as numbers that are added to the scores."""
+    """The mask as finite numbers that are added to the scores."""
     found: Pattern = mask
     if match.dtype("mask") == ir.DataType.BOOL:
         nothing = computed("nothing", lambda match: array_like(match, 0.0))
-        found = op.Where(mask, nothing, computed("lowest", _lowest))
+        found = op.Where(mask, nothing, computed("filler", _filler))
+    elif _may_be_infinite(match):
+        found = op.Max(mask, computed("filler", _filler))
+    return _of_rank(match, found, rank)
+
+
+def _of_rank(match: Match, found: Pattern, rank: int) -> Pattern:
+    """The mask, or what is made of it, with axes of size 1 in front."""
     missing = rank - (match.rank("mask") or 0)
     return op.Unsqueeze(found, computed("axes", lambda match: ints(range(missing)))) if missing > 0 else found
+
+
+def _may_be_infinite(match: Match) -> bool:
+    found = mask_range(match["mask"], match.facts)
+    return found is None or -math.inf in found.deep
 
 
 def may_hide_rows(match: Match) -> bool:
@@ -125,6 +148,10 @@ def may_hide_rows(match: Match) -> bool:
 def rows_are_hidden_alike(match: Match) -> Refusal | None:
     """If all keys of a query may be hidden, they are for all heads."""
     shape = match.shape("mask")
+    if may_hide_rows(match) and _is_half(match) and match.dtype("mask") != ir.DataType.BOOL:
+        found = mask_range(match["mask"], match.facts)
+        if found is None or found.deep != {-math.inf}:
+            return match.refuse("value", "mask", "-inf alone for hidden keys, as float16 has no number to stand for it")
     if not may_hide_rows(match) or (shape is not None and (len(shape) < 3 or shape[-3] == 1)):
         return None
     return match.refuse("shape", "mask", "the same for all heads, as -inf may hide all keys of a query")
@@ -136,26 +163,20 @@ def _without_hidden_rows(match: Match, result: Pattern) -> Pattern:
         return result
     # Squeeze is of numbers: some targets have no kernel of it for Booleans.
     highest = op.Squeeze(op.ReduceMax(_bias(match, rank=4), axes=(-1,), keepdims=1), _target(1))
-    hidden = op.Equal(highest, computed("lowest", _lowest))
+    hidden = op.LessOrEqual(highest, computed("hides", _hiding))
     return op.Where(hidden, computed("nothing", lambda match: array_like(match, 0.0)), result)
 
 
+def _hiding(match: Match) -> Any:
+    """What stands for -inf, or less than twice as much."""
+    return array_like(match, _LEAST if _is_half(match) else 0.75 * _INSTEAD)
+
+
 def _hidden(match: Match, *, rank: int) -> Pattern:
-    """Whether all keys of a query are hidden. (The largest of -inf alone is another number on some devices.)"""
-    if match.dtype("mask") == ir.DataType.BOOL:
-        keeps: Pattern = op.Cast(mask, to=ir.DataType.FLOAT)
-        missing = rank - (match.rank("mask") or 0)
-        if missing > 0:
-            keeps = op.Unsqueeze(keeps, computed("axes", lambda match: ints(range(missing))))
-        seen: Op = op.Equal(op.ReduceMax(keeps, axes=(-1,), keepdims=1), computed("none", _none))
-        return seen
-    hides = op.Cast(op.Equal(_bias(match, rank=rank), computed("lowest", _lowest)), to=ir.DataType.FLOAT)
-    hidden: Op = op.Greater(op.ReduceMin(hides, axes=(-1,), keepdims=1), computed("none", _none))
-    return hidden
-
-
-def _none(match: Match) -> Any:
-    return np.zeros((), np.float32)
+    """Whether all keys of a query are hidden by what stands for -inf."""
+    highest = op.ReduceMax(_bias(match, rank=rank), axes=(-1,), keepdims=1)
+    made: Op = op.LessOrEqual(highest, computed("hides", _hiding))
+    return made
 
 
 def _target(*sizes: int) -> Pattern:
@@ -222,7 +243,7 @@ _MADE = (
         "Unsqueeze",
         "Where",
     ),
-    *("Add", "Div", "Equal", "Greater", "ReduceMax", "ReduceMin", "Squeeze", "com.microsoft.MultiHeadAttention"),
+    *("Add", "Div", "LessOrEqual", "Max", "ReduceMax", "Squeeze", "com.microsoft.MultiHeadAttention"),
 )
 
 

@@ -79,3 +79,59 @@ def test_masked_attention_is_half_for_the_device() -> None:
     result = ortfuse.optimize(ir.from_onnx_text(MASKED), target="cuda")
     done = ortfuse.convert(result.model, "float16", target="cuda")
     assert not done.islands
+
+
+RESIDUAL = """<ir_version: 10, opset_import: ["": 23]>
+g (float[2,8,16] x, float[2,8,16] skip, float[16] scale) => (float[2,8,16] y, float[2,8,16] total) {
+    total = Add(x, skip)
+    y = RMSNormalization<epsilon = 1e-6>(total, scale)
+}"""
+
+
+def test_a_residual_sum_and_its_rms_norm_are_one_operator() -> None:
+    assert counted(RESIDUAL) == {"SkipSimplifiedLayerNormalization": 1}
+    on_cpu = ortfuse.optimize(ir.from_onnx_text(RESIDUAL)).model
+    assert {node.op_type for node in on_cpu.graph} == {"Add", "RMSNormalization"}
+
+
+def test_a_normalisation_has_a_scale_of_what_it_normalises(cuda: Target) -> None:
+    from ortfuse.analysis.facts import Facts
+
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[2,8,16] x, float[{size}] scale) => (float[2,8,16] y) {{ y = LayerNormalization<axis = {axis}>(x, scale) }}"""
+    for size, axis, taken in (
+        ("16", -1, True),
+        ("1", -1, False),
+        ("8,16", -1, False),
+        ("8,16", 1, True),
+        ("16", 1, False),
+    ):
+        model = ir.from_onnx_text(text.format(size=size, axis=axis))
+        refusal = cuda.check_node(model.graph[0], {"": 17}, Facts(model))
+        assert (refusal is None) is taken
+
+
+def test_interpolation_stays_on_the_last_axes() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[2,8,8,4] x, float[4,4,1,1] w) => (float[2,16,16,4] y) <float[4] scales = {1, 1, 2, 2}> {
+        c = Transpose<perm = [0,3,1,2]>(x)
+        r = Resize<mode = "linear">(c, , scales)
+        y = Transpose<perm = [0,2,3,1]>(r)
+    }"""
+    result = ortfuse.optimize(ir.from_onnx_text(text), target="cuda").model
+    resized = next(node for node in result.graph if node.op_type == "Resize")
+    assert resized.inputs[0].shape == [2, 4, 8, 8]
+
+
+HIDDEN = """<ir_version: 10, opset_import: ["": 23]>
+g (float[b,s,24] q, float[b,t,24] k, float[b,t,24] v, bool[b,1,s,t] keep) => (float[b,s,24] y) <float zero = {0}, float lowest = {-inf}> {
+    m = Where(keep, zero, lowest)
+    y = Attention<q_num_heads = 3, kv_num_heads = 3>(q, k, v, m)
+}"""
+
+
+def test_no_kernel_adds_an_infinite_number_to_scores() -> None:
+    result = ortfuse.optimize(ir.from_onnx_text(HIDDEN), target="cuda", verify="whole").model
+    assert "MultiHeadAttention" in [node.op_type for node in result.graph]
+    used = [value.const_value.numpy() for value in result.graph.initializers.values() if value.uses()]
+    assert all(abs(array).max() < float("inf") for array in used if array.size and array.dtype.kind == "f")

@@ -69,13 +69,18 @@ def clamp_attention_biases(model: ir.Model) -> int:
     changed = 0
     for bias, nodes in readers.items():
         source = _source(bias)
-        if source is None or not _is_alone(bias, source, nodes):
+        if source is None:
+            continue
+        tests = _tests_of_rows(bias, source)
+        if tests is None or not _is_alone(bias, source, [*nodes, *tests]):
             continue
         guarded = not _keeps_a_key(bias, facts)
         if guarded and not (_hides_alike(bias, source, facts) and all(_can_be_guarded(node, facts) for node in nodes)):
             continue
         for value, reader, place in source.constants:
             reader.replace_input_with(place, _clamped(graph, value))
+        for test in tests.values():
+            test.replace_input_with(1, _constant(graph, f"{test.name}_{bias.name}_lowest", np.float32(LOWEST)))
         if guarded:
             _guard(graph, bias, nodes)
         changed += 1
@@ -126,6 +131,34 @@ def _is_deep(value: ir.Value) -> bool:
     return bool((np.isfinite(array) & (array < LOWEST)).any())
 
 
+def _tests_of_rows(bias: ir.Value, source: _Source) -> dict[ir.Node, ir.Node] | None:
+    """The comparisons that find rows which are hidden altogether, by the ReduceMax before each.
+
+    Returns:
+        None if one of them would tell something else of clamped numbers.
+    """
+    hiding = [_lowest_of(value) for value, _, _ in source.constants]
+    found: dict[ir.Node, ir.Node] = {}
+    for value in [bias, *(value for node in source.nodes for value in node.outputs)]:
+        for largest in [use.node for use in value.uses() if use.node.op_type == "ReduceMax" and not use.node.domain]:
+            after = largest.outputs[0].consumers()
+            if len(after) == 1 and after[0].op_type == "Squeeze":
+                after = after[0].outputs[0].consumers()
+            test = after[0] if len(after) == 1 and after[0].op_type == "LessOrEqual" else None
+            bound = None if test is None or test.inputs[1] is None else test.inputs[1].const_value
+            if test is None or bound is None or bound.size != 1 or not max(hiding) <= float(bound.numpy().item()):
+                return None
+            found[largest] = test
+    return found
+
+
+def _lowest_of(value: ir.Value) -> float:
+    """The largest number in a constant of those that are below the range of float16."""
+    assert value.const_value is not None
+    array = value.const_value.numpy()
+    return float(array[np.isfinite(array) & (array < LOWEST)].max())
+
+
 def _is_alone(bias: ir.Value, source: _Source, readers: Iterable[ir.Node]) -> bool:
     """Whether nothing but attention reads the bias and what it is made from."""
     allowed = {*source.nodes, *readers}
@@ -133,7 +166,9 @@ def _is_alone(bias: ir.Value, source: _Source, readers: Iterable[ir.Node]) -> bo
     return not any(
         value.is_graph_output() or any(use.node not in allowed for use in value.uses()) for value in made
     ) and all(
-        use.idx == _BIAS[use.node.domain, use.node.op_type] for use in bias.uses() if use.node not in source.nodes
+        use.idx == _BIAS.get((use.node.domain, use.node.op_type), 0)
+        for use in bias.uses()
+        if use.node not in source.nodes
     )
 
 

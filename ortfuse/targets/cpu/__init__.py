@@ -19,7 +19,7 @@ TARGET = TargetSpec(
     is_default=True,
     constraints=CONSTRAINTS,
     former_constraints=FORMER_CONSTRAINTS,
-    known_bugs=frozenset(Quirk) - {*LACKING.values()},
+    known_bugs=frozenset(Quirk) - {*LACKING.values(), Quirk.INTERPOLATES_LAST_AXES},
     # The fast integer kernels of these processors take unsigned activations.
     machines={Quirk.TURNS_SIGNED_PAIRS: frozenset({"x86_64", "amd64", "x86", "i686"})},
     # The kernel of Attention gave NaN for a hidden row before, where fusions take it to give zeros.

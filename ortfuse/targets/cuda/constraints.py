@@ -69,7 +69,19 @@ def _fused_convolution(node: ir.Node, facts: Facts) -> Refusal | None:
     return None
 
 
+def _resize(node: ir.Node, facts: Facts) -> Refusal | None:
+    """The kernel interpolates the last two axes alone: of images with channels last it mixes channels."""
+    mode = node.attributes.get("mode")
+    if mode is None or mode.is_ref() or mode.value == "nearest":
+        return None
+    given, made = facts.shape(node.inputs[0]), facts.shape(node.outputs[0])
+    if given is not None and made is not None and given[:-2] == made[:-2]:
+        return None
+    return input_limit(node, 0, "X", shape_words(given), "sizes that are kept but for the last two")
+
+
 CONSTRAINTS: Limits = {
+    ("", "Resize"): _resize,
     ("", "Attention"): _attention,
     (MICROSOFT, "MultiHeadAttention"): bias_has_all_rows,
     (MICROSOFT, "GroupQueryAttention"): one_token_after_a_past,

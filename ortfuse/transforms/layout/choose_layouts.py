@@ -31,8 +31,9 @@ class Layout:
         for text in [text for text in context.notes if text.startswith(_REMARK)]:
             del context.notes[text]  # of an earlier round
         turned, gaps = Quirk.TURNS_SIGNED_PAIRS in context.target.quirks, list[_Gap]()
+        kept = Quirk.INTERPOLATES_LAST_AXES in context.target.quirks
         for scope in context.scopes():
-            found = Map(scope.graph, context.facts, turned, context.target.spec.fast_transpose_axes)
+            found = Map(scope.graph, context.facts, turned, context.target.spec.fast_transpose_axes, kept)
             for region in list(found.regions()):
                 states = assign_axis_orders.best(region)
                 parts = list(_parts(region, states, found))

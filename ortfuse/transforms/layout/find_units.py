@@ -32,10 +32,13 @@ class Map:
         facts: What is known of its values.
         turned: Whether the runtime makes signed pairs unsigned, which have to stay pairs for that.
         fast_axes: How many axes the target transposes fast; `None` if that is not known.
+        kept: Whether interpolation keeps its axes, as the runtime interpolates the last two alone.
     """
 
-    def __init__(self, graph: ir.Graph, facts: Facts, turned: bool = False, fast_axes: int | None = None) -> None:
-        self.fast_axes = fast_axes
+    def __init__(
+        self, graph: ir.Graph, facts: Facts, turned: bool = False, fast_axes: int | None = None, kept: bool = False
+    ) -> None:
+        self.fast_axes, self._kept = fast_axes, kept
         self.graph, self._facts, self._turned = graph, facts, turned
         self._tensors: dict[ir.Value, Tensor] = {}
         self._units: dict[ir.Node, list[Unit]] = {}
@@ -123,6 +126,7 @@ class Map:
         """The units of a node; a Reshape that flattens an operand of a product belongs to the product."""
         if node not in self._units:
             stays = walk.subgraphs(node) or (self._turned and is_signed(node, self._facts))
+            stays = stays or (self._kept and not node.domain and node.op_type in ("Resize", "Upsample"))
             self._units[node] = [] if stays else units_of(node, self._facts)
             users = node.outputs[0].consumers() if node.op_type in ("Reshape", "Flatten") and not node.domain else ()
             for user in users:
