@@ -169,6 +169,12 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "targets.cuda",
+        "on a GPU, are results for CUDA right in both types, and how fast are they beside the transformers optimizer's?",
+        ("benchmarks.targets.cuda.report", "benchmarks/.results/cuda", "--write"),
+        packages=("onnxruntime_gpu",),
+    ),
+    Job(
         "targets.portable",
         "of how many nodes are results for the target portable, beside onnxslim and onnxsim, and does every tool read them?",
         ("benchmarks.targets.portable", "benchmarks/.varied", "--write"),
@@ -347,6 +353,13 @@ STANDALONE: Mapping[str, str] = {
     "benchmarks.latency.declared_sizes": "latency with names of sizes declared, on models that have to be named",
     "benchmarks.targets.web.kernels": "writes the kernel tables of WebAssembly and WebGPU that are shipped",
     "benchmarks.targets.openvino.kernels": "writes the kernel table of OpenVINO's provider that is shipped",
+    "benchmarks.targets.cuda.device": "all checks on a machine with a GPU, which benchmarks/targets/cuda.sh starts",
+    "benchmarks.targets.cuda.diagnose": "finds the node at which a GPU computes something else",
+    "benchmarks.targets.cuda.goldens": "golden models on a GPU, a step of benchmarks.targets.cuda.device",
+    "benchmarks.targets.cuda.kernels": "writes the kernel tables of CUDA that are shipped",
+    "benchmarks.targets.cuda.latency": "latency on a GPU, a step of benchmarks.targets.cuda.device",
+    "benchmarks.targets.cuda.operators": "operators on a GPU, a step of benchmarks.targets.cuda.device",
+    "benchmarks.targets.documented": "writes the kernel table of a target that is known from documentation alone",
     "benchmarks.targets.releases": "writes the table of releases of the runtime that is shipped",
 }
 """Programs that no job runs, with the reason."""
