@@ -73,3 +73,22 @@ def test_operators_of_the_runtime_that_stay_are_named() -> None:
     g (float[2,4,4] x) => (float[2,4,4] y) { y = com.microsoft.Inverse(x) }"""
     result = ortfuse.optimize(ir.from_onnx_text(text), target="portable", max_opset=17)
     assert [note for note in result.report.notes if "com.microsoft.Inverse (1)" in note]
+
+
+FUSED = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+g (float[b,s,8] x, float[b,s,8] k, float[8] g, float[8] h) => (float[b,s,8] y, float[b,s,8] t) {
+    n, m, v, t = com.microsoft.SkipLayerNormalization<epsilon = 0.001>(x, k, g, h)
+    a = com.microsoft.BiasGelu(n, h) c = com.microsoft.FastGelu(a) d = com.microsoft.QuickGelu(c)
+    e = SimplifiedLayerNormalization(d, g) f = com.microsoft.FusedMatMul<transB = 1, alpha = 0.5>(e, k) z = MatMul(f, k)
+    y, i, j, o = com.microsoft.SkipSimplifiedLayerNormalization(z, k, g)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("opset", "made"),
+    [(17, {"LayerNormalization": 1, "Erf": 1, "Tanh": 1, "Sqrt": 2}), (23, {"Gelu": 2, "RMSNormalization": 2})],
+)
+def test_fused_operators_of_the_runtime_are_lowered(opset: int, made: dict[str, int]) -> None:
+    result = optimized(FUSED, max_opset=opset)
+    assert counted(result) >= Counter(made)
+    assert all(not node.domain for node in result.model.graph)
