@@ -192,8 +192,8 @@ def _readers(source: Path, target: Path) -> dict[str, str]:
     return found
 
 
-def figures(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures over all models.
+def figures(rows: dict[str, dict[str, Any]], known: int) -> dict[str, Any]:
+    """Return the figures over the models that were measured, of `known` ones: a stopped run has fewer, in random order.
 
     Peers that make com.microsoft operators are left out of the comparison for that model, as no plain reader takes these.
     """
@@ -218,6 +218,7 @@ def figures(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
             more[name] = {"ours": own, "best": best}
     return {
         "models": len(rows),
+        "of models in the folders": known,
         "compared": len(ratios),
         "at most as many nodes": len(ratios) - len(more),
         "share": (len(ratios) - len(more)) / max(len(ratios), 1),
@@ -262,7 +263,9 @@ def main(
             results.add({name: made})
             said = made.get("error") or made["checker"] or made.get("readers") or ""
             print(name, made["nodes"], said, flush=True)
-    found = figures({path.stem: one for path in paths if (one := results.raw_rows().get(path.stem)) is not None})
+    found = figures(
+        {path.stem: one for path in paths if (one := results.raw_rows().get(path.stem)) is not None}, len(paths)
+    )
     print(json.dumps(found, indent=1))
     if write:
         results.store(COMMAND, found, packages=(*peers.PACKAGES, "openvino"))
