@@ -92,6 +92,12 @@ def test_operators_of_the_standard_are_fused_and_those_of_the_runtime_only_where
     assert forced == {"Add": 1, "com.microsoft.Gelu": 1}
 
 
+def test_heads_are_not_repeated_by_resize_which_is_slower_than_expand(target: Target) -> None:
+    sizes = {"x": (1, 2, 16, 64)}
+    found = target.costs.estimate("resize.nearest_from_repeat", sizes.get)
+    assert found is not None and not found.worth_it
+
+
 @pytest.mark.parametrize(
     ("text", "refused"),
     [
