@@ -33,5 +33,5 @@ TARGET = TargetSpec(
     runs_on=(PROVIDER,),
     tuned_settings=TUNED_SETTINGS,
     accelerator="cpu",
-    tried="all golden models on the newest release; some on the wheels of 1.17, 1.20 and 1.24",
+    tried="all golden models on the newest release, and on the wheels of 1.17, 1.20, 1.22 and 1.24",
 )
