@@ -39,7 +39,7 @@ from ortfuse.pipeline.run_rules_of_forced_choices_first import checked, forced_f
 from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.steps import CANONICALIZE, Builder, Repeated, Single, Step, call_of
 from ortfuse.rewrite import Debugging, Log, Rule
-from ortfuse.targets import DEFECTS, Target, lower_opset, resolve_target
+from ortfuse.targets import DEFECTS, Target, default_spec, lower_opset, resolve_target
 from ortfuse.targets.upgrade_opset import AUTHOR as RAISE_OPSET
 from ortfuse.transforms import Choices, Context, Finalize, Meter, Pass
 from ortfuse.transforms.choose_legal_form import full_name, names_one
@@ -311,6 +311,11 @@ class PassManager:
             context.note(text)
         if (training := training_note(model)) is not None:
             context.note(training)
+        if not self._target.spec.runs_on and (options.verify is not None or options.bench):
+            context.note(
+                f"no model runs for the target {self._target.spec.name} here: what was verified or measured is so on "
+                f"{default_spec().name}"
+            )
         for name in options.assume:
             context.note(f"taken for granted, as --assume {name} says: {ASSUMPTIONS[name]}")
         if agreeing := context.facts.agreeing:

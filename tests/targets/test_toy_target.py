@@ -241,6 +241,14 @@ def test_a_session_of_a_result_is_created_by_the_runner(folder: Path, tmp_path: 
         ortfuse.session(tmp_path / "model.onnx", {"providers": ["ToyExecutionProvider"]})
 
 
+def test_a_verification_elsewhere_says_so(folder: Path) -> None:
+    (folder / "__init__.py").write_text(DECLARATION.replace('runs_on=("CPUExecutionProvider",),', ""))
+    for asked, said in (({"verify": True}, True), ({}, False)):
+        found = ortfuse.optimize(ir.from_onnx_text(MODEL), target=folder, **asked)  # type: ignore[arg-type]
+        told = [note for note in found.report.notes if "no model runs for the target toy here" in note]
+        assert bool(told) == said
+
+
 def test_no_session_is_opened_for_a_target_that_cannot_run_here() -> None:
     with pytest.raises(TargetError, match=r"target Far\w+: its folder names no provider"):
         spec_of("FarExecutionProvider").session_providers()
