@@ -53,14 +53,15 @@ def _lower(root: ir.Graph, current: int, target: Target, editor: Editor, facts: 
         if node.domain or node.version is not None:
             continue
         if means_the_same(node, current, newest):
-            if not _takes_types(node, target, facts):
-                raise NoOlderFormError(node)
             continue
         if target.is_lowered(node.op_type):
             editor.set_version(node, current)
         else:
             write_for_older(node, current, newest, facts, editor)
             changed = True
+    for node in walk.nodes_within(root):
+        if not node.domain and node.version in (None, newest) and not _takes_types(node, target, facts):
+            raise NoOlderFormError(node)
     editor.set_import(root, "", newest)
     for node in list(walk.nodes_within(root)) if changed else ():
         if node.version == newest and not node.domain:

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.editor import Editor
+from ortfuse.ir.purity import draws_random
 from ortfuse.ir.schemas import accepts, attribute_default, keeps_meaning, schema_at
 from ortfuse.ir.walk import nested_nodes
 
@@ -129,8 +130,8 @@ def _split(node: ir.Node, older: int, facts: Facts) -> ir.Node | None:
 def _body(node: ir.Node, version: int, older: int, facts: Facts) -> tuple[ir.Function, int] | None:
     """The body in the definition of a node, and the opset that it is written for; `None` if there is none."""
     schema = schema_at(node.op_type, version)
-    if schema is None or any(attribute.is_ref() for attribute in node.attributes.values()):
-        return None
+    if schema is None or draws_random(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
+        return None  # other nodes draw other numbers of the same seed
     plain, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
     for written_for in sorted({*plain, *dependent}, key=lambda one: (one > older, abs(one - older))):
         if written_for > version:

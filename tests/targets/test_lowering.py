@@ -147,6 +147,14 @@ def test_a_node_that_the_opset_lacks_is_written_in_operators_that_it_has(name: s
         np.testing.assert_allclose(after[output], expected, atol=1e-5)
 
 
+def test_a_body_whose_types_the_opset_lacks_is_not_made() -> None:
+    original = model("""<ir_version: 10, opset_import: ["": 18]> g (float[4,3] x, int64[2] n) => (float[p,q] y) {
+        y = CenterCropPad(x, n) }""")  # it takes the Max of int64, which opset 11 has of floats alone
+    outcome = ortfuse.optimize(original.clone(), target="portable", max_opset=11, passes="")
+    assert outcome.model.opset_imports[""] == 18
+    assert any("stays there" in note for note in outcome.report.notes)
+
+
 def test_a_sum_over_axes_that_are_computed_stays() -> None:
     original = model("""<ir_version: 10, opset_import: ["": 20]> g (float[2,3] x, int64[1] a) => (float[2,3] y) {
         m = ReduceMax(x, a) y = Sub(x, m) }""")
