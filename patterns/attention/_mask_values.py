@@ -94,8 +94,20 @@ def keeps_a_key(mask: ir.Value, facts: Facts) -> bool:
     """Whether no row of the mask [..., keys] hides all its keys: provable where none hides the first one, as for causal masks,
     or the last one, as where a key that everybody sees is appended."""
     ends = (facts.first_column(mask, assuming=tame), facts.last_column(mask, assuming=tame))
-    found = (_mask_values(end, facts.dtype(mask)) for end in ends)
-    return any(values is not None and not values.deep for values in found)
+    return any(_keeps(end, facts.dtype(mask)) for end in ends)
+
+
+def keeps_the_first_key(mask: ir.Value, facts: Facts) -> bool:
+    """Whether no row of the mask [..., keys] hides the first key."""
+    return _keeps(facts.first_column(mask, assuming=tame), facts.dtype(mask))
+
+
+def _keeps(column: Range | None, dtype: ir.DataType | None) -> bool:
+    """Whether no number of a column of a mask, or no truth value of one, hides a key."""
+    if dtype == ir.DataType.BOOL:
+        return column is not None and column.low >= 1
+    values = _mask_values(column, dtype)
+    return values is not None and not values.deep
 
 
 def acts_alike(found: MaskValues, dtype: ir.DataType | None, kept: bool) -> str | None:

@@ -21,7 +21,7 @@ from ortfuse.targets import Quirk
 
 from .._rule_test_inputs import NEVER_EMPTY, masked
 from .._shared_guards import array_like, ints
-from ._mask_values import keeps_a_key, mask_range
+from ._mask_values import keeps_a_key, keeps_the_first_key, mask_range
 
 PASS = "lower_operators"
 
@@ -81,6 +81,8 @@ def hides_no_later_keys(match: Match) -> Refusal | None:
     shapes = match.shapes("query", "key")
     if isinstance(shapes, Refusal):
         return shapes
+    if match["mask"] is not None and not keeps_the_first_key(match["mask"], match.facts):
+        return match.refuse("attribute", "is_causal", "0, or a mask that hides the first key from no query")
     if match["past_key"] is None and shapes[0][length] == shapes[1][length]:
         return None
     return match.refuse("attribute", "is_causal", "0, or as many keys as queries")
@@ -141,6 +143,8 @@ def may_hide_rows(match: Match) -> bool:
     """Whether -inf may hide all keys of a query: the operator gives zeros there, as the kernels do for which fusions make it."""
     if match["mask"] is None:
         return False
+    if match.dtype("mask") == ir.DataType.BOOL:
+        return not keeps_a_key(match["mask"], match.facts)
     found = mask_range(match["mask"], match.facts)
     return (found is None or -math.inf in found.deep) and not keeps_a_key(match["mask"], match.facts)
 

@@ -204,3 +204,27 @@ def test_a_layer_normalization_gets_a_bias_for_releases_that_read_an_absent_one(
     for release, inputs_of_node in (("1.17", 3), ("1.18", 3), ("1.19", 2)):
         (node,) = ortfuse.optimize(original.clone(), runtime=release).model.graph
         assert len(node.inputs) == inputs_of_node
+
+
+MASKED = """<ir_version: 10, opset_import: ["": 23]>
+    g (float[b, 2, s, 4] q, float[b, 2, t, 4] k, float[b, 2, t, 4] v, %s[b, %d, s, t] keep) => (float[b, 2, s, 4] y) {
+        y = Attention<is_causal = %d>(q, k, v, keep) }"""
+
+
+@pytest.mark.parametrize("limit", [{"runtime": "1.24"}, {"runtime": "1.20"}, {"max_opset": 17}, {"target": "cuda"}])
+@pytest.mark.parametrize(("heads", "causal"), [(1, 0), (2, 0), (1, 1)])
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_rows_that_a_mask_hides_whole_give_zeros(kind: str, heads: int, causal: int, limit: dict[str, object]) -> None:
+    """Boolean and numbers, for all heads or each; with is_causal the mask and the triangle hide rows together."""
+    original = model(MASKED % (kind, heads, causal))
+    rng = np.random.default_rng(1)
+    given = {name: rng.standard_normal((2, 2, 5, 4)).astype(np.float32) for name in "qkv"}
+    keep = rng.random((2, heads, 5, 5)) < 0.7
+    keep[0, :, 2] = False
+    keep[1, :, :, :2] = False
+    given["keep"] = keep if kind == "bool" else np.where(keep, 0, -np.inf).astype(np.float32)
+    before = Session(original, optimise=False, threads=1).run(given)["y"]
+    assert not before[0, :, 2].any()
+    result = ortfuse.optimize(original.clone(), loaded=False, **limit).model  # type: ignore[arg-type]
+    after = Session(result, optimise=False, threads=1).run(given)["y"]
+    np.testing.assert_allclose(after, before, atol=1e-5)
