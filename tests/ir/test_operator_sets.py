@@ -16,6 +16,7 @@ FEW = 5
 
 NOT_FACTS = {
     "pipeline/model_features.py": "signs by which a pass list is chosen: habits of exporters",
+    "quantization/half/clamp_attention_biases.py": "operators that the pass follows from a bias to the numbers that hide keys",
     "quantization/insert_intermediate_qdq.py": "operators for which the runtime has integer kernels between DequantizeLinear and QuantizeLinear",
     "transforms/index_maps/simplify_data_movement.py": "operators in which the pass writes chains, and that are part of one",
     "verification/rule_tests/near_miss_graphs.py": "a choice of test data: the operator that a near miss puts in place of another",

@@ -44,6 +44,8 @@ LOST = {
     "rmsnorm.remove_float32_casts_around saturate": "as for layernorm.remove_float32_casts_around",
     "rmsnorm.remove_float32_casts_around round_mode": "the same",
     "rmsnorm.remove_float32_casts_around to": "the same",
+    "matmul.lower_fused_matmul trans": "read by names that are put together",
+    "rmsnorm.lower_simplified_layer_normalization stash": "a guard takes float32 alone, which is its only value then",
     "conv.fold_slice_into_pads ends": "how much is trimmed is a fact about the sizes",
     "slice.slice_of_slice": "read by names that are put together",
     "slice.slice_of_concat": "the same; the sizes of parts are facts",

@@ -27,7 +27,7 @@ def _without_enumerations(schema: Any) -> Any:
 def test_version_1_with_the_keys_of_today_is_what_the_schema_says(command: str) -> None:
     text = schemas.documents()[schemas.FOLDER / f"{command}.schema.json"]
     schema = _without_enumerations(json.loads(text))
-    for stored in STORED[command]:
+    for stored in STORED.get(command, []):  # none of a command that version 1 did not have
         assert stored["schema"] == former_schema(command)
         assert problems(with_keys_of_today(command, stored), schema) == []
 
