@@ -48,6 +48,23 @@ def test_rows_that_are_hidden_altogether_stay_the_mean_of_the_values(heads: int)
     np.testing.assert_allclose(after[:, 0], inputs["v"].mean(1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "numbers",
+    ["float lowest = {-1e5}", "float lowest = {-3.4e38}, float padded = {-1e9}"],
+    ids=["scores count beside it", "two of which one is preferred"],
+)
+def test_a_hidden_row_whose_weights_are_not_alike_is_left_alone(numbers: str) -> None:
+    inner = "Where(padding, zero, padded)" if "padded" in numbers else "Identity(zero)"
+    text = f"""<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]>
+    g (float[b,s,16] q, float[b,s,16] k, float[b,s,16] v, bool[b,1,s,s] seen, bool[b,1,s,s] padding) => (float[b,s,16] y)
+    <float zero = {{0}}, {numbers}> {{
+        inner = {inner}
+        bias = Where(seen, inner, lowest)
+        y = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v, , , bias)
+    }}"""
+    assert clamp_attention_biases(ir.from_onnx_text(text)) == 0
+
+
 def test_a_causal_mask_needs_no_other_query() -> None:
     text = """<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]>
     g (float[b,5,16] q, float[b,5,16] k, float[b,5,16] v) => (float[b,5,16] y) {

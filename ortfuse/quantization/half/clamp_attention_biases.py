@@ -39,6 +39,9 @@ _DATA: Mapping[str, Sequence[int] | None] = {
 }
 """Operators that clamped operands give a clamped result, and their operands; `None` for all inputs."""
 
+_DROWNS = -1e30
+"""A number in which scores are lost in float32, and all numbers below it."""
+
 _FIRST_OPSET = 13
 """The opset from which Squeeze takes its axes as an input."""
 
@@ -75,7 +78,8 @@ def clamp_attention_biases(model: ir.Model) -> int:
         if tests is None or not _is_alone(bias, source, [*nodes, *tests]):
             continue
         guarded = not _keeps_a_key(bias, facts)
-        if guarded and not (_hides_alike(bias, source, facts) and all(_can_be_guarded(node, facts) for node in nodes)):
+        can_be = _is_drowned(bias, source) and _hides_alike(bias, source, facts)
+        if guarded and not (can_be and all(_can_be_guarded(node, facts) for node in nodes)):
             continue
         for value, reader, place in source.constants:
             reader.replace_input_with(place, _clamped(graph, value))
@@ -176,6 +180,28 @@ def _keeps_a_key(bias: ir.Value, facts: Facts) -> bool:
     """Whether each row provably has a key that is not hidden: the first or the last one."""
     columns = (facts.first_column(bias), facts.last_column(bias))
     return any(column is not None and not column.nan and column.low > LOWEST / 2 for column in columns)
+
+
+def _is_drowned(bias: ir.Value, source: _Source) -> bool:
+    """Whether the scores of a row that is hidden altogether are lost in one number, so that its weights are all alike.
+
+    That holds for one number that hides, or several of which a Max makes the largest one. Numbers that a model computes are
+    taken to be near 0.
+    """
+    hiding = {float(number) for value, _, _ in source.constants for number in _numbers_of(value) if number < LOWEST}
+    last = bias.producer()
+    is_one = len(hiding) == 1 or (
+        last is not None
+        and last.op_type == "Max"
+        and any(node is last and set(_numbers_of(value)) == {max(hiding)} for value, node, _ in source.constants)
+    )
+    return is_one and max(hiding) <= _DROWNS
+
+
+def _numbers_of(value: ir.Value) -> list[float]:
+    assert value.const_value is not None
+    found: list[float] = np.unique(value.const_value.numpy()).tolist()
+    return found
 
 
 def _hides_alike(bias: ir.Value, source: _Source, facts: Facts) -> bool:
