@@ -36,10 +36,14 @@ def targets(
     from ortfuse.inspection.describe_targets import describe_targets
     from ortfuse.report.documents.targets import targets_document
     from ortfuse.targets import resolve_target, spec_of
+    from ortfuse.targets.joint_target import JointTarget
 
     runtime = given.get("runtime")
     named: list[str | None] = [*names] if names else [None] if write or runtime else []
     found = [resolve_target(name, runtime=runtime) for name in named]
+    joint = next((one.spec.name for one in found if isinstance(one, JointTarget)), None)
+    if joint is not None:
+        raise typer.BadParameter(f"name targets one by one, with spaces, not {joint}", param_hint="[TARGET]...")
     if write is not None and len(found) != 1:
         raise typer.BadParameter(f"stores the kernel table of one target, not of {len(found)}", param_hint="--write")
     described = describe_targets([spec_of(one.spec) for one in found] if names else None, run=run)

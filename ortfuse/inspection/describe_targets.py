@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -80,10 +81,11 @@ def describe_targets(targets: Iterable[TargetSpec] | None = None, *, run: bool =
 
 
 def _described(spec: TargetSpec, run: bool) -> TargetInfo:
-    problem, kernels, operators = "", "", 0
+    problem, kernels, operators, bugs = "", "", 0, spec.known_bugs
     try:
         table = table_of(spec)
         kernels, operators = table.runtime, sum(bool(one.kernels) for one in table.operators.values())
+        bugs = spec.bugs_on(platform.machine(), table.release)
     except TargetError as error:
         problem = str(error)
     failure = _failure(spec) if run else ""
@@ -96,7 +98,7 @@ def _described(spec: TargetSpec, run: bool) -> TargetInfo:
         operators=operators,
         releases=[] if releases is None else releases.names,
         constraints=len(spec.constraints),
-        known_bugs=sorted(bug.name.lower() for bug in spec.known_bugs),
+        known_bugs=sorted(bug.name.lower() for bug in bugs),
         costs=shipped_costs(spec).source,
         tried=spec.tried,
         runs_here=not failure if run else None,

@@ -4,7 +4,7 @@ The runner of a target (`TargetSpec.runner`) derives its class of sessions from 
 and imports nothing of ortfuse. It starts `node_sessions.mjs`, whose first lines describe the messages.
 
 Node.js is found by the variable `ORTFUSE_NODE` or on `PATH`. A package is found in the folder that `ORTFUSE_NODE_MODULES` names,
-else in the nearest `node_modules` of the working directory or above it, else among those that npm installed globally.
+else among those that npm installed globally: never in a folder that happens to be the working directory, whose code would run.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def find_package(package: str) -> Path:
         if (folder / package / "package.json").is_file():
             return folder / package
     raise NodeError(
-        f"the npm package {package} is missing: run `npm install --ignore-scripts {package}` in this folder or one above it, "
+        f"the npm package {package} is missing: run `npm install --global --ignore-scripts {package}`, "
         f"or name the folder node_modules that has it by {MODULES}"
     )
 
@@ -97,9 +97,6 @@ def _module_folders() -> Iterator[Path]:
         yield Path(named).absolute()
         yield Path(named).absolute() / "node_modules"
         return
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        yield folder / "node_modules"
     if (npm := shutil.which("npm")) is not None:
         found = subprocess.run([npm, "root", "-g"], capture_output=True, text=True, timeout=60, check=False)
         if found.returncode == 0 and found.stdout.strip():

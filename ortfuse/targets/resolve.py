@@ -64,7 +64,10 @@ def _listed(
     """The targets that a text lists with commas, each once; a path that exists is one."""
     if not isinstance(named, str) or "," not in named or os.path.exists(named):  # noqa: PTH110 - a text as it was given
         return [named]
-    return list(dict.fromkeys(one.strip() for one in named.split(",") if one.strip()))
+    found = list(dict.fromkeys(one.strip() for one in named.split(",") if one.strip()))
+    if not found:
+        raise TargetError(f"--target {named}: names no target; `ortfuse targets` lists them")
+    return found
 
 
 def _of_release(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from runpy import run_path
 
 import onnx_ir as ir
 import pytest
 
 import ortfuse
-from ortfuse.targets import Target, resolve_target
+from ortfuse.targets import Target, resolve_target, spec_of
 from ortfuse.targets.release_kernel_tables import releases_of
 
 
@@ -135,3 +136,17 @@ def test_no_kernel_adds_an_infinite_number_to_scores() -> None:
     assert "MultiHeadAttention" in [node.op_type for node in result.graph]
     used = [value.const_value.numpy() for value in result.graph.initializers.values() if value.uses()]
     assert all(abs(array).max() < float("inf") for array in used if array.size and array.dtype.kind == "f")
+
+
+def test_a_session_that_a_program_opens_is_created_by_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the options for exact products, which `verify` alone asks for."""
+    asked: list[object] = []
+
+    class Base:
+        def _create(self, source: object, options: object, arguments: dict[str, object]) -> str:
+            asked.append(arguments["providers"])
+            return "session"
+
+    kind = run_path(spec_of("cuda").runner_file)["session_class"](Base)
+    assert kind.__new__(kind)._create("m.onnx", None, {"providers": ["CUDAExecutionProvider"]}) == "session"
+    assert asked == [["CUDAExecutionProvider"]]

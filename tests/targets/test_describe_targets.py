@@ -56,6 +56,12 @@ def test_one_table_is_written_at_a_time(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_targets_are_named_one_by_one() -> None:
+    code, text = run("cpu,portable")
+    assert code == 2
+    assert "one by one" in text
+
+
 def test_an_unknown_target_is_answered_with_those_that_there_are() -> None:
     code, text = run("nowhere")
     assert code == 2

@@ -99,4 +99,6 @@ def test_a_list_has_one_table_to_store_for_each_member(tmp_path: Path) -> None:
         resolve_target(None, runtime="1.20,1.24").to_table(tmp_path / "k.json")
     with pytest.raises(OptionError, match=r"such as 1\.20"):
         ortfuse.optimize(ir.from_onnx_text(GELU), runtime="1.20,")
+    with pytest.raises(TargetError, match="names no target"):
+        resolve_target(",")
     assert resolve_target("cpu,cpu").spec is default_spec()

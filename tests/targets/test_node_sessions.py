@@ -162,7 +162,7 @@ def test_a_missing_program_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) 
         node_sessions.find_node()
 
 
-def test_a_package_is_found_above_the_working_directory_and_a_missing_one_told_with_the_command(
+def test_a_package_beside_a_model_is_never_run_and_a_missing_one_told_with_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "node_modules" / "toy").mkdir(parents=True)
@@ -171,9 +171,12 @@ def test_a_package_is_found_above_the_working_directory_and_a_missing_one_told_w
     monkeypatch.delenv(node_sessions.MODULES, raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.chdir(tmp_path / "deep" / "er")
+    for package in ("toy", "other"):
+        said = rf"npm package {package} is missing: run `npm install --global --ignore-scripts {package}`"
+        with pytest.raises(NodeError, match=said):
+            node_sessions.find_package(package)
+    monkeypatch.setenv(node_sessions.MODULES, str(tmp_path))
     assert node_sessions.find_package("toy") == tmp_path / "node_modules" / "toy"
-    with pytest.raises(NodeError, match=r"npm package other is missing: run `npm install --ignore-scripts other`"):
-        node_sessions.find_package("other")
     monkeypatch.setenv(node_sessions.MODULES, str(tmp_path / "deep"))
     with pytest.raises(NodeError, match="toy is missing"):
         node_sessions.find_package("toy")

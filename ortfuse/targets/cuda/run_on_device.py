@@ -30,6 +30,8 @@ def session_class(base: Any) -> Any:
     class OnDevice(base):  # type: ignore[misc]
         """A session whose timed runs take their inputs from the device and leave their outputs there."""
 
+        _exact = False  # of a session that a program opens for itself
+
         def __init__(self, source: Any, weights: Any, settings: Any) -> None:
             self._exact = not settings.spinning
             super().__init__(source, weights, settings)
