@@ -3,7 +3,7 @@
 Three ways are tried, in this order:
 
 - the operator itself, without attributes that the older definition lacks and that have their default;
-- another form of the operator: axes of a reduction as an attribute, sizes of a Split in place of their number;
+- another form of the operator: axes of a reduction as an attribute, a Split into equal parts without their number;
 - the body in the definition of the operator, as of Gelu, Attention or GroupNormalization. Its nodes are written in the same way.
 """
 
@@ -26,13 +26,26 @@ AXES_AS_INPUT = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13}
 """The opset at which axes became an input; of other reductions it is 18."""
 
 
+NEGATIVE_AXES = 11
+"""The opset at which most operators began to count axes from the end too."""
+
+
 class NoOlderFormError(Exception):
     """A node cannot be written for an older opset; `args` hold the node."""
 
 
 def means_the_same(node: ir.Node, version: int, older: int) -> bool:
     """Tell whether a node that is read at `version` of ai.onnx means the same at an older one."""
-    return accepts(node, older) and keeps_meaning(node.op_type, older, version)
+    return accepts(node, older) and keeps_meaning(node.op_type, older, version) and not _counts_back(node, older)
+
+
+def _counts_back(node: ir.Node, older: int) -> bool:
+    """Whether a node names an axis from the end by an attribute, at an opset where its operator does not take that yet."""
+    then, later = schema_at(node.op_type, older), schema_at(node.op_type, NEGATIVE_AXES)
+    if older >= NEGATIVE_AXES or then is None or later is None or then.since_version == later.since_version:
+        return False
+    numbers = (node.attributes.get(name) for name in ("axis", "axes"))
+    return any(one is not None and not one.is_ref() and np.min(one.value, initial=0) < 0 for one in numbers)
 
 
 def write_for_older(node: ir.Node, version: int, older: int, facts: Facts, editor: Editor) -> None:
@@ -104,6 +117,11 @@ def _reduction(node: ir.Node, version: int, older: int, facts: Facts) -> ir.Node
     if axes is None:
         return None
     numbers = [int(axis) for axis in axes.reshape(-1)]
+    if older < NEGATIVE_AXES and min(numbers, default=0) < 0:
+        rank = facts.rank(node.outputs[0] if node.op_type == "Unsqueeze" else node.inputs[0])
+        if rank is None:
+            return None
+        numbers = [axis % rank for axis in numbers]
     noop = node.attributes.get("noop_with_empty_axes")
     if not numbers and noop is not None and noop.as_int():
         made = ir.Node("", "Identity", node.inputs[:1], version=older, name=node.name)
@@ -116,7 +134,7 @@ def _reduction(node: ir.Node, version: int, older: int, facts: Facts) -> ir.Node
 
 
 def _split(node: ir.Node, older: int, facts: Facts) -> ir.Node | None:
-    """A Split whose number of outputs is counted, with sizes unless the parts are equal."""
+    """A Split into equal parts, whose number is that of its outputs."""
     if node.op_type != "Split" or "num_outputs" not in node.attributes or older >= 18 or len(node.inputs) > 1:
         return None
     shape, axis, count = facts.shape(node.inputs[0]), node.attributes.get_int("axis", 0), len(node.outputs)

@@ -228,3 +228,19 @@ def test_rows_that_a_mask_hides_whole_give_zeros(kind: str, heads: int, causal: 
     result = ortfuse.optimize(original.clone(), loaded=False, **limit).model  # type: ignore[arg-type]
     after = Session(result, optimise=False, threads=1).run(given)["y"]
     np.testing.assert_allclose(after, before, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "axes"),
+    [
+        ("<int64[1] back = {-2}> { y = Unsqueeze(x, back) }", [2]),
+        ("<int64[1] back = {-1}> { y = Squeeze(x, back) }", [2]),
+        ("{ y = Flatten<axis = -2>(x) }", None),
+    ],
+)
+def test_axes_that_count_back_are_numbered_before_opset_11(text: str, axes: list[int] | None) -> None:
+    original = model(f"""<ir_version: 8, opset_import: ["": 13]> g (float[2, 3, 1] x) => (float[] y) {text}""")
+    result = ortfuse.optimize(original.clone(), target="portable", max_opset=9, passes="", loaded=False).model
+    (node,) = result.graph
+    assert result.opset_imports[""] == (13 if axes is None else 9)
+    assert axes is None or list(node.attributes["axes"].value) == axes
