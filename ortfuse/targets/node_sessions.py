@@ -9,6 +9,7 @@ else among those that npm installed globally: never in a folder that happens to 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -111,11 +112,13 @@ class Node:
         package: The folder of the package.
         threads: Threads per operator; 0 leaves the choice to the package.
         environment: Further variables of the process.
+        superfluous: The numbers of sessions to close before the next request.
     """
 
     package: Path
     threads: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
+    superfluous: list[int] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - as long as the process
@@ -172,6 +175,14 @@ class Node:
         Raises:
             NodeError: The package refuses it, or the process ends.
         """
+        while self.superfluous and self.alive:
+            with contextlib.suppress(NodeError):
+                self._asked("closes a session", {"action": "close", "id": self.superfluous.pop()}, ())
+        return self._asked(doing, request, buffers)
+
+    def _asked(
+        self, doing: str, request: Mapping[str, Any], buffers: Sequence[Any]
+    ) -> tuple[dict[str, Any], list[bytes]]:
         parts: list[Any] = [memoryview(one).cast("B") if _size(one) else memoryview(b"") for one in buffers]
         head = json.dumps({**request, "buffers": [part.nbytes for part in parts]}).encode()
         stream = self._process.stdin
@@ -283,11 +294,8 @@ def class_for(base: Any, package: str, provider: str, environment: Mapping[str, 
 
         def __del__(self) -> None:
             node = getattr(self, "_node", None)
-            if node is not None and node.alive:
-                try:
-                    node.ask("closes a session", {"action": "close", "id": self._number})
-                except (NodeError, ValueError):
-                    return
+            if node is not None:
+                node.superfluous.append(self._number)  # it may be amid a message of another session
 
         def _create(self, source: Any, options: Any, arguments: Any) -> Any:
             raise NotImplementedError(f"its sessions are those of the npm package {package}, in JavaScript")

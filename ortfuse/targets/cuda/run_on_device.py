@@ -61,7 +61,7 @@ def session_class(base: Any) -> Any:
 
 
 def bound(session: Any, inputs: Mapping[str, Any]) -> Any:
-    """Bind arrays on the device as inputs, and all outputs to the device; `None` if an input is no array of numbers."""
+    """Bind arrays on the device as inputs, and all outputs to the device; `None` if an input or output holds no numbers."""
     import numpy as np
     import onnxruntime as ort
 
@@ -73,6 +73,8 @@ def bound(session: Any, inputs: Mapping[str, Any]) -> Any:
         if not isinstance(given, np.ndarray) or given.dtype.kind not in "biuf":
             return None
         binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(given), "cuda", 0))
+    if any("string" in value.type or not value.type.startswith("tensor(") for value in session.get_outputs()):
+        return None
     for value in session.get_outputs():
         binding.bind_output(value.name, "cuda")
     binding.synchronize_inputs()
