@@ -31,7 +31,7 @@ TOLERANCES = {"float16": 4e-3, "bfloat16": 4e-2, "float32": 1e-4, "float64": 1e-
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of one use of an operator.
+    """The outcome of one use of an operator.
 
     Attributes:
         operator: The domain and name of the operator.

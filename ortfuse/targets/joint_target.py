@@ -138,7 +138,7 @@ class JointTarget(Target):
         return next((answer for answer in answers if answer is not None), None) or self._unless_agreed(node)
 
     def instead_of_kernel(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> str:
-        """What the targets without a kernel for a node do; empty if one of them cannot execute it."""
+        """The way in which targets without a kernel for a node execute it; empty if one of them cannot."""
         lacking = [one for one in self.members if one.check_node(node, opset_imports, facts) is not None]
         found = [one.instead_of_kernel(node, opset_imports, facts) for one in lacking]
         return found[0] if found and all(found) else ""

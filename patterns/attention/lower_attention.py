@@ -172,7 +172,7 @@ def _without_hidden_rows(match: Match, result: Pattern) -> Pattern:
 
 
 def _hiding(match: Match) -> Any:
-    """What stands for -inf, or less than twice as much."""
+    """The bound below which a number stands for -inf."""
     return array_like(match, _LEAST if _is_half(match) else 0.75 * _INSTEAD)
 
 

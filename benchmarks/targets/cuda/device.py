@@ -89,7 +89,7 @@ class Steps:
 
 
 def versions(place: str) -> dict[str, Any]:
-    """What there is on this machine."""
+    """The packages, versions and device of this machine."""
     found: dict[str, Any] = {"python": platform.python_version(), "processors": os.cpu_count()}
     for package in PACKAGES:
         try:
@@ -199,7 +199,7 @@ def main(
     if wanted("latency"):
         others = ("goldens", SHARE["goldens"]), ("registry", 15.0), ("calibrate", 45.0)
         most = max(20.0, steps.left() - sum(share for step, share in others if wanted(step)))
-        # What is prepared beside the measurement would disturb it: most is done by now.
+        # Models prepared beside the measurement would disturb it: most are done by now.
         steps.run("latency", most + 15, "benchmarks.targets.cuda.latency", "measure", str(models), str(out / "latency.jsonl"),
                   "--place", place, "--seconds", str(most - 10), "--wait", "150")  # fmt: skip
     for process in preparing:

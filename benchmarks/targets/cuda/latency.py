@@ -104,7 +104,7 @@ def prepare(
 
 
 def makers(name: str) -> dict[str, Callable[[Path, Path], None]]:
-    """What makes each variant but the original: functions from file to file."""
+    """Makers of each variant but the original: functions from file to file."""
     kind = next((kind for start, kind in KINDS.items() if name.startswith(start)), None)
     found: dict[str, Callable[[Path, Path], None]] = {
         "ortfuse cuda": lambda source, path: optimised(source, path, "cuda"),
@@ -129,7 +129,7 @@ def with_attention() -> Any:
 
 
 def optimised(source: Path, path: Path, target: Any, *, half: bool = False) -> None:
-    """What ortfuse makes."""
+    """The model that ortfuse makes."""
     import onnx_ir as ir
 
     import ortfuse
@@ -142,7 +142,7 @@ def optimised(source: Path, path: Path, target: Any, *, half: bool = False) -> N
 
 
 def by_transformers(source: Path, path: Path, kind: str, heads: int, hidden: int, *, half: bool) -> None:
-    """What the runtime's own optimizer of transformers makes for a GPU."""
+    """The model that the runtime's own optimizer of transformers makes for a GPU."""
     from onnxruntime.transformers.optimizer import optimize_model
 
     logging.disable(logging.WARNING)

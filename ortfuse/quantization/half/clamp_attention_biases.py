@@ -92,7 +92,7 @@ def clamp_attention_biases(model: ir.Model) -> int:
 
 
 def _source(bias: ir.Value) -> _Source | None:
-    """What makes a bias; `None` if none of it is too low for float16."""
+    """The nodes and constants that make a bias; `None` if none of it is too low for float16."""
     constants, answers = list[tuple[ir.Value, ir.Node, int]](), dict[ir.Node, bool]()
     pending = [bias.producer()]
     while pending:

@@ -23,5 +23,5 @@ TARGET = replace(
     runner="runner.py",
     tuned_settings={},
     accelerator="",
-    tried="golden models in Node.js",
+    tried="twelve golden models in Node.js",
 )
