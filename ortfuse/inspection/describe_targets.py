@@ -109,8 +109,7 @@ def _described(spec: TargetSpec, run: bool) -> TargetInfo:
 def _failure(spec: TargetSpec) -> str:
     """The reason why no model runs for a target here; empty if one does."""
     try:
-        if not spec.runs_on:
-            spec.session_providers()
+        spec.session_providers()  # raises for a target for which another one would stand in
         with executing_for(spec):
             Session(ir.from_onnx_text(_TRIAL))
     except OrtfuseError as error:

@@ -6,10 +6,9 @@ right, and its latencies say nothing about a GPU.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
@@ -19,12 +18,13 @@ DEVICES = Path("/dev")
 """The folder of devices."""
 
 _DRIVERS = "VK_ICD_FILENAMES"
-_SHARED = "ortfuse_node_sessions"
+_LOADER = Path(__file__).parents[1] / "load_node_sessions.py"
 
 
 def session_class(base: Any) -> Any:
     """Return the class of sessions (`ortfuse.runtime.session_subprocess.session_class`)."""
-    return _node_sessions().class_for(base, "onnxruntime-node", "webgpu", environment())
+    node_sessions = run_path(str(_LOADER))["node_sessions"]()
+    return node_sessions.class_for(base, "onnxruntime-node", "webgpu", environment())
 
 
 def environment() -> dict[str, str]:
@@ -33,15 +33,3 @@ def environment() -> dict[str, str]:
     if gpu or _DRIVERS in os.environ or not SWIFTSHADER.is_file():
         return {}
     return {_DRIVERS: str(SWIFTSHADER)}
-
-
-def _node_sessions() -> Any:
-    """The module that targets in Node.js share; it is loaded once, as its sessions share processes."""
-    if _SHARED not in sys.modules:
-        file = Path(__file__).parents[1] / "node_sessions.py"
-        spec = importlib.util.spec_from_file_location(_SHARED, file)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[_SHARED] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[_SHARED]
