@@ -189,6 +189,18 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "targets.table",
+        "on each target, do results load and compute the same, and how fast are they beside four other tools' results?",
+        ("benchmarks.targets.table", "--write"),
+        (
+            "--targets", "cpu,portable", "--model", "lstm.ts", "--models", "{folder}", "--rounds", "6", "--seconds", "0",
+            "--output", "{output}",
+        ),
+        models=True,
+        packages=("onnxscript", *PEERS),
+        answer_no=True,
+    ),
+    Job(
         "trust.downstream",
         "do other tools take results as they take originals?",
         ("benchmarks.trust.downstream", "--output", "{output}"),
@@ -359,6 +371,7 @@ STANDALONE: Mapping[str, str] = {
     "benchmarks.targets.cuda.kernels": "writes the kernel tables of CUDA that are shipped",
     "benchmarks.targets.cuda.latency": "latency on a GPU, a step of benchmarks.targets.cuda.device",
     "benchmarks.targets.cuda.operators": "operators on a GPU, a step of benchmarks.targets.cuda.device",
+    "benchmarks.targets.cells": "checks and measures one model on one target, for benchmarks.targets.table",
     "benchmarks.targets.documented": "writes the kernel table of a target that is known from documentation alone",
     "benchmarks.targets.releases": "writes the table of releases of the runtime that is shipped",
 }

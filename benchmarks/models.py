@@ -14,6 +14,12 @@ from benchmarks.jobs import MODELS, ROOT
 
 FULL_SIZE = MODELS
 GOLDEN = ROOT / "golden" / "models"
+FOR_TARGETS = (
+    *("bert.sdpa.ts", "llama.sdpa.ts", "llama_cache.sdpa.ts", "gpt2_cache.sdpa.ts", "t5_decoder.sdpa.ts"),
+    *("whisper_encoder.sdpa.ts", "swin.sdpa.ts", "vit.sdpa.ts", "yolo.ts", "resnet.ts", "mobilenet3.tsbn", "lstm.ts"),
+)  # fmt: skip
+"""Golden models that are tried on targets: transformers, vision, convolutions and a recurrent network."""
+
 STEP = {"sequence": 1, "past": 64}
 SIZES: Mapping[str, Mapping[str, int]] = {
     "minilm": {"sequence": 16},

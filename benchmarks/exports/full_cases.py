@@ -106,6 +106,7 @@ SDPA = ("sdpa",)
 CASES = (
     Case("bert", built("BertModel", "BertConfig"), _text(30522) | SEGMENTS, TOKEN_SIZES, SDPA),
     Case("minilm", built("BertModel", "BertConfig", **MINILM), _text(30522) | SEGMENTS, TOKEN_SIZES, SDPA),
+    Case("distilbert", built("DistilBertModel", "DistilBertConfig"), _text(30522), TOKEN_SIZES, SDPA),
     Case("gpt2", built("GPT2LMHeadModel", "GPT2Config", use_cache=False), _text(50257), TOKEN_SIZES, SDPA),
     Case(
         "gpt2_step", gpt2_step, _step(50257) | POSITION_IDS | cache_inputs("past", 12, "past", 64, 12), STEP_SIZES, SDPA

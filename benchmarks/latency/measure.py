@@ -37,6 +37,7 @@ COMMAND = "python -m benchmarks.latency"
 TOOLS = ("ortfuse", "transformers", "onnxscript", "onnxslim", "onnxsim")
 KINDS: Mapping[str, tuple[str, int, int]] = {
     "bert": ("bert", 12, 768),
+    "distilbert": ("bert", 12, 768),
     "minilm": ("bert", 12, 384),
     "gpt2": ("gpt2", 12, 768),
     "llama": ("qwen3", 16, 1024),

@@ -21,19 +21,13 @@ import typer
 
 import ortfuse
 from benchmarks.jobs import GOLDEN, ROOT
-from benchmarks.models import sizes_of
+from benchmarks.models import FOR_TARGETS, sizes_of
 from benchmarks.results import PACKAGES, Results
 from ortfuse.errors import OrtfuseError
 from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.placement import placement
 from ortfuse.targets.openvino import TARGET
 from ortfuse.targets.processor import processor_kind
-
-MODELS = (
-    *("bert.sdpa.ts", "llama.sdpa.ts", "llama_cache.sdpa.ts", "gpt2_cache.sdpa.ts", "t5_decoder.sdpa.ts"),
-    *("whisper_encoder.sdpa.ts", "swin.sdpa.ts", "vit.sdpa.ts", "yolo.ts", "resnet.ts", "mobilenet3.tsbn", "lstm.ts"),
-)  # fmt: skip
-"""Golden models: transformers, vision, convolutions and a recurrent network."""
 
 OTHERS = (
     *("xlm_roberta_xl.ts16", "qwen2.ts14", "unet_1d.ts14", "convnextv2.ts15", "poolformer.ts17", "autoencoder_kl.ts17.fixed"),
@@ -97,7 +91,7 @@ def main(
 ) -> None:
     """Print the figures of each model; the exit code is 1 if a result does not load there or computes something else."""
     warnings.simplefilter("ignore")
-    wanted = names or [*MODELS, *OTHERS]
+    wanted = names or [*FOR_TARGETS, *OTHERS]
     paths = [folder / f"{name}.onnx" for name in wanted for folder in (ROOT / GOLDEN, others)]
     rows = {}
     for path in filter(Path.is_file, paths):
