@@ -19,6 +19,7 @@ from ortfuse.runtime.inputs.generation import Generation, searches_for
 from ortfuse.runtime.inputs.random_inputs import Inputs, InputSpec
 from ortfuse.runtime.inputs.sizes import Search
 from ortfuse.runtime.session import Arrays, Session
+from ortfuse.runtime.strict_session import StrictSession
 from ortfuse.runtime.unrepresentable_models import AsItIs, Runnable, signature_of
 from ortfuse.runtime.verification_time_budget import EVALUATING, Budget
 
@@ -78,7 +79,8 @@ def explored(
         VerificationError: The original cannot be executed on one of the given inputs, or on none of the sizes tried.
     """
     budget = Budget() if budget is None else budget
-    session, graph = Session(original, optimise=False), signature_of(original)
+    graph = signature_of(original)
+    session = StrictSession(original) if inputs is None else Session(original, optimise=False)
     notes: list[str] = []
     shown = Shown(Coverage(graph))
     if inputs is not None:
@@ -120,7 +122,8 @@ def experiments(
     Raises:
         VerificationError: The original cannot be executed on one of the given inputs, or on none of the sizes tried.
     """
-    session, graph, budget = Session(original, optimise=False), signature_of(original), Budget()
+    graph, budget = signature_of(original), Budget()
+    session = StrictSession(original) if inputs is None else Session(original, optimise=False)
     notes: list[str] = []
     if inputs is not None:
         ran = [_given(session, number, array) for number, array in enumerate(inputs)]

@@ -78,6 +78,8 @@ class TargetSpec:
             since the kernels compute something else than fusions take them to.
         fuses_itself: Whether the provider fuses the operators of ai.onnx itself: rules make none of `com.microsoft` then, unless
             they are forced, and none that they lower.
+        orders_axes_itself: Whether the provider chooses the order of axes itself: the pass `layout` leaves Transposes where they
+            are then.
         sizes_on: The target that executes arithmetic of sizes and positions in int64, where this one has no kernels for it.
         half_in_float32: Whether an operator without a float16 kernel is executed in float32, between Casts.
         fast_transpose_axes: The most axes that the Transpose kernel moves at full speed; `None` if that is not known.
@@ -106,6 +108,7 @@ class TargetSpec:
     bugs_until: Mapping[KnownBug, str] = field(default_factory=dict)
     lowered_before: Mapping[str, str] = field(default_factory=dict)
     fuses_itself: bool = False
+    orders_axes_itself: bool = False
     sizes_on: str = ""
     half_in_float32: bool = False
     fast_transpose_axes: int | None = None

@@ -92,6 +92,18 @@ def test_operators_of_the_standard_are_fused_and_those_of_the_runtime_only_where
     assert forced == {"Add": 1, "com.microsoft.Gelu": 1}
 
 
+def test_transposes_stay_where_they_are_as_the_provider_orders_axes_itself() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[n,3,8,8] x) => (float[n,8,8,3] y)
+    <float[4] f = {1.0, 2.0, 2.0, 1.0}> {
+        t = Transpose<perm=[0,2,3,1]>(x)  a = Relu(t)  u = Transpose<perm=[0,3,1,2]>(a)  y = Transpose<perm=[0,2,3,1]>(u)
+    }"""
+    found = ortfuse.optimize(ir.from_onnx_text(text), target="openvino")
+    assert [node.op_type for node in found.model.graph] == ["Transpose", "Relu"]
+    assert any("orders axes itself" in note for note in found.report.notes)
+    elsewhere = ortfuse.optimize(ir.from_onnx_text(text))
+    assert not any("orders axes itself" in note for note in elsewhere.report.notes)
+
+
 def test_heads_are_not_repeated_by_resize_which_is_slower_than_expand(target: Target) -> None:
     sizes = {"x": (1, 2, 16, 64)}
     found = target.costs.estimate("resize.nearest_from_repeat", sizes.get)

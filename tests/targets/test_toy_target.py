@@ -20,6 +20,7 @@ from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime import memory_footprint
 from ortfuse.runtime.current_execution_target import executing_for, execution_target
 from ortfuse.runtime.session import Session
+from ortfuse.runtime.strict_session import StrictSession
 from ortfuse.targets import Target, TargetSpec, default_spec, known_targets, load_target, registry, spec_of
 from ortfuse.tuning.rule_costs import Candidate, measure_rule_costs
 from ortfuse.tuning.rule_costs.speedup import Measurement
@@ -207,6 +208,38 @@ def test_the_runner_of_a_target_runs_its_models(folder: Path, tmp_path: Path) ->
         assert Session(found.model).run({"x": np.ones((2, 3), np.float32)})["y"].max() == -4
         assert memory_footprint.footprint(found.model, {"x": np.ones((2, 3), np.float32)}) > 0
     assert len((folder / "runs.txt").read_text().splitlines()) == len(runs) + 2
+
+
+TOLERANT_RUNNER = """
+import numpy as np
+
+
+def session_class(base):
+    class Toy(base):
+        def run(self, inputs, only=None, limit=None):
+            try:
+                return super().run(inputs, only, limit)
+            except Exception:
+                return [np.zeros((2, 1), np.float32)]
+
+    return Toy
+"""
+
+
+def test_inputs_for_which_a_model_is_not_defined_count_on_no_target(folder: Path) -> None:
+    """The toy computes something where sizes do not fit, as kernels of accelerators do for indices out of range."""
+    (folder / "runner.py").write_text(TOLERANT_RUNNER)
+    (folder / "__init__.py").write_text(DECLARATION.replace("runs_on=", 'runner="runner.py", runs_on='))
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 20]> g (float[a, 3] x, float[b, 3] w) => (float[c, 3] y) { y = Add(x, w) }"""
+    )
+    with executing_for(load_target(folder)):
+        session = StrictSession(model)
+        fitting = {name: np.ones((2, 3), np.float32) for name in "xw"}
+        assert session.run(fitting)["y"].max() == 2
+        with pytest.raises(VerificationError, match="Add"):
+            session.run({**fitting, "w": np.ones((5, 3), np.float32)})
+        assert Session(model).run({**fitting, "w": np.ones((5, 3), np.float32)})["y"].max() == 0
 
 
 def test_a_profile_is_taken_on_the_target_that_is_asked(folder: Path) -> None:

@@ -76,10 +76,16 @@ def _device() -> Any:
 
     found = _found()
     if found is None:
-        onnxruntime.register_execution_provider_library(PROVIDER, _library())
+        try:
+            onnxruntime.register_execution_provider_library(PROVIDER, _library())
+        except Exception as error:  # of a kind that the runtime does not export
+            if "already registered" not in str(error):
+                raise
         found = _found()
     if found is None:
-        raise RuntimeError(f"{PACKAGE} finds no device {DEVICE} of OpenVINO in this machine")
+        raise RuntimeError(
+            f"{PACKAGE} finds no device {DEVICE} of OpenVINO in this machine; it takes processors of Intel alone"
+        )
     return found
 
 

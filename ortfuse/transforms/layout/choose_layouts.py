@@ -30,6 +30,10 @@ class Layout:
         count = 0
         for text in [text for text in context.notes if text.startswith(_REMARK)]:
             del context.notes[text]  # of an earlier round
+        if context.target.spec.orders_axes_itself:
+            if any(node.op_type == "Transpose" for scope in context.scopes() for node in scope.graph):
+                context.note(f"{_REMARK}Transposes are left to {context.target.spec.name}, which orders axes itself")
+            return 0
         turned, gaps = Quirk.TURNS_SIGNED_PAIRS in context.target.quirks, list[_Gap]()
         kept = Quirk.INTERPOLATES_LAST_AXES in context.target.quirks
         for scope in context.scopes():
