@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from ortfuse.api.bisect import bisect, bisect_runtime
     from ortfuse.api.compare import diff, verify
     from ortfuse.api.explain import explain, find, inspect
+    from ortfuse.api.generator import GeneratorResult, generator
     from ortfuse.api.models_file import ModelsFile
     from ortfuse.api.optimize import optimize
     from ortfuse.api.profile import profile
     from ortfuse.api.quantize import Lowered, Quantized, lower, quantize
     from ortfuse.api.result import Result, WrongResultError
     from ortfuse.errors import BoundError, OrtfuseError
+    from ortfuse.generation.generator import Generator
+    from ortfuse.generation.sampling import Sampling
     from ortfuse.interop import (
         as_ir_pass,
         describe_operator,
@@ -72,7 +75,10 @@ _HOMES = {
     "ortfuse.api.bisect": "bisect bisect_runtime",
     "ortfuse.api.compare": "diff verify",
     "ortfuse.api.explain": "explain find inspect",
+    "ortfuse.api.generator": "GeneratorResult generator",
     "ortfuse.api.optimize": "optimize",
+    "ortfuse.generation.generator": "Generator",
+    "ortfuse.generation.sampling": "Sampling",
     "ortfuse.io.load_and_save": "load save",
     "ortfuse.tuning.rule_costs": "calibrate calibrate_session",
     "ortfuse.interop": "as_ir_pass describe_operator pattern_from read_functions register_operators rule_from rule_from_models "
@@ -103,6 +109,8 @@ __all__ = [
     "Context",
     "Exactness",
     "Facts",
+    "Generator",
+    "GeneratorResult",
     "Lowered",
     "Match",
     "ModelsFile",
@@ -117,6 +125,7 @@ __all__ = [
     "Rule",
     "RuleTest",
     "RunReport",
+    "Sampling",
     "SessionConfig",
     "Sweep",
     "Target",
@@ -136,6 +145,7 @@ __all__ = [
     "diff",
     "explain",
     "find",
+    "generator",
     "inspect",
     "load",
     "lower",

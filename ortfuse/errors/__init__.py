@@ -136,3 +136,7 @@ class NoSiteError(PrecisionError):
 
 class BoundError(OrtfuseError):
     """No lowered model keeps its error under the bound that was asked for; nothing was written."""
+
+
+class GenerationError(OrtfuseError):
+    """A decoder cannot become a generator, or a generator cannot go on: its interface, its lengths or its inputs do not fit."""

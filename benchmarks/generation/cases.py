@@ -1,0 +1,140 @@
+"""Decoders with caches of many architectures: small ones with random weights, which differ where the architectures differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cases.caching import CachedDecoder, MaskedCrossDecoder, PositionedDecoder, UnmaskedCrossDecoder, cache_inputs
+from cases.seq2seq import T5Head
+from drawing import Input
+from exporting import Case
+from torch import nn
+
+from benchmarks.exports.building import build, layered
+
+VOCABULARY = 120
+SIZES = ({"batch": 2, "sequence": 4, "past": 13}, {"batch": 3, "sequence": 1, "past": 20})
+CROSS_SIZES = tuple(sizes | {"source": source} for sizes, source in zip(SIZES, (19, 23), strict=True))
+ATTENTIONS = ("sdpa", "eager")
+EXPORTERS = ("ts", "dynamo")
+TOKENS = {"input_ids": Input(("batch", "sequence"), "tokens", high=VOCABULARY)}
+MASK = {"attention_mask": Input(("batch", "past + sequence"), "mask")}
+POSITIONS = {"position_ids": Input(("batch", "sequence"), "tokens", high=60)}
+COMMON: Mapping[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512, "tie_word_embeddings": False, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def _decoder(
+    name: str,
+    architecture: str,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    positions: bool = False,
+    keys: int = 2,
+    width: int = 16,
+    layers: int = 2,
+    attentions: tuple[str, ...] = ATTENTIONS,
+    config: str = "",
+) -> Case:
+    """A decoder by the name of its architecture, with the common sizes and what the architecture calls its own."""
+    options = {key: value for key, value in {**COMMON, **(changes or {})}.items() if value is not None}
+    base, plain = (PositionedDecoder, [*TOKENS, *MASK, *POSITIONS]) if positions else (CachedDecoder, [*TOKENS, *MASK])
+
+    def made(attention: str) -> nn.Module:
+        model = build(f"{architecture}ForCausalLM", config or f"{architecture}Config", options, attention)
+        return layered(base, plain, layers)(model)
+
+    inputs = TOKENS | MASK | (POSITIONS if positions else {}) | cache_inputs("past", keys, "past", width, layers)
+    return Case(name, made, inputs, SIZES, attentions, EXPORTERS)
+
+
+def _gpt2(attention: str) -> nn.Module:
+    options = {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512}
+    return layered(CachedDecoder, [*TOKENS, *MASK], 2)(build("GPT2LMHeadModel", "GPT2Config", options, attention))
+
+
+def _t5(attention: str) -> nn.Module:
+    options = {
+        "vocab_size": VOCABULARY, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4,
+        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 40,
+    }  # fmt: skip
+    model = build("T5ForConditionalGeneration", "T5Config", options, attention)
+    kind = layered(MaskedCrossDecoder, ["input_ids", "encoder_attention_mask"], 2)
+    return kind(model, model.decoder, T5Head(model))
+
+
+_SEQ2SEQ: Mapping[str, Any] = {
+    "vocab_size": VOCABULARY, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "decoder_ffn_dim": 96, "encoder_ffn_dim": 96, "decoder_start_token_id": 1,
+}  # fmt: skip
+
+
+class _Head(nn.Module):
+    """BART's projection to the vocabulary, with its bias."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.head, self.bias = model.lm_head, nn.Parameter(model.final_logits_bias.clone())
+
+    def forward(self, hidden: Any) -> Any:
+        return self.head(hidden) + self.bias
+
+
+def _bart(attention: str) -> nn.Module:
+    model = build("BartForConditionalGeneration", "BartConfig", _SEQ2SEQ | {"max_position_embeddings": 512}, attention)
+    kind = layered(MaskedCrossDecoder, ["input_ids", "encoder_attention_mask"], 2)
+    return kind(model, model.get_decoder(), _Head(model))
+
+
+def _whisper(attention: str) -> nn.Module:
+    options = _SEQ2SEQ | {"max_target_positions": 448, "max_source_positions": 24, "num_mel_bins": 8}
+    model = build("WhisperForConditionalGeneration", "WhisperConfig", options, attention)
+    return layered(UnmaskedCrossDecoder, ["input_ids"], 2)(model, model.get_decoder(), model.proj_out)
+
+
+_CROSS = (
+    TOKENS
+    | {"encoder_attention_mask": Input(("batch", "source"), "mask")}
+    | cache_inputs("past", 4, "past", 16)
+    | cache_inputs("cross", 4, "source", 16)
+)
+_WHISPER = TOKENS | cache_inputs("past", 4, "past", 16) | cache_inputs("cross", 4, 24, 16)
+_OLD: Mapping[str, Any] = {"num_key_value_heads": None, "head_dim": None}
+_WINDOW = ["sliding_attention", "full_attention"]
+
+CASES = (
+    Case("gpt2", _gpt2, TOKENS | MASK | cache_inputs("past", 4, "past", 16), SIZES, ATTENTIONS, EXPORTERS),
+    _decoder("gptneox", "GPTNeoX", _OLD | {"rotary_pct": 0.5}, keys=4),
+    _decoder("gptj", "GPTJ", _OLD | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512, "rotary_dim": 8}, keys=4, positions=True, attentions=("eager",)),
+    _decoder("llama", "Llama"),
+    _decoder("llama_positions", "Llama", positions=True),
+    _decoder("llama_scaled", "Llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}}),
+    _decoder("mistral", "Mistral", {"sliding_window": 7}),
+    _decoder("qwen2", "Qwen2", {"layer_types": ["full_attention"] * 2}),
+    _decoder("qwen3", "Qwen3"),
+    _decoder("gemma2", "Gemma2", {"sliding_window": 7, "layer_types": _WINDOW, "query_pre_attn_scalar": 24}, attentions=("eager",)),
+    _decoder("gemma3", "Gemma3", {"sliding_window": 7, "layer_types": _WINDOW, "query_pre_attn_scalar": 24}, config="Gemma3TextConfig"),
+    _decoder("phi", "Phi", _OLD | {"partial_rotary_factor": 0.5}, keys=4),
+    _decoder("phi3", "Phi3", {"head_dim": None, "num_key_value_heads": 2}),
+    _decoder("falcon_alibi", "Falcon", _OLD | {"alibi": True, "new_decoder_architecture": False, "multi_query": False, "bias": True, "parallel_attn": False}, keys=4),
+    _decoder("falcon_rotary", "Falcon", _OLD | {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    _decoder("bloom", "Bloom", _OLD | {"n_layer": 2, "n_head": 4}, keys=4, attentions=("eager",)),
+    _decoder("mpt", "MPT", _OLD | {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 512}, keys=4, attentions=("eager",), config="MptConfig"),
+    _decoder("opt", "OPT", _OLD | {"ffn_dim": 96, "word_embed_proj_dim": 64}, keys=4),
+    _decoder("gpt_oss", "GptOss", {"sliding_window": 7, "layer_types": _WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2}, attentions=("eager",)),
+    _decoder("mixtral", "Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    _decoder("glm4", "Glm4", {"partial_rotary_factor": 0.5}),
+    _decoder("glm", "Glm", {"partial_rotary_factor": 0.5}),
+    _decoder("cohere", "Cohere"),
+    _decoder("olmo2", "Olmo2"),
+    _decoder("smollm3", "SmolLM3", {"no_rope_layers": [1, 0]}),
+    _decoder("stablelm", "StableLm", {"partial_rotary_factor": 0.5}),
+    _decoder("granite", "Granite", {"attention_multiplier": 0.2, "residual_multiplier": 0.7, "logits_scaling": 1.5, "embedding_multiplier": 2.0}),
+    _decoder("starcoder2", "Starcoder2", {"sliding_window": None}),
+    Case("t5", _t5, _CROSS, CROSS_SIZES, ATTENTIONS, EXPORTERS),
+    Case("bart", _bart, _CROSS, CROSS_SIZES, ATTENTIONS, EXPORTERS),
+    Case("whisper", _whisper, _WHISPER, SIZES, ATTENTIONS, EXPORTERS),
+)  # fmt: skip

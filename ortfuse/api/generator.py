@@ -1,0 +1,198 @@
+"""Make a generator of an exported decoder: one model for prompts and steps, whose caches are buffers that stay in place."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.api.assess_optimization import Progress, silent
+from ortfuse.api.effective_options import effective_options
+from ortfuse.api.optimize import optimize
+from ortfuse.api.result import Result
+from ortfuse.errors import GenerationError, OptionError
+from ortfuse.generation.generator_interface import GeneratorInterface
+from ortfuse.io.convert_model_objects import AnyModel, enter
+from ortfuse.options import AllOptions, Options
+from ortfuse.serialization import Record, derived, entry
+
+if TYPE_CHECKING:
+    from ortfuse.generation.compare_generations import GenerationComparison
+    from ortfuse.generation.decoder_interface import InterfaceNames
+
+MAX_LENGTH = 4096
+
+VERIFY_STEPS = 200
+"""How many tokens are generated after each prompt when generations are compared, unless the buffers hold fewer."""
+
+
+@dataclass(frozen=True)
+class GeneratorResult(Record):
+    """A generator, with the report of how it was made and compared.
+
+    Attributes:
+        model: The model (an `onnx_ir.Model`).
+        interface: Its inputs and outputs.
+        decoder: The roles that the inputs and outputs of the decoder have.
+        kept: Why a layer keeps a growing cache, by the name of its attention or cache.
+        unsampled: Whether masks and positions were compared for every length of the past; otherwise for a choice of lengths.
+        result: The optimisation of the generator.
+        comparison: How its generations compare with the decoder's; `None` if that was not asked for.
+        written: The folder that was written.
+    """
+
+    model: Any = field(repr=False, metadata=entry(omit=True))
+    interface: GeneratorInterface
+    decoder: InterfaceNames
+    kept: Mapping[str, str]
+    unsampled: bool
+    result: Result = field(repr=False, metadata=entry(omit=True))
+    comparison: GenerationComparison | None = None
+    written: Path | None = None
+
+    @property
+    @derived()
+    def ok(self) -> bool:
+        """Whether the generations are equal, if they were compared."""
+        return self.comparison is None or self.comparison.equal
+
+
+def generator(
+    model: AnyModel,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    max_length: int = MAX_LENGTH,
+    last_logits: bool = False,
+    verify: bool = False,
+    new_tokens: int = VERIFY_STEPS,
+    roles: Mapping[str, str] | None = None,
+    prompts: Sequence[Sequence[int]] | None = None,
+    fixed: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    progress: Progress | None = None,
+    **changes: Unpack[AllOptions],
+) -> GeneratorResult:
+    """Make a generator of a decoder that was exported with its past keys and values. The input model is not changed.
+
+    Attention keeps its keys and values in buffers of `max_length` tokens, which are input and output at once
+    (com.microsoft.GroupQueryAttention). Masks and positions follow from `attention_mask` alone. `ortfuse.Generator`,
+    onnxruntime-genai and Optimum run the result.
+
+    Args:
+        model: A decoder with caches: past keys and values as inputs, present ones as outputs.
+        output: A folder for the model and `genai_config.json`.
+        max_length: The greatest number of tokens in a sequence. Tables of positions may allow fewer.
+        last_logits: Hand out the scores after the last token of each sequence only.
+        verify: Compare whole generations with those of the decoder. If they differ, nothing is written: see `comparison`.
+        new_tokens: How many tokens are generated after each prompt for that, unless the buffers hold fewer.
+        roles: Names of inputs and outputs by role (`tokens`, `mask`, `positions`, `logits`), where the graph does not tell.
+        prompts: Prompts to compare generations on; by default random ones.
+        fixed: Arrays for inputs that are the same in all steps, such as an encoder's states; by default random ones.
+        progress: Called with short messages about what is going on.
+        **changes: Options of `optimize`, such as `target`.
+
+    Raises:
+        GenerationError: The model is no decoder with caches, or none of its layers can keep its cache in place.
+        OptionError: An option has an invalid value.
+        OrtfuseError: The model cannot be used; the message says what to do.
+    """
+    from ortfuse.analysis.facts import Facts
+    from ortfuse.generation.decoder_interface import find_interface, names_of
+    from ortfuse.generation.make_generator import make_generator
+
+    if max_length < 2:
+        raise OptionError("max_length", f"is {max_length}; a generator takes at least 2 tokens")
+    progress = progress or silent
+    options = effective_options(None, **changes)
+    folder = None if output is None else _folder(output)
+    progress("optimising the decoder")
+    fused = optimize(model, Options(loaded=False, same=options.same, fix=options.fix))
+    inside = _graph_of(fused)
+    facts = Facts(inside)
+    names = names_of(find_interface(inside, facts, roles))
+    progress("finding masks and positions")
+    made = make_generator(inside, facts, max_length=max_length, last_logits=last_logits, given=roles)
+    progress("optimising the generator")
+    result = optimize(inside, options)
+    done = GeneratorResult(result.model, made.interface, names, made.kept, made.unsampled, result)
+    if verify:
+        progress("comparing generations")
+        done = replace(done, comparison=_compared(model, result, names, made.interface, new_tokens, prompts, fixed))
+    if folder is None or not done.ok:
+        return done
+    progress("writing")
+    return replace(done, written=_write(folder, done))
+
+
+def _write(folder: Path, done: GeneratorResult) -> Path:
+    from ortfuse.generation.genai_config import write_genai_config
+    from ortfuse.generation.generator import MODEL_FILE
+
+    folder.mkdir(parents=True, exist_ok=True)
+    done.result.save(folder / MODEL_FILE)
+    write_genai_config(folder, done.interface, done.model)
+    return folder
+
+
+def _folder(output: str | os.PathLike[str]) -> Path:
+    folder = Path(output)
+    if folder.exists() and not folder.is_dir():
+        raise OptionError("output", f"{folder} is a file; name a folder, which gets model.onnx and genai_config.json")
+    return folder
+
+
+def _graph_of(result: Result) -> ir.Model:
+    if result.unchanged:
+        raise GenerationError(f"the decoder cannot be rewritten: {result.unchanged}")
+    return enter(result.model, copy=True)[0]
+
+
+def _compared(
+    model: AnyModel,
+    result: Result,
+    names: InterfaceNames,
+    interface: GeneratorInterface,
+    new_tokens: int,
+    prompts: Sequence[Sequence[int]] | None,
+    fixed: Mapping[str, np.ndarray[Any, Any]] | None,
+) -> GenerationComparison:
+    from ortfuse.generation.compare_generations import compare_generations
+    from ortfuse.generation.generator import Generator
+    from ortfuse.generation.plain_loop import PlainLoop, input_types
+    from ortfuse.runtime.session import Session
+
+    original = enter(model, copy=True)[0]
+    types = input_types(original)
+    random = np.random.default_rng(0)
+    given = {name: _drawn(types[name], random) for name in names.fixed} | dict(fixed or {})
+    vocabulary = interface.vocabulary or 2
+    longest = max(1, min(24, interface.max_length // 3))
+    chosen = prompts or [random.integers(0, vocabulary, length).tolist() for length in dict.fromkeys((longest, 1, 5))]
+    room = interface.max_length - max(len(prompt) for prompt in chosen)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        file = Path(folder) / "model.onnx"
+        result.save(file)
+        plain, unoptimised = Session(original), Session(original, optimise=False)
+        return compare_generations(
+            functools.partial(PlainLoop, plain, names, types),
+            functools.partial(PlainLoop, unoptimised, names, types),
+            Generator(file),
+            chosen,
+            new_tokens=max(1, min(new_tokens, room)),
+            fixed=given,
+            one_at_a_time=interface.one_at_a_time,
+        )
+
+
+def _drawn(kind: Any, random: np.random.Generator) -> np.ndarray[Any, Any]:
+    """An array for an input that stays the same in all steps: ones for masks, numbers for states; open sizes are 1, then 9."""
+    sizes = [size if size > 0 else (1 if axis == 0 else 9) for axis, size in enumerate(kind.shape)]
+    if kind.dtype.kind == "f":
+        return random.standard_normal(sizes).astype(kind.dtype)
+    return np.ones(sizes, kind.dtype)

@@ -1,0 +1,180 @@
+"""Attention with a growing cache, and whether GroupQueryAttention with caches in place computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.generation.decoder_interface import DecoderInterface
+from ortfuse.generation.length_functions import MaskForm, RowForm
+from ortfuse.ir.traits import MICROSOFT
+
+_HEAD_MULTIPLE = 8
+_ROTARY_MULTIPLE = 16
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """A rotary embedding that the kernel of GroupQueryAttention computes for queries and keys.
+
+    Attributes:
+        queries: The node that rotates queries.
+        keys: The node that rotates keys.
+        cos: [length, half of the rotated size], by position.
+        sin: The same.
+        interleaved: Whether neighbours are rotated rather than halves.
+    """
+
+    queries: ir.Node
+    keys: ir.Node
+    cos: np.ndarray
+    sin: np.ndarray
+    interleaved: bool
+
+
+@dataclass(frozen=True)
+class AttentionSite:
+    """ai.onnx Attention with past and present, as GroupQueryAttention takes it.
+
+    Attributes:
+        node: The node.
+        heads: Heads of queries.
+        groups: Heads of keys and values.
+        size: The size of a head.
+        scale: The factor of scores; `None` for one over the square root of the size.
+        softcap: The bound of scores; 0 for none.
+        mask: What is added to scores.
+        rotation: What is rotated inside; `None` if nothing is.
+    """
+
+    node: ir.Node
+    heads: int
+    groups: int
+    size: int
+    scale: float | None
+    softcap: float
+    mask: MaskForm
+    rotation: Rotation | None
+
+
+class SiteReader:
+    """Reads the sites of a decoder."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        interface: DecoderInterface,
+        masks: Mapping[ir.Value, MaskForm | str],
+        rows: Mapping[ir.Value, RowForm | str],
+    ) -> None:
+        """Take what is known: the forms of mask operands, and of cosines, sines and positions."""
+        self._facts, self._interface = facts, interface
+        self._masks, self._rows = masks, rows
+
+    def read(self, node: ir.Node) -> AttentionSite | str:
+        """The site, or why it stays as it is."""
+        facts = self._facts
+        query, key, value = (facts.shape(one) for one in node.inputs[:3])
+        if query is None or key is None or value is None:
+            return "the shape of its queries, keys or values is unknown"
+        if len(node.outputs) > 3 and node.outputs[3].uses():
+            return "its scores are used"
+        if len(node.inputs) > 6 and node.inputs[6] is not None:
+            return "it counts the keys that are no padding"
+        heads = _heads(node, query, "q_num_heads")
+        groups = _heads(node, key, "kv_num_heads")
+        length, new = (query[1], key[1]) if len(query) == 3 else (query[2], key[2])
+        sizes = [_size(shape, count) for shape, count in ((query, heads), (key, groups), (value, groups))]
+        size = sizes[0]
+        if not heads or not groups or not size or sizes != [size] * 3:
+            return f"heads have different or unknown sizes: {sizes}"
+        if size % _HEAD_MULTIPLE:
+            return f"heads have {size} elements, and the kernel takes multiples of {_HEAD_MULTIPLE}"
+        if length != new:
+            return f"there are {length} queries and {new} new keys"
+        kind = facts.dtype(node.inputs[0])
+        if kind not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+            return f"its type is {kind}, and the kernel takes FLOAT and FLOAT16"
+        form = self._mask_of(node, length)
+        if isinstance(form, str):
+            return form
+        scale = node.attributes.get_float("scale", None)
+        softcap = node.attributes.get_float("softcap", 0.0) or 0.0
+        if scale is not None and not scale > 0:
+            return f"its scale is {scale}, and the kernel takes a positive one"
+        if softcap and form.bias is not None:
+            return "scores are capped and have a bias"
+        return AttentionSite(node, heads, groups, size, scale, softcap, form, self._rotation_of(node, size))
+
+    def _mask_of(self, node: ir.Node, length: object) -> MaskForm | str:
+        mask = node.inputs[3] if len(node.inputs) > 3 else None
+        if mask is None:
+            causal = node.attributes.get_int("is_causal", 0) == 1 or length == 1
+            return MaskForm() if causal else "queries see keys after them: it has no causal mask"
+        form = self._masks.get(mask, "its mask depends on more than lengths")
+        return form if isinstance(form, MaskForm) else f"its mask is no causal one: {form}"
+
+    def _rotation_of(self, node: ir.Node, size: int) -> Rotation | None:
+        queries, keys = (value.producer() if value is not None else None for value in node.inputs[:2])
+        if queries is None or keys is None or size % _ROTARY_MULTIPLE:
+            return None
+        if any(len(one.outputs[0].uses()) != 1 or one.outputs[0].is_graph_output() for one in (queries, keys)):
+            return None
+        first, second = self.rotary(queries), self.rotary(keys)
+        if first is None or second is None:
+            return None
+        if first[2] != second[2] or not all(
+            a.shape == b.shape and (a == b).all() for a, b in zip(first[:2], second[:2], strict=True)
+        ):
+            return None
+        cos, sin, interleaved = first
+        if 2 * cos.shape[1] % _ROTARY_MULTIPLE or 2 * cos.shape[1] > size:
+            return None
+        return Rotation(queries, keys, cos, sin, interleaved)
+
+    def rotary(self, node: ir.Node) -> tuple[np.ndarray, np.ndarray, bool] | None:
+        """Cosines and sines by position of a RotaryEmbedding, and whether neighbours are rotated; `None` for another node."""
+        if node.op_type != "RotaryEmbedding" or node.domain not in ("", MICROSOFT):
+            return None
+        if node.domain == MICROSOFT:
+            _, positions, cos, sin = node.inputs[:4]
+            if node.attributes.get_float("scale", 1.0) != 1.0:
+                return None
+            start = self._facts.const(positions)
+            if start is not None and start.size == 1 and start.item() == 0:
+                positions = None  # the rows of the tables are those of the tokens
+        else:
+            _, cos, sin, positions = (*node.inputs, None)[:4]
+        tables = [self._table(one, positions) for one in (cos, sin)]
+        if tables[0] is None or tables[1] is None or tables[0].shape != tables[1].shape:
+            return None
+        return tables[0], tables[1], node.attributes.get_int("interleaved", 0) == 1
+
+    def _table(self, value: ir.Value | None, positions: ir.Value | None) -> np.ndarray | None:
+        if value is None:
+            return None
+        if positions is not None:
+            counted, constant = self._rows.get(positions), self._facts.const(value)
+            if constant is None or not isinstance(counted, RowForm) or counted.table.ndim != 1:
+                return None
+            if counted.table.max(initial=0) >= len(constant):
+                return None
+            return np.ascontiguousarray(constant[counted.table])
+        form = self._rows.get(value)
+        return form.table if isinstance(form, RowForm) and form.table.ndim == 2 else None
+
+
+def _heads(node: ir.Node, shape: tuple, attribute: str) -> int:
+    if len(shape) == 4:
+        return shape[1] if isinstance(shape[1], int) else 0
+    return node.attributes.get_int(attribute, 0) or 0
+
+
+def _size(shape: tuple, heads: int) -> int:
+    if len(shape) == 4:
+        return shape[3] if isinstance(shape[3], int) else 0
+    return shape[2] // heads if heads and isinstance(shape[2], int) else 0

@@ -1,0 +1,320 @@
+"""The roles of a decoder's inputs and outputs: tokens, mask, positions, caches, states, logits.
+
+They are found from what the graph does with them. Names decide only between inputs that the graph treats alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.errors import GenerationError
+from ortfuse.ir.dims import DimLike, symbols
+from ortfuse.ir.walk import used_values
+from ortfuse.serialization import Record
+
+PAST = {"Attention": (4, 5), "MultiHeadAttention": (6, 7), "GroupQueryAttention": (3, 4)}
+"""The inputs of attention operators that take the keys and values of earlier steps; outputs 1 and 2 are those afterwards."""
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Keys or values of one layer: an input to which each step appends, and the output with what it appended.
+
+    Attributes:
+        past: The input, with the length on axis `axis`.
+        present: The output.
+        axis: The axis of the length.
+    """
+
+    past: ir.Value
+    present: ir.Value
+    axis: int
+
+
+@dataclass(frozen=True)
+class State:
+    """What a step hands to the next one without growing, such as the window of a convolution.
+
+    Attributes:
+        before: The input.
+        after: The output, of the same type and sizes.
+    """
+
+    before: ir.Value
+    after: ir.Value
+
+
+@dataclass(frozen=True)
+class DecoderInterface:
+    """Which input and output of a decoder is what.
+
+    Attributes:
+        tokens: Token ids, [batch, sequence].
+        mask: Which of the past and new tokens are visible, [batch, past + sequence]; `None` if the decoder takes none.
+        positions: Positions of the new tokens, [batch, sequence]; `None` if the decoder takes none.
+        caches: Keys and values of the layers, in the order of the inputs.
+        states: Other values that a step hands to the next one.
+        logits: Scores of the next token, [batch, sequence, vocabulary].
+        fixed: Other inputs, which stay the same in all steps, such as states of an encoder.
+        others: Other outputs.
+    """
+
+    tokens: ir.Value
+    mask: ir.Value | None
+    positions: ir.Value | None
+    caches: tuple[Cache, ...]
+    states: tuple[State, ...]
+    logits: ir.Value
+    fixed: tuple[ir.Value, ...]
+    others: tuple[ir.Value, ...]
+
+    def sizes(self, facts: Facts, batch: int, past: int, length: int) -> dict[str, int]:
+        """The symbols of the inputs' sizes in a step of `length` tokens after `past` ones."""
+        found: dict[str, int] = {}
+        for value, sizes in self._sized(batch, past, length):
+            for dim, size in zip(facts.shape(value) or (), sizes, strict=False):
+                named = symbols(dim)
+                if size is not None and len(named) == 1 and str(dim) in named:
+                    found.setdefault(str(dim), size)
+        return found
+
+    def _sized(self, batch: int, past: int, length: int) -> Iterator[tuple[ir.Value, list[int | None]]]:
+        yield self.tokens, [batch, length]
+        for cache in self.caches:
+            sizes: list[int | None] = [None] * len(cache.past.shape or ())
+            sizes[cache.axis] = past
+            yield cache.past, sizes
+        if self.positions is not None:
+            rank = len(self.positions.shape or ())
+            yield self.positions, [None, batch, length][3 - rank :]
+        if self.mask is not None:
+            yield self.mask, [batch, past + length]
+
+
+@dataclass(frozen=True)
+class InterfaceNames(Record):
+    """The names of a decoder's inputs and outputs by their roles, as `DecoderInterface`.
+
+    Attributes:
+        tokens: Token ids.
+        mask: Visible tokens; "" if there is none.
+        positions: Positions of new tokens; "" if there are none.
+        caches: Input, output and axis of the length of each cache.
+        states: Input and output of each state.
+        logits: Scores of the next token.
+        fixed: Inputs that stay the same in all steps.
+    """
+
+    tokens: str
+    mask: str
+    positions: str
+    caches: tuple[tuple[str, str, int], ...]
+    states: tuple[tuple[str, str], ...]
+    logits: str
+    fixed: tuple[str, ...]
+
+
+def names_of(interface: DecoderInterface) -> InterfaceNames:
+    """The names of the inputs and outputs."""
+    return InterfaceNames(
+        _name(interface.tokens),
+        _name(interface.mask),
+        _name(interface.positions),
+        tuple((_name(cache.past), _name(cache.present), cache.axis) for cache in interface.caches),
+        tuple((_name(state.before), _name(state.after)) for state in interface.states),
+        _name(interface.logits),
+        tuple(_name(value) for value in interface.fixed),
+    )
+
+
+def _name(value: ir.Value | None) -> str:
+    return "" if value is None else value.name or ""
+
+
+@dataclass
+class _Search:
+    model: ir.Model
+    facts: Facts
+    given: Mapping[str, str]
+    inputs: list[ir.Value] = field(init=False)
+    outputs: list[ir.Value] = field(init=False)
+
+    def __post_init__(self) -> None:
+        graph = self.model.graph
+        self.inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+        self.outputs = list(graph.outputs)
+
+    def run(self) -> DecoderInterface:
+        caches = tuple(self._caches())
+        if not caches:
+            text = "takes no keys and values of earlier steps: no input is appended to and handed out as an output"
+            raise GenerationError(f"the model {text}; export the decoder with its past, such as use_cache=True")
+        for cache in caches:
+            self.inputs.remove(cache.past)
+            self.outputs.remove(cache.present)
+        logits = self._logits()
+        self.outputs.remove(logits)
+        tokens = self._tokens(logits)
+        self.inputs.remove(tokens)
+        states = tuple(self._states())
+        for state in states:
+            self.inputs.remove(state.before)
+            self.outputs.remove(state.after)
+        positions = self._positions(tokens)
+        if positions is not None:
+            self.inputs.remove(positions)
+        mask = self._mask(caches)
+        if mask is not None:
+            self.inputs.remove(mask)
+        fixed, others = tuple(self.inputs), tuple(self.outputs)
+        return DecoderInterface(tokens, mask, positions, caches, states, logits, fixed, others)
+
+    def _caches(self) -> Iterator[Cache]:
+        for value in self.inputs:
+            for use in value.uses():
+                found = self._appended(use.node, use.idx, value)
+                if found is not None:
+                    yield found
+                    break
+
+    def _appended(self, node: ir.Node, index: int, value: ir.Value) -> Cache | None:
+        if node.graph is not self.model.graph:
+            return None
+        if index in PAST.get(node.op_type, ()):
+            output = PAST[node.op_type].index(index) + 1
+            grown = node.outputs[output] if len(node.outputs) > output else None
+            return Cache(value, grown, 2) if grown is not None and grown.is_graph_output() else None
+        if node.op_type != "Concat" or node.domain or index != 0 or len(node.inputs) != 2:
+            return None
+        rank = self.facts.rank(value)
+        axis = node.attributes.get_int("axis", 0)
+        if rank is None or axis is None or not node.outputs[0].is_graph_output():
+            return None
+        size = (self.facts.shape(value) or ())[axis % rank]
+        return Cache(value, node.outputs[0], axis % rank) if not isinstance(size, int) else None
+
+    def _logits(self) -> ir.Value:
+        floats = [value for value in self.outputs if self._is_float(value) and self.facts.rank(value) == 3]
+        named = self.given.get("logits") or "logits"
+        chosen = [value for value in floats if value.name == named] or floats[:1]
+        if not chosen:
+            raise GenerationError("the model has no output with scores of the next token: [batch, sequence, vocabulary]")
+        return chosen[0]
+
+    def _tokens(self, logits: ir.Value) -> ir.Value:
+        rows = (self.facts.shape(logits) or (None,) * 3)[2]
+        integers = [
+            value for value in self.inputs if self.facts.dtype(value) in _INTEGERS and self.facts.rank(value) == 2
+        ]
+        looked_up = [value for value in integers if self._is_index(value)]
+        named = [value for value in integers if value.name == (self.given.get("tokens") or "input_ids")]
+        fitting = [value for value in looked_up if rows is not None and self._rows(value) == rows]
+        for candidates in (named if self.given.get("tokens") else [], fitting, named, looked_up):
+            if len(candidates) == 1:
+                return candidates[0]
+        raise GenerationError(
+            "which input has the token ids cannot be told: it would be an integer [batch, sequence] that a Gather reads a "
+            "table by; name it with tokens=NAME"
+        )
+
+    def _states(self) -> Iterator[State]:
+        left = [value for value in self.inputs if self._is_float(value)]
+        for output in self.outputs:
+            if not self._is_float(output):
+                continue
+            kind, shape = self.facts.dtype(output), self.facts.shape(output)
+            before = next((value for value in left if self.facts.dtype(value) == kind and self._alike(value, shape)), None)
+            if before is not None and _depends(output, before):
+                left.remove(before)
+                yield State(before, output)
+
+    def _alike(self, value: ir.Value, shape: tuple[DimLike, ...] | None) -> bool:
+        other = self.facts.shape(value)
+        if other is None or shape is None or len(other) != len(shape):
+            return False
+        return all(a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in zip(other, shape, strict=True))
+
+    def _positions(self, tokens: ir.Value) -> ir.Value | None:
+        shape = self.facts.shape(tokens)
+        assert shape is not None
+        named = self.given.get("positions") or "position_ids"
+        found = []
+        for value in self.inputs:
+            other = self.facts.shape(value)
+            if self.facts.dtype(value) not in _INTEGERS or other is None or len(other) not in (1, 2, 3):
+                continue
+            if value.name == named or (len(other) > 1 and other[-1] == shape[1] and other[-2] in (shape[0], 1)):
+                found.append(value)
+        return next((value for value in found if value.name == named), found[0] if len(found) == 1 else None)
+
+    def _mask(self, caches: tuple[Cache, ...]) -> ir.Value | None:
+        named = self.given.get("mask") or "attention_mask"
+        candidates = [value for value in self.inputs if self.facts.rank(value) == 2]
+        exact = [value for value in candidates if value.name == named]
+        if exact:
+            return exact[0]
+        lengths = [(self.facts.shape(cache.present) or ())[cache.axis] for cache in caches]
+        fitting = [value for value in candidates if (self.facts.shape(value) or ())[1] in lengths]
+        return fitting[0] if len(fitting) == 1 else None
+
+    def _is_float(self, value: ir.Value) -> bool:
+        kind = self.facts.dtype(value)
+        return kind is not None and kind.is_floating_point()
+
+    def _is_index(self, value: ir.Value) -> bool:
+        return any(use.node.op_type == "Gather" and use.idx == 1 for use in _uses_through_casts(value))
+
+    def _rows(self, value: ir.Value) -> DimLike | None:
+        for use in _uses_through_casts(value):
+            if use.node.op_type == "Gather" and use.idx == 1:
+                shape = self.facts.shape(use.node.inputs[0])
+                if shape is not None and len(shape) == 2 and self._is_float(use.node.outputs[0]):
+                    return shape[0]
+        return None
+
+
+_INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
+
+
+def _uses_through_casts(value: ir.Value) -> Iterator[ir.Usage]:
+    for use in value.uses():
+        if use.node.op_type == "Cast":
+            yield from _uses_through_casts(use.node.outputs[0])
+        else:
+            yield use
+
+
+def _depends(value: ir.Value, source: ir.Value) -> bool:
+    seen: set[ir.Value] = set()
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if one is source:
+            return True
+        producer = one.producer()
+        if one not in seen and producer is not None:
+            seen.add(one)
+            pending += list(used_values(producer))
+    return False
+
+
+def find_interface(model: ir.Model, facts: Facts, given: Mapping[str, str] | None = None) -> DecoderInterface:
+    """Find the roles of a decoder's inputs and outputs.
+
+    Args:
+        model: A decoder whose attention is fused as far as it can be.
+        facts: Its facts.
+        given: Names of inputs and outputs by role (`tokens`, `mask`, `positions`, `logits`), where the graph does not tell.
+
+    Raises:
+        GenerationError: The model has no caches, or the tokens or scores cannot be told.
+    """
+    names = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    for role, name in (given or {}).items():
+        if name not in names:
+            raise GenerationError(f"{role}={name}: the model has no input or output of this name")
+    return _Search(model, facts, given or {}).run()

@@ -1,0 +1,245 @@
+"""Class `Generator`, which runs a generator: caches in place, greedy decoding or sampling, batches, streams, stop tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ortfuse.errors import GenerationError
+from ortfuse.generation.generator_interface import CacheBuffer, GeneratorInterface, interface_of
+from ortfuse.generation.sampling import Chooser, Sampling
+from ortfuse.runtime.session_settings import session
+
+Array = np.ndarray[Any, Any]
+
+MODEL_FILE = "model.onnx"
+"""The name of the model in the folder that `ortfuse generator` writes."""
+
+
+class Generator:
+    """A generator with its session and buffers.
+
+        generator = ortfuse.Generator("folder")
+        tokens = generator.generate([[12, 7, 301]], max_new_tokens=64, stop_tokens=[2])
+
+    The buffers are allocated once, for a batch size, and reused. One object is for one thread at a time.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        settings: Mapping[str, Any] | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        """Open a generator.
+
+        Args:
+            path: The folder that `ortfuse generator` wrote, or the model file in it.
+            settings: Session settings by the runtime's names, such as `{"intra_op_num_threads": 4}`.
+            max_length: The greatest number of tokens in a sequence, if less than the model allows: buffers are of this size.
+
+        Raises:
+            GenerationError: The model is no generator, or `max_length` is more than it allows.
+            ModelFileError: There is no such file.
+            VerificationError: The runtime refuses the model.
+        """
+        file = Path(path)
+        file = file / MODEL_FILE if file.is_dir() else file
+        self._session = session(file, settings)
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        self.interface: GeneratorInterface = interface_of(metadata, str(file))
+        self.max_length = max_length or self.interface.max_length
+        if not 1 < self.max_length <= self.interface.max_length:
+            raise GenerationError(f"max_length={max_length}: the model takes 2 to {self.interface.max_length} tokens")
+        self._types = {value.name: value.type for value in self._session.get_inputs()}
+        self._tokens_dtype = _DTYPES[self._types[self.interface.tokens]]
+        self._batch = 0
+        self._lengths: Array = np.zeros(0, np.int64)
+
+    # Whole generations
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int = 128,
+        stop_tokens: Collection[int] = (),
+        sampling: Sampling | None = None,
+        fixed: Mapping[str, Array] | None = None,
+    ) -> list[list[int]]:
+        """The tokens that follow each prompt.
+
+        Args:
+            prompts: Token ids of each sequence. They may be of several lengths, if `interface.mixed_lengths` says so.
+            max_new_tokens: The most tokens to generate for each.
+            stop_tokens: Tokens that end a sequence. They are the last of its result.
+            sampling: How tokens are drawn; by default the best one is taken.
+            fixed: Arrays for the inputs of `interface.fixed`, such as an encoder's states.
+
+        Raises:
+            GenerationError: A prompt is empty, prompts have several lengths where the model does not take them, or the
+                sequences would become longer than `max_length`.
+        """
+        results: list[list[int]] = [[] for _ in prompts]
+        for chosen in self.stream(
+            prompts, max_new_tokens=max_new_tokens, stop_tokens=stop_tokens, sampling=sampling, fixed=fixed
+        ):
+            for result, token in zip(results, chosen, strict=True):
+                if token is not None:
+                    result.append(token)
+        return results
+
+    def stream(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int = 128,
+        stop_tokens: Collection[int] = (),
+        sampling: Sampling | None = None,
+        fixed: Mapping[str, Array] | None = None,
+    ) -> Iterator[list[int | None]]:
+        """After each step the new token of each sequence, `None` for those that have ended; the rest is as for `generate`."""
+        longest = max((len(prompt) for prompt in prompts), default=0)
+        if longest + max_new_tokens > self.max_length:
+            raise GenerationError(
+                f"a prompt of {longest} tokens and {max_new_tokens} new ones are more than the {self.max_length} that the "
+                "buffers hold; ask for fewer, or make the generator with a greater --max-length"
+            )
+        if max_new_tokens < 1:
+            raise GenerationError(f"max_new_tokens={max_new_tokens}: at least one token is generated")
+        chooser = Chooser(sampling)
+        scores = self.prompt(prompts, fixed=fixed)
+        ended = [False] * len(prompts)
+        for number in range(max_new_tokens):
+            chosen = chooser.choose(scores)
+            yield [None if over else int(token) for over, token in zip(ended, chosen, strict=True)]
+            ended = [over or int(token) in stop_tokens for over, token in zip(ended, chosen, strict=True)]
+            if all(ended) or number + 1 == max_new_tokens:
+                return
+            scores = self.step(chosen[:, None], fixed=fixed)[:, -1]
+
+    # Single runs
+
+    @property
+    def lengths(self) -> Array:
+        """int64 [batch], how many tokens each sequence has in the caches."""
+        return self._lengths.copy()
+
+    def prompt(self, prompts: Sequence[Sequence[int]], *, fixed: Mapping[str, Array] | None = None) -> Array:
+        """Start anew with prompts; the scores after the last token of each, [batch, vocabulary].
+
+        Raises:
+            GenerationError: There is no prompt, one is empty or too long, or they have several lengths where the model does
+                not take them.
+        """
+        lengths = np.array([len(prompt) for prompt in prompts], np.int64)
+        if not len(prompts) or lengths.min() < 1:
+            raise GenerationError("each sequence needs a prompt of at least one token")
+        if not self.interface.mixed_lengths and lengths.min() != lengths.max():
+            text = "this model takes prompts of one length in a batch: its positions or states are not counted apart"
+            raise GenerationError(f"{text}; give them one after the other")
+        self.start(len(prompts))
+        if self.interface.one_at_a_time:
+            for position in range(int(lengths.max()) - 1):
+                self.step(np.array([[prompt[position]] for prompt in prompts]), fixed=fixed)
+            return self.step(np.array([[prompt[-1]] for prompt in prompts]), fixed=fixed)[:, -1]
+        padded = np.zeros((len(prompts), int(lengths.max())), np.int64)
+        for row, prompt in zip(padded, prompts, strict=True):
+            row[: len(prompt)] = prompt
+        scores = self._run(padded, lengths, fixed)
+        if self.interface.last_logits:
+            return scores[:, -1]
+        return scores[np.arange(len(prompts)), lengths - 1]
+
+    def start(self, batch: int) -> None:
+        """Empty the caches, for a number of sequences."""
+        if batch != self._batch:
+            self._allocate(batch)
+        self._lengths = np.zeros(batch, np.int64)
+        for buffer in self._grown:
+            buffer_of = self._caches[buffer.past]
+            sizes = list(buffer_of.shape)
+            sizes[buffer.axis] = 0
+            self._caches[buffer.past] = np.zeros(sizes, buffer_of.dtype)
+        for array in self._states.values():
+            array[...] = 0
+
+    def step(self, tokens: Array, *, fixed: Mapping[str, Array] | None = None) -> Array:
+        """Append tokens, as many to each sequence; the scores after each, or after the last one with `last_logits`.
+
+        Args:
+            tokens: [batch, new tokens]. Several new tokens after others need a batch of 1.
+            fixed: Arrays for the inputs of `interface.fixed`.
+
+        Raises:
+            GenerationError: The caches are full, or the tokens do not fit what was started.
+        """
+        if tokens.ndim != 2 or len(tokens) != self._batch:
+            raise GenerationError(f"tokens {tokens.shape}: [{self._batch}, new tokens] are expected, as was started")
+        if tokens.shape[1] > 1 and self._batch > 1 and self._lengths.any():
+            raise GenerationError("several tokens after others can be appended to one sequence only, not to a batch")
+        return self._run(tokens, self._lengths + tokens.shape[1], fixed)
+
+    def _run(self, tokens: Array, lengths: Array, fixed: Mapping[str, Array] | None) -> Array:
+        total = int(lengths.max())
+        if total > self.max_length:
+            raise GenerationError(f"{total} tokens are more than the {self.max_length} that the buffers hold")
+        interface, binding = self.interface, self._session.io_binding()
+        mask = (np.arange(total) < lengths[:, None]).astype(np.int64)
+        binding.bind_cpu_input(interface.tokens, np.ascontiguousarray(tokens, self._tokens_dtype))
+        binding.bind_cpu_input(interface.mask, mask)
+        for name in interface.fixed:
+            if fixed is None or name not in fixed:
+                raise GenerationError(f"the input {name} needs an array: pass fixed={{{name!r}: ...}}")
+            binding.bind_cpu_input(name, np.ascontiguousarray(fixed[name]))
+        for name, value in self._values.items():
+            binding.bind_ortvalue_input(name, value)
+        for buffer in self._grown:
+            binding.bind_cpu_input(buffer.past, self._caches[buffer.past])
+        for state, array in self._states.items():
+            binding.bind_cpu_input(state, array)
+        asked = [interface.logits, *(buffer.present for buffer in self._grown), *(one.after for one in interface.states)]
+        for name in asked:
+            binding.bind_output(name)
+        for buffer in interface.caches:
+            if buffer.in_place:
+                binding.bind_ortvalue_output(buffer.present, self._values[buffer.past])
+        self._session.run_with_iobinding(binding)
+        results = dict(zip(asked, binding.get_outputs(), strict=False))
+        for buffer in self._grown:
+            self._caches[buffer.past] = results[buffer.present].numpy()
+        for one in interface.states:
+            self._states[one.before] = results[one.after].numpy()
+        self._lengths = lengths
+        return np.asarray(results[interface.logits].numpy())
+
+    def _allocate(self, batch: int) -> None:
+        import onnxruntime
+
+        if batch < 1:
+            raise GenerationError(f"a batch of {batch}: at least one sequence is started")
+        self._batch = batch
+        self._grown = [buffer for buffer in self.interface.caches if not buffer.in_place]
+        self._caches = {buffer.past: np.zeros(self._sizes(buffer), buffer.dtype) for buffer in self._grown}
+        self._values = {
+            buffer.past: onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(self._sizes(buffer), buffer.dtype))
+            for buffer in self.interface.caches
+            if buffer.in_place
+        }
+        self._states = {
+            one.before: np.zeros([batch if size < 0 else size for size in one.shape], one.dtype)
+            for one in self.interface.states
+        }
+
+    def _sizes(self, buffer: CacheBuffer) -> list[int]:
+        sizes = [self._batch if size < 0 else size for size in buffer.shape]
+        sizes[buffer.axis] = self.max_length if buffer.in_place else 0
+        return sizes
+
+
+_DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}

@@ -1,0 +1,121 @@
+"""Inputs and outputs of a generator, as its metadata states them: `ortfuse.Generator` and others run it by these."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import onnx_ir as ir
+
+from ortfuse.errors import GenerationError
+from ortfuse.serialization import Record
+
+METADATA = "ortfuse_generator"
+"""The key of the interface among the metadata of a model."""
+
+TOKENS, MASK, LOGITS = "input_ids", "attention_mask", "logits"
+
+
+@dataclass(frozen=True)
+class CacheBuffer(Record):
+    """Keys or values of one layer.
+
+    Attributes:
+        past: The input.
+        present: The output.
+        layer: The number of the layer, from 0.
+        kind: `key` or `value`.
+        shape: The sizes of the buffer: -1 for the batch, and the greatest length on axis `axis`.
+        axis: The axis of the length.
+        dtype: The element type, such as `float32`.
+        in_place: Whether past and present are one buffer of the greatest length. Otherwise the output is longer than the
+            input by the new tokens.
+    """
+
+    past: str
+    present: str
+    layer: int
+    kind: Literal["key", "value"]
+    shape: tuple[int, ...]
+    axis: int
+    dtype: str
+    in_place: bool
+
+
+@dataclass(frozen=True)
+class StateBuffer(Record):
+    """A state of constant size that a step hands to the next one; it starts with zeros.
+
+    Attributes:
+        before: The input.
+        after: The output.
+        shape: The sizes, with -1 for the batch.
+        dtype: The element type.
+    """
+
+    before: str
+    after: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class GeneratorInterface(Record):
+    """The inputs and outputs of a generator.
+
+    Each run takes the new tokens and a mask of as many columns as there are tokens after it, 1 for those of the sequence.
+    A prompt may be padded on the right; afterwards each sequence goes on behind its own tokens.
+
+    Attributes:
+        tokens: Input, int64 or int32 [batch, new tokens].
+        mask: Input, int64 [batch, past and new tokens].
+        caches: Keys and values.
+        states: States of constant size.
+        fixed: Inputs that stay the same in all steps.
+        logits: Output, [batch, new tokens, vocabulary], or [batch, 1, vocabulary] with `last_logits`.
+        vocabulary: The number of tokens that there are; 0 if it is not known.
+        max_length: The greatest number of tokens in a sequence, of the prompt and generated.
+        last_logits: Whether only the scores after the last token of each sequence are handed out.
+        mixed_lengths: Whether prompts of several lengths may be in one batch.
+        one_at_a_time: Whether a run takes one token only, so that a prompt is given token by token.
+    """
+
+    tokens: str
+    mask: str
+    caches: tuple[CacheBuffer, ...]
+    states: tuple[StateBuffer, ...]
+    fixed: tuple[str, ...]
+    logits: str
+    vocabulary: int
+    max_length: int
+    last_logits: bool
+    mixed_lengths: bool
+    one_at_a_time: bool
+
+
+def write_interface(model: ir.Model, interface: GeneratorInterface) -> None:
+    """State the interface in the metadata of a model."""
+    model.metadata_props[METADATA] = json.dumps(interface.to_dict(), sort_keys=True)
+
+
+def interface_of(metadata: Mapping[str, str], source: str) -> GeneratorInterface:
+    """The interface that the metadata of a model state.
+
+    Raises:
+        GenerationError: They state none, or not in a form that this release reads.
+    """
+    text = metadata.get(METADATA)
+    if text is None:
+        raise GenerationError(f"{source} is no generator of ortfuse; make one with `ortfuse generator MODEL -o FOLDER`")
+    try:
+        return _read(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise GenerationError(f"{source}: its metadata {METADATA} cannot be read: {error}") from error
+
+
+def _read(data: dict[str, Any]) -> GeneratorInterface:
+    caches = tuple(CacheBuffer(**{**one, "shape": tuple(one["shape"])}) for one in data.pop("caches"))
+    states = tuple(StateBuffer(**{**one, "shape": tuple(one["shape"])}) for one in data.pop("states"))
+    return GeneratorInterface(caches=caches, states=states, fixed=tuple(data.pop("fixed")), **data)

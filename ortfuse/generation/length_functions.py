@@ -1,0 +1,217 @@
+"""The forms of positional values: masks as functions of distance, and rows as tables by position.
+
+A mask is described by f(i - j), where i is the position of a query and j that of a key: hidden for i < j and beyond a
+window, a bias of the distance otherwise (as in ALiBi and T5). A value with a row for each new token is described by the table
+of all positions. Both are read off one step at the greatest length, and hold if they give the same for the other steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.errors import GenerationError
+from ortfuse.generation.positional_values import PositionalValues, Step
+
+Array = np.ndarray[Any, Any]
+
+HIDDEN = -9000.0
+"""Scores from which on softmax gives exactly 0 in float32, unless those of visible keys differ by thousands."""
+
+_ELEMENTS = 1 << 26
+"""How many elements of masks are compared in all, before lengths are sampled."""
+
+_AT_ONCE = 1 << 24
+"""The most elements of one mask."""
+
+_TOLERANCE = 4e-6
+"""Difference of rows over their greatest magnitude: kernels compute the last elements of a vector by other instructions."""
+
+
+@dataclass(frozen=True)
+class MaskForm:
+    """What a mask adds to the score of the query at position i and the key at position j.
+
+    Attributes:
+        window: How many keys up to its own position a query sees; -1 for all.
+        bias: [heads or 1, length] float32, what is added at each distance i - j; `None` for nothing.
+    """
+
+    window: int = -1
+    bias: Array | None = None
+
+
+@dataclass(frozen=True)
+class RowForm:
+    """A value with a row for each new token, which its position determines.
+
+    Attributes:
+        axis: The axis of the new tokens.
+        shape: The shape of the value with -1 on that axis.
+        table: [length, ...], the rows by position.
+        counts: Whether the rows are the positions themselves.
+    """
+
+    axis: int
+    shape: tuple[int, ...]
+    table: Array
+    counts: bool
+
+
+def find_mask_forms(
+    values: PositionalValues, masks: Sequence[ir.Value], max_length: int
+) -> tuple[dict[ir.Value, MaskForm | str], bool]:
+    """The form of each mask operand of an attention, or why it has none; and whether every length was looked at.
+
+    Args:
+        values: The positional values of the model.
+        masks: Boolean masks or masks to add, which broadcast to [batch, heads, length, past + length].
+        max_length: The greatest number of tokens.
+
+    Raises:
+        GenerationError: The runtime cannot evaluate a mask.
+    """
+    if not masks:
+        return {}, True
+    evaluator = values.evaluator(masks)
+    unlike = dict[ir.Value, str]()
+    longest = next(evaluator.at([Step(max_length - 1, 1)]))
+    forms: dict[ir.Value, MaskForm] = {}
+    for value, array in zip(masks, longest, strict=True):
+        form = _form_of(array, max_length)
+        if isinstance(form, str):
+            unlike[value] = form
+        else:
+            forms[value] = form
+    heads = max((_scores(array, Step(max_length - 1, 1)).shape[1] for array in longest), default=1)
+    steps, complete = _steps(max_length, heads * len(masks))
+    for step, arrays in zip(steps, evaluator.at(steps), strict=True):
+        for value, array in zip(masks, arrays, strict=True):
+            if value in forms and value not in unlike:
+                problem = _difference(array, step, forms[value])
+                if problem:
+                    unlike[value] = problem
+    return {value: unlike.get(value) or forms[value] for value in masks}, complete
+
+
+def _steps(max_length: int, width: int) -> tuple[list[Step], bool]:
+    """Steps to look at, and whether all steps of one token are among them; `width` is the number of elements for each key."""
+    pasts = range(max_length)
+    complete = max_length * max_length // 2 * width <= _ELEMENTS
+    if not complete:
+        near = [*range(min(64, max_length)), max_length - 1]
+        pasts_chosen = sorted({*near, *np.linspace(0, max_length - 1, 64, dtype=int).tolist()})
+    else:
+        pasts_chosen = list(pasts)
+    longest = min(max_length, int((_AT_ONCE / width) ** 0.5))
+    prompts = sorted({*range(1, min(longest, 10) + 1), *(n for n in (31, 32, 64, 100, 257, longest) if n <= longest)})
+    chunks = [
+        Step(past, length)
+        for past, length in ((1, 2), (3, 5), (16, 16), (31, 2), (63, 9), (max_length // 2, 3))
+        if past + length <= max_length
+    ]
+    several = [step for step in (Step(0, 4, 2), Step(5, 1, 2), Step(7, 3, 3)) if step.total <= max_length]
+    return [Step(past, 1) for past in pasts_chosen] + [Step(0, n) for n in prompts] + chunks + several, complete
+
+
+def _scores(array: Array, step: Step) -> Array:
+    """A mask as what it adds, [batch, heads, length, total] with heads and batch broadcast."""
+    if array.dtype == bool:
+        array = np.where(array, np.float32(0), np.float32(-np.inf))
+    array = array.astype(np.float32)
+    array = array.reshape((1,) * (4 - array.ndim) + array.shape)
+    return np.broadcast_to(array, (*array.shape[:2], step.length, step.total))
+
+
+def _form_of(array: Array, max_length: int) -> MaskForm | str:
+    scores = _scores(array, Step(max_length - 1, 1))
+    by_distance = scores[0, :, 0, ::-1]
+    hidden = by_distance <= HIDDEN
+    if (hidden != hidden[:1]).any():
+        return "the heads see different keys"
+    visible = int(np.argmax(hidden[0])) if hidden[0].any() else max_length
+    if visible == 0 or not hidden[0, visible:].all():
+        return "the visible keys are no window that ends at the query"
+    bias = by_distance - by_distance[:, :1]
+    bias[:, visible:] = 0
+    return MaskForm(-1 if visible == max_length else visible, bias if np.abs(bias).max() > 0 else None)
+
+
+def _difference(array: Array, step: Step, form: MaskForm) -> str:
+    """Why a mask is not of a form in a step; "" if it is."""
+    scores = _scores(array, step)
+    distance = (step.past + np.arange(step.length))[:, None] - np.arange(step.total)[None, :]
+    seen = distance >= 0
+    if form.window >= 0:
+        seen &= distance < form.window
+    where = f"after {step.past} tokens, for {step.length} new ones"
+    if ((scores > HIDDEN) != seen).any():
+        return f"{where}, other keys are visible than the {form.window if form.window >= 0 else ''} last ones"
+    bias = np.zeros((1, 1), np.float32) if form.bias is None else form.bias
+    expected = bias[:, np.clip(distance, 0, bias.shape[1] - 1)]
+    left = np.where(seen, scores - expected, np.nan)
+    scale = max(1.0, float(np.abs(bias).max()))
+    spread = np.nanmax(left, axis=-1) - np.nanmin(left, axis=-1)
+    return "" if float(spread.max()) <= _TOLERANCE * scale else f"{where}, it adds something else than a function of distance"
+
+
+def find_row_forms(
+    values: PositionalValues, rows: Sequence[ir.Value], max_length: int
+) -> tuple[dict[ir.Value, RowForm | str], bool]:
+    """The form of each value with a row for each new token, or why it has none; and whether every length was looked at.
+
+    Raises:
+        GenerationError: The runtime cannot evaluate a value.
+    """
+    found: dict[ir.Value, RowForm | str] = {}
+    complete = True
+    for value in rows:
+        try:
+            found[value], whole = _row_form(values, value, max_length)
+            complete &= whole
+        except GenerationError as error:
+            found[value] = str(error)
+    return found, complete
+
+
+def _row_form(values: PositionalValues, value: ir.Value, max_length: int) -> tuple[RowForm | str, bool]:
+    evaluator = values.evaluator([value])
+    few = min(5, max_length - 1)
+    (small,), (larger,) = evaluator.at([Step(0, few), Step(0, few + 1)])
+    axes = [axis for axis, (a, b) in enumerate(zip(small.shape, larger.shape, strict=False)) if a != b]
+    if small.ndim != larger.ndim or len(axes) != 1 or small.shape[axes[0]] != few:
+        return "it has no row for each new token", True
+    axis = axes[0]
+    if any(size != 1 for size in small.shape[:axis]):
+        return "it has rows of something else before those of the tokens", True
+    ((whole,),) = evaluator.at([Step(0, max_length)])
+    table = whole.reshape(whole.shape[axis:])
+    steps, complete = _steps(max_length, max(1, table[0].size) * 16)
+    for step, (array,) in zip(steps, evaluator.at(steps), strict=True):
+        expected = table[step.past : step.total]
+        got = np.broadcast_to(array, (*array.shape[:axis], *expected.shape))
+        if array.shape[axis] != step.length or not _close(got, expected):
+            return f"its rows after {step.past} tokens, for {step.length} new ones, are not those of their positions", complete
+    counts = table.ndim == 1 and table.dtype.kind == "i" and bool((table == np.arange(max_length)).all())
+    shape = (*small.shape[:axis], -1, *small.shape[axis + 1 :])
+    return RowForm(axis, shape, table, counts), complete
+
+
+def _close(got: Array, expected: Array) -> bool:
+    if got.dtype.kind != "f":
+        return bool((got == expected).all())
+    scale = float(np.abs(expected).max(initial=0))
+    return bool((np.abs(got - expected) <= _TOLERANCE * scale).all())
+
+
+def least_rows(indices: Iterator[tuple[Array, int]], max_length: int) -> int:
+    """The greatest length for which rows of tables exist, of pairs of the indices by position and the number of rows."""
+    for table, count in indices:
+        beyond = np.flatnonzero(table >= count)
+        if len(beyond):
+            max_length = min(max_length, int(beyond[0]))
+    return max_length

@@ -1,0 +1,96 @@
+"""Generate with a decoder as it was exported: each step feeds the caches that the last one handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.errors import GenerationError
+from ortfuse.generation.decoder_interface import InterfaceNames
+
+Array = np.ndarray[Any, Any]
+
+
+class Runs(Protocol):
+    """Something that runs a model, such as `ortfuse.runtime.session.Session`."""
+
+    def run(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """All outputs by name."""
+
+
+@dataclass(frozen=True)
+class InputType:
+    """The type of an input of the decoder.
+
+    Attributes:
+        dtype: The element type.
+        shape: Sizes, -1 for those that are not fixed.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+def input_types(model: ir.Model) -> dict[str, InputType]:
+    """The types of a decoder's inputs by name.
+
+    Raises:
+        GenerationError: An input declares no type or shape.
+    """
+    found = {}
+    for value in model.graph.inputs:
+        if value.dtype is None or value.shape is None:
+            raise GenerationError(f"the input {value.name} declares no type or shape")
+        sizes = tuple(dim if isinstance(dim, int) else -1 for dim in value.shape)
+        found[value.name or ""] = InputType(value.dtype.numpy(), sizes)
+    return found
+
+
+class PlainLoop:
+    """A decoder with growing caches, for one sequence or several of equal lengths."""
+
+    def __init__(self, session: Runs, names: InterfaceNames, types: Mapping[str, InputType], batch: int = 1) -> None:
+        """Start with empty caches, and states of zeros."""
+        self._session, self._names, self._types, self._batch = session, names, types, batch
+        self.past = 0
+        self._kept: dict[str, Any] = {}
+        for past, _, axis in names.caches:
+            self._kept[past] = self._zeros(past, axis)
+        for before, _ in names.states:
+            self._kept[before] = self._zeros(before, None)
+
+    def _zeros(self, name: str, empty: int | None) -> Array:
+        kind = self._types[name]
+        sizes = [self._batch if size < 0 else size for size in kind.shape]
+        if empty is not None:
+            sizes[empty] = 0
+        return np.zeros(sizes, kind.dtype)
+
+    def step(self, tokens: Array, fixed: Mapping[str, Array] | None = None) -> Array:
+        """The scores after each of the new tokens, [batch, new tokens, vocabulary].
+
+        Args:
+            tokens: [batch, new tokens].
+            fixed: The inputs that stay the same in all steps.
+        """
+        names, length = self._names, tokens.shape[1]
+        feeds: dict[str, Any] = {**self._kept, **(fixed or {})}
+        feeds[names.tokens] = tokens.astype(self._types[names.tokens].dtype)
+        if names.mask:
+            feeds[names.mask] = np.ones((self._batch, self.past + length), self._types[names.mask].dtype)
+        if names.positions:
+            kind = self._types[names.positions]
+            row = np.arange(self.past, self.past + length, dtype=kind.dtype)
+            sizes = [self._batch if size < 0 else size for size in kind.shape[:-1]]
+            feeds[names.positions] = np.broadcast_to(row, (*sizes, length)).copy()
+        results = self._session.run(feeds)
+        for past, present, _ in names.caches:
+            self._kept[past] = results[present]
+        for before, after in names.states:
+            self._kept[before] = results[after]
+        self.past += length
+        return np.asarray(results[names.logits])
