@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from ortfuse.api.generator import GeneratorResult
 from ortfuse.api.quantize import Lowered, Quantized
 from ortfuse.api.result import Result
 from ortfuse.cli.json_output import name_of
 from ortfuse.cli.parsing import COMMANDS
+from ortfuse.generation.measure import GenerationLatencies
 from ortfuse.inspection import Inspection
 from ortfuse.inspection.describe_targets import DescribedTargets
 from ortfuse.interop import Substitution
@@ -62,11 +64,12 @@ WRITTEN: dict[str, Sequence[Part]] = {
     "bisect": [(MODEL, Bisection), (MODEL, RuntimeBisection)],
     "explain": [(MODEL, Explanation)],
     "inspect": [(MODEL, Inspection)],
-    "bench": [({}, Latencies)],
+    "bench": [({}, Latencies), ({}, GenerationLatencies)],
     "profile": [(MODEL, Profile)],
     "calibrate": [({}, Calibration), ({}, MeasuredSettings)],
     "passes": [({}, Described)],
     "targets": [({}, DescribedTargets)],
+    "generator": [(MODEL, GeneratorResult)],
     "test-rules": [({"rules": list[RuleTestReport]}, None)],
 }
 """The forms of the data of each command, of which it writes one."""

@@ -20,7 +20,7 @@ from ortfuse.api.result import Result
 from ortfuse.errors import GenerationError, OptionError
 from ortfuse.generation.generator_interface import GeneratorInterface
 from ortfuse.io.convert_model_objects import AnyModel, enter
-from ortfuse.options import AllOptions, Options
+from ortfuse.options import Options, PipelineOptions
 from ortfuse.serialization import Record, derived, entry
 
 if TYPE_CHECKING:
@@ -72,11 +72,12 @@ def generator(
     last_logits: bool = False,
     verify: bool = False,
     new_tokens: int = VERIFY_STEPS,
+    tokenizer: str | os.PathLike[str] | None = None,
     roles: Mapping[str, str] | None = None,
     prompts: Sequence[Sequence[int]] | None = None,
     fixed: Mapping[str, np.ndarray[Any, Any]] | None = None,
     progress: Progress | None = None,
-    **changes: Unpack[AllOptions],
+    **changes: Unpack[PipelineOptions],
 ) -> GeneratorResult:
     """Make a generator of a decoder that was exported with its past keys and values. The input model is not changed.
 
@@ -91,6 +92,7 @@ def generator(
         last_logits: Hand out the scores after the last token of each sequence only.
         verify: Compare whole generations with those of the decoder. If they differ, nothing is written: see `comparison`.
         new_tokens: How many tokens are generated after each prompt for that, unless the buffers hold fewer.
+        tokenizer: A folder with the files of a tokenizer, which are copied; its configuration names the tokens that end a text.
         roles: Names of inputs and outputs by role (`tokens`, `mask`, `positions`, `logits`), where the graph does not tell.
         prompts: Prompts to compare generations on; by default random ones.
         fixed: Arrays for inputs that are the same in all steps, such as an encoder's states; by default random ones.
@@ -127,16 +129,19 @@ def generator(
     if folder is None or not done.ok:
         return done
     progress("writing")
-    return replace(done, written=_write(folder, done))
+    return replace(done, written=_write(folder, done, None if tokenizer is None else Path(tokenizer)))
 
 
-def _write(folder: Path, done: GeneratorResult) -> Path:
-    from ortfuse.generation.genai_config import write_genai_config
+def _write(folder: Path, done: GeneratorResult, tokenizer: Path | None) -> Path:
+    from ortfuse.generation.genai_config import SpecialTokens, copy_tokenizer, special_tokens_in, write_genai_config
     from ortfuse.generation.generator import MODEL_FILE
 
+    special = SpecialTokens() if tokenizer is None else special_tokens_in(tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
     done.result.save(folder / MODEL_FILE)
-    write_genai_config(folder, done.interface, done.model)
+    if tokenizer is not None:
+        copy_tokenizer(tokenizer, folder)
+    write_genai_config(folder, done.interface, done.model, special)
     return folder
 
 
@@ -150,7 +155,8 @@ def _folder(output: str | os.PathLike[str]) -> Path:
 def _graph_of(result: Result) -> ir.Model:
     if result.unchanged:
         raise GenerationError(f"the decoder cannot be rewritten: {result.unchanged}")
-    return enter(result.model, copy=True)[0]
+    inside: ir.Model = enter(result.model, copy=True)[0]
+    return inside
 
 
 def _compared(

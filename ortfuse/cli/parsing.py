@@ -39,7 +39,7 @@ INTERRUPTED = 130
 
 COMMANDS = (
     "optimize", "substitute", "quantize", "convert", "tune", "sweep", "verify", "diff", "bisect", "explain", "inspect", "bench",
-    "profile", "calibrate", "passes", "targets", "test-rules",
+    "profile", "calibrate", "passes", "targets", "test-rules", "generator",
 )  # fmt: skip
 """The commands; each has a module of its name, which is imported only when it runs, and a schema in `ortfuse/schemas/`."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.generation.decoder_interface import DecoderInterface
 from ortfuse.generation.length_functions import MaskForm, RowForm
 from ortfuse.ir.traits import MICROSOFT
@@ -168,13 +169,13 @@ class SiteReader:
         return form.table if isinstance(form, RowForm) and form.table.ndim == 2 else None
 
 
-def _heads(node: ir.Node, shape: tuple, attribute: str) -> int:
+def _heads(node: ir.Node, shape: Shape, attribute: str) -> int:
     if len(shape) == 4:
         return shape[1] if isinstance(shape[1], int) else 0
     return node.attributes.get_int(attribute, 0) or 0
 
 
-def _size(shape: tuple, heads: int) -> int:
+def _size(shape: Shape, heads: int) -> int:
     if len(shape) == 4:
         return shape[3] if isinstance(shape[3], int) else 0
     return shape[2] // heads if heads and isinstance(shape[2], int) else 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx_ir as ir
 
@@ -202,7 +203,9 @@ class _Search:
         named = self.given.get("logits") or "logits"
         chosen = [value for value in floats if value.name == named] or floats[:1]
         if not chosen:
-            raise GenerationError("the model has no output with scores of the next token: [batch, sequence, vocabulary]")
+            raise GenerationError(
+                "the model has no output with scores of the next token: [batch, sequence, vocabulary]"
+            )
         return chosen[0]
 
     def _tokens(self, logits: ir.Value) -> ir.Value:
@@ -227,7 +230,9 @@ class _Search:
             if not self._is_float(output):
                 continue
             kind, shape = self.facts.dtype(output), self.facts.shape(output)
-            before = next((value for value in left if self.facts.dtype(value) == kind and self._alike(value, shape)), None)
+            before = next(
+                (value for value in left if self.facts.dtype(value) == kind and self._alike(value, shape)), None
+            )
             if before is not None and _depends(output, before):
                 left.remove(before)
                 yield State(before, output)
@@ -280,7 +285,7 @@ class _Search:
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 
 
-def _uses_through_casts(value: ir.Value) -> Iterator[ir.Usage]:
+def _uses_through_casts(value: ir.Value) -> Iterator[Any]:
     for use in value.uses():
         if use.node.op_type == "Cast":
             yield from _uses_through_casts(use.node.outputs[0])

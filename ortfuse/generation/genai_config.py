@@ -3,25 +3,84 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
+from ortfuse.errors import GenerationError
 from ortfuse.generation.generator_interface import GeneratorInterface
 
 NAME = "genai_config.json"
 
+_TOKENIZER_FILES = (
+    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model", "chat_template*",
+    "generation_config.json", "config.json", "spiece.model",
+)  # fmt: skip
 
-def genai_config(interface: GeneratorInterface, hidden_size: int, heads: int) -> dict[str, Any]:
-    """The content of the file. Token ids of begin and end are unknown to a model: they are 0 until a tokenizer tells."""
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The token ids that a tokenizer gives a meaning.
+
+    Attributes:
+        begin: The token before a text; `None` if it is not known.
+        end: The tokens after which a text ends.
+        padding: The token that stands for nothing; `None` if it is not known.
+    """
+
+    begin: int | None = None
+    end: tuple[int, ...] = ()
+    padding: int | None = None
+
+
+def special_tokens_in(folder: Path) -> SpecialTokens:
+    """Read the special tokens from the configuration files of a tokenizer's folder.
+
+    Raises:
+        GenerationError: A file is no JSON object.
+    """
+    found: dict[str, Any] = {}
+    for name in ("config.json", "generation_config.json"):
+        path = folder / name
+        if path.is_file():
+            try:
+                content = json.loads(path.read_text(encoding="utf-8"))
+                found |= {key: value for key, value in content.items() if value is not None}
+            except (ValueError, AttributeError) as error:
+                raise GenerationError(f"{path} is no JSON object: {error}") from error
+    end = found.get("eos_token_id", ())
+    return SpecialTokens(
+        found.get("bos_token_id"), tuple(end) if isinstance(end, list | tuple) else (end,), found.get("pad_token_id")
+    )
+
+
+def copy_tokenizer(source: Path, folder: Path) -> list[Path]:
+    """Copy the files of a tokenizer, as transformers save them; the copies.
+
+    Raises:
+        GenerationError: The folder has none.
+    """
+    files = sorted({path for pattern in _TOKENIZER_FILES for path in source.glob(pattern) if path.is_file()})
+    if not files:
+        raise GenerationError(f"{source} has no files of a tokenizer, such as tokenizer.json")
+    return [Path(shutil.copy2(path, folder / path.name)) for path in files]
+
+
+def genai_config(interface: GeneratorInterface, hidden_size: int, heads: int, special: SpecialTokens) -> dict[str, Any]:
+    """The content of the file. Where no token ends a text, the id behind the last one stands for it, which never comes."""
+    end = special.end or (interface.vocabulary,)
+    begin = end[0] if special.begin is None else special.begin
+    padding = end[0] if special.padding is None else special.padding
     keys = [cache for cache in interface.caches if cache.kind == "key"]
     groups, size = (keys[0].shape[1], keys[0].shape[3]) if keys and len(keys[0].shape) == 4 else (heads, 0)
     return {
         "model": {
-            "bos_token_id": 0,
-            "eos_token_id": 0,
-            "pad_token_id": 0,
+            "bos_token_id": begin,
+            "eos_token_id": end[0] if len(end) == 1 else list(end),
+            "pad_token_id": padding,
             "context_length": interface.max_length,
             "decoder": {
                 "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
@@ -65,14 +124,16 @@ def genai_config(interface: GeneratorInterface, hidden_size: int, heads: int) ->
     }
 
 
-def write_genai_config(folder: Path, interface: GeneratorInterface, model: ir.Model) -> Path | None:
+def write_genai_config(
+    folder: Path, interface: GeneratorInterface, model: ir.Model, special: SpecialTokens
+) -> Path | None:
     """Write the file; `None` where onnxruntime-genai could not run the model, which has other inputs than its decoders."""
     if interface.fixed or interface.states:
         return None
     attention = [node for node in model.graph if node.op_type == "GroupQueryAttention"]
     heads = attention[0].attributes.get_int("num_heads", 0) or 0
     groups = interface.caches[0].shape
-    config = genai_config(interface, heads * groups[-1], heads)
+    config = genai_config(interface, heads * groups[-1], heads, special)
     path = folder / NAME
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return path

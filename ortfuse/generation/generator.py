@@ -50,7 +50,7 @@ class Generator:
         """
         file = Path(path)
         file = file / MODEL_FILE if file.is_dir() else file
-        self._session = session(file, settings)
+        self._session: Any = session(file, settings)
         metadata = self._session.get_modelmeta().custom_metadata_map
         self.interface: GeneratorInterface = interface_of(metadata, str(file))
         self.max_length = max_length or self.interface.max_length
@@ -189,7 +189,8 @@ class Generator:
         total = int(lengths.max())
         if total > self.max_length:
             raise GenerationError(f"{total} tokens are more than the {self.max_length} that the buffers hold")
-        interface, binding = self.interface, self._session.io_binding()
+        interface = self.interface
+        binding: Any = self._session.io_binding()
         mask = (np.arange(total) < lengths[:, None]).astype(np.int64)
         binding.bind_cpu_input(interface.tokens, np.ascontiguousarray(tokens, self._tokens_dtype))
         binding.bind_cpu_input(interface.mask, mask)
@@ -203,7 +204,11 @@ class Generator:
             binding.bind_cpu_input(buffer.past, self._caches[buffer.past])
         for state, array in self._states.items():
             binding.bind_cpu_input(state, array)
-        asked = [interface.logits, *(buffer.present for buffer in self._grown), *(one.after for one in interface.states)]
+        asked = [
+            interface.logits,
+            *(buffer.present for buffer in self._grown),
+            *(one.after for one in interface.states),
+        ]
         for name in asked:
             binding.bind_output(name)
         for buffer in interface.caches:

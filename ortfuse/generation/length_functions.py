@@ -88,7 +88,9 @@ def find_mask_forms(
         else:
             forms[value] = form
     heads = max((_scores(array, Step(max_length - 1, 1)).shape[1] for array in longest), default=1)
-    steps, complete = _steps(max_length, heads * len(masks))
+    width = heads * len(masks)
+    complete = max_length * max_length // 2 * width <= _ELEMENTS
+    steps = _steps(max_length, int((_AT_ONCE / width) ** 0.5), complete=complete)
     for step, arrays in zip(steps, evaluator.at(steps), strict=True):
         for value, array in zip(masks, arrays, strict=True):
             if value in forms and value not in unlike:
@@ -98,16 +100,12 @@ def find_mask_forms(
     return {value: unlike.get(value) or forms[value] for value in masks}, complete
 
 
-def _steps(max_length: int, width: int) -> tuple[list[Step], bool]:
-    """Steps to look at, and whether all steps of one token are among them; `width` is the number of elements for each key."""
-    pasts = range(max_length)
-    complete = max_length * max_length // 2 * width <= _ELEMENTS
-    if not complete:
-        near = [*range(min(64, max_length)), max_length - 1]
-        pasts_chosen = sorted({*near, *np.linspace(0, max_length - 1, 64, dtype=int).tolist()})
-    else:
-        pasts_chosen = list(pasts)
-    longest = min(max_length, int((_AT_ONCE / width) ** 0.5))
+def _steps(max_length: int, longest: int, *, complete: bool) -> list[Step]:
+    """Steps to look at: of one token after each past (or a choice of them), prompts of up to `longest` tokens, and chunks."""
+    near = [*range(min(64, max_length)), max_length - 1]
+    sample = sorted({*near, *np.linspace(0, max_length - 1, 64, dtype=int).tolist()})
+    pasts = range(max_length) if complete else sample
+    longest = min(max_length, longest)
     prompts = sorted({*range(1, min(longest, 10) + 1), *(n for n in (31, 32, 64, 100, 257, longest) if n <= longest)})
     chunks = [
         Step(past, length)
@@ -115,7 +113,7 @@ def _steps(max_length: int, width: int) -> tuple[list[Step], bool]:
         if past + length <= max_length
     ]
     several = [step for step in (Step(0, 4, 2), Step(5, 1, 2), Step(7, 3, 3)) if step.total <= max_length]
-    return [Step(past, 1) for past in pasts_chosen] + [Step(0, n) for n in prompts] + chunks + several, complete
+    return [Step(past, 1) for past in pasts] + [Step(0, n) for n in prompts] + chunks + several
 
 
 def _scores(array: Array, step: Step) -> Array:
@@ -156,7 +154,11 @@ def _difference(array: Array, step: Step, form: MaskForm) -> str:
     left = np.where(seen, scores - expected, np.nan)
     scale = max(1.0, float(np.abs(bias).max()))
     spread = np.nanmax(left, axis=-1) - np.nanmin(left, axis=-1)
-    return "" if float(spread.max()) <= _TOLERANCE * scale else f"{where}, it adds something else than a function of distance"
+    return (
+        ""
+        if float(spread.max()) <= _TOLERANCE * scale
+        else f"{where}, it adds something else than a function of distance"
+    )
 
 
 def find_row_forms(
@@ -190,12 +192,16 @@ def _row_form(values: PositionalValues, value: ir.Value, max_length: int) -> tup
         return "it has rows of something else before those of the tokens", True
     ((whole,),) = evaluator.at([Step(0, max_length)])
     table = whole.reshape(whole.shape[axis:])
-    steps, complete = _steps(max_length, max(1, table[0].size) * 16)
+    complete = table.size <= _ELEMENTS
+    steps = _steps(max_length, _AT_ONCE // max(1, table[0].size), complete=complete)
     for step, (array,) in zip(steps, evaluator.at(steps), strict=True):
         expected = table[step.past : step.total]
         got = np.broadcast_to(array, (*array.shape[:axis], *expected.shape))
         if array.shape[axis] != step.length or not _close(got, expected):
-            return f"its rows after {step.past} tokens, for {step.length} new ones, are not those of their positions", complete
+            return (
+                f"its rows after {step.past} tokens, for {step.length} new ones, are not those of their positions",
+                complete,
+            )
     counts = table.ndim == 1 and table.dtype.kind == "i" and bool((table == np.arange(max_length)).all())
     shape = (*small.shape[:axis], -1, *small.shape[axis + 1 :])
     return RowForm(axis, shape, table, counts), complete

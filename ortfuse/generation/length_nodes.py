@@ -60,7 +60,7 @@ class LengthNodes:
         self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, object] | None = None,
+        attributes: Mapping[str, Any] | None = None,
         *,
         domain: str = "",
         outputs: int = 1,
@@ -78,7 +78,7 @@ class LengthNodes:
             self._graph.insert_before(before, made)
         return made
 
-    def add(self, op_type: str, inputs: Sequence[ir.Value | None], **attributes: object) -> ir.Value:
+    def add(self, op_type: str, inputs: Sequence[ir.Value | None], **attributes: Any) -> ir.Value:
         """The output of a new node at the start of the graph."""
         return self.node(op_type, inputs, attributes).outputs[0]
 
@@ -90,7 +90,9 @@ class LengthNodes:
             self._count += 1
             name = f"generator_constant_{self._count}"
             tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
-            value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
+            value = ir.Value(
+                name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
+            )
             self._graph.register_initializer(value)
             self._tables[key] = value
         return self._tables[key]

@@ -43,7 +43,9 @@ from ortfuse.ir.traits import MICROSOFT
 
 _BROADCASTS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Where", "Min", "Max", "Sum"})
 _OF_ELEMENTS = frozenset({"Add", "Sub", "Mul", "Div", "Tanh", "Cast", "Identity"})
-_OF_ROWS = frozenset({"MatMul", "MatMulNBits", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+_OF_ROWS = frozenset(
+    {"MatMul", "MatMulNBits", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"}
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ class _Rewriter:
         sites = self._sites(nodes, reader)
         rotations = [site.rotation for site in sites if site.rotation is not None]
         gone = {site.node for site in sites} | {node for one in rotations for node in (one.queries, one.keys)}
-        rotaries = {node: reader.rotary(node) for node in graph if node.op_type == "RotaryEmbedding" and node not in gone}
+        rotaries = {
+            node: reader.rotary(node) for node in graph if node.op_type == "RotaryEmbedding" and node not in gone
+        }
         queries = [node for node in graph if values.is_size_query(node)]
         layers = self._layers(nodes)
         self.lengths = LengthNodes(graph, self.decoder.tokens)
@@ -276,7 +280,11 @@ class _Rewriter:
             if cache is None or node.op_type != "Shape":
                 continue
             sizes = [
-                lengths.past if axis == cache.axis else lengths.constant([dim]) if isinstance(dim, int) else lengths.batch
+                lengths.past
+                if axis == cache.axis
+                else lengths.constant([dim])
+                if isinstance(dim, int)
+                else lengths.batch
                 for axis, dim in enumerate(self.facts.shape(cache.past) or ())
             ][node.attributes.get_int("start", 0) : node.attributes.get_int("end", None)]
             self._take_over(node.outputs[0], sizes[0] if len(sizes) == 1 else lengths.add("Concat", sizes, axis=0))
@@ -349,7 +357,8 @@ class _Rewriter:
         logits = self.renamed.get(decoder.logits, decoder.logits)
         names[logits] = LOGITS
         caches = []
-        for cache in sorted(decoder.caches, key=lambda one: layers[one.past][:2]):
+        ordered = sorted(decoder.caches, key=lambda one: layers[one.past][:2])
+        for cache in ordered:
             layer, kind, node = layers[cache.past]
             present = self.renamed.get(cache.present, cache.present)
             names[cache.past], names[present] = f"past_key_values.{layer}.{kind}", f"present.{layer}.{kind}"
@@ -367,10 +376,10 @@ class _Rewriter:
             for state in decoder.states
         )
         kept = [value for value in graph.inputs if value.name in graph.initializers]
-        pasts = [cache.past for cache in sorted(decoder.caches, key=lambda one: layers[one.past][:2])]
-        states_in = [state.before for state in decoder.states]
-        graph.inputs[:] = [decoder.tokens, self.lengths.mask, *pasts, *states_in, *fixed, *kept]
-        presents = [self.renamed.get(cache.present, cache.present) for cache in sorted(decoder.caches, key=lambda one: layers[one.past][:2])]
+        befores = [state.before for state in decoder.states]
+        pasts = [cache.past for cache in ordered]
+        graph.inputs[:] = [decoder.tokens, self.lengths.mask, *pasts, *befores, *fixed, *kept]
+        presents = [self.renamed.get(cache.present, cache.present) for cache in ordered]
         rest = [value for value in graph.outputs if value is not logits and value not in presents]
         graph.outputs[:] = [logits, *presents, *rest]
         _rename(self.model, names)
@@ -408,9 +417,7 @@ class _Rewriter:
             value.type = cache.past.type
         dims[cache.axis] = self.max_length
         dtype = str((self.facts.dtype(cache.past) or ir.DataType.FLOAT).numpy())
-        return CacheBuffer(
-            names[cache.past], names[present], layer, kind, tuple(dims), cache.axis, dtype, in_place
-        )
+        return CacheBuffer(names[cache.past], names[present], layer, kind, tuple(dims), cache.axis, dtype, in_place)
 
 
 def _text(dim: object) -> int | str | None:

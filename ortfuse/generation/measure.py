@@ -139,8 +139,6 @@ def _latency(name: str, times: _Times, baseline: _Times, prompt: int) -> Generat
         statistics.median(times.first),
         count / statistics.median(totals),
         {prompt + mark: at(mark) for mark in marks},
-        statistics.median(
-            sum(ours) / own for ours, own in zip(baseline.steps, totals, strict=True)
-        ),
+        statistics.median(sum(ours) / own for ours, own in zip(baseline.steps, totals, strict=True)),
         statistics.median(ours / own for ours, own in zip(baseline.first, times.first, strict=True)),
     )

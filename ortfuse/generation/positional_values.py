@@ -80,7 +80,7 @@ class PositionalValues:
         return value is not None and value in self._positional
 
     def uses(self) -> Iterator[tuple[ir.Node, int, ir.Value]]:
-        """Each use of a positional value by a node, or body of a node, that computes others; with the number of the input, or -1."""
+        """Each use of a positional value by a node that computes others, with the number of the input (-1 in its bodies)."""
         for node in self._model.graph:
             if node.op_type in ("Shape", "Size") or not any(value in self._tainted for value in node.outputs):
                 continue
@@ -96,10 +96,7 @@ class PositionalValues:
     def depends_on_past(self, value: ir.Value) -> bool:
         """Whether a positional value is computed from the mask, the positions, or the length of a cache."""
         pasts = {cache.past for cache in self._interface.caches}
-        return any(
-            source in self._known or (source in pasts)
-            for source in self._sources(value)
-        )
+        return any(source in self._known or (source in pasts) for source in self._sources(value))
 
     def _sources(self, value: ir.Value) -> set[ir.Value]:
         nodes = upstream([value], lambda node: any(output in self._positional for output in node.outputs))

@@ -48,7 +48,7 @@ class Chooser:
         """Tokens [batch], of scores [batch, vocabulary]."""
         sampling = self._sampling
         if sampling is None or sampling.temperature == 0:
-            return np.argmax(scores, axis=-1)
+            return np.asarray(np.argmax(scores, axis=-1))
         return np.array([self._draw(row.astype(np.float64) / sampling.temperature, sampling) for row in scores])
 
     def _draw(self, scores: Array, sampling: Sampling) -> int:

@@ -100,7 +100,8 @@ class Options:
         "Target that runs the model: a short name (cpu), an execution provider of the installed runtime, the folder of a "
         "target, or the kernel table (.json) of another build. Several with commas: a result for all, run on the "
         "first. By default the installed runtime on the CPU.",
-        commands="optimize substitute verify tune sweep bisect explain inspect bench profile calibrate", group="rewriting",
+        commands="optimize substitute verify tune sweep bisect explain inspect bench profile calibrate generator",
+        group="rewriting",
         example='"cpu"',
         more="The path of a folder has a slash, and in files ends with one.",
     )  # fmt: skip
@@ -108,7 +109,7 @@ class Options:
         None, kinds.RELEASE.or_none(),
         "Release of ONNX Runtime in which the result must load, such as 1.20, or several: 1.20,1.24. By default the "
         "installed one.",
-        commands="optimize substitute tune sweep explain targets", group="rewriting", example='"1.20"',
+        commands="optimize substitute tune sweep explain targets generator", group="rewriting", example='"1.20"',
     )  # fmt: skip
     force: Mapping[str, str] = option(
         {}, kinds.OPERATORS,

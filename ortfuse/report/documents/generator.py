@@ -1,0 +1,57 @@
+"""The document of `ortfuse generator`: the layers, the interface, and how generations compare."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ortfuse.report.document import Document, Notes
+
+if TYPE_CHECKING:
+    from ortfuse.api.generator import GeneratorResult
+
+MOST = 12
+"""The layers with a growing cache that the terminal shows."""
+
+
+def generator_document(name: str, done: GeneratorResult) -> Document:
+    """Show what was made of a decoder.
+
+    Args:
+        name: The name of the decoder.
+        done: The generator.
+    """
+    interface = done.interface
+    in_place = sum(cache.in_place for cache in interface.caches)
+    first = f"{in_place} of {len(interface.caches)} caches stay in place, in buffers for {interface.max_length} tokens"
+    lines = [first]
+    if interface.states:
+        lines.append(f"{len(interface.states)} states of constant size are handed from step to step")
+    if not interface.mixed_lengths:
+        lines.append("the prompts of a batch have one length")
+    if interface.one_at_a_time:
+        lines.append("a run takes one token: a prompt is given token by token")
+    lengths = "each length up to that" if done.unsampled else "a choice of lengths up to that"
+    lines.append(f"masks and positions were evaluated for {lengths}")
+    if done.comparison is not None:
+        lines.append(_comparison(done))
+    if done.written is not None:
+        written = f"written: {done.written}"
+    else:
+        written = "nothing was written; -o FOLDER writes the generator" if done.ok else "nothing was written"
+    kept = [f"{layer}: {why}" for layer, why in done.kept.items()]
+    blocks = [
+        Notes("", lines, on="terminal"),
+        Notes("Growing caches", kept, "grows: ", most=MOST),
+        Notes("", [written], on="terminal"),
+    ]
+    return Document(f"{name}, made a generator", f"{'. '.join(lines)}.", blocks)
+
+
+def _comparison(done: GeneratorResult) -> str:
+    comparison = done.comparison
+    assert comparison is not None
+    found = f"{comparison.steps} steps of {comparison.prompts} generations"
+    if not comparison.equal:
+        return f"differs in {found}, first in {comparison.first}"
+    ties = f", {comparison.near_ties} near ties apart" if comparison.near_ties else ""
+    return f"verified: the same tokens in {found}{ties}, largest error {comparison.largest_error:.2e} of the scores' spread"

@@ -1,0 +1,168 @@
+"""Class Generator and the command: stop tokens, sampling, streams, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import ortfuse
+from ortfuse.cli.app import app_of
+from ortfuse.cli.parsing import COMMANDS
+from ortfuse.errors import GenerationError
+from ortfuse.generation.generator_interface import interface_of
+from ortfuse.generation.sampling import Chooser, Sampling
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "models"
+PROMPT = [4, 8, 15]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("generator") / "out"
+    ortfuse.generator(GOLDEN / "llama_cache.sdpa.ts.onnx", made, max_length=48)
+    return made
+
+
+def test_stop_tokens_end_a_sequence(folder: Path) -> None:
+    model = ortfuse.Generator(folder)
+    whole = model.generate([PROMPT, [7]], max_new_tokens=20)
+    stop = whole[0][5]
+    first = whole[0].index(stop)
+    ended = model.generate([PROMPT, [7]], max_new_tokens=20, stop_tokens=[stop])
+    assert ended[0] == whole[0][: first + 1]
+    expected = whole[1][: whole[1].index(stop) + 1] if stop in whole[1] else whole[1]
+    assert ended[1] == expected
+
+
+def test_streams_hand_out_each_token(folder: Path) -> None:
+    model = ortfuse.Generator(folder)
+    whole = model.generate([PROMPT], max_new_tokens=6)[0]
+    assert [token for (token,) in model.stream([PROMPT], max_new_tokens=6)] == whole
+
+
+def test_sampling_is_seeded_and_bounded(folder: Path) -> None:
+    model = ortfuse.Generator(folder)
+    drawn = [model.generate([PROMPT], max_new_tokens=20, sampling=Sampling(2.0, seed=seed))[0] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    greedy = model.generate([PROMPT], max_new_tokens=20)[0]
+    assert model.generate([PROMPT], max_new_tokens=20, sampling=Sampling(1.0, top_k=1))[0] == greedy
+    assert model.generate([PROMPT], max_new_tokens=20, sampling=Sampling(0.0))[0] == greedy
+
+
+def test_top_p_keeps_the_fewest_tokens() -> None:
+    scores = np.log(np.array([[0.5, 0.3, 0.15, 0.05]]))
+    chooser = Chooser(Sampling(top_p=0.7, seed=0))
+    assert {int(chooser.choose(scores)[0]) for _ in range(200)} == {0, 1}
+
+
+@pytest.mark.parametrize(("given", "why"), [({"temperature": -1}, "at least 0"), ({"top_p": 0}, "top_p is above 0")])
+def test_sampling_refuses_what_makes_no_sense(given: dict[str, float], why: str) -> None:
+    with pytest.raises(GenerationError, match=why):
+        Sampling(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "new", "why"),
+    [
+        ([], 4, "at least one token"),
+        ([[1], []], 4, "at least one token"),
+        ([[1] * 40], 9, "more than the 48"),
+        ([[1]], 0, "at least one token is generated"),
+    ],
+)
+def test_prompts_that_do_not_fit(folder: Path, prompts: list[list[int]], new: int, why: str) -> None:
+    with pytest.raises(GenerationError, match=why):
+        ortfuse.Generator(folder).generate(prompts, max_new_tokens=new)
+
+
+def test_full_buffers_are_an_error(folder: Path) -> None:
+    model = ortfuse.Generator(folder)
+    model.prompt([[1] * 48])
+    with pytest.raises(GenerationError, match="49 tokens are more than the 48"):
+        model.step(np.array([[1]]))
+
+
+def test_several_tokens_after_others_need_one_sequence(folder: Path) -> None:
+    model = ortfuse.Generator(folder)
+    model.prompt([[1], [2]])
+    with pytest.raises(GenerationError, match="one sequence only"):
+        model.step(np.array([[1, 2], [3, 4]]))
+
+
+def test_smaller_buffers(folder: Path) -> None:
+    assert ortfuse.Generator(folder, max_length=8).max_length == 8
+    with pytest.raises(GenerationError, match="takes 2 to 48"):
+        ortfuse.Generator(folder, max_length=49)
+
+
+def test_a_plain_model_is_no_generator() -> None:
+    with pytest.raises(GenerationError, match="no generator of ortfuse"):
+        ortfuse.Generator(GOLDEN / "bert.sdpa.ts.onnx")
+    with pytest.raises(GenerationError, match="cannot be read"):
+        interface_of({"ortfuse_generator": "{}"}, "m.onnx")
+
+
+def test_the_configuration_of_genai(folder: Path) -> None:
+    config = json.loads((folder / "genai_config.json").read_text())
+    decoder = config["model"]["decoder"]
+    assert (decoder["num_attention_heads"], decoder["num_key_value_heads"], decoder["head_size"]) == (4, 2, 8)
+    assert decoder["num_hidden_layers"] == 2
+    assert config["search"]["past_present_share_buffer"]
+    assert config["model"]["context_length"] == 48
+
+
+def test_the_tokenizer_comes_along(tmp_path: Path) -> None:
+    source = tmp_path / "tokenizer"
+    source.mkdir()
+    (source / "tokenizer.json").write_text("{}")
+    (source / "generation_config.json").write_text('{"eos_token_id": [7, 9], "bos_token_id": 1}')
+    ortfuse.generator(GOLDEN / "llama_cache.sdpa.ts.onnx", tmp_path / "out", max_length=48, tokenizer=source)
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+    config = json.loads((tmp_path / "out" / "genai_config.json").read_text())["model"]
+    assert (config["bos_token_id"], config["eos_token_id"], config["pad_token_id"]) == (1, [7, 9], 7)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    model, out = str(GOLDEN / "llama_cache.sdpa.ts.onnx"), tmp_path / "out"
+    given = [
+        "generator",
+        model,
+        "-o",
+        str(out),
+        "--max-length",
+        "40",
+        "--verify",
+        "--last-logits",
+        "--json",
+        str(tmp_path / "j"),
+    ]
+    ran = CliRunner().invoke(app_of(COMMANDS), given)
+    assert ran.exit_code == 0, ran.output
+    assert "4 of 4 caches stay in place, in buffers for 40 tokens" in ran.output
+    assert "verified: the same tokens" in ran.output
+    assert json.loads((tmp_path / "j").read_text())["interface"]["last_logits"]
+    assert (out / "model.onnx").is_file()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["--role", "token=x"], "give tokens=NAME"),
+        (["--max-length", "0"], "max-length"),
+        (["--max-length", "1"], "at least 2"),
+    ],
+)
+def test_the_command_refuses(tmp_path: Path, given: list[str], why: str) -> None:
+    ran = CliRunner().invoke(app_of(COMMANDS), ["generator", str(GOLDEN / "llama_cache.sdpa.ts.onnx"), *given])
+    assert ran.exit_code == 2
+    assert why in ran.output + ran.stderr
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(ortfuse.OrtfuseError, match="is a file"):
+        ortfuse.generator(GOLDEN / "llama_cache.sdpa.ts.onnx", tmp_path / "out")

@@ -1,0 +1,119 @@
+"""Generators of real exports: whole generations agree with the decoder's, batches of prompts with single ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import ortfuse
+from ortfuse.api.generator import generator
+from ortfuse.errors import GenerationError
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "models"
+DECODERS = sorted(
+    path.stem for name in ("gpt2", "llama", "gemma") for path in GOLDEN.glob(f"{name}_cache.*.onnx")
+) + sorted(path.stem for name in ("t5", "whisper") for path in GOLDEN.glob(f"{name}_decoder.sdpa.*.onnx"))
+
+
+def made(name: str, folder: Path, **options: object) -> ortfuse.GeneratorResult:
+    return generator(GOLDEN / f"{name}.onnx", folder, max_length=64, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_generations_are_equal(name: str, tmp_path: Path) -> None:
+    done = made(name, tmp_path / "out", verify=True, last_logits=True)
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
+    assert done.comparison.largest_error < 1e-4
+    assert not done.kept
+    assert all(cache.in_place for cache in done.interface.caches)
+    assert done.unsampled
+
+
+@pytest.mark.parametrize("name", ["gpt2_cache.sdpa.ts", "llama_cache.sdpa.dynamo", "gemma_cache.sdpa.ts"])
+@pytest.mark.parametrize("last_logits", [False, True])
+def test_prompts_of_several_lengths_are_one_batch(name: str, last_logits: bool, tmp_path: Path) -> None:
+    made(name, tmp_path / "out", last_logits=last_logits)
+    model = ortfuse.Generator(tmp_path / "out")
+    prompts = [[5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8, 9], [11]]
+    together = model.generate(prompts, max_new_tokens=30)
+    assert together == [model.generate([prompt], max_new_tokens=30)[0] for prompt in prompts]
+
+
+@pytest.mark.parametrize("name", ["t5_decoder.sdpa.ts"])
+def test_biases_by_distance_follow_each_sequence(name: str, tmp_path: Path) -> None:
+    made(name, tmp_path / "out")
+    model = ortfuse.Generator(tmp_path / "out")
+    random = np.random.default_rng(0)
+    fixed = {"encoder_attention_mask": np.ones((2, 9), np.int64)}
+    for one in model.interface.fixed[1:]:
+        fixed[one] = random.standard_normal((2, 4, 9, 8)).astype(np.float32)
+    prompts = [[3, 4, 5, 6, 7], [9]]
+    together = model.generate(prompts, max_new_tokens=20, fixed=fixed)
+    for number, prompt in enumerate(prompts):
+        own = {key: value[number : number + 1] for key, value in fixed.items()}
+        assert model.generate([prompt], max_new_tokens=20, fixed=own)[0] == together[number]
+
+
+def test_a_prompt_may_come_in_pieces(tmp_path: Path) -> None:
+    made("llama_cache.sdpa.dynamo", tmp_path / "out")
+    model = ortfuse.Generator(tmp_path / "out")
+    prompt = list(range(1, 20))
+    whole = model.prompt([prompt])
+    model.prompt([prompt[:7]])
+    pieces = model.step(np.array([prompt[7:]]))[:, -1]
+    np.testing.assert_allclose(whole, pieces, atol=1e-4)
+    assert model.lengths.tolist() == [19]
+
+
+def test_caches_stay_where_they_are(tmp_path: Path) -> None:
+    made("gpt2_cache.sdpa.ts", tmp_path / "out")
+    model = ortfuse.Generator(tmp_path / "out")
+    model.prompt([[1, 2, 3]])
+    before = {name: value.data_ptr() for name, value in model._values.items()}
+    model.step(np.array([[4]]))
+    assert {name: value.data_ptr() for name, value in model._values.items()} == before
+
+
+def test_growing_caches_work_without_a_shared_buffer(tmp_path: Path) -> None:
+    """As Optimum runs it: past and present are arrays of their own."""
+    made("llama_cache.sdpa.ts", tmp_path / "out")
+    model = ortfuse.Generator(tmp_path / "out")
+    wanted = model.generate([[1, 2, 3]], max_new_tokens=12)[0]
+    session = ortfuse.session(tmp_path / "out" / "model.onnx")
+    names = [value.name for value in session.get_outputs()]
+    caches = {cache.past: np.zeros((1, 2, 0, 8), np.float32) for cache in model.interface.caches}
+    tokens, found = [1, 2, 3], []
+    given = np.array([tokens])
+    for _ in range(12):
+        mask = np.ones((1, len(tokens)), np.int64)
+        out = dict(zip(names, session.run(None, {"input_ids": given, "attention_mask": mask, **caches}), strict=True))
+        token = int(out["logits"][0, -1].argmax())
+        found.append(token)
+        tokens.append(token)
+        given = np.array([[token]])
+        caches = {cache.past: out[cache.present] for cache in model.interface.caches}
+    assert found == wanted
+
+
+def test_tables_limit_the_length(tmp_path: Path) -> None:
+    done = generator(GOLDEN / "gpt2_cache.sdpa.ts.onnx", max_length=4096)
+    rows = next(
+        tensor.dims[0]
+        for tensor in onnx.load(GOLDEN / "gpt2_cache.sdpa.ts.onnx").graph.initializer
+        if tensor.name.endswith("wpe.weight")
+    )
+    assert done.interface.max_length == rows
+
+
+def test_without_caches_it_is_no_decoder() -> None:
+    with pytest.raises(GenerationError, match="no keys and values of earlier steps"):
+        generator(GOLDEN / "bert.sdpa.ts.onnx")
+
+
+def test_a_role_that_names_nothing() -> None:
+    with pytest.raises(GenerationError, match="no input or output of this name"):
+        generator(GOLDEN / "gpt2_cache.sdpa.ts.onnx", roles={"tokens": "nothing"})
