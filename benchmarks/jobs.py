@@ -70,6 +70,14 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "exports.web",
+        "models of the sizes that browsers run, from PyTorch",
+        ("benchmarks.exports.web",),
+        summary=False,
+        packages=("torch", "transformers"),
+        answer_no=True,
+    ),
+    Job(
         "coverage",
         "which calls of PyTorch does each optimiser turn into fused operators?",
         ("benchmarks.coverage", "--output", "{output}"),
@@ -184,8 +192,9 @@ JOBS: Sequence[Job] = (
     ),
     Job(
         "targets.web",
-        "do results for WebAssembly and WebGPU compute the same there, where are their nodes, and how fast are they?",
+        "do results for WebAssembly and WebGPU compute the same there, and how fast are they beside what other optimisers make?",
         ("benchmarks.targets.web", "--write"),
+        packages=PEERS,
         answer_no=True,
     ),
     Job(

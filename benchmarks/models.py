@@ -13,6 +13,8 @@ import typer
 from benchmarks.jobs import MODELS, ROOT
 
 FULL_SIZE = MODELS
+WEB = ROOT / "benchmarks" / ".web"
+"""The models that browsers run, which `benchmarks.exports.web` exports."""
 GOLDEN = ROOT / "golden" / "models"
 FOR_TARGETS = (
     *("bert.sdpa.ts", "llama.sdpa.ts", "llama_cache.sdpa.ts", "gpt2_cache.sdpa.ts", "t5_decoder.sdpa.ts"),
@@ -27,6 +29,7 @@ SIZES: Mapping[str, Mapping[str, int]] = {
     "llama_step": STEP,
     "t5_step": {**STEP, "source": 128},
     "whisper_step": {"past": 64},
+    "smollm_step": STEP,
     "clip_text": {"sequence": 77},
     "wav2vec2": {"samples": 16000},
     "speech": {"frames": 500},

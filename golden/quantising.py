@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 QUANTISED_TOLERANCE = 0.2
@@ -43,3 +45,15 @@ def quantise(path: Path, inputs: Sequence[dict[str, Any]]) -> None:
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
         )
+
+
+def quantise_weights(path: Path) -> None:
+    """Put the weights of matrix products into a model file as 4-bit numbers in blocks of 32, as models for browsers have them.
+
+    Args:
+        path: The model, which is replaced.
+    """
+    config = DefaultWeightOnlyQuantConfig(block_size=32, is_symmetric=True, bits=4)
+    quantizer = MatMulNBitsQuantizer(onnx.load(path), algo_config=config)
+    quantizer.process()
+    onnx.save(quantizer.model.model, path)

@@ -91,11 +91,11 @@ def _ids(vocabulary: int) -> dict[str, Input]:
     return {"input_ids": Input(("batch", "sequence"), "tokens", high=vocabulary)}
 
 
-def _text(vocabulary: int) -> dict[str, Input]:
+def text(vocabulary: int) -> dict[str, Input]:
     return _ids(vocabulary) | {"attention_mask": Input(("batch", "sequence"), "mask")}
 
 
-def _step(vocabulary: int) -> dict[str, Input]:
+def step(vocabulary: int) -> dict[str, Input]:
     return _ids(vocabulary) | {"attention_mask": Input(("batch", "past + sequence"), "mask")}
 
 
@@ -104,15 +104,15 @@ POSITION_IDS = {"position_ids": Input(("batch", "sequence"), "tokens", high=1024
 SDPA = ("sdpa",)
 
 CASES = (
-    Case("bert", built("BertModel", "BertConfig"), _text(30522) | SEGMENTS, TOKEN_SIZES, SDPA),
-    Case("minilm", built("BertModel", "BertConfig", **MINILM), _text(30522) | SEGMENTS, TOKEN_SIZES, SDPA),
-    Case("distilbert", built("DistilBertModel", "DistilBertConfig"), _text(30522), TOKEN_SIZES, SDPA),
-    Case("gpt2", built("GPT2LMHeadModel", "GPT2Config", use_cache=False), _text(50257), TOKEN_SIZES, SDPA),
+    Case("bert", built("BertModel", "BertConfig"), text(30522) | SEGMENTS, TOKEN_SIZES, SDPA),
+    Case("minilm", built("BertModel", "BertConfig", **MINILM), text(30522) | SEGMENTS, TOKEN_SIZES, SDPA),
+    Case("distilbert", built("DistilBertModel", "DistilBertConfig"), text(30522), TOKEN_SIZES, SDPA),
+    Case("gpt2", built("GPT2LMHeadModel", "GPT2Config", use_cache=False), text(50257), TOKEN_SIZES, SDPA),
     Case(
-        "gpt2_step", gpt2_step, _step(50257) | POSITION_IDS | cache_inputs("past", 12, "past", 64, 12), STEP_SIZES, SDPA
+        "gpt2_step", gpt2_step, step(50257) | POSITION_IDS | cache_inputs("past", 12, "past", 64, 12), STEP_SIZES, SDPA
     ),
-    Case("llama", built("LlamaForCausalLM", "LlamaConfig", **LLAMA, use_cache=False), _text(32000), TOKEN_SIZES, SDPA),
-    Case("llama_step", llama_step, _step(32000) | cache_inputs("past", 4, "past", 64, 8), STEP_SIZES, SDPA),
+    Case("llama", built("LlamaForCausalLM", "LlamaConfig", **LLAMA, use_cache=False), text(32000), TOKEN_SIZES, SDPA),
+    Case("llama_step", llama_step, step(32000) | cache_inputs("past", 4, "past", 64, 8), STEP_SIZES, SDPA),
     Case("vit", built("ViTForImageClassification", "ViTConfig", num_labels=1000), image(224), IMAGE_SIZES, SDPA),
     Case("swin", built("SwinForImageClassification", "SwinConfig", num_labels=1000), image(224), IMAGE_SIZES, SDPA),
     Case("resnet50", resnet50, image(224), IMAGE_SIZES),
@@ -135,7 +135,7 @@ CASES = (
         WHISPER_STEP_SIZES,
         SDPA,
     ),
-    Case("t5_encoder", built("T5EncoderModel", "T5Config", **T5), _text(32128), TOKEN_SIZES, SDPA),
+    Case("t5_encoder", built("T5EncoderModel", "T5Config", **T5), text(32128), TOKEN_SIZES, SDPA),
     Case(
         "t5_step",
         t5_step,
@@ -146,11 +146,11 @@ CASES = (
         T5_STEP_SIZES,
         SDPA,
     ),
-    Case("deberta", built("DebertaV2Model", "DebertaV2Config", **DEBERTA), _text(32000), TOKEN_SIZES, ("eager",)),
+    Case("deberta", built("DebertaV2Model", "DebertaV2Config", **DEBERTA), text(32000), TOKEN_SIZES, ("eager",)),
     Case(
         "clip_text",
         built("CLIPTextModel", "CLIPTextConfig", bos_token_id=1, eos_token_id=2),
-        _text(49408),
+        text(49408),
         TOKEN_SIZES,
         SDPA,
     ),

@@ -74,11 +74,27 @@ def runtime_defaults() -> Mapping[tuple[str, str], Mapping[str, Any]]:
 
 
 @functools.cache
-def needed_opset(op_type: str, attributes: frozenset[str], inputs: int = 0) -> int:
-    """The first ai.onnx opset whose operator has these attributes and takes as many inputs; 1 if ONNX does not define it."""
+def needed_opset(op_type: str, attributes: frozenset[str], inputs: int = 0, types: tuple[str, ...] = ()) -> int:
+    """The first ai.onnx opset whose operator has these attributes and takes as many inputs; 1 if ONNX does not define it.
+
+    Args:
+        op_type: The operator.
+        attributes: The names of the attributes.
+        inputs: How many inputs there are.
+        types: The types of the first inputs, such as `tensor(uint4)`; empty for one that does not matter.
+    """
     versions = list(_versions(op_type))
-    fitting = [schema for schema in versions if attributes <= schema.attributes.keys() and inputs <= schema.max_input]
+    fitting = [
+        schema
+        for schema in versions
+        if attributes <= schema.attributes.keys() and inputs <= schema.max_input and _takes(schema, types)
+    ]
     return min((int(schema.since_version) for schema in fitting or versions), default=1)
+
+
+def _takes(schema: Any, types: tuple[str, ...]) -> bool:
+    """Whether an operator takes first inputs of these types."""
+    return all(not kind or kind in formal.types for kind, formal in zip(types, schema.inputs, strict=False))
 
 
 @functools.cache

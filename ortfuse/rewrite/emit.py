@@ -203,15 +203,22 @@ class Emitter:
         domain: str = "",
         outputs: int = 1,
     ) -> ir.Node:
-        """One new node. An ai.onnx operator newer than the scope's opset is marked with the version it needs."""
+        """One new node. An ai.onnx operator newer than the scope's opset is marked with the version it needs.
+
+        That is told by its attributes, by the number of its inputs, and by the types of those that are new constants.
+        """
         present = {name: value for name, value in (attributes or {}).items() if value is not None}
+        types = tuple(
+            f"tensor({one.dtype.name.lower()})" if one is not None and one.dtype and one in self.initializers else ""
+            for one in inputs
+        )
         node = ir.Node(
             domain,
             op_type,
             inputs,
             ir.convenience.convert_attributes(present),
             num_outputs=outputs,
-            version=max(self.opset, needed_opset(op_type, frozenset(present), len(inputs))) if domain == "" else 1,
+            version=1 if domain else max(self.opset, needed_opset(op_type, frozenset(present), len(inputs), types)),
         )
         self.nodes.append(node)
         return node
