@@ -232,6 +232,10 @@ class Facts:
         values = Values(self._analysis)
         return lambda value: values.ask(question, value)
 
+    def asking(self) -> Callable[[Question, ir.Value], Any]:
+        """Return a function that answers questions about values, and remembers all answers: for use between two edits."""
+        return Values(self._analysis).ask
+
     def _range_question(self, assuming: Assumption | None) -> RangeOf:
         if assuming is None:
             return _RANGE

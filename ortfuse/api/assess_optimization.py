@@ -213,17 +213,18 @@ class Assessment:
         Raises:
             VerificationError: The original cannot be executed.
         """
-        from ortfuse.runtime.reference_runs import explored
         from ortfuse.runtime.verification_time_budget import Budget
         from ortfuse.verification.blame_pass import blame
         from ortfuse.verification.equivalence import repeatable, verdict_on
+        from ortfuse.verification.hidden_tokens import blanked, comparable, explored_with_hidden_tokens
 
         options, budget = self._options, Budget(self._options.verify_budget)
         self._progress("running the original")
-        original = repeatable(self._original)
-        found = explored(original, self._inputs, options.seed, sizes=options.sizes, budget=budget)
+        original, candidate, hidden = comparable(repeatable(self._original), repeatable(optimised))
+        found = explored_with_hidden_tokens(
+            original, hidden, self._inputs, options.seed, sizes=options.sizes, budget=budget
+        )
         self._progress("verifying")
-        candidate = repeatable(optimised)
         verdict = verdict_on(found, original, candidate, options.tolerance, budget)
         if verdict.runtime is not None and isinstance(original, ir.Model) and isinstance(candidate, ir.Model):
             from ortfuse.verification.bisection.judge_without_result_changing_optimizers import told
@@ -233,7 +234,11 @@ class Assessment:
         if verdict.ok or verdict.state == "not compared":
             return verdict, ""
         self._progress("looking for the pass that broke it")
-        return verdict, blame(found.experiments, self._original, self._stages, options.tolerance)
+        if hidden is None:
+            return verdict, blame(found.experiments, self._original, self._stages, options.tolerance)
+        assert isinstance(original, ir.Model)
+        stages = [(name, blanked(model, hidden, optimised)) for name, model in self._stages]
+        return verdict, blame(found.experiments, original, stages, options.tolerance)
 
     def choose_inputs(self) -> None:
         """Choose the inputs that `latencies` measures on.

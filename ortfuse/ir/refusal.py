@@ -20,10 +20,11 @@ is missing."""
 
 Code = Literal[
     "attribute", "attribute_unknown", "axes_added", "coefficient", "condition", "cycle", "dimension", "dtype", "extra_input",
-    "extra_part", "graph_output", "inexact", "kept", "kernel_limit", "left_out", "max_opset", "missing_input", "needless",
-    "no_kernel", "no_operator", "no_part", "no_replacement", "not_constant", "not_continued", "not_equal", "not_same", "opset",
-    "operator", "other_graph", "other_rule", "output", "output_is_input", "forced", "rank", "result_dtype", "result_shape",
-    "search_limit", "shape", "signature", "slower", "unasked", "unchecked", "use", "used_elsewhere", "value", "values_unknown",
+    "extra_part", "graph_output", "inexact", "kept", "kernel_limit", "left_out", "max_opset", "missing_input", "mixes_tokens",
+    "needless", "no_kernel", "no_operator", "no_part", "no_replacement", "not_constant", "not_continued", "not_equal",
+    "not_same", "opset", "operator", "other_graph", "other_rule", "output", "output_is_input", "forced", "rank", "result_dtype",
+    "result_shape", "search_limit", "shape", "signature", "slower", "unasked", "unchecked", "use", "used_elsewhere", "value",
+    "values_unknown",
 ]  # fmt: skip
 """The kinds of reason. `condition` stands for the check of a variable, `value` for what a guard requires of numbers."""
 
@@ -60,6 +61,9 @@ _SENTENCES: Mapping[Code, tuple[str, str]] = {
         "the result were allowed opset {needed}: give a --max-opset of {needed} or more, or a --runtime that loads it",
     ),
     "missing_input": ("{subject} is missing", "{subject} were given"),
+    "mixes_tokens": (
+        "at {subject} a hidden token may reach a visible one: {found}", "the mask kept hidden tokens from {subject}",
+    ),
     "unasked": ("{subject}: {needed} is no faster here, and made where it is asked for", "it were asked for: {found}"),
     "needless": ("nothing is gained at {subject}: {found}", "there were something to gain at {subject}"),
     "no_kernel": (

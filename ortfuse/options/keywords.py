@@ -34,6 +34,7 @@ class PipelineOptions(TypedDict, total=False):
     runtime: str | None
     force: Mapping[str, str]
     approximate: bool
+    padding_free: bool
     max_opset: int | None
     max_growth: int | None
     custom_ops: PathLike | Sequence[PathLike]
@@ -119,6 +120,7 @@ class AllOptions(TypedDict, total=False):
     measure: bool
     approximate: bool
     inference: bool
+    padding_free: bool
     max_opset: int | None
     max_growth: int | None
     custom_ops: PathLike | Sequence[PathLike]

@@ -134,6 +134,13 @@ class Options:
         commands="optimize", group="rewriting", example="true",
         more="The result is compared with the model without training mode.",
     )  # fmt: skip
+    padding_free: bool = option(
+        False, kinds.FLAG,
+        "Compute only the tokens that the mask shows. Outputs hold anything at hidden tokens. Done where no hidden token "
+        "can reach a visible one.",
+        commands="optimize explain", group="rewriting", example="true",
+        more="The comparison of whole models leaves hidden tokens out, and puts NaN and huge numbers there.",
+    )  # fmt: skip
     max_opset: int | None = option(
         None, kinds.whole_number(1).or_none(), "Highest ai.onnx opset that the result may use.",
         commands="optimize substitute quantize tune sweep bisect explain", group="rewriting", example="21",
@@ -280,6 +287,10 @@ class Options:
             raise OptionError("sizes", text)
         if self.fastest and not self.bench:
             raise OptionError("fastest", "needs measurements; add `bench`")
+        if self.padding_free and self.verify == "sites":
+            raise OptionError(
+                "padding_free", "changes hidden tokens, which checks of single sites compare, too; take verify='whole'"
+            )
         if self.link and self.output is None:
             raise OptionError("link", "needs a file that is written; name it with `output`")
 

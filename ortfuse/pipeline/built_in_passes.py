@@ -88,6 +88,7 @@ BUILT_IN: Mapping[str, PassEntry] = {
             "fold_linear.compose_linear_maps", "ComposeLinearMaps", "compose_linear_maps",
             _SUMS_AND_PRODUCTS | _PRODUCTS | {"BatchNormalization", "Conv", "ConvTranspose", "AveragePool", "MaxPool"},
         ),
+        _rounding("padding_free.padding_free", "PaddingFree", "padding_free"),
         _rounding(
             "fusion.merge_attention_heads", "MergeAttentionHeads", "merge_attention_heads", _CONCAT, _ATTENTION
         ),

@@ -54,6 +54,10 @@ LOWERING = "lower_operators"
 """The pass of rules that lower operators which the target lacks."""
 
 
+PADDING = "padding_free"
+"""The pass that the option `padding_free` adds."""
+
+
 class PassManager:
     """A pipeline, ready to be run over any number of models.
 
@@ -219,10 +223,10 @@ class PassManager:
 
     def _steps(self, builder: Builder) -> tuple[Step, ...]:
         steps = with_forced_passes(forced_first(builder.build(self._items), self._forced), self._forced)
+        if self._options.padding_free and PADDING not in _text(steps):
+            steps = _before_last(steps, builder.build(parse(f"{PADDING}, cse, dce").items))
         if self._target.lowers and not any(LOWERING in _text((step,)) for step in steps):
-            last = steps[-1] if steps and steps[-1].name == Finalize.name else None
-            added = builder.build(parse(f"{LOWERING}, dce").items)
-            steps = (*(steps if last is None else steps[:-1]), *added, *([] if last is None else [last]))
+            steps = _before_last(steps, builder.build(parse(f"{LOWERING}, dce").items))
         return _with_finalize(steps, self._finalize)
 
     def _tell_of_defects(self, context: Context) -> None:
@@ -355,6 +359,12 @@ class PassManager:
 
 def _text(steps: tuple[Step, ...]) -> str:
     return ", ".join(step.name for step in steps)
+
+
+def _before_last(steps: tuple[Step, ...], added: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The steps with others at the end, but before `finalize`."""
+    last = steps[-1:] if steps and steps[-1].name == Finalize.name else ()
+    return (*steps[: len(steps) - len(last)], *added, *last)
 
 
 def _with_finalize(steps: tuple[Step, ...], finalize: Finalize) -> tuple[Step, ...]:

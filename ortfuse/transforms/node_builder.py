@@ -63,6 +63,10 @@ class Builder:
         self._editor.insert_before(self._place, made)
         return made.outputs
 
+    def insert(self, node: ir.Node) -> None:
+        """Insert a node that is already made."""
+        self._editor.insert_before(self._place, node)
+
     def like(
         self, node: ir.Node, inputs: Sequence[ir.Value | None], changes: Mapping[str, Any] | None = None
     ) -> ir.Value:

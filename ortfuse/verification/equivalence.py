@@ -11,10 +11,11 @@ from ortfuse.errors import VerificationError
 from ortfuse.io.training_mode import training_note
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.random_seeds import seeded, unseeded
-from ortfuse.runtime.reference_runs import Experiment, Explored, explored
+from ortfuse.runtime.reference_runs import Experiment, Explored
 from ortfuse.runtime.rounding_sensitivity import Sensitivity
 from ortfuse.runtime.unrepresentable_models import Runnable, signature_of
 from ortfuse.runtime.verification_time_budget import SECONDS, Budget
+from ortfuse.verification.hidden_tokens import comparable, explored_with_hidden_tokens
 from ortfuse.verification.runtime_changes import RuntimeChange, refuses, runtime_change
 from ortfuse.verification.sensitivity_verdict import at_the_same_level, weigh
 from ortfuse.verification.verdict import Verdict, judge
@@ -50,8 +51,8 @@ def verify(
     """
     demand_same_interface(original, optimised)
     limit = Budget(SECONDS if budget is None else budget)
-    first, second = repeatable(original), repeatable(optimised)
-    found = explored(first, inputs, seed, reference, sizes=sizes, budget=limit)
+    first, second, hidden = comparable(repeatable(original), repeatable(optimised))
+    found = explored_with_hidden_tokens(first, hidden, inputs, seed, reference, sizes=sizes, budget=limit)
     verdict = verdict_on(found, first, second, tolerance, limit)
     if (
         verdict.runtime is not None

@@ -1,0 +1,62 @@
+"""Read and store in a model's metadata which elements of its outputs belong to tokens that a mask hides.
+
+A model that runs without padding (`ortfuse.transforms.padding_free`) gives anything at hidden tokens. Who compares it with
+another model has to know which elements those are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+KEY = "ortfuse.hidden_tokens"
+"""The key of the metadata."""
+
+Axes = tuple[int | None, int]
+"""The axis of the sequences (`None`: there is one sequence) and that of the positions."""
+
+
+@dataclass(frozen=True)
+class HiddenTokens:
+    """The tokens of a model that its mask hides.
+
+    Attributes:
+        mask: The name of the mask, a value of shape [batch, sequence].
+        shows_zeros: Whether zeros of the mask are visible tokens; otherwise they are the hidden ones.
+        outputs: For each output with elements of hidden tokens, the axes of the tokens; several if one hidden token is enough.
+        inputs: The inputs of floats, of shape [batch, sequence, ...], that may hold anything at hidden tokens.
+    """
+
+    mask: str
+    shows_zeros: bool = False
+    outputs: Mapping[str, tuple[Axes, ...]] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+
+    def store(self, model: ir.Model) -> None:
+        """Write this into the metadata of a model."""
+        model.metadata_props[KEY] = json.dumps(asdict(self))
+
+
+def hidden_tokens(model: ir.Model) -> HiddenTokens | None:
+    """Return what the metadata of a model says of hidden tokens; `None` if it says nothing, or is damaged."""
+    text = model.metadata_props.get(KEY)
+    try:
+        data: Any = None if text is None else json.loads(text)
+        if data is None:
+            return None
+        outputs = {str(name): tuple(_axes(pair) for pair in pairs) for name, pairs in data["outputs"].items()}
+        inputs = tuple(str(name) for name in data["inputs"])
+        return HiddenTokens(str(data["mask"]), bool(data["shows_zeros"]), outputs, inputs)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _axes(pair: Any) -> Axes:
+    sequence, position = pair
+    if not isinstance(position, int) or not isinstance(sequence, int | None):
+        raise ValueError(pair)
+    return sequence, position

@@ -1,0 +1,1 @@
+"""Padding-free batches: row-wise nodes run on visible tokens alone."""

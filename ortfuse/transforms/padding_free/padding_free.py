@@ -1,0 +1,80 @@
+"""Compute row-wise nodes for the visible tokens of a padded batch alone (padding-free, or packed, batches).
+
+*Transforms:* encoders with a mask of shape [batch, sequence]. Embeddings, projections, normalisations, feed-forward layers and
+heads of tokens run on [tokens, hidden]. Attention runs on padded batches of what is gathered from packed tokens.
+
+*Requires:* a proof that no hidden token reaches a visible one (`dependence`). Otherwise nothing is changed, and the report says
+where it fails. Outputs hold anything for hidden tokens: a contract that the user agrees to by asking for the pass.
+
+*Does not handle:* masks of other shapes; batches with the sequence first; bodies of loops and branches; decoders with caches.
+
+Rationale: the time of an encoder is that of its matrix products, which is proportional to the number of tokens. Packed batches
+are described as "effective transformer" (https://github.com/bytedance/effective_transformer) and in arXiv:2210.03052.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortfuse.ir.graph_transaction import Change
+from ortfuse.ir.refusal import Refusal, refuse
+from ortfuse.ir.walk import Scope, nested_nodes
+from ortfuse.transforms.context import Context
+from ortfuse.transforms.node_builder import Builder
+from ortfuse.transforms.padding_free.pack_rows import PackRows
+from ortfuse.transforms.padding_free.plan import Plan, find_plan
+
+OLDEST_OPSET = 14
+"""The oldest opset in whose form the indices are built."""
+
+
+@dataclass(frozen=True)
+class PaddingFree:
+    """Compute row-wise nodes for packed tokens alone."""
+
+    name: ClassVar[str] = "padding_free"
+
+    def run(self, context: Context) -> int:
+        """Pack the tokens of the main graph; returns how many nodes run on packed tokens."""
+        graph = context.model.graph
+        if context.editor.scope_of(graph).opset < OLDEST_OPSET:
+            found = graph.opset_imports.get("", 1)
+            context.note(f"padding is not removed: {refuse('opset', None, found=found, needed=OLDEST_OPSET).reason}")
+            return 0
+        context.editor.sort(graph)
+        plan = find_plan(graph, context.facts)
+        if isinstance(plan, Refusal):
+            context.note(f"padding is not removed: {plan.reason}")
+            return 0
+        return _packed(plan, context)
+
+
+def _packed(plan: Plan, context: Context) -> int:
+    graph, editor = context.model.graph, context.editor
+    place = next(iter(plan.rows))
+    scope, hidden = editor.scope_of(graph), plan.hidden_tokens(graph)
+    with editor.change(PaddingFree.name) as change:
+        packing = PackRows(plan, context.facts, editor, Builder(scope, editor, place))
+        packing.run(graph)
+        editor.sort(graph)
+        refused = _refused(change, packing.copies, context, scope)
+        if refused is not None:
+            change.cancel(refused)
+    if not change:
+        context.note(f"padding is not removed: {change.refusal}")
+        return 0
+    hidden.store(context.model)
+    context.note(f"{len(plan.rows)} nodes run on the tokens that {plan.mask.value.name} shows alone")
+    return len(plan.rows)
+
+
+def _refused(change: Change, copies: Collection[ir.Node], context: Context, scope: Scope) -> Refusal | None:
+    """Why the target does not execute a new node; `None` if it executes all. It executes copies as it did the originals."""
+    nodes = [inner for node in change.added for inner in (node, *nested_nodes(node)) if inner not in copies]
+    imports = scope.root.opset_imports
+    refusals = (context.target.check_node(node, imports, context.facts) for node in nodes)
+    return next((refusal for refusal in refusals if refusal is not None), None)

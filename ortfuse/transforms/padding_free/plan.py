@@ -1,0 +1,180 @@
+"""Find the mask of a padded batch, and the nodes that can be computed for its packed tokens alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.index_maps import Box, axes
+from ortfuse.ir.dims import DimLike
+from ortfuse.ir.hidden_tokens import Axes, HiddenTokens
+from ortfuse.ir.refusal import Refusal, refuse
+from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, has
+from ortfuse.transforms.padding_free.dependence import Dependence, DependsError
+from ortfuse.transforms.padding_free.element_ranges import (
+    ANY_AXIS,
+    Case,
+    ElementRange,
+    Setting,
+    is_one_number,
+    mask_ranges,
+)
+from ortfuse.transforms.padding_free.mixing_operators import MIXING
+from ortfuse.transforms.padding_free.row_operators import Batch, RowNode, RowOperators
+from ortfuse.transforms.padding_free.token_marks import Mark, token_of
+
+MOST_COMPUTED = 8
+"""The most masks that the model computes itself which are tried."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A value that may be the mask.
+
+    Attributes:
+        value: The value, of shape [batch, sequence].
+        batch: The sizes of the batch.
+        shows_zeros: Whether its zeros are visible tokens, and its ones hidden.
+    """
+
+    value: ir.Value
+    batch: Batch
+    shows_zeros: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What can be computed for packed tokens alone.
+
+    Attributes:
+        mask: The mask.
+        rows: The nodes that are computed for packed tokens alone, in order.
+        dependence: The proof that no hidden token reaches a visible one.
+    """
+
+    mask: Candidate
+    rows: dict[ir.Node, RowNode]
+    dependence: Dependence
+
+    def hidden_tokens(self, graph: ir.Graph) -> HiddenTokens:
+        """Return which elements of the inputs and outputs of the graph are those of hidden tokens."""
+        outputs = {output.name or "": marks for output in graph.outputs if (marks := self.dependence.of(output))}
+        return HiddenTokens(
+            self.mask.value.name or "",
+            self.mask.shows_zeros,
+            {name: tuple(sorted(map(_axes, marks), key=str)) for name, marks in outputs.items()},
+            tuple(value.name or "" for value in graph.inputs if self._holds_anything(value)),
+        )
+
+    def _holds_anything(self, value: ir.Value) -> bool:
+        """Whether nothing reads hidden tokens of an input of floats."""
+        facts, batch = self.dependence.facts, self.mask.batch
+        dtype = facts.dtype(value)
+        if dtype is None or not dtype.is_floating_point() or value is self.mask.value:
+            return False
+        waiting = [value]
+        while waiting:
+            one = waiting.pop()
+            if batch.lead(facts.shape(one)) != 2 or one.is_graph_output():
+                return False
+            for use in one.uses():
+                row = self.rows.get(use.node)
+                if row is not None and row.roles[use.idx] == "rows":
+                    continue
+                if row is not None or not has(use.node, ELEMENTWISE | BROADCASTS):
+                    return False
+                waiting += use.node.outputs
+        return True
+
+
+def _axes(mark: Mark) -> Axes:
+    """The axes of the tokens of an output."""
+    sequence, position = (_axis(formula) for formula in (mark.sequence, mark.position))
+    assert position is not None
+    return sequence, position
+
+
+def _axis(formula: DimLike) -> int | None:
+    return None if isinstance(formula, int) else axes(ANY_AXIS).index(formula)
+
+
+def find_plan(graph: ir.Graph, facts: Facts) -> Plan | Refusal:
+    """Return the plan for a graph, or why there is none."""
+    nearest = refuse("left_out", None, found="no value of shape [batch, sequence] is a mask of tokens")
+    furthest = -1
+    for candidate in _candidates(graph, facts):
+        rows = _region(graph, facts, candidate)
+        if not any(row.is_costly for row in rows.values()):
+            continue
+        hidden, visible = mask_ranges(_dtype(facts, candidate.value), shows_zeros=candidate.shows_zeros)
+        packed = frozenset(output for node in rows for output in node.outputs)
+        setting = Setting(candidate.value, hidden, visible, packed)
+        dependence = Dependence(facts, setting, candidate.batch, rows, MIXING)
+        try:
+            dependence.follow(graph)
+        except DependsError as error:
+            if len(dependence.attentions) > furthest:
+                furthest, nearest = len(dependence.attentions), error.refusal
+            continue
+        if dependence.attentions or not any(dependence.of(output) for output in graph.outputs):
+            return Plan(candidate, rows, dependence)
+    return nearest
+
+
+def _dtype(facts: Facts, value: ir.Value) -> ir.DataType:
+    found = facts.dtype(value)
+    assert found is not None
+    return found
+
+
+def _candidates(graph: ir.Graph, facts: Facts) -> Iterator[Candidate]:
+    """The inputs that may be masks, then truth values that the model computes."""
+    computed = [output for node in graph for output in node.outputs if facts.dtype(output) == ir.DataType.BOOL]
+    for value in (*graph.inputs, *computed[:MOST_COMPUTED]):
+        shape, dtype = facts.shape(value), facts.dtype(value)
+        if shape is None or len(shape) != 2 or shape[0] == shape[1] or dtype is None or facts.is_const(value):
+            continue
+        if not (dtype == ir.DataType.BOOL or dtype.is_integer() or dtype.is_floating_point()):
+            continue
+        batch = Batch(shape[0], shape[1])
+        yield Candidate(value, batch)
+        if dtype == ir.DataType.BOOL:
+            yield Candidate(value, batch, shows_zeros=True)
+
+
+def _region(graph: ir.Graph, facts: Facts, candidate: Candidate) -> dict[ir.Node, RowNode]:
+    """The row-wise nodes from the first costly ones on."""
+    operators, rows = RowOperators(facts, candidate.batch), dict[ir.Node, RowNode]()
+    for node in graph:
+        found = operators.find(node)
+        if found is None or candidate.value in node.outputs:
+            continue
+        reads = (value for value, role in zip(node.inputs, found.roles, strict=False) if role == "rows")
+        if found.is_costly or any(value is not None and value.producer() in rows for value in reads):
+            rows[node] = found
+    _leave_out_blanking(rows, facts, candidate)
+    return rows
+
+
+def _leave_out_blanking(rows: dict[ir.Node, RowNode], facts: Facts, candidate: Candidate) -> None:
+    """Leave out nodes that set hidden tokens to one number for others that read all tokens."""
+    hidden, visible = mask_ranges(_dtype(facts, candidate.value), shows_zeros=candidate.shows_zeros)
+    packed = frozenset(output for node in rows for output in node.outputs)
+    ask = facts.asking()
+    for node in reversed(list(rows)):
+        output = node.outputs[0]
+        users = [use.node for use in output.uses()]
+        if not has(node, ELEMENTWISE | BROADCASTS) or (users and all(user in rows for user in users)):
+            continue
+        shape = facts.shape(output)
+        assert shape is not None
+        box = Box.of_shape(shape)
+        token = token_of(shape, candidate.batch.lead(shape), candidate.batch.length)
+        setting = Setting(candidate.value, hidden, visible, packed - {output})
+        found = ask(ElementRange(Case(setting, token, True, box), axes(len(shape))), output)
+        if found is not None and is_one_number(found):
+            del rows[node]
+            packed -= {output}

@@ -1,0 +1,169 @@
+"""Build the indices of packed tokens.
+
+    packed  = visible, and the tokens that are taken one by one, and all tokens of a sequence without a visible one
+    rows    = nonzero(flatten(packed))                                    the packed tokens, in order
+    row_of  = first row of the sequence + max(cumsum(packed) - 1, 0)      a packed token of the same sequence, for each token
+
+A hidden token so is a copy of a packed one of its own sequence: finite wherever that is, and no sequence reads another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, reduce
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.transforms.node_builder import Builder
+from ortfuse.transforms.padding_free.dependence import Selection
+from ortfuse.transforms.padding_free.plan import Plan
+
+_BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
+
+
+class TokenIndices:
+    """Build the indices of packed tokens, each when it is first needed."""
+
+    def __init__(self, plan: Plan, build: Builder) -> None:
+        self._plan, self._build = plan, build
+        self._cut: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
+
+    def _node(self, op_type: str, *inputs: ir.Value, **attributes: object) -> ir.Value:
+        return self._build.node(op_type, inputs, attributes)[0]
+
+    def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        return self._node("Cast", value, to=dtype)
+
+    @cached_property
+    def visible(self) -> ir.Value:
+        """Whether the mask shows each token: bool of shape [batch, sequence]."""
+        mask = self._plan.mask
+        shown = mask.value
+        if self._plan.dependence.facts.dtype(shown) != _BOOL:
+            shown = self._cast(shown, _BOOL)
+        return self._node("Not", shown) if mask.shows_zeros else shown
+
+    @cached_property
+    def packed(self) -> ir.Value:
+        """Whether each token is packed: bool of shape [batch, sequence]."""
+        dependence = self._plan.dependence
+        taken = [self._taken(one) for one in dependence.selections]
+        whole = self._node("Not", self._any(self.visible))
+        if taken and dependence.needs_own_key:
+            hidden = self._node("Not", self.visible)
+            outside = self._node("And", reduce(lambda a, b: self._node("Or", a, b), taken), hidden)
+            taken, whole = [], self._node("Or", whole, self._any(outside))
+        return reduce(lambda a, b: self._node("Or", a, b), [self.visible, *taken, whole])
+
+    def _any(self, flags: ir.Value) -> ir.Value:
+        """Whether each sequence has a token with a flag: bool of shape [batch, 1]."""
+        count = self._build.reduce_sum(self._cast(flags, _INT64), 1)
+        return self._node("Greater", self._build.unsqueeze(count, 1), self._build.ints(0))
+
+    def _taken(self, selection: Selection) -> ir.Value:
+        """Whether each token is taken: bool that broadcasts to [batch, sequence]."""
+        build = self._build
+        if not isinstance(selection.at, ir.Value):
+            number = selection.at
+            assert isinstance(number, int)
+            position = build.ints(number)
+            if number < 0:
+                position = self._node("Add", self.length, position)
+            steps = self._node("Range", build.ints(0), self.length, build.ints(1))
+            return self._node("Equal", steps, position)
+        if selection.kind == "tokens":
+            pairs = build.reshape(build.slice(selection.at, -1, 0, 2), [-1, 2])
+            ones = self._filled(build.slice(self._node("Shape", pairs), 0, 0, 1), 1)
+            flags = self._node("ScatterND", self._filled(self.shape, 0), pairs, ones)
+        elif selection.kind == "rows":
+            places = build.reshape(selection.at, [0, -1])
+            ones = self._filled(self._node("Shape", places), 1)
+            flags = self._node("ScatterElements", self._filled(self.shape, 0), places, ones, axis=1)
+        else:
+            places = build.reshape(selection.at, [-1])
+            ones = self._filled(self._node("Shape", places), 1)
+            count = build.reshape(self.count, [1]) if selection.kind == "flat" else build.slice(self.shape, 0, 1, 2)
+            flags = self._node("ScatterElements", self._filled(count, 0), places, ones, axis=0)
+            flags = self._node("Reshape", flags, self.shape, allowzero=1) if selection.kind == "flat" else flags
+        return self._cast(flags, _BOOL)
+
+    def _filled(self, shape: ir.Value, number: int) -> ir.Value:
+        return self._node("ConstantOfShape", shape, value=ir.Tensor(np.array([number], np.int64)))
+
+    @cached_property
+    def shape(self) -> ir.Value:
+        """The shape [batch, sequence]."""
+        return self._node("Shape", self._plan.mask.value)
+
+    @cached_property
+    def length(self) -> ir.Value:
+        """The length of the sequences, a number."""
+        return self._build.gather(self.shape, 0, 1)
+
+    @cached_property
+    def count(self) -> ir.Value:
+        """The number of all tokens."""
+        return self._node("Size", self._plan.mask.value)
+
+    @cached_property
+    def rows(self) -> ir.Value:
+        """The packed tokens among all: int64 of shape [tokens]."""
+        flat = self._build.reshape(self.packed, [-1])
+        return self._build.reshape(self._node("NonZero", flat), [-1])
+
+    @cached_property
+    def row_of(self) -> ir.Value:
+        """The packed token that stands for each token: int64 of shape [batch, sequence]."""
+        build, flags = self._build, self._cast(self.packed, _INT64)
+        first = self._node("CumSum", build.reduce_sum(flags, 1), build.ints(0), exclusive=1)
+        before = self._node("Sub", self._node("CumSum", flags, build.ints(1)), build.ints(1))
+        within = self._node("Max", before, build.ints(0))
+        return self._node("Add", build.unsqueeze(first, 1), within)
+
+    @cached_property
+    def row_of_flat(self) -> ir.Value:
+        """The packed token that stands for each token: int64 of shape [batch*sequence]."""
+        return self._build.reshape(self.row_of, [-1])
+
+    @cached_property
+    def positions(self) -> ir.Value:
+        """The position of each packed token: int64 of shape [tokens]."""
+        return self._node("Mod", self.rows, self.length)
+
+    @cached_property
+    def sequences(self) -> ir.Value:
+        """The sequence of each packed token: int64 of shape [tokens]."""
+        return self._node("Div", self.rows, self.length)
+
+    @cached_property
+    def are_all(self) -> ir.Value:
+        """Whether all tokens are packed: one truth value."""
+        return self._node("Equal", self._node("Size", self.rows), self.count)
+
+    @cached_property
+    def longest(self) -> ir.Value:
+        """The number of positions up to the last packed one of any sequence: int64 of shape [1]."""
+        ends = self._node("Add", self.positions, self._build.ints(1))
+        return self._node("ReduceMax", self._build.concat([ends, self._build.ints([0])], 0), keepdims=1)
+
+    @cached_property
+    def cut_row_of(self) -> ir.Value:
+        """The packed token that stands for each token, for the positions up to the longest."""
+        return self.cut(self.row_of, (1,))
+
+    @cached_property
+    def cut_rows(self) -> ir.Value:
+        """The packed tokens among those up to the longest."""
+        first = self._node("Mul", self.sequences, self._build.reshape(self.longest, []))
+        return self._node("Add", first, self.positions)
+
+    def cut(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
+        """A value cut to the longest sequence of packed tokens along some axes; itself if there are none."""
+        if not axes:
+            return value
+        if (value, tuple(axes)) not in self._cut:
+            ends = self._build.concat([self.longest] * len(axes), 0)
+            bounds = (self._build.ints([0] * len(axes)), ends, self._build.ints(list(axes)))
+            self._cut[value, tuple(axes)] = self._node("Slice", value, *bounds)
+        return self._cut[value, tuple(axes)]

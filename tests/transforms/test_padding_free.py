@@ -1,0 +1,289 @@
+"""Packed tokens: which encoders run on visible tokens alone, that visible tokens are what they were, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from graphs import operators, proto
+
+import ortfuse
+from ortfuse.errors import OptionError
+from ortfuse.ir.hidden_tokens import hidden_tokens
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
+import suite
+
+RNG = np.random.default_rng(0)
+CONSTANTS: dict[str, Any] = {
+    "table": RNG.standard_normal((40, 16), np.float32),
+    "positions": RNG.standard_normal((32, 16), np.float32),
+    **{name: RNG.standard_normal((16, 16), np.float32) / 4 for name in ("wq", "wk", "wv", "wo", "w1")},
+    "scale": np.ones(16, np.float32),
+    "shift": np.full(16, 0.1, np.float32),
+    "zero": np.array([0], np.int64),
+    "one": np.array([1], np.int64),
+    "two": np.array([2], np.int64),
+    "first": np.array(0, np.int64),
+    "last": np.array(-1, np.int64),
+    "ends": np.array([1, 2], np.int64),
+    "none": np.array(0.0, np.float32),
+    "unit": np.array(1.0, np.float32),
+    "low": np.array(-1e38, np.float32),
+    "moderate": np.array(-10000.0, np.float32),
+    "small": np.array(-10.0, np.float32),
+    "pad": np.array(0, np.int64),
+    "half": np.array(0.25, np.float32),
+    "means": np.zeros(16, np.float32),
+}
+EMBED = """e = Gather(table, ids)  n = Shape <start = 1, end = 2> (ids)  p = Slice(positions, zero, n)  x0 = Add(e, p)
+    x = LayerNormalization(x0, scale, shift) """
+MASK = """shown = Cast <to = 9> (mask)  wide = Unsqueeze(shown, ends)  bias = Where(wide, none, low) """
+ATTEND = """q = MatMul(x, wq)  k = MatMul(x, wk)  v = MatMul(x, wv)  kt = Transpose <perm = [0, 2, 1]> (k)
+    s0 = MatMul(q, kt)  s1 = Mul(s0, half)  b3 = Squeeze(bias, one)  s = Add(s1, b3)  w = Softmax(s)  a = MatMul(w, v)
+    o = MatMul(a, wo)  r = Add(x, o)  y = LayerNormalization(r, scale, shift) """
+MASKS = {
+    "right": [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0], [1, 0, 0, 0, 0, 0]],
+    "left": [[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1]],
+    "holes": [[1, 0, 1, 0, 0, 1], [0, 1, 0, 0, 1, 1], [1, 1, 0, 0, 0, 1]],
+    "full": [[1] * 6] * 3,
+    "none": [[0] * 6] * 3,
+    "an empty row": [[0] * 6, [1, 1, 0, 0, 0, 0], [1] * 6],
+}
+
+
+def encoder(
+    body: str = EMBED + MASK + ATTEND,
+    inputs: str = "int64[b, s] ids, int64[b, s] mask",
+    outputs: str = "float[b, s, 16] y",
+) -> Any:
+    return proto(body, inputs, outputs, constants=CONSTANTS, opset=18)
+
+
+def packed(model: Any, **options: Any) -> ortfuse.Result:
+    return ortfuse.optimize(model, padding_free=True, **options)
+
+
+def is_packed(result: ortfuse.Result) -> bool:
+    return "NonZero" in operators(result)
+
+
+def reason(result: ortfuse.Result) -> str:
+    return next((note for note in result.report.notes if note.startswith("padding is not removed")), "")
+
+
+def run(model: Any, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    made = ir.to_proto(model) if isinstance(model, ir.Model) else model
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+def feeds_of(mask: Any, dtype: Any = np.int64) -> dict[str, np.ndarray]:
+    array = np.array(mask)
+    ids = np.random.default_rng(1).integers(3, 40, array.shape)
+    return {"ids": ids, "mask": array.astype(dtype)}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_visible_tokens_are_what_they_were(mask: Any) -> None:
+    model = encoder()
+    result = packed(model)
+    assert is_packed(result), result.report.notes
+    feeds = feeds_of(mask)
+    (wanted,), (found,) = run(model, feeds), run(result.model, feeds)
+    visible = feeds["mask"] != 0
+    np.testing.assert_allclose(found[visible], wanted[visible], atol=1e-5)
+    assert found.shape == wanted.shape
+    assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 6), (3, 0), (1, 1)])
+def test_empty_and_single_batches_run(shape: tuple[int, int]) -> None:
+    feeds = {"ids": np.ones(shape, np.int64), "mask": np.ones(shape, np.int64)}
+    result = packed(encoder(), passes="canonicalize")  # the kernel of Attention takes no empty batch
+    assert is_packed(result), reason(result)
+    assert run(result.model, feeds)[0].shape == (*shape, 16)
+
+
+BIASES = {
+    "where": "bias = Where(wide, none, low)",
+    "subtraction": "f = Cast <to = 1> (wide)  g = Sub(unit, f)  bias = Mul(g, moderate)",
+    "not": "hidden = Not(wide)  bias = Where(hidden, low, none)",
+    "from numbers": "m4 = Unsqueeze(mask, ends)  e4 = Equal(m4, first)  bias = Where(e4, low, none)",
+}
+
+
+@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+@pytest.mark.parametrize("mask", [MASKS["right"], MASKS["left"]], ids=["right", "left"])
+def test_masks_are_recognised_by_what_they_compute(bias: str, mask: Any) -> None:
+    model = encoder(EMBED + MASK.replace("bias = Where(wide, none, low)", bias) + ATTEND)
+    result = packed(model)
+    assert is_packed(result), reason(result)
+    feeds = feeds_of(mask)
+    visible = feeds["mask"] != 0
+    np.testing.assert_allclose(run(result.model, feeds)[0][visible], run(model, feeds)[0][visible], atol=1e-5)
+
+
+CAUSAL = """steps = Range(first, length, unit_int)  rows = Unsqueeze(steps, one)  below = LessOrEqual(steps, rows)
+    both = And(below, wide)  bias = Where(both, none, low)"""
+
+
+def causal_body() -> str:
+    body = CAUSAL.replace("length", "ns").replace("unit_int", "step")
+    return (
+        EMBED + "ns = Squeeze(n)  step = Squeeze(one) " + MASK.replace("bias = Where(wide, none, low)", body) + ATTEND
+    )
+
+
+@pytest.mark.parametrize("mask", [MASKS["right"], MASKS["left"], MASKS["holes"]], ids=["right", "left", "holes"])
+def test_causal_masks_leave_each_visible_token_itself(mask: Any) -> None:
+    model = encoder(causal_body())
+    result = packed(model)
+    assert is_packed(result), reason(result)
+    feeds = feeds_of(mask)
+    visible = feeds["mask"] != 0
+    np.testing.assert_allclose(run(result.model, feeds)[0][visible], run(model, feeds)[0][visible], atol=1e-5)
+
+
+POOLS = {
+    "first": "z = Gather <axis = 1> (y, first)",
+    "last": "z = Gather <axis = 1> (y, last)",
+    "mean": """m3 = Unsqueeze(mask, two)  f3 = Cast <to = 1> (m3)  c = Mul(y, f3)  t = ReduceSum <keepdims = 0> (c, one)
+        f2 = Cast <to = 1> (mask)  d = ReduceSum <keepdims = 1> (f2, one)  d1 = Max(d, unit)  z = Div(t, d1)""",
+    "largest": """m3 = Unsqueeze(mask, two)  b3x = Cast <to = 9> (m3)  c = Where(b3x, y, moderate)
+        z = ReduceMax <keepdims = 0> (c, one)""",
+    "at a computed index": """big = ArgMax <axis = 1, keepdims = 1> (ids)  shape = Shape(big)
+        row = Range(first, nb, step)  r2 = Unsqueeze(row, one)  pairs = Concat <axis = 1> (r2, big)  z = GatherND(y, pairs)""",
+}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+def test_pooled_outputs_are_whole(pool: str, mask: Any, causal: bool) -> None:
+    head = "batch = Shape <start = 0, end = 1> (ids)  nb = Squeeze(batch) " + ("" if causal else "step = Squeeze(one) ")
+    body = causal_body() if causal else EMBED + MASK + ATTEND
+    model = encoder(body + head + POOLS[pool], outputs="float[b, 16] z")
+    result = packed(model)
+    assert is_packed(result), reason(result)
+    feeds = feeds_of(mask)
+    np.testing.assert_allclose(run(result.model, feeds)[0], run(model, feeds)[0], atol=1e-5)
+
+
+REFUSED = {
+    "no mask": (EMBED + ATTEND.replace("Add(s1, b3)", "Identity(s1)").replace("b3 = Squeeze(bias, one)", ""), "no mask"),
+    "a mask that hides nothing": (
+        EMBED + MASK.replace("none, low", "none, small") + ATTEND, "no mask is known to hide",
+    ),
+    "mean of all": (
+        EMBED + MASK + ATTEND.replace("y = Layer", "y0 = Layer") + "mean = ReduceMean(y0, one)  y = Sub(y0, mean)",
+        "ReduceMean",
+    ),
+    "batch normalisation": (
+        EMBED + MASK + ATTEND.replace("y = Layer", "y0 = Layer") + """t = Transpose <perm = [0, 2, 1]> (y0)
+            m = ReduceMean(t, two)  c = Sub(t, m)  y = Transpose <perm = [0, 2, 1]> (c)""",
+        "ReduceMean",
+    ),
+    "instance normalisation": (
+        EMBED + MASK + ATTEND.replace("y = Layer", "y0 = Layer") + """t = Transpose <perm = [0, 2, 1]> (y0)
+            c = InstanceNormalization(t, scale, shift)  y = Transpose <perm = [0, 2, 1]> (c)""",
+        "InstanceNormalization",
+    ),
+    "running sum": (EMBED + MASK + ATTEND.replace("y = Layer", "y0 = Layer") + "y = CumSum(y0, first_axis)", "CumSum"),
+    "second attention without a mask": (
+        EMBED + MASK + ATTEND.replace("y = Layer", "y0 = Layer") + """kt2 = Transpose <perm = [0, 2, 1]> (y0)
+            s2 = MatMul(y0, kt2)  w2 = Softmax(s2)  y = MatMul(w2, y0)""",
+        "no mask is known to hide",
+    ),
+    "neighbours": (
+        EMBED + MASK + ATTEND.replace("y = Layer", "y0 = Layer") + """rest = Slice(y0, one, far, one)
+            begin = Slice(y0, zero, one, one)  moved = Concat <axis = 1> (rest, begin)  y = Add(y0, moved)""",
+        "reads",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_hidden_token_that_matters_is_refused_with_the_reason(name: str) -> None:
+    body, why = REFUSED[name]
+    extra = {"first_axis": np.array(1, np.int64), "far": np.array([1 << 40], np.int64)}
+    model = proto(
+        body, "int64[b, s] ids, int64[b, s] mask", "float[b, s, 16] y", constants={**CONSTANTS, **extra}, opset=18
+    )
+    result = packed(model)
+    assert not is_packed(result)
+    assert why in reason(result), reason(result)
+
+
+def test_a_mask_that_the_model_computes_from_its_ids_is_found() -> None:
+    model = encoder(
+        EMBED + "pads = Equal(ids, pad)  shown = Not(pads)" + MASK.partition(")")[2] + ATTEND, "int64[b, s] ids"
+    )
+    result = packed(model, verify="whole")
+    assert is_packed(result), reason(result)
+    ids = np.array([[3, 4, 0, 0], [5, 6, 7, 0]])
+    visible = ids != 0
+    np.testing.assert_allclose(
+        run(result.model, {"ids": ids})[0][visible], run(model, {"ids": ids})[0][visible], atol=1e-5
+    )
+
+
+def test_numbers_at_hidden_tokens_of_inputs_reach_no_visible_token() -> None:
+    body = (EMBED + MASK + ATTEND).replace("e = Gather(table, ids)", "").replace("Add(e, p)", "Add(ids, p)")
+    model = encoder(body.replace("Shape <start = 1, end = 2> (ids)", "Shape <start = 1, end = 2> (mask)"),
+                    "float[b, s, 16] ids, int64[b, s] mask")  # fmt: skip
+    result = packed(model, verify="whole")
+    assert is_packed(result), reason(result)
+    mask = np.array(MASKS["holes"])
+    numbers = np.random.default_rng(2).standard_normal((*mask.shape, 16)).astype(np.float32)
+    poisoned = np.where(mask[..., None] != 0, numbers, np.float32("nan"))
+    wanted, found = run(model, {"ids": numbers, "mask": mask})[0], run(result.model, {"ids": poisoned, "mask": mask})[0]
+    np.testing.assert_allclose(found[mask != 0], wanted[mask != 0], atol=1e-5)
+
+
+def test_without_the_option_nothing_changes_and_checks_of_sites_exclude_it() -> None:
+    assert not is_packed(ortfuse.optimize(encoder()))
+    with pytest.raises(OptionError, match="padding_free"):
+        ortfuse.Options(padding_free=True, verify="sites")
+
+
+def test_a_result_says_which_elements_are_hidden_and_is_compared_without_them() -> None:
+    model = encoder()
+    result = packed(model)
+    made = result.model if isinstance(result.model, ir.Model) else ir.from_proto(result.model)
+    known = hidden_tokens(made)
+    assert known is not None
+    assert (known.mask, dict(known.outputs)) == ("mask", {"y": ((0, 1),)})
+    assert ortfuse.verify(model, result.model).ok
+    assert not ortfuse.verify(
+        model, packed(encoder(EMBED + MASK.replace("low", "moderate") + ATTEND.replace("half", "unit"))).model
+    ).ok
+
+
+ENCODERS = ("bert.", "bert_attentions", "roberta", "deberta", "t5_encoder", "clip_text")
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", [name for name in suite.expected_names() if name.startswith(ENCODERS)])
+def test_golden_encoders_are_right_with_anything_at_hidden_tokens(name: str) -> None:
+    result = packed(suite.MODELS / f"{name}.onnx", verify="whole")
+    assert is_packed(result), reason(result)
+    assert result.verdict is not None
+    assert any("anything at hidden tokens" in trial.inputs for trial in result.verdict.trials)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    "name", [name for name in suite.expected_names() if name.startswith(("vit.", "whisper_encoder", "wav2vec2."))]
+)
+def test_models_without_a_mask_of_tokens_stay(name: str) -> None:
+    result = packed(suite.MODELS / f"{name}.onnx")
+    assert not is_packed(result)
+    assert "is a mask of tokens" in reason(result)
