@@ -69,6 +69,11 @@ def test_weights_of_few_bits_are_unpacked_when_the_model_is_loaded(opset: int, z
     assert packed.dtype == ir.DataType.UINT4  # the file does not grow
 
 
+def test_weights_of_few_bits_stay_packed_on_request() -> None:
+    result = ortfuse.optimize(_quantised(), target="wasm", force={"matmul_nbits": "none"}, loaded=False)
+    assert operators(result.model) == ["MatMulNBits"]
+
+
 def test_weights_of_few_bits_stay_packed_where_memory_would_not_hold_them() -> None:
     model = _quantised()
 
