@@ -49,6 +49,9 @@ BUILT_IN: Mapping[str, PassEntry] = {
             "canonicalize.hoist_above_selection", "HoistAboveSelection", "hoist_above_selection",
             frozenset({"Gather", "Where", "OneHot", "Expand"}),
         ),
+        _rounding(
+            "selection.hoist_selection", "HoistSelection", "hoist_selection", frozenset({"Gather", "Slice", "GatherND"})
+        ),
         _entry("canonicalize.drop_leading_axes", "DropLeadingAxes", "drop_leading_axes", frozenset({"Unsqueeze"})),
         _entry("canonicalize.drop_length_clamps", "DropLengthClamps", "drop_length_clamps", frozenset({"Min"})),
         _rounding(

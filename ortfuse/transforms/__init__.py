@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ortfuse.transforms.recurrence.fuse_recurrent import FuseRecurrent
     from ortfuse.transforms.recurrence.loops_to_recurrent_and_batched_ops import VectorizeLoops
     from ortfuse.transforms.rule_pass import RulePass
+    from ortfuse.transforms.selection.hoist_selection import HoistSelection
 
 _HOMES = {
     "canonicalize.recomputed_lengths_to_conv_dims": "RecomputedLengthsToConvDims",
@@ -78,6 +79,7 @@ _HOMES = {
     "recurrence.fuse_recurrent": "FuseRecurrent",
     "recurrence.loops_to_recurrent_and_batched_ops": "VectorizeLoops",
     "rule_pass": "RulePass",
+    "selection.hoist_selection": "HoistSelection",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -99,6 +101,7 @@ __all__ = [
     "FuseRecurrent",
     "Grown",
     "HoistAboveSelection",
+    "HoistSelection",
     "HorizontalMatMulFusion",
     "InlineBranches",
     "InlineFunctions",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, per_operand
+from ortfuse.analysis.ranges.bounds_by_sizes import Ends, bounds
 from ortfuse.analysis.ranges.interval_arithmetic import SLACK, not_negative
 from ortfuse.analysis.ranges.queries import Asking, ranges
 from ortfuse.analysis.ranges.range import Number, Range, between, limits, of_indices, one_of, stored, union
@@ -186,6 +187,13 @@ def arg_max_range(op: Asking) -> Range | None:
     """An index of an axis."""
     shape = op.known_shape(0)
     return of_indices(shape[op.axis("axis", 0, len(shape))])
+
+
+@bounds("ArgMax", "ArgMin")
+def arg_max_bounds(op: Asking) -> Ends:
+    """From the first index of the axis to the last one."""
+    shape = op.known_shape(0)
+    return Ends(0, shape[op.axis("axis", 0, len(shape))] - 1)
 
 
 transfer("CumSum", "CumProd")(same_shape)
