@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import onnx_ir as ir
 
+from ortfuse.api.verify_on_targets import verify_on_each
 from ortfuse.ir.declared_sizes import declared_sizes
 from ortfuse.ir.edit import Edit
 from ortfuse.ir.refusal import Refusal
@@ -16,6 +17,7 @@ from ortfuse.options import Options
 from ortfuse.pipeline.report import RunReport
 from ortfuse.pipeline.schedule import OnPass, PassEvent
 from ortfuse.runtime.unrepresentable_models import Runnable, signature_of
+from ortfuse.targets import Target
 from ortfuse.targets.calibrated_speedups import is_calibrated
 
 if TYPE_CHECKING:
@@ -207,12 +209,27 @@ class Assessment:
         if self._hook is not None:
             self._hook(event)
 
-    def verdict(self, optimised: ir.Model) -> tuple[Verdict, str]:
+    def verdict(self, optimised: ir.Model, target: Target) -> tuple[Verdict, str]:
         """The comparison of the result with the original and, if it is wrong, which pass broke it.
+
+        Args:
+            optimised: The result.
+            target: The target; if it stands for several, models run for each that runs here.
 
         Raises:
             VerificationError: The original cannot be executed.
         """
+        blames: list[str] = []
+
+        def verify() -> Verdict:
+            verdict, blame = self._verdict(optimised)
+            blames.append(blame)
+            return verdict
+
+        return verify_on_each(target, verify), next(filter(None, blames), "")
+
+    def _verdict(self, optimised: ir.Model) -> tuple[Verdict, str]:
+        """The comparison on the current execution target, and which pass broke a wrong result."""
         from ortfuse.runtime.verification_time_budget import Budget
         from ortfuse.verification.blame_pass import blame
         from ortfuse.verification.equivalence import repeatable, verdict_on
@@ -230,7 +247,8 @@ class Assessment:
             from ortfuse.verification.bisection.judge_without_result_changing_optimizers import told
 
             self._progress("looking for the runtime's optimiser that changes the original")
-            verdict, self.disabled = told(verdict, found.experiments, original, candidate)
+            verdict, disabled = told(verdict, found.experiments, original, candidate)
+            self.disabled = tuple(dict.fromkeys([*self.disabled, *disabled]))
         if verdict.ok or verdict.state == "not compared":
             return verdict, ""
         self._progress("looking for the pass that broke it")

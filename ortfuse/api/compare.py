@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Unpack
 import onnx_ir as ir
 
 from ortfuse.api.assess_optimization import Progress, at_common_sizes, given_inputs, silent
-from ortfuse.api.effective_options import effective_options, target_spec
+from ortfuse.api.effective_options import effective_options
 from ortfuse.api.fallback import declare, runnable
+from ortfuse.api.verify_on_targets import verify_on_each
 from ortfuse.errors import OptionError
 from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.ir.declared_sizes import declared_sizes
@@ -17,8 +18,8 @@ from ortfuse.options import (
     ComparisonOptions,
     Options,
 )
-from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.unrepresentable_models import Runnable
+from ortfuse.targets import resolve_target
 
 if TYPE_CHECKING:
     from ortfuse.quantization.input_labels import LabelsLike
@@ -79,8 +80,9 @@ def verify(
         verdict: Verdict = keeps(first, second, bound, with_labels(given, labels), options.seed)
         verdict.notes[:0] = notes_of(given)
         return verdict
-    with executing_for(target_spec(options)):
-        verdict = compare(
+    verdict = verify_on_each(
+        resolve_target(options.target),
+        lambda: compare(
             first,
             second,
             inputs=given,
@@ -90,7 +92,8 @@ def verify(
             sizes=options.sizes,
             budget=options.verify_budget,
             tell=told,
-        )
+        ),
+    )
     verdict.notes[:0] = notes_of(given)
     return verdict
 

@@ -74,7 +74,7 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
     if options.force:
         result = replace(result, forced=_forced_outcomes(inside, result, attempts.manager))
     if options.verify == "whole":
-        verdict, blame = asked.verdict(inside)
+        verdict, blame = asked.verdict(inside, attempts.manager.target)
         clock.lap("verify")
         result = replace(result, verdict=verdict, blame=blame)
         if asked.disabled:
@@ -141,7 +141,7 @@ def _faster(attempts: Attempts, result: Result, slowdown: Slowdown) -> tuple[ir.
     if report is None:
         report = replace(result.report, notes=[*result.report.notes, "the result is the original, which was faster"])
     elif verdict is not None:
-        verdict, blame = attempts.asked.verdict(inside)
+        verdict, blame = attempts.asked.verdict(inside, attempts.manager.target)
         if not verdict.ok:
             result.report.notes.append(f"{slowdown.offered} was not taken: {blame}")
             return attempts.inside, result

@@ -88,7 +88,7 @@ def _described(spec: TargetSpec, run: bool) -> TargetInfo:
         bugs = spec.bugs_on(platform.machine(), table.release)
     except TargetError as error:
         problem = str(error)
-    failure = _failure(spec) if run else ""
+    failure = problem_of_running(spec) if run else ""
     releases = releases_of(spec)
     return TargetInfo(
         name=spec.name,
@@ -106,8 +106,8 @@ def _described(spec: TargetSpec, run: bool) -> TargetInfo:
     )
 
 
-def _failure(spec: TargetSpec) -> str:
-    """The reason why no model runs for a target here; empty if one does."""
+def problem_of_running(spec: TargetSpec) -> str:
+    """Return the reason why no model runs for a target on this machine; empty if one does."""
     try:
         spec.session_providers()  # raises for a target for which another one would stand in
         with executing_for(spec):

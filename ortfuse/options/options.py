@@ -98,8 +98,8 @@ class Options:
     target: TargetLike | None = option(
         None, kinds.TARGET,
         "Target that runs the model: a short name (cpu), an execution provider of the installed runtime, the folder of a "
-        "target, or the kernel table (.json) of another build. Several with commas: a result for all, run on the "
-        "first. By default the installed runtime on the CPU.",
+        "target, or the kernel table (.json) of another build. Several with commas: a result for all, measured on the "
+        "first and verified on each that runs here. By default the installed runtime on the CPU.",
         commands="optimize substitute verify tune sweep bisect explain inspect bench profile calibrate generator",
         group="rewriting",
         example='"cpu"',

@@ -163,7 +163,9 @@ class JointTarget(Target):
 
 def _joint_spec(specs: Sequence[TargetSpec]) -> TargetSpec:
     """The declaration of several targets: what holds for all of them, and how models run for the first."""
-    first, axes = specs[0], [one.fast_transpose_axes for one in specs if one.fast_transpose_axes is not None]
+    # Models run for the first one for which any can.
+    runner = next((one for one in specs if one.runs_on), specs[0])
+    axes = [one.fast_transpose_axes for one in specs if one.fast_transpose_axes is not None]
     return TargetSpec(
         name=",".join(dict.fromkeys(one.name for one in specs)),
         provider=", ".join(dict.fromkeys(one.provider for one in specs)),
@@ -173,7 +175,7 @@ def _joint_spec(specs: Sequence[TargetSpec]) -> TargetSpec:
         fast_transpose_axes=min(axes, default=None),
         slow_denormals=any(one.slow_denormals for one in specs),
         blocked_layout=next((one.blocked_layout for one in specs if one.blocked_layout is not None), None),
-        runs_on=first.runs_on,
-        runner=first.runner_file,
-        session_settings=first.session_settings,
+        runs_on=runner.runs_on,
+        runner=runner.runner_file,
+        session_settings=runner.session_settings,
     )

@@ -13,7 +13,7 @@ import ortfuse
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import OptionError, TargetError
 from ortfuse.options import Options
-from ortfuse.targets import CostTable, Quirk, Target, default_spec, resolve_target
+from ortfuse.targets import CostTable, Quirk, Target, TargetSpec, default_spec, resolve_target
 from ortfuse.targets.joint_target import JointTarget
 from ortfuse.targets.rule_speedups import Measured
 
@@ -102,3 +102,43 @@ def test_a_list_has_one_table_to_store_for_each_member(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="names no target"):
         resolve_target(",")
     assert resolve_target("cpu,cpu").spec is default_spec()
+
+
+DRIFTING_RUNNER = """
+import random
+
+
+def session_class(base):
+    class Drifting(base):
+        def run(self, inputs, only=None, limit=None):
+            return [result + random.random() for result in super().run(inputs, only, limit)]
+
+    return Drifting
+"""
+
+
+def test_models_are_verified_on_each_target_that_runs_here(tmp_path: Path) -> None:
+    """A target whose runs differ shows that it was asked, and one that runs nothing is named."""
+    (tmp_path / "runner.py").write_text(DRIFTING_RUNNER)
+    provider = default_spec().provider
+    drifting = TargetSpec(name="drifting", provider=provider, folder=tmp_path, runs_on=(provider,), runner="runner.py")
+    absent = TargetSpec(name="absent", provider=provider)
+    model = ir.from_onnx_text(GELU)
+    members = [Target(spec) for spec in (absent, default_spec(), drifting)]
+    verdict = ortfuse.verify(model, model, target=JointTarget(members))
+    wrong = {trial.inputs.rpartition(" on ")[2] for trial in verdict.trials if not trial.ok}
+    assert wrong == {"drifting"}
+    assert {trial.inputs.rpartition(" on ")[2] for trial in verdict.trials} == {"cpu", "drifting"}
+    assert "verified on cpu and drifting" in verdict.notes
+    assert any(note.startswith("not verified on absent: ") for note in verdict.notes)
+    with pytest.raises(ortfuse.WrongResultError):
+        ortfuse.optimize(model, target=JointTarget(members), verify=True)
+    assert ortfuse.optimize(model, target=JointTarget(members[:2]), verify=True).ok
+
+
+def test_releases_that_are_not_installed_are_named() -> None:
+    found = ortfuse.optimize(ir.from_onnx_text(GELU), runtime="1.20", verify=True)
+    assert found.verdict is not None and found.verdict.ok
+    assert any(note.startswith("not verified on onnxruntime 1.20") for note in found.verdict.notes)
+    installed = ortfuse.optimize(ir.from_onnx_text(GELU), verify=True)
+    assert installed.verdict is not None and not any("not verified" in note for note in installed.verdict.notes)
