@@ -90,7 +90,14 @@ def _bart(attention: str) -> nn.Module:
 
 
 def _whisper(attention: str) -> nn.Module:
-    options = _SEQ2SEQ | {"max_target_positions": 448, "max_source_positions": 24, "num_mel_bins": 8}
+    options = _SEQ2SEQ | {
+        "max_target_positions": 448,
+        "max_source_positions": 24,
+        "num_mel_bins": 8,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     model = build("WhisperForConditionalGeneration", "WhisperConfig", options, attention)
     return layered(UnmaskedCrossDecoder, ["input_ids"], 2)(model, model.get_decoder(), model.proj_out)
 
@@ -120,12 +127,12 @@ CASES = (
     _decoder("phi", "Phi", _OLD | {"partial_rotary_factor": 0.5}, keys=4),
     _decoder("phi3", "Phi3", {"head_dim": None, "num_key_value_heads": 2}),
     _decoder("falcon_alibi", "Falcon", _OLD | {"alibi": True, "new_decoder_architecture": False, "multi_query": False, "bias": True, "parallel_attn": False}, keys=4),
-    _decoder("falcon_rotary", "Falcon", _OLD | {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    _decoder("falcon_rotary", "Falcon", _OLD | {"new_decoder_architecture": True, "num_kv_heads": 2}, keys=4),
     _decoder("bloom", "Bloom", _OLD | {"n_layer": 2, "n_head": 4}, keys=4, attentions=("eager",)),
-    _decoder("mpt", "MPT", _OLD | {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 512}, keys=4, attentions=("eager",), config="MptConfig"),
+    _decoder("mpt", "Mpt", _OLD | {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 512}, keys=4, attentions=("eager",)),
     _decoder("opt", "OPT", _OLD | {"ffn_dim": 96, "word_embed_proj_dim": 64}, keys=4),
-    _decoder("gpt_oss", "GptOss", {"sliding_window": 7, "layer_types": _WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2}, attentions=("eager",)),
-    _decoder("mixtral", "Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    _decoder("gpt_oss", "GptOss", {"sliding_window": 7, "layer_types": _WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "batched_mm"}, attentions=("eager",)),
+    _decoder("mixtral", "Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "batched_mm"}),
     _decoder("glm4", "Glm4", {"partial_rotary_factor": 0.5}),
     _decoder("glm", "Glm", {"partial_rotary_factor": 0.5}),
     _decoder("cohere", "Cohere"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.transfer.value_fact import Shape
+from ortfuse.generation.cache_operands import CacheOperand
 from ortfuse.generation.decoder_interface import DecoderInterface
 from ortfuse.generation.length_functions import MaskForm, RowForm
 from ortfuse.ir.traits import MICROSOFT
@@ -39,10 +40,13 @@ class Rotation:
 
 @dataclass(frozen=True)
 class AttentionSite:
-    """ai.onnx Attention with past and present, as GroupQueryAttention takes it.
+    """ai.onnx Attention over caches, as GroupQueryAttention takes it.
 
     Attributes:
         node: The node.
+        queries: [batch, sequence, heads * size], or [batch, heads, sequence, size].
+        keys: The cache of keys, and what is appended.
+        values: The cache of values, and what is appended.
         heads: Heads of queries.
         groups: Heads of keys and values.
         size: The size of a head.
@@ -53,6 +57,9 @@ class AttentionSite:
     """
 
     node: ir.Node
+    queries: ir.Value
+    keys: CacheOperand
+    values: CacheOperand
     heads: int
     groups: int
     size: int
@@ -69,27 +76,40 @@ class SiteReader:
         self,
         facts: Facts,
         interface: DecoderInterface,
+        operands: Mapping[ir.Node, tuple[CacheOperand, CacheOperand] | str],
         masks: Mapping[ir.Value, MaskForm | str],
         rows: Mapping[ir.Value, RowForm | str],
     ) -> None:
-        """Take what is known: the forms of mask operands, and of cosines, sines and positions."""
+        """Take what is known: the caches of attention, the forms of masks, and those of cosines, sines and positions."""
         self._facts, self._interface = facts, interface
-        self._masks, self._rows = masks, rows
+        self._operands, self._masks, self._rows = operands, masks, rows
+
+    def operands(self, node: ir.Node) -> tuple[CacheOperand, CacheOperand] | str:
+        """How keys and values of attention are read from caches, or why that is not known."""
+        return self._operands[node]
 
     def read(self, node: ir.Node) -> AttentionSite | str:
         """The site, or why it stays as it is."""
         facts = self._facts
+        operands = self._operands[node]
+        if isinstance(operands, str):
+            return operands
+        keys, values = operands
         query, key, value = (facts.shape(one) for one in node.inputs[:3])
-        if query is None or key is None or value is None:
+        added = facts.shape(keys.new)
+        if query is None or key is None or value is None or added is None:
             return "the shape of its queries, keys or values is unknown"
         if len(node.outputs) > 3 and node.outputs[3].uses():
             return "its scores are used"
         if len(node.inputs) > 6 and node.inputs[6] is not None:
             return "it counts the keys that are no padding"
-        heads = _heads(node, query, "q_num_heads")
-        groups = _heads(node, key, "kv_num_heads")
-        length, new = (query[1], key[1]) if len(query) == 3 else (query[2], key[2])
-        sizes = [_size(shape, count) for shape, count in ((query, heads), (key, groups), (value, groups))]
+        if (keys.repeats, keys.extra) != (values.repeats, values.extra):
+            return "its keys and values are read differently"
+        heads, shared = _heads(node, query, "q_num_heads"), _heads(node, key, "kv_num_heads")
+        groups = shared // keys.repeats
+        length = query[1] if len(query) == 3 else query[2]
+        new = added[keys.layout[2]] if keys.layout is not None else added[1] if len(added) == 3 else added[2]
+        sizes = [_size(shape, count) for shape, count in ((query, heads), (key, shared), (value, shared))]
         size = sizes[0]
         if not heads or not groups or not size or sizes != [size] * 3:
             return f"heads have different or unknown sizes: {sizes}"
@@ -109,7 +129,29 @@ class SiteReader:
             return f"its scale is {scale}, and the kernel takes a positive one"
         if softcap and form.bias is not None:
             return "scores are capped and have a bias"
-        return AttentionSite(node, heads, groups, size, scale, softcap, form, self._rotation_of(node, size))
+        queries = self._in_a_row(node.inputs[0], heads)
+        keys, values = (replace(one, new=self._appended(one, groups)) for one in (keys, values))
+        rotation = self._rotation_of(queries, keys.new, size)
+        return AttentionSite(node, queries, keys, values, heads, groups, size, scale, softcap, form, rotation)
+
+    def _appended(self, operand: CacheOperand, groups: int) -> ir.Value:
+        if operand.layout not in (None, (0, 1, 2, 3)):
+            return operand.new
+        return self._in_a_row(operand.new, groups)
+
+    def _in_a_row(self, value: ir.Value | None, heads: int) -> ir.Value:
+        """[batch, sequence, heads * size], of which a value [batch, heads, sequence, size] is made; else the value itself."""
+        assert value is not None
+        swap = value.producer()
+        if swap is None or swap.op_type != "Transpose" or self._facts.rank(value) != 4:
+            return value
+        split = swap.inputs[0].producer() if swap.inputs[0] is not None else None
+        if list(swap.attributes.get_ints("perm", [])) != [0, 2, 1, 3] or split is None or split.op_type != "Reshape":
+            return value
+        source = split.inputs[0]
+        before, after = self._facts.shape(source), self._facts.shape(swap.inputs[0])
+        is_split = before is not None and after is not None and len(before) == 3 and before[:2] == after[:2]
+        return source if is_split and source is not None and after is not None and after[2] == heads else value
 
     def _mask_of(self, node: ir.Node, length: object) -> MaskForm | str:
         mask = node.inputs[3] if len(node.inputs) > 3 else None
@@ -119,11 +161,9 @@ class SiteReader:
         form = self._masks.get(mask, "its mask depends on more than lengths")
         return form if isinstance(form, MaskForm) else f"its mask is no causal one: {form}"
 
-    def _rotation_of(self, node: ir.Node, size: int) -> Rotation | None:
-        queries, keys = (value.producer() if value is not None else None for value in node.inputs[:2])
+    def _rotation_of(self, query: ir.Value, key: ir.Value, size: int) -> Rotation | None:
+        queries, keys = query.producer(), key.producer()
         if queries is None or keys is None or size % _ROTARY_MULTIPLE:
-            return None
-        if any(len(one.outputs[0].uses()) != 1 or one.outputs[0].is_graph_output() for one in (queries, keys)):
             return None
         first, second = self.rotary(queries), self.rotary(keys)
         if first is None or second is None:

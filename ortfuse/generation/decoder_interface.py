@@ -216,7 +216,7 @@ class _Search:
         looked_up = [value for value in integers if self._is_index(value)]
         named = [value for value in integers if value.name == (self.given.get("tokens") or "input_ids")]
         fitting = [value for value in looked_up if rows is not None and self._rows(value) == rows]
-        for candidates in (named if self.given.get("tokens") else [], fitting, named, looked_up):
+        for candidates in (named if self.given.get("tokens") else [], fitting, named, looked_up, integers):
             if len(candidates) == 1:
                 return candidates[0]
         raise GenerationError(
@@ -271,10 +271,10 @@ class _Search:
         return kind is not None and kind.is_floating_point()
 
     def _is_index(self, value: ir.Value) -> bool:
-        return any(use.node.op_type == "Gather" and use.idx == 1 for use in _uses_through_casts(value))
+        return any(use.node.op_type == "Gather" and use.idx == 1 for use in _uses_after_movement(value))
 
     def _rows(self, value: ir.Value) -> DimLike | None:
-        for use in _uses_through_casts(value):
+        for use in _uses_after_movement(value):
             if use.node.op_type == "Gather" and use.idx == 1:
                 shape = self.facts.shape(use.node.inputs[0])
                 if shape is not None and len(shape) == 2 and self._is_float(use.node.outputs[0]):
@@ -285,10 +285,10 @@ class _Search:
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 
 
-def _uses_through_casts(value: ir.Value) -> Iterator[Any]:
+def _uses_after_movement(value: ir.Value) -> Iterator[Any]:
     for use in value.uses():
-        if use.node.op_type == "Cast":
-            yield from _uses_through_casts(use.node.outputs[0])
+        if use.node.op_type in ("Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze") and use.idx == 0:
+            yield from _uses_after_movement(use.node.outputs[0])
         else:
             yield use
 

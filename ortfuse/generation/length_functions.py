@@ -7,7 +7,7 @@ of all positions. Both are read off one step at the greatest length, and hold if
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import GenerationError
+from ortfuse.generation.cache_operands import Extra
 from ortfuse.generation.positional_values import PositionalValues, Step
 
 Array = np.ndarray[Any, Any]
@@ -39,10 +40,12 @@ class MaskForm:
     Attributes:
         window: How many keys up to its own position a query sees; -1 for all.
         bias: [heads or 1, length] float32, what is added at each distance i - j; `None` for nothing.
+        sink: [heads or 1] float32, the score of a key of zeros besides, with a value of zeros; `None` for none.
     """
 
     window: int = -1
     bias: Array | None = None
+    sink: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -63,18 +66,20 @@ class RowForm:
 
 
 def find_mask_forms(
-    values: PositionalValues, masks: Sequence[ir.Value], max_length: int
+    values: PositionalValues, extras: Mapping[ir.Value, Extra], max_length: int
 ) -> tuple[dict[ir.Value, MaskForm | str], bool]:
     """The form of each mask operand of an attention, or why it has none; and whether every length was looked at.
 
     Args:
         values: The positional values of the model.
-        masks: Boolean masks or masks to add, which broadcast to [batch, heads, length, past + length].
+        extras: Boolean masks or masks to add, which broadcast to [batch, heads, length, past + length], and where each has a
+            column more for a key of zeros.
         max_length: The greatest number of tokens.
 
     Raises:
         GenerationError: The runtime cannot evaluate a mask.
     """
+    masks = list(extras)
     if not masks:
         return {}, True
     evaluator = values.evaluator(masks)
@@ -82,19 +87,19 @@ def find_mask_forms(
     longest = next(evaluator.at([Step(max_length - 1, 1)]))
     forms: dict[ir.Value, MaskForm] = {}
     for value, array in zip(masks, longest, strict=True):
-        form = _form_of(array, max_length)
+        form = _form_of(array, max_length, extras[value])
         if isinstance(form, str):
             unlike[value] = form
         else:
             forms[value] = form
-    heads = max((_scores(array, Step(max_length - 1, 1)).shape[1] for array in longest), default=1)
+    heads = max(array.shape[-3] if array.ndim > 2 else 1 for array in longest)
     width = heads * len(masks)
     complete = max_length * max_length // 2 * width <= _ELEMENTS
     steps = _steps(max_length, int((_AT_ONCE / width) ** 0.5), complete=complete)
     for step, arrays in zip(steps, evaluator.at(steps), strict=True):
         for value, array in zip(masks, arrays, strict=True):
             if value in forms and value not in unlike:
-                problem = _difference(array, step, forms[value])
+                problem = _difference(array, step, forms[value], extras[value])
                 if problem:
                     unlike[value] = problem
     return {value: unlike.get(value) or forms[value] for value in masks}, complete
@@ -116,17 +121,23 @@ def _steps(max_length: int, longest: int, *, complete: bool) -> list[Step]:
     return [Step(past, 1) for past in pasts] + [Step(0, n) for n in prompts] + chunks + several
 
 
-def _scores(array: Array, step: Step) -> Array:
-    """A mask as what it adds, [batch, heads, length, total] with heads and batch broadcast."""
+def _scores(array: Array, step: Step, extra: Extra) -> tuple[Array, Array | None]:
+    """A mask as what it adds, [batch, heads, length, total] with heads and batch broadcast, and its column for a key of zeros."""
     if array.dtype == bool:
         array = np.where(array, np.float32(0), np.float32(-np.inf))
     array = array.astype(np.float32)
     array = array.reshape((1,) * (4 - array.ndim) + array.shape)
-    return np.broadcast_to(array, (*array.shape[:2], step.length, step.total))
+    array = np.broadcast_to(array, (*array.shape[:2], step.length, step.total + bool(extra)))
+    if not extra:
+        return array, None
+    return (array[..., 1:], array[..., 0]) if extra == "first" else (array[..., :-1], array[..., -1])
 
 
-def _form_of(array: Array, max_length: int) -> MaskForm | str:
-    scores = _scores(array, Step(max_length - 1, 1))
+def _form_of(array: Array, max_length: int, extra: Extra) -> MaskForm | str:
+    scores, column = _scores(array, Step(max_length - 1, 1), extra)
+    sink = None if column is None else column[0, :, 0]
+    if sink is not None and not np.isfinite(sink).all():
+        return "the score of the key of zeros is no number"
     by_distance = scores[0, :, 0, ::-1]
     hidden = by_distance <= HIDDEN
     if (hidden != hidden[:1]).any():
@@ -134,14 +145,16 @@ def _form_of(array: Array, max_length: int) -> MaskForm | str:
     visible = int(np.argmax(hidden[0])) if hidden[0].any() else max_length
     if visible == 0 or not hidden[0, visible:].all():
         return "the visible keys are no window that ends at the query"
-    bias = by_distance - by_distance[:, :1]
+    # A constant for all keys changes nothing, unless a sink stands beside them.
+    bias = by_distance - (0 if sink is not None else by_distance[:, :1])
     bias[:, visible:] = 0
-    return MaskForm(-1 if visible == max_length else visible, bias if np.abs(bias).max() > 0 else None)
+    added = bias if np.abs(bias).max() > 0 else None
+    return MaskForm(-1 if visible == max_length else visible, added, sink)
 
 
-def _difference(array: Array, step: Step, form: MaskForm) -> str:
+def _difference(array: Array, step: Step, form: MaskForm, extra: Extra) -> str:
     """Why a mask is not of a form in a step; "" if it is."""
-    scores = _scores(array, step)
+    scores, column = _scores(array, step, extra)
     distance = (step.past + np.arange(step.length))[:, None] - np.arange(step.total)[None, :]
     seen = distance >= 0
     if form.window >= 0:
@@ -153,7 +166,12 @@ def _difference(array: Array, step: Step, form: MaskForm) -> str:
     expected = bias[:, np.clip(distance, 0, bias.shape[1] - 1)]
     left = np.where(seen, scores - expected, np.nan)
     scale = max(1.0, float(np.abs(bias).max()))
-    spread = np.nanmax(left, axis=-1) - np.nanmin(left, axis=-1)
+    if form.sink is not None:
+        if column is None or (column != form.sink[:, None]).any():
+            return f"{where}, the score of the key of zeros is another one"
+        spread = np.nanmax(np.abs(left), axis=-1)
+    else:
+        spread = np.nanmax(left, axis=-1) - np.nanmin(left, axis=-1)
     return (
         ""
         if float(spread.max()) <= _TOLERANCE * scale

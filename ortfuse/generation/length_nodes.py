@@ -19,6 +19,8 @@ class LengthNodes:
     Attributes:
         mask: The input attention_mask, int64 [batch, total].
         batch: [1], the number of sequences.
+        length: [1], the number of new tokens.
+        whole: [1], the greatest number of tokens after the run.
         past: [1], the number of tokens before the new ones.
         seqlens: int32 [batch], the tokens of each sequence after the run, less one.
         total: int32 scalar, the greatest number of tokens after the run.
@@ -39,9 +41,9 @@ class LengthNodes:
         )
         one, minus = self.constant([1]), self.constant([-1])
         sums = self.add("ReduceSum", [self.mask, one], keepdims=0)
-        total = self.add("Shape", [self.mask], start=1, end=2)
+        self.whole = total = self.add("Shape", [self.mask], start=1, end=2)
         self.batch = self.add("Shape", [tokens], start=0, end=1)
-        length = self.add("Shape", [tokens], start=1, end=2)
+        self.length = length = self.add("Shape", [tokens], start=1, end=2)
         self.past = self.add("Sub", [total, length])
         before_last = self.add("Add", [sums, minus])
         self.seqlens = self.add("Cast", [before_last], to=ir.DataType.INT32.value)

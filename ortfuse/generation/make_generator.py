@@ -17,29 +17,32 @@ Does not handle: layers for which this does not hold. They keep a growing cache,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError
 from ortfuse.generation.attention_sites import AttentionSite, SiteReader
-from ortfuse.generation.decoder_interface import Cache, DecoderInterface, find_interface
-from ortfuse.generation.generator_interface import (
-    LOGITS,
-    MASK,
-    TOKENS,
-    CacheBuffer,
-    GeneratorInterface,
-    StateBuffer,
-    write_interface,
-)
+from ortfuse.generation.cache_operands import CacheOperand, Extra, read_operand
+from ortfuse.generation.decoder_interface import DecoderInterface, find_interface
+from ortfuse.generation.generator_interface import GeneratorInterface, write_interface
 from ortfuse.generation.length_functions import Array, RowForm, find_mask_forms, find_row_forms
 from ortfuse.generation.length_nodes import LengthNodes
 from ortfuse.generation.positional_values import Evaluator, PositionalValues, Step
+from ortfuse.generation.set_signature import BufferPlan, set_signature
+from ortfuse.ir.dims import DimLike
 from ortfuse.ir.traits import MICROSOFT
+from ortfuse.runtime.submodel import upstream
+
+Operands = tuple[CacheOperand, CacheOperand]
+"""How attention reads its keys and its values."""
+
+Layer = tuple[int, Literal["key", "value"]]
+"""The number of a cache's layer, from 0, and what it holds."""
 
 _BROADCASTS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Where", "Min", "Max", "Sum"})
 _OF_ELEMENTS = frozenset({"Add", "Sub", "Mul", "Div", "Tanh", "Cast", "Identity"})
@@ -93,16 +96,19 @@ class _Rewriter:
 
     def run(self, *, last_logits: bool) -> Made:
         values, graph = self.values, self.model.graph
-        nodes = self._attention()
-        masks = dict.fromkeys(node.inputs[3] for node in nodes)
+        operands = self._attention()
+        nodes = list(operands)
+        extras: dict[ir.Value, Extra] = {}
+        for node, found in operands.items():
+            mask = node.inputs[3] if len(node.inputs) > 3 else None
+            if mask is not None and mask in values and not isinstance(found, str):
+                extras.setdefault(mask, found[0].extra)
         uses = [use for use in values.uses() if values.depends_on_past(use[2])]
-        operands = {(node, 3) for node in nodes}
-        rows = dict.fromkeys(value for node, number, value in uses if (node, number) not in operands)
-        mask_forms, masks_complete = find_mask_forms(
-            values, [mask for mask in masks if mask is not None and mask in values], self.max_length
-        )
+        masked = {(node, 3) for node in nodes}
+        rows = dict.fromkeys(value for node, number, value in uses if (node, number) not in masked)
+        mask_forms, masks_complete = find_mask_forms(values, extras, self.max_length)
         self.row_forms, rows_complete = find_row_forms(values, list(rows), self.max_length)
-        reader = SiteReader(self.facts, self.decoder, mask_forms, self.row_forms)
+        reader = SiteReader(self.facts, self.decoder, operands, mask_forms, self.row_forms)
         sites = self._sites(nodes, reader)
         rotations = [site.rotation for site in sites if site.rotation is not None]
         gone = {site.node for site in sites} | {node for one in rotations for node in (one.queries, one.keys)}
@@ -110,7 +116,7 @@ class _Rewriter:
             node: reader.rotary(node) for node in graph if node.op_type == "RotaryEmbedding" and node not in gone
         }
         queries = [node for node in graph if values.is_size_query(node)]
-        layers = self._layers(nodes)
+        layers = self._layers(operands)
         self.lengths = LengthNodes(graph, self.decoder.tokens)
         for site in sites:
             self._replace_attention(site)
@@ -122,26 +128,54 @@ class _Rewriter:
             if node not in gone:
                 self._replace_use(node, number, value)
         self._replace_sources(queries)
+        self._demand_sizes(sites)
         if last_logits:
             self._keep_last_logits()
         self.lengths.finish()
         graph.opset_imports.setdefault(MICROSOFT, 1)
-        interface = self._set_signature(layers, {site.node for site in sites}, last_logits=last_logits)
+        heads = {one.cache.past: (site.groups, site.size) for site in sites for one in (site.keys, site.values)}
+        interface = set_signature(
+            self.model,
+            self.facts,
+            self.decoder,
+            [BufferPlan(cache, *layers[cache.past], heads.get(cache.past)) for cache in self.decoder.caches],
+            attention_mask=self.lengths.mask,
+            renamed=self.renamed,
+            max_length=self.max_length,
+            last_logits=last_logits,
+            mixed_lengths=self.mixed_lengths and not self.kept,
+        )
         write_interface(self.model, interface)
         return Made(interface, self.kept, masks_complete and rows_complete)
 
     # What is there
 
-    def _attention(self) -> list[ir.Node]:
-        pasts = {cache.past for cache in self.decoder.caches}
-        return [
-            node
-            for node in self.model.graph
-            if (node.domain, node.op_type) == ("", "Attention")
-            and len(node.inputs) > 5
-            and node.inputs[4] in pasts
-            and node.inputs[5] in pasts
-        ]
+    def _attention(self) -> dict[ir.Node, Operands | str]:
+        """The attention over caches, with how its keys and values are read from them, or why that is not known."""
+        pasts = {cache.past: cache for cache in self.decoder.caches}
+        presents = {cache.present: cache for cache in self.decoder.caches if _is_concat(cache.present)}
+        depends = self._reached(presents)
+        found: dict[ir.Node, Operands | str] = {}
+        for node in self.model.graph:
+            if (node.domain, node.op_type) != ("", "Attention"):
+                continue
+            _, key, value, _, past_key, past_value = (*node.inputs, *[None] * 6)[:6]
+            assert key is not None and value is not None
+            if past_key in pasts and past_value in pasts:
+                keys, values = pasts[past_key], pasts[past_value]
+                found[node] = CacheOperand(keys, key, None, 1, ""), CacheOperand(values, value, None, 1, "")
+            elif past_key is None and key in depends:
+                read = [read_operand(one, presents, self.facts) for one in (key, value)]
+                found[node] = next((one for one in read if isinstance(one, str)), None) or (read[0], read[1])  # type: ignore[assignment]
+        return found
+
+    def _reached(self, sources: Collection[ir.Value]) -> set[ir.Value]:
+        """What is computed from some values without an operator that multiplies matrices in between."""
+        found = set(sources)
+        for node in self.model.graph:
+            if node.op_type not in ("Attention", "MatMul", "Gemm") and any(value in found for value in node.inputs):
+                found.update(node.outputs)
+        return found
 
     def _sites(self, nodes: Sequence[ir.Node], reader: SiteReader) -> list[AttentionSite]:
         sites = []
@@ -151,7 +185,7 @@ class _Rewriter:
                 self.kept[node.name or node.outputs[0].name or ""] = site
             else:
                 sites.append(site)
-        attended = {value for node in nodes for value in node.inputs[4:6]}
+        attended = {one.cache.past for node in nodes for one in self._read(reader, node)}
         for cache in self.decoder.caches:
             if cache.past not in attended:
                 self.kept[cache.past.name or ""] = "its attention is not fused into ai.onnx Attention"
@@ -160,16 +194,22 @@ class _Rewriter:
             raise GenerationError(f"no layer can keep its cache in place. {found}")
         return sites
 
-    def _layers(self, nodes: Sequence[ir.Node]) -> dict[ir.Value, tuple[int, Literal["key", "value"], ir.Node | None]]:
+    @staticmethod
+    def _read(reader: SiteReader, node: ir.Node) -> tuple[CacheOperand, ...]:
+        found = reader.operands(node)
+        return () if isinstance(found, str) else found
+
+    def _layers(self, operands: Mapping[ir.Node, Operands | str]) -> dict[ir.Value, Layer]:
         """The layer of each cache, from 0, whether it has keys or values, and its attention."""
-        found: dict[ir.Value, tuple[int, Literal["key", "value"], ir.Node | None]] = {}
-        for number, node in enumerate(nodes):
-            key, value = node.inputs[4:6]
-            assert key is not None and value is not None
-            found[key], found[value] = (number, "key", node), (number, "value", node)
+        found: dict[ir.Value, Layer] = {}
+        for read in operands.values():
+            if not isinstance(read, str) and read[0].cache.past not in found:
+                number = len(found) // 2
+                found[read[0].cache.past] = (number, "key")
+                found[read[1].cache.past] = (number, "value")
         left = [cache.past for cache in self.decoder.caches if cache.past not in found]
         for number, past in enumerate(left):
-            found[past] = (len(nodes) + number // 2, "value" if number % 2 else "key", None)
+            found[past] = ((len(found) - number) // 2 + number // 2, "value" if number % 2 else "key")
         return found
 
     def _longest(self, most: int) -> int:
@@ -195,12 +235,12 @@ class _Rewriter:
         node, lengths = site.node, self.lengths
         kind = self.facts.dtype(node.inputs[0]) or ir.DataType.FLOAT
         attributes: dict[str, object] = {"num_heads": site.heads, "kv_num_heads": site.groups}
-        inputs: list[ir.Value | None] = list(node.inputs[:3])
+        inputs = [site.queries, site.keys.new, site.values.new]
         tables: list[ir.Value | None] = [None, None]
         if site.rotation is not None:
             rotation = site.rotation
             attributes |= {"do_rotary": 1, "rotary_interleaved": int(rotation.interleaved)}
-            inputs[:2] = [rotation.queries.inputs[0], rotation.keys.inputs[0]]
+            inputs[:2] = [_given(rotation.queries), _given(rotation.keys)]
             tables = [lengths.constant(rotation.cos), lengths.constant(rotation.sin)]
         if site.scale is not None:
             attributes["scale"] = site.scale
@@ -208,9 +248,12 @@ class _Rewriter:
             attributes["softcap"] = site.softcap
         if site.mask.window >= 0:
             attributes["local_window_size"] = site.mask.window
-        inputs = [self._with_heads_last(value, node) for value in inputs]
+        layouts = (None, site.keys.layout, site.values.layout)
+        inputs = [self._in_a_row(value, layout, node) for value, layout in zip(inputs, layouts, strict=True)]
         bias = None if site.mask.bias is None else lengths.bias(site.mask.bias, kind)
-        given = [*inputs, *node.inputs[4:6], lengths.seqlens, lengths.total, *tables, None, bias]
+        sink = None if site.mask.sink is None else self._sinks(site, kind)
+        pasts = [site.keys.cache.past, site.values.cache.past]
+        given: list[ir.Value | None] = [*inputs, *pasts, lengths.seqlens, lengths.total, *tables, None, bias, sink]
         while given[-1] is None:
             given.pop()
         made = lengths.node("GroupQueryAttention", given, attributes, domain=MICROSOFT, outputs=3, before=node)
@@ -220,16 +263,23 @@ class _Rewriter:
                 "Reshape", [result, lengths.constant([0, 0, site.heads, site.size])], before=node
             ).outputs[0]
             result = lengths.node("Transpose", [split], {"perm": [0, 2, 1, 3]}, before=node).outputs[0]
-        for old, new in zip(node.outputs[:3], (result, *made.outputs[1:]), strict=True):
+        olds = (node.outputs[0], site.keys.cache.present, site.values.cache.present)
+        for old, new in zip(olds, (result, *made.outputs[1:]), strict=True):
             new.type = old.type
             self._take_over(old, new)
         self.model.graph.remove(node)
 
-    def _with_heads_last(self, value: ir.Value | None, before: ir.Node) -> ir.Value | None:
-        """[batch, sequence, heads * size] of a value with the heads in front of the sequence; another one as it is."""
+    def _sinks(self, site: AttentionSite, kind: ir.DataType) -> ir.Value:
+        """[heads], the score of the sink of each head."""
+        return self.lengths.constant(np.broadcast_to(site.mask.sink, site.heads).astype(kind.numpy()))  # type: ignore[arg-type]
+
+    def _in_a_row(self, value: ir.Value, layout: tuple[int, int, int, int] | None, before: ir.Node) -> ir.Value:
+        """[batch, sequence, heads * size] of a value in a layout, by default with the heads in front of the sequence."""
         if self.facts.rank(value) != 4:
             return value
-        swapped = self.lengths.node("Transpose", [value], {"perm": [0, 2, 1, 3]}, before=before).outputs[0]
+        batch, heads, length, size = layout or (0, 1, 2, 3)
+        order = [batch, length, heads, size]
+        swapped = self.lengths.node("Transpose", [value], {"perm": order}, before=before).outputs[0]
         return self.lengths.node("Reshape", [swapped, self.lengths.constant([0, 0, -1])], before=before).outputs[0]
 
     def _take_over(self, old: ir.Value, new: ir.Value) -> None:
@@ -254,7 +304,7 @@ class _Rewriter:
         """Let a user take the rows of the new tokens' own positions; where it cannot, sequences must be of one length."""
         form = self.row_forms.get(value)
         if number < 0 or not isinstance(form, RowForm):
-            self.mixed_lengths = False
+            self.mixed_lengths &= self.values.counts_new_tokens(value)
             return
         one_for_all = form.axis == 0 and not self._takes_batch(node, number, value)
         key = (value, one_for_all)
@@ -272,26 +322,50 @@ class _Rewriter:
         return node.op_type in _BROADCASTS and not node.domain and self.facts.rank(node.outputs[0]) == rank + 1
 
     def _replace_sources(self, queries: Sequence[ir.Node]) -> None:
-        """Let what is left be computed from the new inputs: sizes of caches, the mask and positions."""
-        pasts = {cache.past: cache for cache in self.decoder.caches}
-        lengths = self.lengths
+        """Let what is left be computed from the new inputs: sizes that count tokens of the past, the mask and positions."""
         for node in queries:
-            cache = pasts.get(node.inputs[0]) if node.inputs[0] is not None else None
-            if cache is None or node.op_type != "Shape":
-                continue
-            sizes = [
-                lengths.past
-                if axis == cache.axis
-                else lengths.constant([dim])
-                if isinstance(dim, int)
-                else lengths.batch
-                for axis, dim in enumerate(self.facts.shape(cache.past) or ())
-            ][node.attributes.get_int("start", 0) : node.attributes.get_int("end", None)]
-            self._take_over(node.outputs[0], sizes[0] if len(sizes) == 1 else lengths.add("Concat", sizes, axis=0))
-        for old, new in ((self.decoder.mask, lengths.mask), (self.decoder.positions, lengths.positions)):
+            dims = self.facts.shape(node.inputs[0])
+            if node.op_type == "Shape" and dims is not None:
+                start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+                sizes = [self._size(dim) for dim in dims[start:end]]
+                if any(size in (self.lengths.past, self.lengths.whole) for size in sizes) and None not in sizes:
+                    known = [size for size in sizes if size is not None]
+                    made = known[0] if len(known) == 1 else self.lengths.add("Concat", known, axis=0)
+                    self._take_over(node.outputs[0], made)
+        for old, new in ((self.decoder.mask, self.lengths.mask), (self.decoder.positions, self.lengths.positions)):
             kind = self.facts.dtype(old) or ir.DataType.INT64
             if old is not None and old.uses():
-                self._take_over(old, new if kind == ir.DataType.INT64 else lengths.add("Cast", [new], to=int(kind)))
+                self._take_over(
+                    old, new if kind == ir.DataType.INT64 else self.lengths.add("Cast", [new], to=int(kind))
+                )
+
+    def _size(self, dim: DimLike) -> ir.Value | None:
+        """[1], a size as the generator computes it; `None` if it is none of the batch, new tokens, past and all tokens."""
+        lengths = self.lengths
+        if isinstance(dim, int):
+            return lengths.constant([dim])
+        batch, length = (self.facts.shape(self.decoder.tokens) or (None, None))[:2]
+        pasts = [(self.facts.shape(cache.past) or ())[cache.axis] for cache in self.decoder.caches]
+        totals = [(self.facts.shape(cache.present) or ())[cache.axis] for cache in self.decoder.caches]
+        if self.decoder.mask is not None:
+            totals.append((self.facts.shape(self.decoder.mask) or ())[1])
+        found = [(batch, lengths.batch), (length, lengths.length), *((one, lengths.past) for one in pasts)]
+        return next((value for one, value in [*found, *((one, lengths.whole) for one in totals)] if one == dim), None)
+
+    def _demand_sizes(self, sites: Sequence[AttentionSite]) -> None:
+        """Refuse a model in which the length of a cache is still asked for: that of a buffer is another number.
+
+        Raises:
+            GenerationError: It is.
+        """
+        buffers = [one.cache for site in sites for one in (site.keys, site.values)]
+        axes = {value: cache.axis for cache in buffers for value in (cache.past, self.renamed.get(cache.present))}
+        for node in upstream(self.model.graph.outputs):
+            if node.op_type in ("Shape", "Size") and not node.domain and node.inputs[0] in axes:
+                asked = range(4)[node.attributes.get_int("start", 0) : node.attributes.get_int("end", None)]
+                if node.op_type == "Size" or axes[node.inputs[0]] in asked:
+                    name = node.inputs[0].name if node.inputs[0] is not None else ""
+                    raise GenerationError(f"the length of {name} is used, in a form that is not known")
 
     # Scores
 
@@ -343,109 +417,6 @@ class _Rewriter:
     def _plain_weight(self, node: ir.Node) -> bool:
         return node.op_type != "MatMul" or self.facts.rank(node.inputs[1]) == 2
 
-    # The signature
-
-    def _set_signature(
-        self,
-        layers: Mapping[ir.Value, tuple[int, Literal["key", "value"], ir.Node | None]],
-        done: set[ir.Node],
-        *,
-        last_logits: bool,
-    ) -> GeneratorInterface:
-        graph, decoder = self.model.graph, self.decoder
-        names: dict[ir.Value, str] = {decoder.tokens: TOKENS, self.lengths.mask: MASK}
-        logits = self.renamed.get(decoder.logits, decoder.logits)
-        names[logits] = LOGITS
-        caches = []
-        ordered = sorted(decoder.caches, key=lambda one: layers[one.past][:2])
-        for cache in ordered:
-            layer, kind, node = layers[cache.past]
-            present = self.renamed.get(cache.present, cache.present)
-            names[cache.past], names[present] = f"past_key_values.{layer}.{kind}", f"present.{layer}.{kind}"
-            caches.append(self._buffer(cache, present, layer, kind, in_place=node in done, names=names))
-        shape = self.facts.shape(decoder.logits) or (None, None, None)
-        _set_shape(logits, [_text(shape[0]), 1 if last_logits else _text(shape[1]), _text(shape[2])])
-        fixed = list(decoder.fixed)
-        states = tuple(
-            StateBuffer(
-                state.before.name or "",
-                (self.renamed.get(state.after, state.after)).name or "",
-                tuple(dim if isinstance(dim, int) else -1 for dim in self.facts.shape(state.before) or ()),
-                str((self.facts.dtype(state.before) or ir.DataType.FLOAT).numpy()),
-            )
-            for state in decoder.states
-        )
-        kept = [value for value in graph.inputs if value.name in graph.initializers]
-        befores = [state.before for state in decoder.states]
-        pasts = [cache.past for cache in ordered]
-        graph.inputs[:] = [decoder.tokens, self.lengths.mask, *pasts, *befores, *fixed, *kept]
-        presents = [self.renamed.get(cache.present, cache.present) for cache in ordered]
-        rest = [value for value in graph.outputs if value is not logits and value not in presents]
-        graph.outputs[:] = [logits, *presents, *rest]
-        _rename(self.model, names)
-        tokens = self.facts.shape(decoder.tokens) or (None, None)
-        return GeneratorInterface(
-            tokens=TOKENS,
-            mask=MASK,
-            caches=tuple(caches),
-            states=states,
-            fixed=tuple(value.name or "" for value in fixed),
-            logits=LOGITS,
-            vocabulary=shape[2] if isinstance(shape[2], int) else 0,
-            max_length=self.max_length,
-            last_logits=last_logits,
-            mixed_lengths=self.mixed_lengths and not self.kept and not states,
-            one_at_a_time=tokens[1] == 1,
-        )
-
-    def _buffer(
-        self,
-        cache: Cache,
-        present: ir.Value,
-        layer: int,
-        kind: Literal["key", "value"],
-        *,
-        in_place: bool,
-        names: Mapping[ir.Value, str],
-    ) -> CacheBuffer:
-        dims = [dim if isinstance(dim, int) else -1 for dim in self.facts.shape(cache.past) or ()]
-        batch = _text((self.facts.shape(self.decoder.tokens) or (None,))[0])
-        for value, length in ((cache.past, "past_sequence_length"), (present, "total_sequence_length")):
-            sizes: list[int | str | None] = [batch if dim < 0 else dim for dim in dims]
-            sizes[cache.axis] = length
-            _set_shape(value, sizes)
-            value.type = cache.past.type
-        dims[cache.axis] = self.max_length
-        dtype = str((self.facts.dtype(cache.past) or ir.DataType.FLOAT).numpy())
-        return CacheBuffer(names[cache.past], names[present], layer, kind, tuple(dims), cache.axis, dtype, in_place)
-
-
-def _text(dim: object) -> int | str | None:
-    return dim if isinstance(dim, int) or dim is None else None if str(dim).startswith("?") else str(dim)
-
-
-def _set_shape(value: ir.Value, sizes: Sequence[int | str | None]) -> None:
-    value.shape = ir.Shape(sizes)
-
-
-def _rename(model: ir.Model, names: Mapping[ir.Value, str]) -> None:
-    """Give values names; another value that has one of them gets another."""
-    taken = set(names.values())
-    for number, value in enumerate(_values(model)):
-        if value.name in taken and value not in names:
-            value.name = f"{value.name}_before_{number}"
-    for value, name in names.items():
-        value.name = f"generator_{name}"
-    for value, name in names.items():
-        value.name = name
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    yield from model.graph.inputs
-    yield from list(model.graph.initializers.values())
-    for node in model.graph.all_nodes():
-        yield from node.outputs
-
 
 def _greatest(most: int, holds: Callable[[int], bool]) -> int:
     """The greatest number up to `most` for which something holds that holds for all smaller ones."""
@@ -466,3 +437,15 @@ def _reads_rows(evaluator: Evaluator, rows: int) -> Callable[[int], bool]:
         return bool(indices.max(initial=0) < rows)
 
     return holds
+
+
+def _is_concat(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.op_type == "Concat"
+
+
+def _given(node: ir.Node) -> ir.Value:
+    """The first input of a node that has one."""
+    value = node.inputs[0]
+    assert value is not None
+    return value

@@ -98,6 +98,25 @@ class PositionalValues:
         pasts = {cache.past for cache in self._interface.caches}
         return any(source in self._known or (source in pasts) for source in self._sources(value))
 
+    def counts_new_tokens(self, value: ir.Value) -> bool:
+        """Whether a value is computed from sizes alone, and is the same after any past: then it is right for each sequence."""
+        if any(source in self._known for source in self._contents(value)):
+            return False
+        evaluator = self.evaluator([value])
+        return all(
+            len({array.tobytes() for (array,) in evaluator.at([Step(past, length, batch) for past in (0, 1, 6, 13)])})
+            == 1
+            for length, batch in ((1, 1), (5, 1), (2, 3))
+        )
+
+    def _contents(self, value: ir.Value) -> set[ir.Value]:
+        """The values whose elements, not only sizes, go into a positional value."""
+
+        def is_read(node: ir.Node) -> bool:
+            return node.op_type not in ("Shape", "Size") and any(output in self._positional for output in node.outputs)
+
+        return {value, *(used for node in upstream([value], is_read) for used in used_values(node))}
+
     def _sources(self, value: ir.Value) -> set[ir.Value]:
         nodes = upstream([value], lambda node: any(output in self._positional for output in node.outputs))
         return {value, *(used for node in nodes for used in used_values(node))}

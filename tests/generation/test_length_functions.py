@@ -58,7 +58,7 @@ def mask_form(body: str, most: int = 40) -> MaskForm | str:
     model, _, values = read(body)
     mask = next(node for node in model.graph if node.op_type == "Attention").inputs[3]
     assert mask is not None
-    forms, complete = find_mask_forms(values, [mask], most)
+    forms, complete = find_mask_forms(values, {mask: ""}, most)
     assert complete
     return forms[mask]
 

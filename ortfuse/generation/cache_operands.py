@@ -1,0 +1,94 @@
+"""How keys and values of attention are read from a cache: its layout, repeated heads, and a first or last key of zeros.
+
+The index map of the operand tells it, whatever nodes move the elements. A key and a value of zeros, whose column of the mask is
+the same for all queries, is what is left of a sink: a number for each head in the denominator of the softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.index_maps import Fill, Read, axis, leaves
+from ortfuse.generation.decoder_interface import Cache
+from ortfuse.ir.dims import floor_div
+
+Extra = Literal["", "first", "last"]
+"""Where a key of zeros stands besides those of the cache."""
+
+
+@dataclass(frozen=True)
+class CacheOperand:
+    """Keys or values of attention.
+
+    Attributes:
+        cache: The cache.
+        new: What is appended: in the layout of the cache, or [batch, sequence, heads * size] and the like as attention takes it.
+        layout: The axes of the cache that are batch, heads, length and size; `None` where attention appends itself.
+        repeats: How many heads of queries share one of the cache; 1 where attention tells by its attributes.
+        extra: Where a key of zeros stands.
+    """
+
+    cache: Cache
+    new: ir.Value
+    layout: tuple[int, int, int, int] | None
+    repeats: int
+    extra: Extra
+
+
+def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts) -> CacheOperand | str:
+    """How an operand [batch, heads, total, size] of attention is read from a cache, or why it is none.
+
+    Args:
+        value: The operand.
+        caches: The caches to which a Concat appends, by its output.
+        facts: The facts of the model.
+    """
+    found = facts.index_map(value, list(caches))
+    if found is None or len(found.shape) != 4:
+        return "keys or values are no tensor [batch, heads, length, size]"
+    reads = {leaf for leaf in leaves(found.element) if isinstance(leaf, Read)}
+    others = [leaf for leaf in leaves(found.element) if not isinstance(leaf, Read)]
+    if len(reads) != 1:
+        return "keys or values are more than the elements of one cache"
+    read = reads.pop()
+    cache = caches.get(read.value)
+    if cache is None:
+        return "keys or values are not those of a cache alone"
+    if any(not isinstance(leaf, Fill) or any(leaf.content) for leaf in others):
+        return "other elements than zeros stand among the keys or values"
+    present = facts.shape(cache.present)
+    if present is None or len(present) != 4 or len(read.index) != 4:
+        return "its cache does not have the axes of batch, heads, length and size"
+    length = present[cache.axis]
+    extra: Extra = ""
+    if others:
+        if found.shape[2] != length + 1:
+            return "more than one key is added to those of the cache"
+        extra = "first" if read.index[cache.axis] == axis(2) - 1 else "last"
+    wanted = axis(2) - 1 if extra == "first" else axis(2)
+    if read.index[cache.axis] != wanted:
+        return "keys or values are in another order than that of the cache"
+    places = {0: axis(0), 3: axis(3)}
+    layout = {2: cache.axis}
+    for place, formula in places.items():
+        at = [number for number, index in enumerate(read.index) if index == formula]
+        if len(at) != 1:
+            return "the layout of its cache is not one of batch, heads, length and size"
+        layout[place] = at[0]
+    (layout[1],) = {0, 1, 2, 3} - set(layout.values())
+    groups, heads = present[layout[1]], found.shape[1]
+    if not isinstance(groups, int) or not isinstance(heads, int) or heads % groups:
+        return "the number of its heads is unknown"
+    repeats = heads // groups
+    if read.index[layout[1]] != floor_div(axis(1), repeats) and not (groups == 1 and read.index[layout[1]] == 0):
+        return "heads of the cache are in another order than those of the queries"
+    producer = cache.present.producer()
+    new = producer.inputs[1] if producer is not None else None
+    if new is None:
+        return "nothing is appended to its cache"
+    return CacheOperand(cache, new, (layout[0], layout[1], layout[2], layout[3]), repeats, extra)

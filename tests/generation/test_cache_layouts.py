@@ -1,0 +1,164 @@
+"""Decoders whose caches are laid out in other ways, with sinks, or with states of constant size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+import ortfuse
+from ortfuse.errors import GenerationError
+
+HEADS, GROUPS, SIZE, WIDTH, WORDS = 4, 2, 16, 64, 50
+
+MODEL = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (int64[batch, sequence] ids, float[{past}] past_k, float[{past}] past_v{more_in})
+=> (float[batch, sequence, 50] scores, float[{present}] new_k, float[{present}] new_v{more_out})
+{{
+  zero = Constant<value_int = 0>()
+  one = Constant<value_int = 1>()
+  at_one = Constant<value_ints = [1]>()
+  low = Constant<value_float = -3.4e38>()
+  none = Constant<value_float = 0.0>()
+  x0 = Gather(table, ids)
+{before}
+  p = Shape<start = {axis}, end = {after}>(past_k)
+  s = Shape<start = 1, end = 2>(ids)
+  t = Add(p, s)
+  p0 = Squeeze(p)
+  t0 = Squeeze(t)
+  i0 = Range(p0, t0, one)
+  i = Unsqueeze(i0, at_one)
+  j = Range(zero, t0, one)
+  seen = LessOrEqual(j, i)
+  mask = Where(seen, none, low)
+  qs = Constant<value_ints = [0, 0, 4, 16]>()
+  ks = Constant<value_ints = [0, 0, 2, 16]>()
+  q0 = MatMul(x, wq)
+  k0 = MatMul(x, wk)
+  v0 = MatMul(x, wv)
+  q1 = Reshape(q0, qs)
+  k1 = Reshape(k0, ks)
+  v1 = Reshape(v0, ks)
+  q = Transpose<perm = [0, 2, 1, 3]>(q1)
+  k2 = Transpose<perm = {stored}>(k1)
+  v2 = Transpose<perm = {stored}>(v1)
+  new_k = Concat<axis = {axis}>(past_k, k2)
+  new_v = Concat<axis = {axis}>(past_v, v2)
+  k3 = Transpose<perm = {used}>(new_k)
+  v3 = Transpose<perm = {used}>(new_v)
+  repeated = Constant<value_ints = [0, 0, 1, 1]>()
+  k4 = Gather<axis = 1>(k3, repeated)
+  v = Gather<axis = 1>(v3, repeated)
+  k = Transpose<perm = [0, 1, 3, 2]>(k4)
+  quarter = Constant<value_float = 0.25>()
+  a0 = MatMul(q, k)
+  a1 = Mul(a0, quarter)
+  a = Add(a1, mask)
+{softmax}
+  y0 = MatMul(w, v)
+  y1 = Transpose<perm = [0, 2, 1, 3]>(y0)
+  ys = Constant<value_ints = [0, 0, 64]>()
+  y2 = Reshape(y1, ys)
+  y = Add(y2, x)
+  scores = MatMul(y, head)
+}}
+"""
+
+PLAIN = {
+    "past": "batch, 2, past, 16", "present": "batch, 2, total, 16", "axis": 2, "after": 3, "stored": "[0, 2, 1, 3]",
+    "used": "[0, 1, 2, 3]", "softmax": "  w = Softmax(a)", "before": "  x = Identity(x0)", "more_in": "", "more_out": "",
+}  # fmt: skip
+LAYOUTS = {
+    "heads before length": {},
+    "length before heads": {
+        "past": "batch, past, 2, 16", "present": "batch, total, 2, 16", "axis": 1, "after": 2, "stored": "[0, 1, 2, 3]",
+        "used": "[0, 2, 1, 3]",
+    },
+    "length last": {
+        "past": "batch, 2, 16, past", "present": "batch, 2, 16, total", "axis": 3, "after": 4, "stored": "[0, 2, 3, 1]",
+        "used": "[0, 1, 3, 2]",
+    },
+    "length first": {
+        "past": "past, batch, 2, 16", "present": "total, batch, 2, 16", "axis": 0, "after": 1, "stored": "[1, 0, 2, 3]",
+        "used": "[1, 2, 0, 3]",
+    },
+    "sink": {
+        "softmax": """
+  ss = Shape<start = 0, end = 3>(a)
+  s4 = Concat<axis = 0>(ss, at_one)
+  sinks = Expand(sink, s4)
+  joined = Concat<axis = 3>(a, sinks)
+  w1 = Softmax(joined)
+  from = Constant<value_ints = [0]>()
+  to = Constant<value_ints = [-1]>()
+  last = Constant<value_ints = [3]>()
+  w = Slice(w1, from, to, last)""",
+    },
+}  # fmt: skip
+
+
+def write(path: Path, **changes: object) -> Path:
+    model = parser.parse_model(MODEL.format(**{**PLAIN, **changes}))
+    random = np.random.default_rng(3)
+    shapes = {
+        "table": (WORDS, WIDTH), "wq": (WIDTH, HEADS * SIZE), "wk": (WIDTH, GROUPS * SIZE), "wv": (WIDTH, GROUPS * SIZE),
+        "head": (WIDTH, WORDS), "sink": (1, HEADS, 1, 1),
+    }  # fmt: skip
+    for name, shape in shapes.items():
+        numbers = random.standard_normal(shape).astype(np.float32)
+        numbers = numbers if name in ("table", "sink") else numbers / np.float32(6)
+        model.graph.initializer.append(numpy_helper.from_array(numbers, name))
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout: str, tmp_path: Path) -> None:
+    done = ortfuse.generator(
+        write(tmp_path / "m.onnx", **LAYOUTS[layout]), tmp_path / "out", max_length=60, verify=True
+    )
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
+    assert not done.kept
+    node = next(node for node in done.model.graph if node.op_type == "GroupQueryAttention")
+    assert (node.attributes["num_heads"].value, node.attributes["kv_num_heads"].value) == (HEADS, GROUPS)
+    assert (len(node.inputs) > 11) == (layout == "sink")
+    assert done.interface.mixed_lengths
+    assert {cache.shape for cache in done.interface.caches} == {(-1, GROUPS, 60, SIZE)}
+
+
+STATE = {
+    "more_in": ", float[batch, 3, 64] window",
+    "more_out": ", float[batch, 3, 64] next_window",
+    "before": """
+  both = Concat<axis = 1>(window, x0)
+  minus_three = Constant<value_ints = [-3]>()
+  end = Constant<value_ints = [9223372036854775807]>()
+  next_window = Slice(both, minus_three, end, at_one)
+  c0 = Transpose<perm = [0, 2, 1]>(both)
+  c1 = Conv<group = 64, kernel_shape = [4]>(c0, kernel)
+  x = Transpose<perm = [0, 2, 1]>(c1)""",
+}
+
+
+def test_states_of_constant_size_are_handed_on(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", **STATE)
+    model = onnx.load(path)
+    kernel = np.random.default_rng(5).standard_normal((64, 1, 4)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(kernel, "kernel"))
+    onnx.save(model, path)
+    done = ortfuse.generator(path, tmp_path / "out", max_length=60, verify=True)
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
+    assert [state.before for state in done.interface.states] == ["window"]
+    assert not done.interface.mixed_lengths
+    running = ortfuse.Generator(tmp_path / "out")
+    first = running.generate([[1, 2, 3]], max_new_tokens=10)
+    assert running.generate([[1, 2, 3]], max_new_tokens=10) == first
+    with pytest.raises(GenerationError, match="prompts of one length"):
+        running.generate([[1, 2], [3]], max_new_tokens=3)
