@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ortfuse.api.generator import GeneratorResult, generator
     from ortfuse.api.models_file import ModelsFile
     from ortfuse.api.optimize import optimize
+    from ortfuse.api.optimize_for_targets import optimize_for_targets
     from ortfuse.api.profile import profile
     from ortfuse.api.quantize import Lowered, Quantized, lower, quantize
     from ortfuse.api.result import Result, WrongResultError
@@ -77,6 +78,7 @@ _HOMES = {
     "ortfuse.api.explain": "explain find inspect",
     "ortfuse.api.generator": "GeneratorResult generator",
     "ortfuse.api.optimize": "optimize",
+    "ortfuse.api.optimize_for_targets": "optimize_for_targets",
     "ortfuse.generation.generator": "Generator",
     "ortfuse.generation.sampling": "Sampling",
     "ortfuse.io.load_and_save": "load save",
@@ -154,6 +156,7 @@ __all__ = [
     "op",
     "opt",
     "optimize",
+    "optimize_for_targets",
     "pattern_from",
     "profile",
     "quantize",

@@ -51,8 +51,8 @@ def test_from_the_command_to_the_rewriter_a_model_passes_few_functions(monkeypat
     monkeypatch.setattr(Rewriter, "run", seen)
     assert CliRunner().invoke(app, ["optimize", str(BERT), "--verify=sites"]).exit_code == 0
     passes = ("Attempts.run", "PassManager.run", "run_pass", "RulePass.run", "Rewriter.run")
-    # the command with its options parsed, itself, the function, and the function with models executed for the target
-    way = ("cli.optimize", "optimize", "optimize", "_optimized", *passes)
+    # the command with its options parsed, itself, for one target, the function, and that with models executed for the target
+    way = ("cli.optimize", "optimize", "_for_target", "optimize", "_optimized", *passes)
     assert ways == {way}
 
 

@@ -19,12 +19,14 @@ from ortfuse.options import (
     AllOptions,
     Options,
 )
+from ortfuse.options.target_in_file_name import has_target, with_target
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.schedule import OnPass
 from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.load_check import UnloadableError
 from ortfuse.runtime.worker import WORKER
 from ortfuse.targets import installed
+from ortfuse.targets.resolve import members
 
 if TYPE_CHECKING:
     pass
@@ -57,10 +59,27 @@ def optimize(
         OrtfuseError: The model, the pipeline or a rule file cannot be used; the message says what to do.
     """
     options, progress = effective_options(options, **changes), progress or silent
+    if has_target(options.output):
+        every = list(options_by_target(options).values())
+        if len(every) > 1:
+            raise OptionError("output", "names a file for each target: `ortfuse.optimize_for_targets` makes these")
+        options = every[0]
     manager = PassManager(options)
     _refuse_early(options, manager)
     with executing_for(manager.target.spec):
         return _optimized(model, options, manager, on_pass, progress)
+
+
+def options_by_target(options: Options) -> dict[str, Options]:
+    """Return the options for each of the targets and releases that they list, by its name in those of files."""
+    return {
+        one.label: options.with_(
+            target=one.target,
+            runtime=one.release,
+            output=None if options.output is None else with_target(options.output, one.label),
+        )
+        for one in members(options.target, options.runtime)
+    }
 
 
 def _optimized(

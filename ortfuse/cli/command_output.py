@@ -14,7 +14,8 @@ from ortfuse.cli.options_as_flags import Bundle
 from ortfuse.cli.parsing import NO
 from ortfuse.cli.shared_arguments import Debug, Json, Report
 from ortfuse.cli.terminal import err, guarded, out, progress_line
-from ortfuse.errors import OrtfuseError
+from ortfuse.errors import OptionError, OrtfuseError
+from ortfuse.options.target_in_file_name import TARGET, has_target, with_target
 
 if TYPE_CHECKING:
     from ortfuse.io.convert_model_objects import AnyModel
@@ -51,6 +52,19 @@ class Answer(Bundle):
         """Turn errors of the command into one line, unless with `--debug`."""
         with guarded(values["debug"]):
             yield cls(command, values["json_file"], values["report"])
+
+    def for_target(self, label: str) -> Answer:
+        """The files for one target of several: `{target}` in their names stands for it.
+
+        Raises:
+            OptionError: A name has no place for it.
+            OutputError: A file cannot be written.
+        """
+        for name, path in (("json", self._json), ("report", self._report)):
+            if path is not None and not has_target(path):
+                raise OptionError(name, f"{path}: give it {TARGET} in its name too, which each target replaces")
+        found = [None if path is None else Path(with_target(path, label)) for path in (self._json, self._report)]
+        return Answer(self._command, *found)
 
     @property
     def has_page(self) -> bool:

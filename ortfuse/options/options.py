@@ -46,6 +46,7 @@ class Options:
 
     output: PathLike | None = option(
         None, kinds.path(), "File to write the result to. Without it, nothing is written.",
+        more="Of optimize, `{target}` in its name makes a result for each target and release that are listed.",
         commands="optimize substitute quantize convert tune", group="result", flags="--output -o", of_model=False,
         example='"bert.opt.onnx"',
     )  # fmt: skip

@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
 
 from ortfuse.errors import TargetError
 from ortfuse.targets.joint_target import JointTarget
-from ortfuse.targets.registry import load_target
+from ortfuse.targets.registry import default_spec, load_target
 from ortfuse.targets.release_kernel_tables import table_of_release
 from ortfuse.targets.target import Target
 from ortfuse.targets.target_spec import TargetSpec
@@ -17,8 +20,48 @@ TABLE = ".json"
 """The file name extension of a kernel table."""
 
 
+Named: TypeAlias = "Target | TargetSpec | str | os.PathLike[str] | None"
+"""What names a target."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of several targets that are named together.
+
+    Attributes:
+        label: The words for it in a file's name: its short name, and the release after a hyphen.
+        target: What names the target.
+        release: The release of the runtime; `None` for the installed one.
+    """
+
+    label: str
+    target: Named
+    release: str | None
+
+
+def members(named: Named, runtime: str | None = None) -> Sequence[Member]:
+    """Return each of the targets and releases that texts with commas list, as `resolve_target` takes them.
+
+    Raises:
+        TargetError: The text lists none.
+    """
+    releases = [None] if runtime is None else [one.strip() for one in runtime.split(",")]
+    return [
+        Member("-".join(filter(None, [_label(one), release])), one, release)
+        for one, release in itertools.product(_listed(named), releases)
+    ]
+
+
+def _label(named: Named) -> str:
+    if isinstance(named, Target):
+        return named.spec.name
+    if isinstance(named, TargetSpec):
+        return named.name
+    return default_spec().name if named is None else Path(named).stem
+
+
 def resolve_target(
-    named: Target | TargetSpec | str | os.PathLike[str] | None,
+    named: Named,
     *,
     runtime: str | None = None,
     max_opset: int | None = None,
@@ -36,14 +79,12 @@ def resolve_target(
     Raises:
         TargetError: There is no such target or release, or its folder or table cannot be used.
     """
-    releases = [None] if runtime is None else [one.strip() for one in runtime.split(",")]
-    names = _listed(named)
-    if len(names) * len(releases) > 1:
-        members = itertools.product(names, releases)
+    every = members(named, runtime)
+    if len(every) > 1:
         return JointTarget(
-            [resolve_target(one, runtime=release, max_opset=max_opset, threads=threads) for one, release in members]
+            [resolve_target(one.target, runtime=one.release, max_opset=max_opset, threads=threads) for one in every]
         )
-    named = names[0]
+    named = every[0].target
     if runtime is not None:
         return _of_release(named, runtime, max_opset)
     if isinstance(named, Target):
@@ -58,9 +99,7 @@ def resolve_target(
     return Target(text, max_opset=max_opset, threads=threads)
 
 
-def _listed(
-    named: Target | TargetSpec | str | os.PathLike[str] | None,
-) -> Sequence[Target | TargetSpec | str | os.PathLike[str] | None]:
+def _listed(named: Named) -> Sequence[Named]:
     """The targets that a text lists with commas, each once; a path that exists is one."""
     if not isinstance(named, str) or "," not in named or os.path.exists(named):  # noqa: PTH110 - a text as it was given
         return [named]
@@ -70,9 +109,7 @@ def _listed(
     return found
 
 
-def _of_release(
-    named: Target | TargetSpec | str | os.PathLike[str] | None, runtime: str, max_opset: int | None
-) -> Target:
+def _of_release(named: Named, runtime: str, max_opset: int | None) -> Target:
     """A target as a release of the runtime has it."""
     if isinstance(named, Target) or (named is not None and not isinstance(named, TargetSpec) and _is_table(named)):
         raise TargetError(
