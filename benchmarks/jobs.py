@@ -298,6 +298,13 @@ JOBS: Sequence[Job] = (
         models=True,
     ),
     Job(
+        "padding_free",
+        "how much faster are encoders without padding, and are they right whatever hidden tokens hold?",
+        ("benchmarks.padding_free", "--write", "--output", "{output}"),
+        ("--quick", "--output", "{output}"),
+        packages=("torch", "transformers"),
+    ),
+    Job(
         "other_runtime",
         "what does another runtime, OpenVINO, make of the same exports?",
         ("benchmarks.other_runtime", "--output", "{output}"),

@@ -72,6 +72,7 @@ def idle(options: Options) -> dict[str, str]:
         "seed": (compared or options.bench, "verify and bench"),
         "tolerance": (compared, "verify"),
         "verify_budget": (options.verify == "whole", "verify='whole'"),
+        "fill": (options.bench, "bench"),
         "rounds": (options.bench, "bench"),
         "bench_budget": (options.bench, "bench"),
         "threads": (measured or is_calibrated(), "bench, measure and costs of `ortfuse calibrate`"),
@@ -109,11 +110,14 @@ def inputs_to_measure(options: Options, model: Runnable) -> tuple[str, Inputs]:
         VerificationError: The model lacks an open dimension named in `sizes`, or runs on none of the inputs tried.
     """
     from ortfuse.runtime.bench import typical_inputs
+    from ortfuse.runtime.inputs.mask_of_fill import with_fill
 
     given = given_inputs(options, model)
     if given:
         return "the given inputs", given[0]
     label, inputs = typical_inputs(model, sizes=options.sizes, seed=options.seed)
+    if options.fill is not None:
+        label, inputs = f"{label}, fill {options.fill:g}", with_fill(model, inputs, options.fill, options.seed)
     fixed = declared_sizes(model).fix if isinstance(model, ir.Model) else {}
     return ", ".join([label, *(f"{name}={size}" for name, size in fixed.items())]), inputs
 

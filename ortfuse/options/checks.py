@@ -59,6 +59,13 @@ def error_bound(name: str, value: Any) -> float:
     return float(value)
 
 
+def share(name: str, value: Any) -> float:
+    """Check a share: a number above 0, and at most 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise OptionError(name, f"write a share above 0 and at most 1, such as 0.3, not {brief(value)}")
+    return float(value)
+
+
 def seconds(name: str, value: Any) -> float:
     """Check a positive number of seconds; infinity is allowed."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:

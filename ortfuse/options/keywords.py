@@ -72,6 +72,7 @@ class BenchOptions(TypedDict, total=False):
     inputs: InputsLike | None
     preprocess: PathLike | None
     sizes: Mapping[str, int]
+    fill: float | None
     seed: int
 
 
@@ -142,5 +143,6 @@ class AllOptions(TypedDict, total=False):
     inputs: InputsLike | None
     preprocess: PathLike | None
     sizes: Mapping[str, int]
+    fill: float | None
     seed: int
     debugging: Debugging | None

@@ -262,6 +262,12 @@ class Options:
         commands="optimize substitute quantize tune sweep verify bench profile calibrate inspect", group="inputs",
         flags="--size", instead_of="inputs", example="{ sequence = 128 }",
     )  # fmt: skip
+    fill: float | None = option(
+        None, kinds.SHARE.or_none(),
+        "Share of tokens that masks show in the generated inputs for measuring, such as 0.3. Lengths differ by up to half of "
+        "their mean. Needs --size for batches of several sequences.",
+        commands="optimize bench profile", group="inputs", instead_of="inputs", example="0.3",
+    )  # fmt: skip
     seed: int = option(
         0, kinds.whole_number(0), "Seed of the generated inputs; by default 0.",
         commands="optimize substitute quantize convert tune sweep verify diff bisect bench profile", group="inputs",
@@ -286,6 +292,8 @@ class Options:
             dim, size = next(iter(self.sizes.items()))
             text = f"{dim}={size} is a size for measuring or verifying; add `bench`, `measure` or `verify`, or leave it out"
             raise OptionError("sizes", text)
+        if self.fill is not None and self.inputs is not None:
+            raise OptionError("fill", "the `inputs` have masks of their own; leave out one of the two")
         if self.fastest and not self.bench:
             raise OptionError("fastest", "needs measurements; add `bench`")
         if self.padding_free and self.verify == "sites":

@@ -1,10 +1,17 @@
-"""Lengths of the sequences of a padded batch with a given share of visible tokens."""
+"""Masks of padded batches with a given share of visible tokens, and the lengths of their sequences."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
+from ortfuse.errors import VerificationError
+from ortfuse.runtime.inputs.input_roles import Use
+from ortfuse.runtime.inputs.random_inputs import Inputs, input_specs
+from ortfuse.runtime.unrepresentable_models import Runnable, signature_of
+
+_RANK = 2
 
 SPREAD = 0.5
 """Lengths differ from their mean by up to this share of it."""
@@ -35,3 +42,28 @@ def lengths(batch: int, longest: int, fill: float, rng: np.random.Generator) -> 
         found[chosen] += step
         left -= step * chosen.size
     return found
+
+
+def with_fill(model: Runnable, inputs: Inputs, fill: float, seed: int) -> Inputs:
+    """Return inputs whose masks of shape [batch, sequence] show a share of the tokens, the first ones of each sequence.
+
+    Args:
+        model: The model, whose graph says which inputs are masks.
+        inputs: The inputs.
+        fill: The share of visible tokens.
+        seed: The seed of the lengths.
+
+    Raises:
+        VerificationError: No input is such a mask.
+    """
+    made = dict(inputs)
+    for spec in input_specs(signature_of(model)):
+        mask = spec.role.mask
+        if mask is None or mask is Use.BIAS or spec.name not in made or made[spec.name].ndim != _RANK:
+            continue
+        batch, longest = made[spec.name].shape
+        shown = np.arange(longest) < lengths(batch, longest, fill, np.random.default_rng(seed))[:, None]
+        made[spec.name] = (shown != (mask is Use.HIDE)).astype(made[spec.name].dtype)
+    if all(made[name] is array for name, array in inputs.items()):
+        raise VerificationError("no input is a mask of shape [batch, sequence], of which --fill could show a share")
+    return made

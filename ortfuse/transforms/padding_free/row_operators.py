@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import Read, axis
 from ortfuse.analysis.node_parameters import UNKNOWN, attribute_value, parameter
-from ortfuse.ir.dims import DimLike
+from ortfuse.ir.dims import DimLike, is_cut_of
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, MICROSOFT, REDUCES, RESHAPES, has
 
 Role = Literal["rows", "positions", "sequences", "whole"]
@@ -39,6 +39,11 @@ class Batch:
         if len(shape) >= 2 and (shape[0], shape[1]) == (self.sequences, self.length):
             return 2
         return 1 if len(shape) >= 2 and shape[0] == self.sequences * self.length else 0
+
+
+def is_as_long(dim: DimLike, result: DimLike) -> bool:
+    """Whether a size that is broadcast to another one is the same, in every run that succeeds."""
+    return dim == result or is_cut_of(dim, result, least=2)
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ class RowOperators:
             return "rows"
         if all(dim == 1 for dim in first):
             return "whole"
-        if lead == 2 and first[0] == 1 and first[1] == self._batch.length:
+        if lead == 2 and first[0] == 1 and is_as_long(first[1], self._batch.length):
             return "positions"
         return "sequences" if lead == 2 and first[0] == self._batch.sequences and first[1] == 1 else None
 
