@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortfuse.errors import OrtfuseError
 from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.targets import Target, TargetSpec
 from ortfuse.targets.joint_target import JointTarget
-from ortfuse.targets.kernel_table_cache import table_of
 
 if TYPE_CHECKING:
     from ortfuse.verification import Verdict
@@ -71,12 +69,7 @@ def _joint(specs: Sequence[TargetSpec], verdicts: Sequence[Verdict]) -> Verdict:
 
 def _other_builds(members: Sequence[Target], here: Sequence[TargetSpec]) -> Iterator[str]:
     """The builds whose kernels a result was made for, and that are not those which ran."""
-    for member in members:
-        if member.spec not in here or not member.spec.runs_on:
-            continue
-        try:
-            ran = table_of(member.spec)
-        except OrtfuseError:  # its kernels are not known here
-            continue
-        if member.table.release[:2] != ran.release[:2]:
-            yield f"{member.table.runtime}: {ran.runtime} is here"
+    from ortfuse.inspection.describe_targets import other_build_here
+
+    ran = [one for one in members if one.spec in here and one.spec.runs_on]
+    return filter(None, map(other_build_here, ran))

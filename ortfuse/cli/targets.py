@@ -30,12 +30,12 @@ def targets(
     """List the targets, and whether they run here: ortfuse targets cpu --write kernels.json
 
     A target is a place where models run: an execution provider of ONNX Runtime or another engine. Each has kernels, constraints,
-    known bugs and costs. With --write, the kernel table of one target is stored, as the installed build has it or the release of
-    --runtime. On another machine, --target takes that file.
+    known bugs and costs. With --runtime, the kernels are those of a release. With --write, the kernel table of one target is
+    stored, as the installed build has it or the release of --runtime. On another machine, --target takes that file.
     """
     from ortfuse.inspection.describe_targets import describe_targets
     from ortfuse.report.documents.targets import targets_document
-    from ortfuse.targets import resolve_target, spec_of
+    from ortfuse.targets import resolve_target
     from ortfuse.targets.joint_target import JointTarget
 
     runtime = given.get("runtime")
@@ -46,7 +46,7 @@ def targets(
         raise typer.BadParameter(f"name targets one by one, with spaces, not {joint}", param_hint="[TARGET]...")
     if write is not None and len(found) != 1:
         raise typer.BadParameter(f"stores the kernel table of one target, not of {len(found)}", param_hint="--write")
-    described = describe_targets([spec_of(one.spec) for one in found] if names else None, run=run)
+    described = describe_targets(found if names or runtime else None, run=run)
     if write is not None:
         found[0].to_table(write)
     written = None if write is None else f"the kernels of {found[0].table.runtime} are in {write}"

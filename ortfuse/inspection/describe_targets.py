@@ -12,7 +12,7 @@ from ortfuse.errors import OrtfuseError, TargetError
 from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.session import Session
 from ortfuse.serialization import Record, entry
-from ortfuse.targets import TargetSpec, known_targets
+from ortfuse.targets import Target, TargetSpec, known_targets
 from ortfuse.targets.kernel_table_cache import table_of
 from ortfuse.targets.release_kernel_tables import releases_of
 from ortfuse.targets.rule_speedups import shipped_costs
@@ -65,30 +65,32 @@ class DescribedTargets(Record):
     targets: list[TargetInfo]
 
 
-def describe_targets(targets: Iterable[TargetSpec] | None = None, *, run: bool = True) -> DescribedTargets:
+def describe_targets(targets: Iterable[TargetSpec | Target] | None = None, *, run: bool = True) -> DescribedTargets:
     """Describe targets.
 
     Args:
-        targets: The declarations; by default those of ortfuse, of installed packages, and of folders that were named.
+        targets: The declarations, or targets with the kernels of one build; by default the declarations of ortfuse, of installed
+            packages, and of folders that were named.
         run: Whether to run a model of one node on each.
 
     Raises:
         TargetError: A package offers a target that is none.
     """
     found = known_targets() if targets is None else targets
-    described = [_described(spec, run) for spec in found]
+    described = [_described(one, run) for one in found]
     return DescribedTargets(sorted(described, key=lambda one: (not one.is_default, one.name)))
 
 
-def _described(spec: TargetSpec, run: bool) -> TargetInfo:
+def _described(one: TargetSpec | Target, run: bool) -> TargetInfo:
+    spec = one.spec if isinstance(one, Target) else one
     problem, kernels, operators, bugs = "", "", 0, spec.known_bugs
     try:
-        table = table_of(spec)
+        table = one.table if isinstance(one, Target) else table_of(spec)
         kernels, operators = table.runtime, sum(bool(one.kernels) for one in table.operators.values())
         bugs = spec.bugs_on(platform.machine(), table.release)
     except TargetError as error:
         problem = str(error)
-    failure = problem_of_running(spec) if run else ""
+    failure = problem_of_running(one) if run else ""
     releases = releases_of(spec)
     return TargetInfo(
         name=spec.name,
@@ -106,12 +108,27 @@ def _described(spec: TargetSpec, run: bool) -> TargetInfo:
     )
 
 
-def problem_of_running(spec: TargetSpec) -> str:
-    """Return the reason why no model runs for a target on this machine; empty if one does."""
+def problem_of_running(target: TargetSpec | Target) -> str:
+    """Return the reason why no model runs for a target on this machine; empty if one does.
+
+    Args:
+        target: A declaration, or a target: models do not run for the kernels of a release that is not the one here.
+    """
+    spec = target.spec if isinstance(target, Target) else target
     try:
         spec.session_providers()  # raises for a target for which another one would stand in
         with executing_for(spec):
             Session(ir.from_onnx_text(_TRIAL))
     except OrtfuseError as error:
         return str(error)
-    return ""
+    return other_build_here(target) if isinstance(target, Target) else ""
+
+
+def other_build_here(target: Target) -> str:
+    """Return words on the build that is here, if it is of another release than the kernels of a target; otherwise none."""
+    try:
+        here = table_of(target.spec)
+    except TargetError:  # its kernels are not known here
+        return ""
+    same = target.table.release[:2] == here.release[:2]
+    return "" if same else f"{target.table.runtime}: {here.runtime} is here"

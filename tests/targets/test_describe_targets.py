@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from ortfuse.cli.app import app
 from ortfuse.inspection.describe_targets import describe_targets
-from ortfuse.targets import Target, default_spec
+from ortfuse.targets import Target, default_spec, resolve_target
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -47,6 +47,16 @@ def test_a_stored_table_is_a_target(release: tuple[str, ...], opset: int, tmp_pa
     assert "the kernels of onnxruntime" in text
     assert json.loads(file.read_text())["max_opset"] == opset
     assert Target.from_table(file).table.max_opset == opset
+
+
+@pytest.mark.parametrize("name", [("cpu",), ()])
+def test_the_kernels_of_a_release_are_shown_which_does_not_run_here(name: tuple[str, ...]) -> None:
+    code, text = run(*name, "--runtime", "1.20")
+    assert code == 0
+    assert "1.20.1" in text
+    found = describe_targets([resolve_target(None, runtime="1.20")]).targets[0]
+    assert found.kernels == resolve_target(None, runtime="1.20").table.runtime
+    assert (found.runs_here, found.problem) == (False, f"{found.kernels}: {Target().table.runtime} is here")
 
 
 def test_one_table_is_written_at_a_time(tmp_path: Path) -> None:
