@@ -3,7 +3,7 @@
 Three ways are tried, in this order:
 
 - the operator itself, without attributes that the older definition lacks and that have their default;
-- another form of the operator: axes of a reduction as an attribute, a Split into equal parts without their number;
+- another form of the operator: axes of a reduction as an attribute, the sizes of a Split for the number of its parts;
 - the body in the definition of the operator, as of Gelu, Attention or GroupNormalization. Its nodes are written in the same way.
 """
 
@@ -25,6 +25,8 @@ from ortfuse.ir.walk import nested_nodes
 AXES_AS_INPUT = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13}
 """The opset at which axes became an input; of other reductions it is 18."""
 
+PARTS_BY_NUMBER, SIZES_AS_INPUT = 18, 13
+"""The opsets at which Split took a number of parts, and at which their sizes became an input."""
 
 NEGATIVE_AXES = 11
 """The opset at which most operators began to count axes from the end too."""
@@ -62,7 +64,9 @@ def write_for_older(node: ir.Node, version: int, older: int, facts: Facts, edito
         if one.domain or means_the_same(one, read_at, older):
             editor.set_version(one, older)
             continue
-        found = _plainer(one, read_at, older) or _reduction(one, read_at, older, facts) or _split(one, older, facts)
+        found = (
+            _plainer(one, read_at, older) or _reduction(one, read_at, older, facts) or _split(one, older, facts, editor)
+        )
         if found is not None and means_the_same(found, older, older):
             _replace(one, found, editor)
             continue
@@ -133,16 +137,35 @@ def _reduction(node: ir.Node, version: int, older: int, facts: Facts) -> ir.Node
     return _with(node, node.inputs[:1], attributes, older)
 
 
-def _split(node: ir.Node, older: int, facts: Facts) -> ir.Node | None:
-    """A Split into equal parts, whose number is that of its outputs."""
-    if node.op_type != "Split" or "num_outputs" not in node.attributes or older >= 18 or len(node.inputs) > 1:
+def _split(node: ir.Node, older: int, facts: Facts, editor: Editor) -> ir.Node | None:
+    """A Split whose parts have sizes: none if they are equal, an input from opset 13 on, an attribute before."""
+    if node.op_type != "Split" or older >= PARTS_BY_NUMBER:
         return None
+    sizes = _sizes_of_parts(node, facts)
+    if sizes is None:
+        return None
+    kept = [attribute for name, attribute in node.attributes.items() if name not in ("num_outputs", "split")]
+    if len(set(sizes)) == 1:
+        return _with(node, node.inputs[:1], kept, older)
+    if older < SIZES_AS_INPUT:
+        return _with(node, node.inputs[:1], [*kept, ir.AttrInt64s("split", sizes)], older)
+    return _with(node, [node.inputs[0], editor.add_constant(node, ir.tensor(sizes, ir.DataType.INT64))], kept, older)
+
+
+def _sizes_of_parts(node: ir.Node, facts: Facts) -> list[int] | None:
+    """The sizes of the parts of a Split that names them or their number; `None` if they are not known."""
     shape, axis, count = facts.shape(node.inputs[0]), node.attributes.get_int("axis", 0), len(node.outputs)
     size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
-    if not isinstance(size, int) or size % count:
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        given = facts.const(node.inputs[1])
+        sizes = None if given is None else [int(one) for one in given.reshape(-1)]
+        fits = sizes is not None and len(sizes) == count and (not isinstance(size, int) or sum(sizes) == size)
+        return sizes if fits else None
+    if "num_outputs" not in node.attributes or not isinstance(size, int):
         return None
-    kept = [attribute for name, attribute in node.attributes.items() if name != "num_outputs"]
-    return _with(node, node.inputs, kept, older)
+    each = -(-size // count)
+    last = size - each * (count - 1)
+    return [each] * (count - 1) + [last] if last > 0 else None
 
 
 def _body(node: ir.Node, version: int, older: int, facts: Facts) -> tuple[ir.Function, int] | None:

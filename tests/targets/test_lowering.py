@@ -118,6 +118,8 @@ LOWERED = {
     "no axes": "(float[2,3] x) => (float[2,3] y) { y = ReduceMean<noop_with_empty_axes = 1>(x) }",
     "all axes": "(float[2,3] x) => (float y) { y = ReduceL2<keepdims = 0>(x) }",
     "parts of a number": "(float[2,6] x) => (float[2,3] y, float[2,3] z) { y, z = Split<axis = 1, num_outputs = 2>(x) }",
+    "unequal parts of a number": """(float[2,7] x) => (float[2,3] y, float[2,3] z, float[2,1] w) {
+        y, z, w = Split<axis = -1, num_outputs = 3>(x) }""",
     "defaults": """(float[1,1,2,2] x) => (float[1,1,4,4] y) <float[4] s = {1, 1, 2, 2}> {
         y = Resize<antialias = 0, mode = "nearest">(x, , s) }""",
     "Gelu": '(float[b,3] x) => (float[b,3] y, float[b,3] z) { y = Gelu(x) z = Gelu<approximate = "tanh">(x) }',
@@ -145,6 +147,43 @@ def test_a_node_that_the_opset_lacks_is_written_in_operators_that_it_has(name: s
     before, after = (Session(one, optimise=False, threads=1).run(given) for one in (original, result.model))
     for output, expected in before.items():
         np.testing.assert_allclose(after[output], expected, atol=1e-5)
+
+
+PARTS = {
+    "an attribute": (
+        "(float[2,5] x) => (float[2,2] y, float[2,3] z) <int64[2] s = {2, 3}> { y, z = Split<axis = 1>(x, s) }",
+        [2, 3],
+    ),
+    "none": (
+        "(float[2,n] x) => (float[2,2] y, float[2,2] z) <int64[2] s = {2, 2}> { y, z = Split<axis = 1>(x, s) }",
+        None,
+    ),
+    "by number": (
+        "(float[2,5] x) => (float[2,3] y, float[2,2] z) { y, z = Split<axis = 1, num_outputs = 2>(x) }",
+        [3, 2],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_a_split_have_sizes_in_an_attribute_before_opset_13(name: str) -> None:
+    text, sizes = PARTS[name]
+    original = model(f'<ir_version: 8, opset_import: ["": 18]> g {text}')
+    result = ortfuse.optimize(original.clone(), target="portable", max_opset=11, passes="").model
+    (split,) = result.graph
+    assert result.opset_imports[""] == 11
+    assert len(split.inputs) == 1
+    assert (list(split.attributes["split"].as_ints()) if "split" in split.attributes else None) == sizes
+    given = {"x": np.arange(10 if "5" in text else 8, dtype=np.float32).reshape(2, -1)}
+    before, after = (Session(one, optimise=False, threads=1).run(given) for one in (original, result))
+    for output, expected in before.items():
+        np.testing.assert_array_equal(after[output], expected)
+
+
+def test_parts_of_an_unknown_size_cannot_be_counted() -> None:
+    original = model("""<ir_version: 8, opset_import: ["": 18]> g (float[2,n] x) => (float[2,a] y, float[2,b] z) {
+        y, z = Split<axis = 1, num_outputs = 2>(x) }""")
+    assert ortfuse.optimize(original, target="portable", max_opset=17, passes="").model.opset_imports[""] == 18
 
 
 def test_a_body_whose_types_the_opset_lacks_is_not_made() -> None:
