@@ -198,6 +198,16 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "generation",
+        "do generators of decoders write the same tokens, and how fast are they after 32 to 4,000 tokens?",
+        (
+            "benchmarks.generation", "--equal", "benchmarks/.decoders", "--speed", "benchmarks/.decoders_full", "--int4",
+            "--write",
+        ),
+        ("--quick",),
+        answer_no=True,
+    ),
+    Job(
         "targets.table",
         "on each target, do results load and compute the same, and how fast are they beside four other tools' results?",
         ("benchmarks.targets.table", "--write"),
@@ -376,6 +386,7 @@ STANDALONE: Mapping[str, str] = {
     "benchmarks.engine.startup": "start-up time beside another commit, which has to be named",
     "benchmarks.exports.saved_by_runtime": "models as the runtime saves them, for the benchmark of rules",
     "benchmarks.exports.unseen": "models of architectures that are not golden, to try coverage on",
+    "benchmarks.generation.exports": "exports decoders with caches, small ones or with --full of real size",
     "benchmarks.exports.varied": "models in many styles, by both exporters at many opsets, to compare commits on",
     "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",
     "benchmarks.latency.declared_sizes": "latency with names of sizes declared, on models that have to be named",

@@ -20,6 +20,7 @@ from ortfuse.api.result import Result
 from ortfuse.errors import GenerationError, OptionError
 from ortfuse.generation.generator_interface import GeneratorInterface
 from ortfuse.io.convert_model_objects import AnyModel, enter
+from ortfuse.io.load_and_save import save
 from ortfuse.options import Options, PipelineOptions
 from ortfuse.serialization import Record, derived, entry
 
@@ -44,6 +45,7 @@ class GeneratorResult(Record):
         kept: Why a layer keeps a growing cache, by the name of its attention or cache.
         unsampled: Whether masks and positions were compared for every length of the past; otherwise for a choice of lengths.
         result: The optimisation of the generator.
+        int4: How many matrix products have weights of 4 bits.
         comparison: How its generations compare with the decoder's; `None` if that was not asked for.
         written: The folder that was written.
     """
@@ -54,6 +56,7 @@ class GeneratorResult(Record):
     kept: Mapping[str, str]
     unsampled: bool
     result: Result = field(repr=False, metadata=entry(omit=True))
+    int4: int = 0
     comparison: GenerationComparison | None = None
     written: Path | None = None
 
@@ -70,6 +73,7 @@ def generator(
     *,
     max_length: int = MAX_LENGTH,
     last_logits: bool = False,
+    int4: bool = False,
     verify: bool = False,
     new_tokens: int = VERIFY_STEPS,
     tokenizer: str | os.PathLike[str] | None = None,
@@ -90,6 +94,8 @@ def generator(
         output: A folder for the model and `genai_config.json`.
         max_length: The greatest number of tokens in a sequence. Tables of positions may allow fewer.
         last_logits: Hand out the scores after the last token of each sequence only.
+        int4: Round the weights of matrix products to 4 bits (MatMulNBits), after the generations were compared in the
+            decoder's own precision.
         verify: Compare whole generations with those of the decoder. If they differ, nothing is written: see `comparison`.
         new_tokens: How many tokens are generated after each prompt for that, unless the buffers hold fewer.
         tokenizer: A folder with the files of a tokenizer, which are copied; its configuration names the tokens that end a text.
@@ -126,10 +132,21 @@ def generator(
     if verify:
         progress("comparing generations")
         done = replace(done, comparison=_compared(model, result, names, made.interface, new_tokens, prompts, fixed))
+    if int4 and done.ok:
+        progress("rounding weights")
+        done = _rounded(done)
     if folder is None or not done.ok:
         return done
     progress("writing")
     return replace(done, written=_write(folder, done, None if tokenizer is None else Path(tokenizer)))
+
+
+def _rounded(done: GeneratorResult) -> GeneratorResult:
+    """The generator with weights of 4 bits."""
+    from ortfuse.api.quantize import lower
+
+    lowered = lower(done.model, "weight_int4", loaded=False)
+    return replace(done, model=lowered.model, int4=len(lowered.uniform.choice))
 
 
 def _write(folder: Path, done: GeneratorResult, tokenizer: Path | None) -> Path:
@@ -138,7 +155,7 @@ def _write(folder: Path, done: GeneratorResult, tokenizer: Path | None) -> Path:
 
     special = SpecialTokens() if tokenizer is None else special_tokens_in(tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
-    done.result.save(folder / MODEL_FILE)
+    save(done.model, folder / MODEL_FILE)
     if tokenizer is not None:
         copy_tokenizer(tokenizer, folder)
     write_genai_config(folder, done.interface, done.model, special)

@@ -33,6 +33,7 @@ def generator(
     last_logits: Annotated[
         bool, typer.Option("--last-logits", help="Compute the scores after the last token of each sequence only.")
     ] = False,
+    int4: Annotated[bool, typer.Option("--int4", help="Round the weights of matrix products to 4 bits.")] = False,
     verify: Annotated[
         bool,
         typer.Option(
@@ -73,7 +74,7 @@ def generator(
     options = options_of(given)
     with progress_line() as progress:
         done = ortfuse.generator(
-            model, output, max_length=max_length, last_logits=last_logits, verify=verify, new_tokens=new_tokens,
+            model, output, max_length=max_length, last_logits=last_logits, int4=int4, verify=verify, new_tokens=new_tokens,
             tokenizer=tokenizer, roles=_roles(role or ()), progress=progress, target=options.target, runtime=options.runtime,
         )  # fmt: skip
     answer.give(generator_document(model.name, done), {"model": str(model), **done.to_dict()})

@@ -1,0 +1,62 @@
+"""What is measured of one decoder, in a process of its own."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import ortfuse
+from ortfuse.api.benchmark_generation import benchmark_generation
+from ortfuse.api.generator import generator
+
+STEPS = 16
+PROMPTS = ([5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8, 9], [11])
+
+
+def equal(path: Path, max_length: int) -> dict[str, Any]:
+    """What becomes of one decoder, and whether its generations are equal."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            done = generator(path, folder, max_length=max_length, last_logits=True, verify=True)
+            assert done.comparison is not None
+            found: dict[str, Any] = {
+                "equal": done.comparison.equal,
+                "error": float(f"{done.comparison.largest_error:.2g}"),
+                "steps": done.comparison.steps,
+                "ties": done.comparison.near_ties,
+                "growing": len(done.kept),
+                "in_place": sum(cache.in_place for cache in done.interface.caches),
+            }
+            if done.interface.mixed_lengths and not done.interface.fixed:
+                model = ortfuse.Generator(folder)
+                room = min(30, model.max_length - 10)
+                batch = model.generate(PROMPTS, max_new_tokens=room)
+                found["batch"] = batch == [model.generate([one], max_new_tokens=room)[0] for one in PROMPTS]
+            return found
+    except ortfuse.OrtfuseError as error:
+        return {"refused": str(error)[:300]}
+
+
+def speed(path: Path, rounds: int, marks: tuple[int, ...], int4: bool) -> dict[str, Any]:
+    """Milliseconds of the prompt and of a step of the export and the generator, by the number of tokens before."""
+    with tempfile.TemporaryDirectory() as folder:
+        generator(path, Path(folder) / "float", max_length=max(marks) + STEPS + 1, last_logits=True)
+        models = [path, Path(folder) / "float"]
+        if int4:
+            generator(path, Path(folder) / "int4", max_length=max(marks) + STEPS + 1, last_logits=True, int4=True)
+            models.append(Path(folder) / "int4")
+        found: dict[str, Any] = {}
+        for mark in marks:
+            measured = benchmark_generation(models, new_tokens=STEPS, prompt=mark, rounds=rounds)
+            for name, one in zip(("export", "generator", "int4"), measured.models, strict=False):
+                step = statistics.median(one.steps.values())
+                found.setdefault(name, {})[str(mark)] = {
+                    "prompt_ms": round(one.first * 1e3, 2),
+                    "step_ms": round(step * 1e3, 3),
+                    "ratio": round(one.ratio, 3),
+                    "ratio_prompt": round(one.ratio_first, 3),
+                }
+            found.setdefault("same_tokens", {})[str(mark)] = measured.same_tokens
+        return found
