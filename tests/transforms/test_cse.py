@@ -231,3 +231,21 @@ def test_a_signed_pair_that_the_runtime_makes_unsigned_keeps_its_one_reader(
     context.target.quirks = frozenset({Quirk.TURNS_SIGNED_PAIRS} if turned else ())
     CommonSubexpressionElimination().run(context)
     assert operators(model).count("QuantizeLinear") == operators(model).count("DequantizeLinear") == pairs
+
+
+@pytest.mark.parametrize("third", [False, True])
+def test_equal_weights_of_two_branches_are_one_of_the_main_graph(third: bool) -> None:
+    """As of decoders with and without past that are merged as branches of an If; small constants stay."""
+    weight = f"{{{', '.join(map(str, range(400)))}}}"
+    again = f"""z = If (c) <then_branch = t2 () => (float[400] r) <float[400] n = {weight}> {{ r = Div(a, n) }},
+                                else_branch = e2 () => (float[400] s) {{ s = Abs(a) }}>"""
+    model, counts, _ = apply(
+        f"""g (bool c, float[400] a) => (float[400] y{", float[400] z" * third}) {{
+        y = If (c) <then_branch = t () => (float[400] u) <float[400] w = {weight}, float o = {{3}}> {{ l = Mul(a, w) u = Sub(l, o) }},
+                    else_branch = e () => (float[400] v) <float[400] q = {weight}, float m = {{3}}> {{ k = Add(a, q) v = Sub(k, m) }}>
+        {again * third} }}""",
+        CommonSubexpressionElimination(),
+        inputs={"c": np.array(True), "a": floats(400) + 5},
+    )
+    assert counts == [1 + third]
+    assert [value.const_value.size for value in model.graph.initializers.values()] == [400]

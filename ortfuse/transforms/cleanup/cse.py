@@ -6,7 +6,8 @@ Transforms:
   value. Axes may be counted from either end, and be attributes or inputs. Inputs may come in either order for operators
   that commute to the bit;
 - small integer tensors whose elements the facts know to be the same symbolic sizes, however they are computed;
-- initializers of the same type, shape and bytes (see `find_equal_initializers`).
+- initializers of the same type, shape and bytes (see `find_equal_initializers`), also weights of two bodies, such as those of
+  both branches of a decoder with and without past. One in the main graph takes their place.
 
 Sizes of a model input are read from it, others from the first value that has them. So no value in between is kept for
 its shape alone. Each size is read in one way (see `merge_size_reads`). Nodes of a subgraph are also merged into equal ones of
@@ -39,7 +40,7 @@ from ortfuse.targets import Quirk
 from ortfuse.transforms.canonicalize.hoist_shape_reads import ReadSizes
 from ortfuse.transforms.canonicalize.merge_size_reads import merge_size_reads
 from ortfuse.transforms.canonicalize.sink_shape_ops import settle
-from ortfuse.transforms.cleanup.find_equal_initializers import TensorPool, can_be_shared, content_key
+from ortfuse.transforms.cleanup.find_equal_initializers import SMALL, TensorPool, can_be_shared, content_key
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.veto_edits_that_join_qdq_pairs import is_signed
 
@@ -89,6 +90,7 @@ class _Merger:
         self._purity = purity
         self._sizes = ReadSizes(context, root, CommonSubexpressionElimination.name)
         self._visible: dict[Key, ir.Node] = {}
+        self._constants, self._nested = TensorPool(), TensorPool()
         self._turned = Quirk.TURNS_SIGNED_PAIRS in context.target.quirks
 
     def walk(self) -> None:
@@ -108,15 +110,41 @@ class _Merger:
                 self._visit(node, frame)
 
     def _enter(self, graph: ir.Graph, outer: TensorPool | None) -> _Frame:
-        pool = TensorPool(outer)
+        pool = self._constants if outer is None else TensorPool(outer)
         editor = self._context.editor
         for value in list(graph.initializers.values()):
-            if can_be_shared(value) and (first := pool.first_equal(value)) is not value:
-                with editor.change(CommonSubexpressionElimination.name) as change:
-                    editor.replace(value, first)
-                    editor.drop_initializers(value)
-                self.shared += bool(change)
+            if not can_be_shared(value):
+                continue
+            first = pool.first_equal(value)
+            if first is value:
+                self._share_with_other_body(value, graph)
+                continue
+            with editor.change(CommonSubexpressionElimination.name) as change:
+                editor.replace(value, first)
+                editor.drop_initializers(value)
+            self.shared += bool(change)
         return _Frame(graph, iter(graph), pool)
+
+    def _share_with_other_body(self, value: ir.Value, graph: ir.Graph) -> None:
+        """Put one weight into the main graph in the place of two equal ones of bodies that do not see each other.
+
+        Small constants stay, so that nodes of bodies do not become loop-invariant before they are fused.
+        """
+        if graph is self._root or self._root is not self._context.model.graph:
+            return
+        if value.const_value is None or value.const_value.nbytes <= SMALL:
+            return
+        first, editor = self._nested.first_equal(value), self._context.editor
+        if first is value or not first.is_initializer() or not (place := next(iter(self._root), None)):
+            return
+        with editor.change(CommonSubexpressionElimination.name) as change:
+            shared = editor.add_constant(place, value.const_value)
+            for one in (first, value):
+                editor.replace(one, shared)
+                editor.drop_initializers(one)
+        if change:
+            self._constants.first_equal(shared)
+            self.shared += 1
 
     def _visit(self, node: ir.Node, frame: _Frame) -> None:
         if not self._purity.is_pure(node) or (self._turned and is_signed(node, self._context.facts)):

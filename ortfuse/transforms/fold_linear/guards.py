@@ -167,14 +167,30 @@ def _bytes(value: ir.Value, facts: Facts) -> int:
 
 
 def _is_mapped_alike(diagonal: Diagonal, layer: ir.Node, facts: Facts) -> bool:
-    """Whether the same operator with the same constants stands before or behind another use of the weights."""
+    """Whether the same operator with the same constants stands before or behind another use of the weights.
+
+    A bias may stand between. Branches of an If have constants of their own, so that these count by value.
+    """
     mapping = diagonal.nodes[-1]
     above = layer.inputs[0].producer() if layer.inputs and layer.inputs[0] is not None else None
-    around = [above, *(use.node for output in layer.outputs for use in output.uses())]
+    below = [use.node for output in layer.outputs for use in output.uses()]
+    biased = [node for node in below if node.op_type == "Add" and any(facts.is_const(value) for value in node.inputs)]
+    around = [above, *below, *(use.node for node in biased for use in node.outputs[0].uses())]
     return any(
-        node is not None and node.op_type == mapping.op_type and {*diagonal.constants} <= {*node.inputs}
+        node is not None
+        and node.op_type == mapping.op_type
+        and all(_has(node, one, facts) for one in diagonal.constants)
         for node in around
     )
+
+
+def _has(node: ir.Node, constant: ir.Value, facts: Facts) -> bool:
+    """Whether a node has a constant, or one that is equal, as an operand."""
+    wanted = facts.const(constant)
+    if constant in node.inputs or wanted is None:
+        return constant in node.inputs
+    found = [facts.const(value) for value in node.inputs if facts.is_const(value)]
+    return any(one is not None and one.dtype == wanted.dtype and np.array_equal(one, wanted) for one in found)
 
 
 # Chains of diagonal maps
