@@ -139,10 +139,11 @@ class _Merger:
             return
         with editor.change(CommonSubexpressionElimination.name) as change:
             shared = editor.add_constant(place, value.const_value)
+            assert shared is not None
             for one in (first, value):
                 editor.replace(one, shared)
                 editor.drop_initializers(one)
-        if change:
+        if change and shared is not None:
             self._constants.first_equal(shared)
             self.shared += 1
 
