@@ -78,7 +78,8 @@ def _attributes(heads: int | None, part: int) -> dict[str, list[Any]]:
     return {"num_heads": [heads], "rotary_embedding_dim": [part], "interleaved": [0, 1]}
 
 
-def _some_positions(build: Any) -> Any:
+def some_positions(build: Any) -> Any:
+    """Positions of two batches of three rows, in tables of five."""
     return build.constant(np.array([[3, 0, 4], [1, 1, 2]]))
 
 
@@ -107,7 +108,7 @@ RULES = [
                 {"x": "2 4 3 8", "cos": "5 4", "sin": "5 4", "positions": "2 3"},
             ),
             attributes=(_attributes(3, 0), _attributes(None, 4), _attributes(3, 4), _attributes(None, 0)),
-            inputs={"positions": _some_positions},
+            inputs={"positions": some_positions},
             opset=23,
             never_empty={"*": "the kernel refuses empty tensors"},
         ),

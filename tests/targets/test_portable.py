@@ -92,3 +92,38 @@ def test_fused_operators_of_the_runtime_are_lowered(opset: int, made: dict[str, 
     result = optimized(FUSED, max_opset=opset)
     assert counted(result) >= Counter(made)
     assert all(not node.domain for node in result.model.graph)
+
+
+LOWERED = {
+    "attention": (
+        "(float[b,s,8] q, float[b,t,8] k, float[b,t,8] v) => (float[b,s,8] y) { y = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v) }",
+        {"Softmax": 1, "MatMul": 2},
+    ),
+    "rotary embedding": (
+        """(float[2,3,8] x, int64[2,3] p, float[5,2] c, float[5,2] s) => (float[2,3,8] y) {
+        y = com.microsoft.RotaryEmbedding(x, p, c, s) }""",
+        {"Gather": 2, "Concat": 1},
+    ),
+    "convolution": (
+        """(float[n,3,6,6] x, float[4,3,3,3] w, float[4] b, float[n,4,4,4] z) => (float[n,4,4,4] y) {
+        y = com.microsoft.FusedConv<activation = "Relu", kernel_shape = [3, 3]>(x, w, b, z) }""",
+        {"Conv": 1, "Add": 1, "Relu": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOWERED)
+def test_operators_that_the_runtime_writes_into_models_are_lowered(name: str) -> None:
+    text, made = LOWERED[name]
+    result = optimized(f'<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g {text}', max_opset=17)
+    assert counted(result) >= Counter(made)
+    assert all(not node.domain for node in result.model.graph)
+
+
+def test_an_attention_with_a_mask_stays_since_softmax_is_nan_where_a_row_is_hidden() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+    g (float[b,s,8] q, float[b,t,8] k, float[b,t,8] v, float[b,2,s,t] m) => (float[b,s,8] y) {
+        y = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v, , , m) }"""
+    assert [
+        node.op_type for node in ortfuse.optimize(ir.from_onnx_text(text), target="portable", max_opset=17).model.graph
+    ] == ["MultiHeadAttention"]
