@@ -211,8 +211,12 @@ class Target:
         return refusal or self.limit(node, facts)
 
     def _computes_sizes(self, node: ir.Node, version: int, inputs: Sequence[DType], outputs: Sequence[DType]) -> bool:
-        """Whether a node without a kernel computes in int64, as sizes and positions are, and the target for these executes it."""
-        if not self.spec.sizes_on or any(kind not in (ABSENT, ir.DataType.INT64) for kind in outputs):
+        """Whether a node without a kernel computes in int64, as sizes and positions are, and the target for these executes it.
+
+        It may also make int32 of them, for which more targets have kernels.
+        """
+        kinds = (ABSENT, ir.DataType.INT64, *((ir.DataType.INT32,) if node.op_type == "Cast" else ()))
+        if not self.spec.sizes_on or any(kind not in kinds for kind in outputs):
             return False
         return _target_of_sizes(self.spec.sizes_on).supports(node.domain, node.op_type, version, inputs, outputs)
 

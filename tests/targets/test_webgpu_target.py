@@ -11,11 +11,14 @@ from graphs import operators
 
 import ortfuse
 from ortfuse.analysis.facts import Facts
+from ortfuse.pipeline import load_catalogue
+from ortfuse.rewrite import Rule
 from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.placement import placement
 from ortfuse.runtime.session import Session
 from ortfuse.targets import Target, node_sessions, spec_of
 from ortfuse.targets.webgpu import runner
+from ortfuse.verification.rule_tests import prove
 
 ATTENTION = """<ir_version: 10, opset_import: ["": 23]>
 g (float[2, 6, 32] q, float[2, 7, 32] k, float[2, 7, 32] v, bool[2, 1, 6, 7] mask) => (float[2, 6, 32] y) {
@@ -64,6 +67,44 @@ def test_vulkan_on_the_processor_takes_the_place_of_a_gpu(tmp_path: Path, monkey
     assert runner.environment() == {}
 
 
+RULES = [rule for file in load_catalogue([], spec_of("webgpu")).files if file.source == "target" for rule in file.rules]
+
+
+@pytest.mark.rule_test
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_decomposition_is_right(rule: Rule) -> None:
+    report = prove(rule, pairs=8, most_nodes=5000)
+    assert report.proved, "\n".join(dict.fromkeys(report.failures))
+
+
+POSITIONS = """<ir_version: 10, opset_import: ["": 17]>
+g (int64[b, s] ids, float[64, 8] table) => (float[b, s, 8] y) <int64 pad = {1}, int64 axis = {1}> {
+    same = Equal (ids, pad)  other = Not (same)  mask = Cast <to = 6> (other)  long = Cast <to = 7> (other)
+    sum = CumSum (long, axis)  short = Cast <to = 6> (sum)  product = Mul (short, mask)
+    wide = Cast <to = 7> (product)  index = Add (wide, pad)  y = Gather (table, index) }"""
+"""The positions of tokens that are no padding, as RoBERTa numbers them."""
+
+
+def test_indices_are_computed_in_int32_where_they_read_truth_values() -> None:
+    made = ortfuse.optimize(ir.from_onnx_text(POSITIONS), target="webgpu", loaded=False).model
+    types = {node.op_type: node.outputs[0].dtype for node in made.graph}
+    assert types["CumSum"] == types["Add"] == ir.DataType.INT32
+    positions = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (int64[s] i, int64[s] j, float[64, 8] table) => (float[s, 8] y) { k = Add (i, j)  y = Gather (table, k) }"""
+    )
+    made = ortfuse.optimize(positions, target="webgpu", loaded=False).model
+    assert operators(made) == ["Add", "Gather"]  # what reads inputs alone stays on the processor, where they are
+
+
+def test_an_operator_without_a_kernel_is_made_of_others() -> None:
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 17]> g (float[n, 8] x) => (float[n, 8] y) { y = LogSoftmax (x) }"""
+    )
+    found = operators(ortfuse.optimize(model, target="webgpu", loaded=False).model)
+    assert found == ["ReduceMax", "Sub", "Exp", "ReduceSum", "Log", "Sub"]
+
+
 MODEL = """<ir_version: 10, opset_import: ["": 20]> g (float[n, 3] x, int64[n] i) => (float[n, 3] y, int64[n] j) {
     y = Mul(x, x)  j = Mul(i, i) }"""
 
@@ -98,6 +139,18 @@ def test_webgpu_runs_models_and_tells_the_nodes_that_the_processor_executes() ->
         placed = placement(model)
         assert placed.own_partitions == 1
         assert [node.op_type for node in placed.off_provider] == ["Mul"]
+
+
+@pytest.mark.usefixtures("webgpu")
+def test_the_processor_computes_nothing_of_what_the_gpu_made() -> None:
+    model = ir.from_onnx_text(POSITIONS)
+    result = ortfuse.optimize(model, target="webgpu", verify=True)
+    assert result.verdict is not None
+    assert result.verdict.ok
+    with executing_for(spec_of("webgpu")):
+        before, after = (placement(one).off_provider for one in (model, result.model))
+    assert "CumSum" in {node.op_type for node in before}
+    assert [node.op_type for node in after] == ["Equal"]
 
 
 @pytest.mark.usefixtures("webgpu")
