@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -195,3 +196,35 @@ def test_arithmetic_of_sizes_in_int64_may_be_made_for_webgpu() -> None:
     assert target.check_node(sizes, {"": 20}, facts) is None
     assert target.check_node(double, {"": 20}, facts) is not None
     assert target.check_node(numbers, {"": 20}, facts) is not None
+
+
+@pytest.mark.usefixtures("webgpu")
+@pytest.mark.parametrize("rows", [1, 32, 40])
+@pytest.mark.parametrize("level", [0, 4])
+def test_products_with_weights_of_four_bits_are_right(rows: int, level: int) -> None:
+    rng = np.random.default_rng(0)
+    packed, scales = rng.integers(0, 256, (24, 2, 16)).astype(np.uint8), rng.random((24, 2)).astype(np.float32)
+    model = ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+        g (float[1, {rows}, 64] x, uint8[24, 2, 16] q, float[24, 2] s) => (float[1, {rows}, 24] y) {{
+            y = com.microsoft.MatMulNBits <K = 64, N = 24, bits = 4, block_size = 32, accuracy_level = {level}> (x, q, s) }}"""
+    )
+    given = {"x": rng.normal(size=(1, rows, 64)).astype(np.float32), "q": packed, "s": scales}
+    numbers = np.stack([packed & 15, packed >> 4], -1).reshape(24, 2, 32).astype(np.float64) - 8
+    expected = given["x"] @ (numbers * scales[..., None]).reshape(24, 64).T
+    with executing_for(spec_of("webgpu")):
+        np.testing.assert_allclose(Session(model).run(given)["y"], expected, atol=1e-4)
+
+
+@pytest.mark.usefixtures("webgpu")
+def test_a_gate_of_gelu_is_right() -> None:
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+        g (float[1, 4, 2560] x, float[2560] b) => (float[1, 4, 1280] y) { y = com.microsoft.BiasSplitGelu (x, b) }"""
+    )
+    rng = np.random.default_rng(0)
+    given = {"x": rng.normal(size=(1, 4, 2560)).astype(np.float32), "b": rng.normal(size=2560).astype(np.float32)}
+    left, right = np.split((given["x"] + given["b"]).astype(np.float64), 2, -1)
+    expected = left * right * 0.5 * (1 + np.vectorize(math.erf)(right / math.sqrt(2)))
+    with executing_for(spec_of("webgpu")):
+        np.testing.assert_allclose(Session(model).run(given)["y"], expected, atol=1e-4)

@@ -1,4 +1,9 @@
-"""Constraints of the WebGPU kernels beyond their registered types, found by trying."""
+"""Constraints of the WebGPU kernels beyond their registered types, found by trying.
+
+Tried with onnxruntime-node 1.30.0 on SwiftShader, and right in float32: MatMulNBits of 4 bits for 1 to 128 rows, which
+computes accuracy level 4 as exactly as level 0; BiasSplitGelu; SkipLayerNormalization. No kernel could be tried in float16:
+SwiftShader lacks it, and the runtime then refuses to execute the model ("requires f16 but the device does not support it").
+"""
 
 from __future__ import annotations
 
