@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from cases.caching import CachedDecoder, MaskedCrossDecoder, PositionedDecoder, UnmaskedCrossDecoder, cache_inputs
 from cases.seq2seq import T5Head
 from drawing import Input
 from exporting import Case
 from torch import nn
+from transformers import DynamicCache
 
 from benchmarks.exports.building import build, layered
 
@@ -102,6 +104,37 @@ def _whisper(attention: str) -> nn.Module:
     return layered(UnmaskedCrossDecoder, ["input_ids"], 2)(model, model.get_decoder(), model.proj_out)
 
 
+class _Hybrid(nn.Module):
+    """LFM2 of two layers: a short convolution whose window is a state, and attention with a cache."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        window: torch.Tensor,
+        past_key_0: torch.Tensor,
+        past_value_0: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
+        cache = DynamicCache(config=self.config)
+        first, second = cache.layers
+        first.lazy_initialization(conv_states=window)
+        first.conv_states[0], first.has_previous_state[0] = window.clone(), True
+        second.lazy_initialization(past_key_0, past_value_0)
+        second.keys, second.values = past_key_0, past_value_0
+        out = self.model(input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
+        present = {"present_key_0": second.keys, "present_value_0": second.values}
+        return {"logits": out.logits, "next_window": first.conv_states[0], **present}
+
+
+def _lfm2(attention: str) -> nn.Module:
+    options = COMMON | {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3, "block_auto_adjust_ff_dim": False}
+    return _Hybrid(build("Lfm2ForCausalLM", "Lfm2Config", options, attention))
+
+
 _CROSS = (
     TOKENS
     | {"encoder_attention_mask": Input(("batch", "source"), "mask")}
@@ -141,6 +174,14 @@ CASES = (
     _decoder("stablelm", "StableLm", {"partial_rotary_factor": 0.5}),
     _decoder("granite", "Granite", {"attention_multiplier": 0.2, "residual_multiplier": 0.7, "logits_scaling": 1.5, "embedding_multiplier": 2.0}),
     _decoder("starcoder2", "Starcoder2", {"sliding_window": None}),
+    Case(
+        "lfm2",
+        _lfm2,
+        TOKENS | MASK | {"window": Input(("batch", 64, 3), "normal")} | cache_inputs("past", 2, "past", 16, 1),
+        ({"batch": 2, "sequence": 4, "past": 13}, {"batch": 3, "sequence": 5, "past": 20}),
+        ATTENTIONS,
+        EXPORTERS,
+    ),
     Case("t5", _t5, _CROSS, CROSS_SIZES, ATTENTIONS, EXPORTERS),
     Case("bart", _bart, _CROSS, CROSS_SIZES, ATTENTIONS, EXPORTERS),
     Case("whisper", _whisper, _WHISPER, SIZES, ATTENTIONS, EXPORTERS),

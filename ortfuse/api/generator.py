@@ -120,7 +120,8 @@ def generator(
     options = effective_options(None, **changes)
     folder = None if output is None else _folder(output)
     progress("optimising the decoder")
-    fused = optimize(model, Options(loaded=False, same=options.same, fix=options.fix))
+    ranges = _some_tokens(model, max_length, roles) | dict(options.size_range)
+    fused = optimize(model, Options(loaded=False, same=options.same, fix=options.fix, size_range=ranges))
     inside = _graph_of(fused)
     facts = Facts(inside)
     names = names_of(find_interface(inside, facts, roles))
@@ -160,6 +161,21 @@ def _write(folder: Path, done: GeneratorResult, tokenizer: Path | None) -> Path:
         copy_tokenizer(tokenizer, folder)
     write_genai_config(folder, done.interface, done.model, special)
     return folder
+
+
+def _some_tokens(model: AnyModel, max_length: int, roles: Mapping[str, str] | None) -> dict[str, tuple[int, int]]:
+    """The range of the number of new tokens by its name, if it has one: a run takes at least one."""
+    from ortfuse.analysis.facts import Facts
+    from ortfuse.generation.decoder_interface import find_interface
+
+    inside = enter(model, copy=True)[0]
+    try:
+        tokens = find_interface(inside, Facts(inside), roles).tokens
+    except GenerationError:
+        return {}
+    sizes = tokens.shape or ()
+    named = [size.value for size in sizes if isinstance(size, ir.SymbolicDim) and size.value is not None]
+    return {name: (1, max_length) for name in named if name.isidentifier()}
 
 
 def _folder(output: str | os.PathLike[str]) -> Path:
