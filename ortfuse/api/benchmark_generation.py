@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from ortfuse.api.generator import MAX_LENGTH, fused_decoder
 from ortfuse.errors import OptionError
 from ortfuse.generation.bound_runs import BoundRuns
-from ortfuse.generation.decoder_interface import InterfaceNames, find_interface, names_of
+from ortfuse.generation.decoder_interface import InterfaceNames
 from ortfuse.generation.generator import MODEL_FILE, Generator
 from ortfuse.generation.generator_interface import METADATA
 from ortfuse.generation.measure import GenerationLatencies, Timed, measure_generations
 from ortfuse.generation.plain_loop import InputType, PlainLoop, input_types
+from ortfuse.options import Options
 from ortfuse.runtime.session_settings import session
 
 Array = np.ndarray[Any, Any]
@@ -26,13 +28,9 @@ class _Plain:
     """A decoder in a plain loop, its caches bound to the runtime's own values."""
 
     def __init__(self, path: Path, threads: int, roles: Mapping[str, str], fixed: Mapping[str, Array]) -> None:
-        from ortfuse.analysis.facts import Facts
-        from ortfuse.api.optimize import optimize
         from ortfuse.io.load_and_save import load
-        from ortfuse.options import Options
 
-        fused = optimize(path, Options(loaded=False)).model
-        self._names: InterfaceNames = names_of(find_interface(fused, Facts(fused), roles))
+        self._names: InterfaceNames = fused_decoder(path, Options(), MAX_LENGTH, roles)[1]
         self._types: dict[str, InputType] = input_types(load(path))
         self._runs = BoundRuns(session(path, _settings(threads)), {self._names.logits})
         self._fixed = {name: array for name, array in fixed.items() if name in self._names.fixed}

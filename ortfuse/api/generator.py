@@ -111,7 +111,6 @@ def generator(
         OrtfuseError: The model cannot be used; the message says what to do.
     """
     from ortfuse.analysis.facts import Facts
-    from ortfuse.generation.decoder_interface import find_interface, names_of
     from ortfuse.generation.make_generator import make_generator
 
     if max_length < 2:
@@ -120,13 +119,9 @@ def generator(
     options = effective_options(None, **changes)
     folder = None if output is None else _folder(output)
     progress("optimising the decoder")
-    ranges = _some_tokens(model, max_length, roles) | dict(options.size_range)
-    fused = optimize(model, Options(loaded=False, same=options.same, fix=options.fix, size_range=ranges))
-    inside = _graph_of(fused)
-    facts = Facts(inside)
-    names = names_of(find_interface(inside, facts, roles))
+    inside, names = fused_decoder(model, options, max_length, roles)
     progress("finding masks and positions")
-    made = make_generator(inside, facts, max_length=max_length, last_logits=last_logits, given=roles)
+    made = make_generator(inside, Facts(inside), max_length=max_length, last_logits=last_logits, given=roles)
     progress("optimising the generator")
     result = optimize(inside, options)
     done = GeneratorResult(result.model, made.interface, names, made.kept, made.unsampled, result)
@@ -163,12 +158,31 @@ def _write(folder: Path, done: GeneratorResult, tokenizer: Path | None) -> Path:
     return folder
 
 
-def _some_tokens(model: AnyModel, max_length: int, roles: Mapping[str, str] | None) -> dict[str, tuple[int, int]]:
+def fused_decoder(
+    model: AnyModel, options: Options, max_length: int, roles: Mapping[str, str] | None
+) -> tuple[ir.Model, InterfaceNames]:
+    """A decoder with its attention fused, in the branch for steps with a past; and the names of the decoder's inputs and outputs.
+
+    Raises:
+        GenerationError: The model is no decoder with caches, or cannot be rewritten.
+    """
+    from ortfuse.analysis.facts import Facts
+    from ortfuse.generation.cached_branch import take_cached_branch
+    from ortfuse.generation.decoder_interface import find_interface, names_of
+
+    source: ir.Model = enter(model, copy=True)[0]
+    branch = take_cached_branch(source)
+    ranges = _some_tokens(source, max_length, roles) | dict(options.size_range)
+    asked = Options(loaded=False, same=options.same, fix=options.fix, size_range=ranges)
+    inside = _graph_of(optimize(source if branch else model, asked))
+    return inside, names_of(find_interface(inside, Facts(inside), roles), branch)
+
+
+def _some_tokens(inside: ir.Model, max_length: int, roles: Mapping[str, str] | None) -> dict[str, tuple[int, int]]:
     """The range of the number of new tokens by its name, if it has one: a run takes at least one."""
     from ortfuse.analysis.facts import Facts
     from ortfuse.generation.decoder_interface import find_interface
 
-    inside = enter(model, copy=True)[0]
     try:
         tokens = find_interface(inside, Facts(inside), roles).tokens
     except GenerationError:

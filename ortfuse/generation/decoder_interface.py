@@ -108,6 +108,7 @@ class InterfaceNames(Record):
         states: Input and output of each state.
         logits: Scores of the next token.
         fixed: Inputs that stay the same in all steps.
+        branch: A Boolean input that is false in the first step and true in those after it; "" if there is none.
     """
 
     tokens: str
@@ -117,10 +118,11 @@ class InterfaceNames(Record):
     states: tuple[tuple[str, str], ...]
     logits: str
     fixed: tuple[str, ...]
+    branch: str = ""
 
 
-def names_of(interface: DecoderInterface) -> InterfaceNames:
-    """The names of the inputs and outputs."""
+def names_of(interface: DecoderInterface, branch: str = "") -> InterfaceNames:
+    """The names of the inputs and outputs; `branch` is the input that chose a branch."""
     return InterfaceNames(
         _name(interface.tokens),
         _name(interface.mask),
@@ -129,6 +131,7 @@ def names_of(interface: DecoderInterface) -> InterfaceNames:
         tuple((_name(state.before), _name(state.after)) for state in interface.states),
         _name(interface.logits),
         tuple(_name(value) for value in interface.fixed),
+        branch,
     )
 
 

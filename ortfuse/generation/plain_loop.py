@@ -87,6 +87,9 @@ class PlainLoop:
             row = np.arange(self.past, self.past + length, dtype=kind.dtype)
             sizes = [self._batch if size < 0 else size for size in kind.shape[:-1]]
             feeds[names.positions] = np.broadcast_to(row, (*sizes, length)).copy()
+        if names.branch:
+            sizes = [1 if size < 0 else size for size in self._types[names.branch].shape]
+            feeds[names.branch] = np.full(sizes, self.past > 0)
         results = self._session.run(feeds)
         for past, present, _ in names.caches:
             self._kept[past] = results[present]

@@ -162,3 +162,40 @@ def test_states_of_constant_size_are_handed_on(tmp_path: Path) -> None:
     assert running.generate([[1, 2, 3]], max_new_tokens=10) == first
     with pytest.raises(GenerationError, match="prompts of one length"):
         running.generate([[1, 2], [3]], max_new_tokens=3)
+
+
+def merged(path: Path) -> Path:
+    """A model with a branch for the first step, as Optimum merges two exports."""
+    cached = onnx.load(write(path))
+    first = parser.parse_model(
+        MODEL.format(**PLAIN)
+        .replace("p = Shape<start = 2, end = 3>(past_k)", "p = Constant<value_ints = [0]>()")
+        .replace("Concat<axis = 2>(past_k, k2)", "Identity(k2)")
+        .replace("Concat<axis = 2>(past_v, v2)", "Identity(v2)")
+    )
+    branches = {
+        name: onnx.helper.make_graph(list(model.graph.node), name, [], list(model.graph.output))
+        for name, model in (("then_branch", cached), ("else_branch", first))
+    }
+    outputs = list(cached.graph.output)
+    choice = onnx.helper.make_node("If", ["use_cache_branch"], [f"{one.name}_out" for one in outputs], **branches)
+    for one in outputs:
+        renamed = onnx.ValueInfoProto()
+        renamed.CopyFrom(one)
+        renamed.name = f"{one.name}_out"
+        cached.graph.output.append(renamed)
+    del cached.graph.output[: len(outputs)]
+    del cached.graph.node[:]
+    cached.graph.node.append(choice)
+    cached.graph.input.append(onnx.helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1]))
+    onnx.save(cached, path)
+    return path
+
+
+def test_the_branch_with_a_past_serves_for_the_first_step(tmp_path: Path) -> None:
+    done = ortfuse.generator(merged(tmp_path / "m.onnx"), tmp_path / "out", max_length=60, verify=True)
+    assert done.decoder.branch == "use_cache_branch"
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
+    assert not done.kept
+    assert not any(node.op_type == "If" for node in done.model.graph)
