@@ -70,8 +70,8 @@ def copy_tokenizer(source: Path, folder: Path) -> list[Path]:
 
 
 def genai_config(interface: GeneratorInterface, hidden_size: int, heads: int, special: SpecialTokens) -> dict[str, Any]:
-    """The content of the file. Where no token ends a text, the id behind the last one stands for it, which never comes."""
-    end = special.end or (interface.vocabulary,)
+    """The content of the file. onnxruntime-genai needs a token that ends a text: 0, its own default, if none is known."""
+    end = special.end or (0,)
     begin = end[0] if special.begin is None else special.begin
     padding = end[0] if special.padding is None else special.padding
     keys = [cache for cache in interface.caches if cache.kind == "key"]
