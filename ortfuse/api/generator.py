@@ -74,6 +74,7 @@ def generator(
     max_length: int = MAX_LENGTH,
     last_logits: bool = False,
     int4: bool = False,
+    int8_caches: bool = False,
     verify: bool = False,
     new_tokens: int = VERIFY_STEPS,
     tokenizer: str | os.PathLike[str] | None = None,
@@ -96,6 +97,7 @@ def generator(
         last_logits: Hand out the scores after the last token of each sequence only.
         int4: Round the weights of matrix products to 4 bits (MatMulNBits), after the generations were compared in the
             decoder's own precision.
+        int8_caches: Keep keys and values as 8-bit integers, with scales from generations that follow `prompts`.
         verify: Compare whole generations with those of the decoder. If they differ, nothing is written: see `comparison`.
         new_tokens: How many tokens are generated after each prompt for that, unless the buffers hold fewer.
         tokenizer: A folder with the files of a tokenizer, which are copied; its configuration names the tokens that end a text.
@@ -128,6 +130,9 @@ def generator(
     if verify:
         progress("comparing generations")
         done = replace(done, comparison=_compared(model, result, names, made.interface, new_tokens, prompts, fixed))
+    if int8_caches and done.ok:
+        progress("measuring keys and values")
+        done = _with_int8_caches(done, model, names, new_tokens, prompts, fixed)
     if int4 and done.ok:
         progress("rounding weights")
         done = _rounded(done)
@@ -135,6 +140,27 @@ def generator(
         return done
     progress("writing")
     return replace(done, written=_write(folder, done, None if tokenizer is None else Path(tokenizer)))
+
+
+def _with_int8_caches(
+    done: GeneratorResult,
+    model: AnyModel,
+    names: InterfaceNames,
+    new_tokens: int,
+    prompts: Sequence[Sequence[int]] | None,
+    fixed: Mapping[str, np.ndarray[Any, Any]] | None,
+) -> GeneratorResult:
+    """The generator with caches of 8-bit integers."""
+    from ortfuse.generation.generator import Generator
+    from ortfuse.generation.int8_caches import cache_scales, make_caches_int8
+
+    given = _fixed_inputs(model, names, fixed)
+    chosen, room = _prompts(done.interface, new_tokens, prompts)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        file = Path(folder) / "model.onnx"
+        save(done.model, file)
+        scales = cache_scales(Generator(file), chosen, room, given)
+    return replace(done, interface=make_caches_int8(done.model, done.interface, scales))
 
 
 def _rounded(done: GeneratorResult) -> GeneratorResult:
@@ -222,12 +248,8 @@ def _compared(
 
     original = enter(model, copy=True)[0]
     types = input_types(original)
-    random = np.random.default_rng(0)
-    given = {name: _drawn(types[name], random) for name in names.fixed} | dict(fixed or {})
-    vocabulary = interface.vocabulary or 2
-    longest = max(1, min(24, interface.max_length // 3))
-    chosen = prompts or [random.integers(0, vocabulary, length).tolist() for length in dict.fromkeys((longest, 1, 5))]
-    room = interface.max_length - max(len(prompt) for prompt in chosen)
+    given = _fixed_inputs(model, names, fixed)
+    chosen, room = _prompts(interface, new_tokens, prompts)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = Path(folder) / "model.onnx"
         result.save(file)
@@ -237,10 +259,31 @@ def _compared(
             functools.partial(PlainLoop, unoptimised, names, types),
             Generator(file),
             chosen,
-            new_tokens=max(1, min(new_tokens, room)),
+            new_tokens=room,
             fixed=given,
             one_at_a_time=interface.one_at_a_time,
         )
+
+
+def _prompts(
+    interface: GeneratorInterface, new_tokens: int, prompts: Sequence[Sequence[int]] | None
+) -> tuple[Sequence[Sequence[int]], int]:
+    """The prompts, by default random ones; and how many tokens follow each."""
+    random = np.random.default_rng(0)
+    longest = max(1, min(24, interface.max_length // 3))
+    lengths = dict.fromkeys((longest, 1, min(5, longest)))
+    chosen = prompts or [random.integers(0, interface.vocabulary or 2, length).tolist() for length in lengths]
+    return chosen, max(1, min(new_tokens, interface.max_length - max(len(prompt) for prompt in chosen)))
+
+
+def _fixed_inputs(
+    model: AnyModel, names: InterfaceNames, fixed: Mapping[str, np.ndarray[Any, Any]] | None
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays for inputs that stay the same in all steps, by default random ones."""
+    from ortfuse.generation.plain_loop import input_types
+
+    random, types = np.random.default_rng(0), input_types(enter(model, copy=True)[0])
+    return {name: _drawn(types[name], random) for name in names.fixed} | dict(fixed or {})
 
 
 def _drawn(kind: Any, random: np.random.Generator) -> np.ndarray[Any, Any]:

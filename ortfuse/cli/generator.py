@@ -34,6 +34,7 @@ def generator(
         bool, typer.Option("--last-logits", help="Compute the scores after the last token of each sequence only.")
     ] = False,
     int4: Annotated[bool, typer.Option("--int4", help="Round the weights of matrix products to 4 bits.")] = False,
+    int8_caches: Annotated[bool, typer.Option("--int8-caches", help="Keep keys and values as 8-bit integers.")] = False,
     verify: Annotated[
         bool,
         typer.Option(
@@ -74,7 +75,8 @@ def generator(
     options = options_of(given)
     with progress_line() as progress:
         done = ortfuse.generator(
-            model, output, max_length=max_length, last_logits=last_logits, int4=int4, verify=verify, new_tokens=new_tokens,
+            model, output, max_length=max_length, last_logits=last_logits, int4=int4,
+            int8_caches=int8_caches, verify=verify, new_tokens=new_tokens,
             tokenizer=tokenizer, roles=_roles(role or ()), progress=progress, target=options.target, runtime=options.runtime,
         )  # fmt: skip
     answer.give(generator_document(model.name, done), {"model": str(model), **done.to_dict()})

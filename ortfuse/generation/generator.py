@@ -130,6 +130,14 @@ class Generator:
         """int64 [batch], how many tokens each sequence has in the caches."""
         return self._lengths.copy()
 
+    def cached(self) -> dict[str, Array]:
+        """The filled part of the caches in place, [batch, heads, tokens, size], by the name of their input.
+
+        Sequences that are shorter than others have anything behind their own tokens.
+        """
+        filled = int(self._lengths.max(initial=0))
+        return {name: value.numpy()[:, :, :filled].copy() for name, value in self._values.items()}
+
     def prompt(self, prompts: Sequence[Sequence[int]], *, fixed: Mapping[str, Array] | None = None) -> Array:
         """Start anew with prompts; the scores after the last token of each, [batch, vocabulary].
 

@@ -166,3 +166,27 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(ortfuse.OrtfuseError, match="is a file"):
         ortfuse.generator(GOLDEN / "llama_cache.sdpa.ts.onnx", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["llama_cache.sdpa.ts", "gemma_cache.sdpa.ts", "gpt2_cache.eager.ts"])
+def test_caches_of_integers_are_close(name: str, tmp_path: Path) -> None:
+    model = GOLDEN / f"{name}.onnx"
+    ortfuse.generator(model, tmp_path / "float", max_length=60)
+    done = ortfuse.generator(model, tmp_path / "int8", max_length=60, int8_caches=True)
+    assert {cache.dtype for cache in done.interface.caches} == {"int8"}
+    one, other = ortfuse.Generator(tmp_path / "float"), ortfuse.Generator(tmp_path / "int8")
+    wanted, got = one.prompt([PROMPT]), other.prompt([PROMPT])
+    for token in range(1, 30):
+        error = np.abs(got - wanted).mean() / wanted.std()
+        assert error < 0.15
+        assert error > 0 or token == 1  # a prompt does not read its keys back
+        wanted, got = (model.step(np.array([[token]]))[:, -1] for model in (one, other))
+    assert all(array.dtype == np.int8 for array in other.cached().values())
+
+
+def test_weights_of_four_bits(tmp_path: Path) -> None:
+    done = ortfuse.generator(
+        GOLDEN / "llama_cache.sdpa.ts.onnx", tmp_path / "out", max_length=40, int4=True, verify=True
+    )
+    assert done.int4 == sum(node.op_type == "MatMulNBits" for node in done.model.graph) > 10
+    assert len(ortfuse.Generator(tmp_path / "out").generate([PROMPT], max_new_tokens=5)[0]) == 5

@@ -34,6 +34,8 @@ def generator_document(name: str, done: GeneratorResult) -> Document:
     lines.append(f"masks and positions were evaluated for {lengths}")
     if done.comparison is not None:
         lines.append(_comparison(done))
+    if any(cache.dtype == "int8" for cache in interface.caches):
+        lines.append("keys and values are 8-bit integers: compare their tokens on your own prompts")
     if done.int4:
         lines.append(f"{done.int4} matrix products have weights of 4 bits: compare their tokens on your own prompts")
     if done.written is not None:
