@@ -235,6 +235,35 @@ def test_a_mask_that_the_model_computes_from_its_ids_is_found() -> None:
     )
 
 
+def test_a_mask_that_hides_keys_of_tokens_whose_outputs_are_wanted_is_none() -> None:
+    body = MASK.replace(
+        "shown = Cast <to = 9> (mask)",
+        "kept = Cast <to = 9> (mask)  is = Equal(ids, pad)  other = Not(is)  shown = And(kept, other)",
+    )
+    result = packed(encoder(EMBED + body + ATTEND))
+    assert not is_packed(result)
+    assert "each visible token sees a visible one" in reason(result)
+    turned = "turned = Slice(mask, far, near, zero, far)  shown = Cast <to = 9> (turned)"
+    extra = {**CONSTANTS, "far": np.array([-1], np.int64), "near": np.array([-(1 << 40)], np.int64)}
+    model = proto(
+        EMBED + MASK.replace("shown = Cast <to = 9> (mask)", turned) + ATTEND,
+        "int64[b, s] ids, int64[b, s] mask", "float[b, s, 16] y", constants=extra, opset=18,
+    )  # fmt: skip
+    assert not is_packed(packed(model))
+
+
+def test_the_end_of_text_that_is_projected_alone_is_computed_from_visible_tokens() -> None:
+    head = """big = ArgMax <axis = 1, keepdims = 1> (ids)  batch = Shape <start = 0, end = 1> (ids)  nb = Squeeze(batch)
+        row = Range(first, nb, step)  r2 = Unsqueeze(row, one)  pairs = Concat <axis = 1> (r2, big)  t = GatherND(y, pairs)
+        z = MatMul(t, w1) """
+    model = encoder(causal_body() + head, outputs="float[b, 16] z")
+    result = packed(model, verify="whole")
+    assert is_packed(result), reason(result)
+    for mask in MASKS.values():
+        feeds = feeds_of(mask)
+        np.testing.assert_allclose(run(result.model, feeds)[0], run(model, feeds)[0], atol=1e-4)
+
+
 def test_numbers_at_hidden_tokens_of_inputs_reach_no_visible_token() -> None:
     body = (EMBED + MASK + ATTEND).replace("e = Gather(table, ids)", "").replace("Add(e, p)", "Add(ids, p)")
     model = encoder(body.replace("Shape <start = 1, end = 2> (ids)", "Shape <start = 1, end = 2> (mask)"),

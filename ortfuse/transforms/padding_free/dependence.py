@@ -34,9 +34,11 @@ from ortfuse.transforms.padding_free.element_ranges import (
     ANY_AXIS,
     Case,
     ElementRange,
+    Lookup,
     Setting,
     broadcast_index,
     is_one_number,
+    lookup_of,
 )
 from ortfuse.transforms.padding_free.row_operators import Batch, RowNode
 from ortfuse.transforms.padding_free.token_marks import Mark, formulas_at, token_of
@@ -87,6 +89,7 @@ class Dependence:
             number there, such as a score that hides a key.
         selections: The tokens that have to be packed, too.
         needs_own_key: Whether a visible token is only known to see itself: tokens that are selected have to be visible then.
+        selected: The computed positions at which a token of each sequence is taken.
         attentions: The nodes in which hidden keys are masked out.
     """
 
@@ -99,6 +102,7 @@ class Dependence:
     ended: dict[ir.Value, Marks] = field(default_factory=dict)
     selections: dict[Selection, None] = field(default_factory=dict)
     needs_own_key: bool = False
+    selected: set[Lookup] = field(default_factory=set)
     attentions: list[ir.Node] = field(default_factory=list)
     _ask: Callable[[Question, ir.Value], Any] = field(init=False)
 
@@ -246,7 +250,7 @@ class Dependence:
         """Let marks that have ended go with the elements."""
         for output in node.outputs:
             box = Box.of_shape(self.shape(output, node))
-            found = self.facts.index_map(output, [value for value in node.inputs if value is not None])
+            found = self.facts.index_map(output, self._reached_operands(node))
             reads = [] if found is None else [leaf for leaf in leaves(found.element) if isinstance(leaf, Read)]
             marks = {mark.at(read.index, box) for read in reads for mark in self.ended.get(read.value, NONE)}
             if marks:
@@ -311,7 +315,7 @@ class Dependence:
         for output in node.outputs:
             result = self.shape(output, node)
             box = Box.of_shape(result)
-            found = self.facts.index_map(output, [value for value in node.inputs if value is not None])
+            found = self.facts.index_map(output, self._reached_operands(node))
             reads = [] if found is None else [leaf for leaf in leaves(found.element) if isinstance(leaf, Read)]
             if found is None or any(read.value is output for read in reads):
                 self._follow_lookup(node)
@@ -319,6 +323,10 @@ class Dependence:
             marks = {mark.at(read.index, box) for read in reads for mark in self.of(read.value)}
             is_choice = isinstance(found.element, Select)
             self.set(output, {mark for mark in marks if is_choice or not self._is_selected(mark)})
+
+    def _reached_operands(self, node: ir.Node) -> list[ir.Value]:
+        """The operands with marks, or with marks that have ended."""
+        return [value for value in node.inputs if value is not None and (value in self.marks or value in self.ended)]
 
     def _is_selected(self, mark: Mark) -> bool:
         """Whether a mark is of one position in each sequence, which is packed then."""
@@ -369,9 +377,18 @@ class Dependence:
         if node.op_type == "GatherND" and indices and own == {token_of(shape, 2, length)}:
             for kind, pair in (("tokens", (0, 2)), ("rows", (1, 1))):
                 if (batch, indices[-1]) == pair:
-                    self.selections[Selection(kind, _present(node.inputs[1]))] = None
+                    self._select(kind, _present(node.inputs[1]), indices)
                     return
         raise mixed(node, "it takes tokens at computed indices")
+
+    def _select(self, kind: str, value: ir.Value, shape: Sequence[DimLike]) -> None:
+        """Note that tokens are taken, and which element of which tensor is the position."""
+        self.selections[Selection(kind, value)] = None
+        if kind == "rows":
+            box, place = Box.of_shape(shape), (*axes(len(shape) - 1), 0)
+            source, index = lookup_of(value, self._ask(self.setting.maps, value), place, box)
+            if all(isinstance(formula, int) or formula == axis(0) for formula in index):  # one for each sequence
+                self.selected.add((source, index))
 
 
 def _present(value: ir.Value | None) -> ir.Value:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.analysis.index_maps import Box, Element, Fill, IndexMap, IndexMapOf, Number, Read, Select, axis
+from ortfuse.analysis.index_maps import Box, Element, Fill, IndexMap, IndexMapOf, Number, Read, Select, axes, axis
 from ortfuse.analysis.index_maps.element_expressions import simplest
 from ortfuse.analysis.index_maps.prove_inequalities import highest, is_never_negative, lowest
 from ortfuse.analysis.ranges.queries import BY_ELEMENT, NOT_KNOWN, RANGES, Asking, Question, Values
@@ -43,6 +43,10 @@ ANY_AXIS = 40
 """The number of a variable for positions about which nothing is known."""
 
 
+Lookup = tuple[ir.Value, tuple[DimLike, ...]]
+"""An element of a tensor of positions."""
+
+
 @dataclass(frozen=True, eq=False)
 class Setting:
     """What one analysis takes as given.
@@ -53,6 +57,7 @@ class Setting:
         visible: Those at visible ones.
         packed: The values that are computed for packed tokens alone.
         weights: Results of Softmax, with the tokens for which they are proved to be 0 if hidden.
+        lookups: The variables of positions that are computed, by the element of the tensor that holds them.
     """
 
     mask: ir.Value
@@ -60,10 +65,15 @@ class Setting:
     visible: Range
     packed: frozenset[ir.Value]
     weights: dict[ir.Value, set[Mark]] = field(default_factory=dict)
+    lookups: dict[Lookup, int] = field(default_factory=dict)
     maps: IndexMapOf = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "maps", IndexMapOf(frozenset({self.mask})))
+
+    def variable(self, lookup: Lookup) -> DimLike:
+        """The variable for a computed position, the same for the same element."""
+        return axis(self.lookups.setdefault(lookup, ANY_AXIS + 1 + len(self.lookups)))
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,10 @@ class Case:
     token: Mark
     is_hidden: bool
     box: Box
+
+    def within(self, box: Box) -> Case:
+        """The same case for some of the positions, at which the formulas of the token may be simpler."""
+        return Case(self.setting, self.token.at(axes(len(box.lows)), box), self.is_hidden, box)
 
     @property
     def mask_range(self) -> Range:
@@ -127,7 +141,8 @@ class ElementRange(Question):
         if isinstance(element, Fill):
             return of_array(np.frombuffer(element.content, element.dtype.numpy())[:1])
         if isinstance(element, Read):
-            found: Range | None = values.answers(ElementRange(self.case, element.index), [element.value])[0]
+            case = self.case if box is self.case.box else self.case.within(box)
+            found: Range | None = values.answers(ElementRange(case, element.index), [element.value])[0]
             return found
         parts = [self._of_element(part, inside, dtype, values) for part, inside in _possible(element, box)]
         return None if any(part is None for part in parts) else union([part for part in parts if part is not None])
@@ -213,7 +228,7 @@ def _computed(value: ir.Value, question: ElementRange, values: Values) -> Range 
             case = question.case
             proved = {mark.at(question.index, case.box) for mark in case.setting.weights.get(value, ())}
             return one_of(0.0) if case.is_hidden and case.token in proved else between(0.0, 1.0)
-        if node.op_type in ("Gather", "GatherElements") and not node.domain:
+        if node.op_type in ("Gather", "GatherElements", "GatherND") and not node.domain:
             return _looked_up(asking, question)
     dtype = values.analysis.fact(value).dtype
     is_activation = dtype is not None and dtype.is_floating_point() and has(node, CONTRACTS | LAYER)
@@ -242,13 +257,31 @@ def _is_moderate(found: Range) -> bool:
 
 
 def _looked_up(asking: _Elements, question: ElementRange) -> Range | None:
-    """The range of an element at an index about which nothing is known."""
-    shape = asking.known_shape(0)
-    chosen = asking.axis("axis", 0, len(shape))
-    count = len(asking.known_shape(1)) if asking.node.op_type == "Gather" else 1
-    index = (*question.index[:chosen], axis(ANY_AXIS), *question.index[chosen + count :])
-    found: Range | None = asking.values.answers(ElementRange(question.case, index), [asking.operand(0)])[0]
+    """The range of an element at a computed position, which is a variable."""
+    node, index, case = asking.node, question.index, question.case
+    indices = asking.known_shape(1)
+    if node.op_type == "GatherND":
+        batch, count = asking.attr_int("batch_dims", 0), len(indices) - 1
+        if indices[-1] != 1:
+            return None
+        before, place, behind = index[:batch], (*index[:count], 0), index[count:]
+    else:
+        chosen = asking.axis("axis", 0, len(asking.known_shape(0)))
+        is_gather = node.op_type == "Gather"
+        count = len(indices) if is_gather else 1
+        place = index[chosen : chosen + count] if is_gather else index
+        before, behind = index[:chosen], index[chosen + count :]
+    moved: IndexMap | None = asking.values.answers(case.setting.maps, [asking.operand(1)])[0]
+    variable = case.setting.variable(lookup_of(asking.operand(1), moved, place, case.box))
+    data = ElementRange(case, (*before, variable, *behind))
+    found: Range | None = asking.values.answers(data, [asking.operand(0)])[0]
     return found
+
+
+def lookup_of(value: ir.Value, found: IndexMap | None, place: Sequence[DimLike], box: Box) -> Lookup:
+    """Return the element that a tensor of positions holds at a place, by its index map: one of what it is moved from."""
+    element = None if found is None else simplest(found.read_at(place), box)
+    return (element.value, element.index) if isinstance(element, Read) else (value, tuple(place))
 
 
 def is_low(score: Range) -> bool:

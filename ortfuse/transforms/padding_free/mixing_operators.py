@@ -71,10 +71,11 @@ def _weighted(
         if not scores.is_causal and all(part.shows(dependence, key, whole, scores.box) for part in parts):
             continue
         row = _row_with_own_key(dependence, key, parts, scores)
-        if row is None:
+        if row is not None:
+            found.add(row)
+        elif not _selected_row_has_own_key(dependence, key, parts, scores):
             raise mixed(node, "it is not known that each visible token sees a visible one")
         dependence.needs_own_key = True
-        found.add(row)
     dependence.attentions.append(node)
     return frozenset(found)
 
@@ -110,6 +111,24 @@ def _row_with_own_key(dependence: Dependence, key: Mark, parts: Sequence[_Score]
         if own != key and all(part.shows(dependence, own, index, scores.box) for part in parts):
             return own
     return None
+
+
+def _selected_row_has_own_key(dependence: Dependence, key: Mark, parts: Sequence[_Score], scores: _Scores) -> bool:
+    """Whether the rows are those of tokens that are taken one by one, and each sees its own key if it is visible.
+
+    Such a token is visible, or all tokens of its sequence are packed.
+    """
+    if scores.shape[: scores.key][-1:] != (1,) or key.sequence != axis(0):
+        return False
+    computed = [axis(one) for lookup, one in dependence.setting.lookups.items() if lookup in dependence.selected]
+    known = [one.at for one in dependence.selections if isinstance(one.at, int)]
+    for place in (*computed, *(one if one >= 0 else scores.shape[scores.key] + one for one in known)):
+        index: list[DimLike] = [*axes(len(scores.shape))]
+        index[scores.key] = place
+        own = key.at(index, scores.box)
+        if own != key and all(part.shows(dependence, own, index, scores.box) for part in parts):
+            return True
+    return False
 
 
 def _softmax(dependence: Dependence, node: ir.Node) -> None:

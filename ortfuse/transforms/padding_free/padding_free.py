@@ -68,7 +68,8 @@ def _packed(plan: Plan, context: Context) -> int:
         context.note(f"padding is not removed: {change.refusal}")
         return 0
     hidden.store(context.model)
-    context.note(f"{len(plan.rows)} nodes run on the tokens that {plan.mask.value.name} shows alone")
+    sense = "is false" if plan.mask.shows_zeros else "is not 0"
+    context.note(f"{len(plan.rows)} nodes run on the tokens alone at which {plan.mask.value.name} {sense}")
     return len(plan.rows)
 
 

@@ -119,9 +119,33 @@ def find_plan(graph: ir.Graph, facts: Facts) -> Plan | Refusal:
             if len(dependence.attentions) > furthest:
                 furthest, nearest = len(dependence.attentions), error.refusal
             continue
-        if dependence.attentions or not any(dependence.of(output) for output in graph.outputs):
+        has_hidden = any(dependence.of(output) for output in graph.outputs)
+        if not has_hidden or (dependence.attentions and _says_padding(candidate.value, graph, facts)):
             return Plan(candidate, rows, dependence)
     return nearest
+
+
+def _says_padding(mask: ir.Value, graph: ir.Graph, facts: Facts) -> bool:
+    """Whether a mask is an input or compares elements of one: others may hide keys of tokens whose outputs are wanted.
+
+    A mask of attention that also hides separators, such as `mask & (ids != 3)`, does not say that their outputs are padding.
+    """
+    waiting, seen, read = [mask], {mask}, set[ir.Value]()
+    while waiting:
+        value = waiting.pop()
+        node = value.producer()
+        if value in graph.inputs:
+            read.add(value)
+        elif node is not None and not facts.is_const(value) and node.op_type != "Range":
+            if not has(node, ELEMENTWISE | BROADCASTS) and node.op_type not in _KEEP_TOKENS:
+                return False
+            fresh = [one for one in node.inputs if one is not None and one not in seen]
+            seen.update(fresh)
+            waiting += fresh
+    return len(read) == 1
+
+
+_KEEP_TOKENS = frozenset({"Unsqueeze", "Squeeze"})
 
 
 def _dtype(facts: Facts, value: ir.Value) -> ir.DataType:

@@ -129,12 +129,17 @@ class TokenIndices:
     @cached_property
     def positions(self) -> ir.Value:
         """The position of each packed token: int64 of shape [tokens]."""
-        return self._node("Mod", self.rows, self.length)
+        return self._node("Mod", self.rows, self._divisor)
 
     @cached_property
     def sequences(self) -> ir.Value:
         """The sequence of each packed token: int64 of shape [tokens]."""
-        return self._node("Div", self.rows, self.length)
+        return self._node("Div", self.rows, self._divisor)
+
+    @cached_property
+    def _divisor(self) -> ir.Value:
+        """The length of the sequences; 1 if they are empty, for kernels divide by no 0 even if there is nothing to divide."""
+        return self._node("Max", self.length, self._build.ints(1))
 
     @cached_property
     def are_all(self) -> ir.Value:
