@@ -80,7 +80,7 @@ def test_weights_of_few_bits_stay_packed_where_memory_would_not_hold_them() -> N
     def unread() -> ir.TensorProtocol:
         raise AssertionError("a weight that no rule asks for is read")
 
-    table = ir.LazyTensor(unread, dtype=ir.DataType.FLOAT, shape=ir.Shape([1 << 14, 1 << 14]), name="table")
+    table = ir.LazyTensor(unread, dtype=ir.DataType.FLOAT, shape=ir.Shape([1 << 15, 1 << 15]), name="table")
     value = ir.Value(name="table", const_value=table, type=ir.TensorType(table.dtype), shape=table.shape)
     model.graph.register_initializer(value)
     node = ir.Node(

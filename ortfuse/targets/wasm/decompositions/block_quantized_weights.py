@@ -6,8 +6,8 @@ matmul_nbits(x, B) = x ((cast(B) - zero) scale)'          cast(B) [columns, bloc
 
 Rationale: in WebAssembly no kernel multiplies with packed weights. MatMulNBits unpacks all of them in each run, which for a
 single row takes 13 to 25 times as long as the product. The runtime folds constants when it loads a model: the file keeps its
-packed weights, and the session has them in float32. That takes 8 times their size in memory, of which WebAssembly has 4 GB and
-phones less; so models whose weights take more than `MOST_BYTES` in float32 are left as they are.
+packed weights, and the session has them in float32, in 8 times the memory. While it folds, it keeps what each of the five
+operators made of all weights. WebAssembly has 4 GB for all, and models that would take more than `MOST_BYTES` stay as they are.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 
-MOST_BYTES = 1 << 30
-"""The most bytes of all weights of a model, once they are unpacked."""
+MOST_BYTES = 13 << 28
+"""The most bytes that all weights of a model may take while they are unpacked: 3.25 GiB."""
+
+FOLDED = 5
+"""The operators whose results the runtime keeps until all constants are folded."""
 
 x, packed, scales, zeros, bias = var("x"), const("packed"), const("scales"), const("zeros"), var("bias")
 
@@ -51,23 +54,25 @@ def has_bytes(match: Match) -> Refusal | None:
 
 
 def fits_in_memory(match: Match) -> Refusal | None:
-    """All weights of the model fit in memory in float32."""
+    """All weights of the model fit in memory while they are unpacked."""
     graph = match["packed"].graph
     if graph is None:
         return match.refuse("not_constant", "packed", "an initializer")
     if graph not in _unpacked_bytes:
         _unpacked_bytes[graph] = sum(map(_bytes_unpacked, graph.initializers.values()))
     found = _unpacked_bytes[graph]
-    return match.unless_value("packed", found <= MOST_BYTES, f"weights of at most {MOST_BYTES} bytes in float32")
+    return match.unless_value(
+        "packed", found <= MOST_BYTES, f"weights that take at most {MOST_BYTES} bytes while they are unpacked"
+    )
 
 
 def _bytes_unpacked(value: ir.Value) -> int:
-    """The bytes of an initializer, those of packed numbers as if they were unpacked."""
+    """The bytes of an initializer, those of packed numbers while they are unpacked."""
     tensor = value.const_value
     if tensor is None:
         return 0
     nibbles = {ir.DataType.UINT8: 2, ir.DataType.UINT4: 1, ir.DataType.INT4: 1}.get(tensor.dtype)
-    return tensor.nbytes if nibbles is None else 4 * nibbles * math.prod(tensor.shape.numpy())
+    return tensor.nbytes if nibbles is None else FOLDED * 4 * nibbles * math.prod(tensor.shape.numpy())
 
 
 def _blocks(match: Match) -> int:
