@@ -302,6 +302,14 @@ JOBS: Sequence[Job] = (
         packages=PEERS,
     ),
     Job(
+        "one_token",
+        "how much work and time does it save to compute only the token that is read in the last layer?",
+        ("benchmarks.one_token", "--write"),
+        ("vit.sdpa.ts", "--models", GOLDEN, "--rounds", "3"),
+        packages=("torch", "transformers"),
+        answer_no=True,
+    ),
+    Job(
         "latency.settings",
         "how much faster do session settings make a result?",
         ("benchmarks.latency.settings", "--output", "{output}"),
@@ -390,6 +398,7 @@ STANDALONE: Mapping[str, str] = {
     "benchmarks.exports.varied": "models in many styles, by both exporters at many opsets, to compare commits on",
     "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",
     "benchmarks.latency.declared_sizes": "latency with names of sizes declared, on models that have to be named",
+    "benchmarks.one_token.exports": "models of which one token is read, for the benchmark of these",
     "benchmarks.targets.web.kernels": "writes the kernel tables of WebAssembly and WebGPU that are shipped",
     "benchmarks.targets.openvino.kernels": "writes the kernel table of OpenVINO's provider that is shipped",
     "benchmarks.targets.cuda.device": "all checks on a machine with a GPU, which benchmarks/targets/cuda.sh starts",
