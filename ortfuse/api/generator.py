@@ -45,6 +45,7 @@ class GeneratorResult(Record):
         kept: Why a layer keeps a growing cache, by the name of its attention or cache.
         unsampled: Whether masks and positions were compared for every length of the past; otherwise for a choice of lengths.
         result: The optimisation of the generator.
+        once: The model that runs once for each prompt (an `onnx_ir.Model`); `None` if there is none.
         int4: How many matrix products have weights of 4 bits.
         comparison: How its generations compare with the decoder's; `None` if that was not asked for.
         written: The folder that was written.
@@ -56,6 +57,7 @@ class GeneratorResult(Record):
     kept: Mapping[str, str]
     unsampled: bool
     result: Result = field(repr=False, metadata=entry(omit=True))
+    once: Any = field(default=None, repr=False, metadata=entry(omit=True))
     int4: int = 0
     comparison: GenerationComparison | None = None
     written: Path | None = None
@@ -114,6 +116,7 @@ def generator(
     """
     from ortfuse.analysis.facts import Facts
     from ortfuse.generation.make_generator import make_generator
+    from ortfuse.generation.once_model import split_off_once
 
     if max_length < 2:
         raise OptionError("max_length", f"is {max_length}; a generator takes at least 2 tokens")
@@ -126,10 +129,13 @@ def generator(
     made = make_generator(inside, Facts(inside), max_length=max_length, last_logits=last_logits, given=roles)
     progress("optimising the generator")
     result = optimize(inside, options)
-    done = GeneratorResult(result.model, made.interface, names, made.kept, made.unsampled, result)
+    once, interface = split_off_once(result.model, made.interface)
+    if once is not None:
+        once = optimize(once, options).model
+    done = GeneratorResult(result.model, interface, names, made.kept, made.unsampled, result, once=once)
     if verify:
         progress("comparing generations")
-        done = replace(done, comparison=_compared(model, result, names, made.interface, new_tokens, prompts, fixed))
+        done = replace(done, comparison=_compared(model, done, names, new_tokens, prompts, fixed))
     if int8_caches and done.ok:
         progress("measuring keys and values")
         done = _with_int8_caches(done, model, names, new_tokens, prompts, fixed)
@@ -157,8 +163,7 @@ def _with_int8_caches(
     given = _fixed_inputs(model, names, fixed)
     chosen, room = _prompts(done.interface, new_tokens, prompts)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        file = Path(folder) / "model.onnx"
-        save(done.model, file)
+        file = _save(done, Path(folder))
         scales = cache_scales(Generator(file), chosen, room, given)
     return replace(done, interface=make_caches_int8(done.model, done.interface, scales))
 
@@ -171,13 +176,22 @@ def _rounded(done: GeneratorResult) -> GeneratorResult:
     return replace(done, model=lowered.model, int4=len(lowered.uniform.choice))
 
 
+def _save(done: GeneratorResult, folder: Path) -> Path:
+    """Write the models of a generator into a folder; the file of the main one."""
+    from ortfuse.generation.generator import MODEL_FILE, ONCE_FILE
+
+    save(done.model, folder / MODEL_FILE)
+    if done.once is not None:
+        save(done.once, folder / ONCE_FILE)
+    return folder / MODEL_FILE
+
+
 def _write(folder: Path, done: GeneratorResult, tokenizer: Path | None) -> Path:
     from ortfuse.generation.genai_config import SpecialTokens, copy_tokenizer, special_tokens_in, write_genai_config
-    from ortfuse.generation.generator import MODEL_FILE
 
     special = SpecialTokens() if tokenizer is None else special_tokens_in(tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
-    save(done.model, folder / MODEL_FILE)
+    _save(done, folder)
     if tokenizer is not None:
         copy_tokenizer(tokenizer, folder)
     write_genai_config(folder, done.interface, done.model, special)
@@ -234,9 +248,8 @@ def _graph_of(result: Result) -> ir.Model:
 
 def _compared(
     model: AnyModel,
-    result: Result,
+    done: GeneratorResult,
     names: InterfaceNames,
-    interface: GeneratorInterface,
     new_tokens: int,
     prompts: Sequence[Sequence[int]] | None,
     fixed: Mapping[str, np.ndarray[Any, Any]] | None,
@@ -249,10 +262,9 @@ def _compared(
     original = enter(model, copy=True)[0]
     types = input_types(original)
     given = _fixed_inputs(model, names, fixed)
-    chosen, room = _prompts(interface, new_tokens, prompts)
+    chosen, room = _prompts(done.interface, new_tokens, prompts)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        file = Path(folder) / "model.onnx"
-        result.save(file)
+        file = _save(done, Path(folder))
         plain, unoptimised = Session(original), Session(original, optimise=False)
         return compare_generations(
             functools.partial(PlainLoop, plain, names, types),
@@ -261,7 +273,7 @@ def _compared(
             chosen,
             new_tokens=room,
             fixed=given,
-            one_at_a_time=interface.one_at_a_time,
+            one_at_a_time=done.interface.one_at_a_time,
         )
 
 

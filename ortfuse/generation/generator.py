@@ -19,6 +19,9 @@ Array = np.ndarray[Any, Any]
 MODEL_FILE = "model.onnx"
 """The name of the model in the folder that `ortfuse generator` writes."""
 
+ONCE_FILE = "once.onnx"
+"""The name of the model beside it that runs once for each prompt, if there is one."""
+
 
 class Generator:
     """A generator with its session and buffers.
@@ -53,12 +56,14 @@ class Generator:
         self._session: Any = session(file, settings)
         metadata = self._session.get_modelmeta().custom_metadata_map
         self.interface: GeneratorInterface = interface_of(metadata, str(file))
+        self._once: Any = session(file.with_name(ONCE_FILE), settings) if self.interface.once else None
         self.max_length = max_length or self.interface.max_length
         if not 1 < self.max_length <= self.interface.max_length:
             raise GenerationError(f"max_length={max_length}: the model takes 2 to {self.interface.max_length} tokens")
         self._types = {value.name: value.type for value in self._session.get_inputs()}
         self._tokens_dtype = _DTYPES[self._types[self.interface.tokens]]
         self._batch = 0
+        self._fixed: dict[str, Array] = {}
         self._lengths: Array = np.zeros(0, np.int64)
 
     # Whole generations
@@ -151,7 +156,7 @@ class Generator:
         if not self.interface.mixed_lengths and lengths.min() != lengths.max():
             text = "this model takes prompts of one length in a batch: its positions or states are not counted apart"
             raise GenerationError(f"{text}; give them one after the other")
-        self.start(len(prompts))
+        self.start(len(prompts), fixed)
         if self.interface.one_at_a_time:
             for position in range(int(lengths.max()) - 1):
                 self.step(np.array([[prompt[position]] for prompt in prompts]), fixed=fixed)
@@ -164,8 +169,10 @@ class Generator:
             return scores[:, -1]
         return scores[np.arange(len(prompts)), lengths - 1]
 
-    def start(self, batch: int) -> None:
-        """Empty the caches, for a number of sequences."""
+    def start(self, batch: int, fixed: Mapping[str, Array] | None = None) -> None:
+        """Empty the caches, for a number of sequences; the fixed inputs are taken, if some of them are only used once."""
+        if self._once is not None:
+            self._fixed = self._run_once(fixed or {})
         if batch != self._batch:
             self._allocate(batch)
         self._lengths = np.zeros(batch, np.int64)
@@ -202,10 +209,9 @@ class Generator:
         mask = (np.arange(total) < lengths[:, None]).astype(np.int64)
         binding.bind_cpu_input(interface.tokens, np.ascontiguousarray(tokens, self._tokens_dtype))
         binding.bind_cpu_input(interface.mask, mask)
+        given = {**(fixed or {}), **self._fixed}
         for name in interface.fixed:
-            if fixed is None or name not in fixed:
-                raise GenerationError(f"the input {name} needs an array: pass fixed={{{name!r}: ...}}")
-            binding.bind_cpu_input(name, np.ascontiguousarray(fixed[name]))
+            binding.bind_cpu_input(name, np.ascontiguousarray(_demanded(given, name)))
         for name, value in self._values.items():
             binding.bind_ortvalue_input(name, value)
         for buffer in self._grown:
@@ -230,6 +236,11 @@ class Generator:
             self._states[one.before] = results[one.after].numpy()
         self._lengths = lengths
         return np.asarray(results[interface.logits].numpy())
+
+    def _run_once(self, fixed: Mapping[str, Array]) -> dict[str, Array]:
+        names = [value.name for value in self._once.get_outputs()]
+        found = self._once.run(names, {name: _demanded(fixed, name) for name in self.interface.once})
+        return dict(zip(names, found, strict=True))
 
     def _allocate(self, batch: int) -> None:
         import onnxruntime
@@ -256,3 +267,9 @@ class Generator:
 
 
 _DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+
+
+def _demanded(fixed: Mapping[str, Array], name: str) -> Array:
+    if name not in fixed:
+        raise GenerationError(f"the input {name} needs an array: pass fixed={{{name!r}: ...}}")
+    return fixed[name]

@@ -74,6 +74,7 @@ class GeneratorInterface(Record):
         caches: Keys and values.
         states: States of constant size.
         fixed: Inputs that stay the same in all steps.
+        once: Inputs of the model that runs once for each prompt, and gives others of `fixed`; empty if there is none.
         logits: Output, [batch, new tokens, vocabulary], or [batch, 1, vocabulary] with `last_logits`.
         vocabulary: The number of tokens that there are; 0 if it is not known.
         max_length: The greatest number of tokens in a sequence, of the prompt and generated.
@@ -93,6 +94,7 @@ class GeneratorInterface(Record):
     last_logits: bool
     mixed_lengths: bool
     one_at_a_time: bool
+    once: tuple[str, ...] = ()
 
 
 def write_interface(model: ir.Model, interface: GeneratorInterface) -> None:
@@ -118,4 +120,6 @@ def interface_of(metadata: Mapping[str, str], source: str) -> GeneratorInterface
 def _read(data: dict[str, Any]) -> GeneratorInterface:
     caches = tuple(CacheBuffer(**{**one, "shape": tuple(one["shape"])}) for one in data.pop("caches"))
     states = tuple(StateBuffer(**{**one, "shape": tuple(one["shape"])}) for one in data.pop("states"))
-    return GeneratorInterface(caches=caches, states=states, fixed=tuple(data.pop("fixed")), **data)
+    return GeneratorInterface(
+        caches=caches, states=states, fixed=tuple(data.pop("fixed")), once=tuple(data.pop("once", ())), **data
+    )

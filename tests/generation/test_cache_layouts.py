@@ -199,3 +199,51 @@ def test_the_branch_with_a_past_serves_for_the_first_step(tmp_path: Path) -> Non
     assert done.comparison.equal, done.comparison.first
     assert not done.kept
     assert not any(node.op_type == "If" for node in done.model.graph)
+
+
+CROSS = {
+    "more_in": ", float[batch, source, 64] states",
+    "before": """
+  cs = Constant<value_ints = [0, 0, 4, 16]>()
+  cw = Constant<value_float = 0.25>()
+  cq0 = MatMul(x0, wq2)
+  ck0 = MatMul(states, wk2)
+  cv0 = MatMul(states, wv2)
+  cq1 = Reshape(cq0, cs)
+  ck1 = Reshape(ck0, cs)
+  cv1 = Reshape(cv0, cs)
+  cq = Transpose<perm = [0, 2, 1, 3]>(cq1)
+  ck = Transpose<perm = [0, 2, 3, 1]>(ck1)
+  cv = Transpose<perm = [0, 2, 1, 3]>(cv1)
+  ca0 = MatMul(cq, ck)
+  ca = Mul(ca0, cw)
+  cp = Softmax(ca)
+  cy0 = MatMul(cp, cv)
+  cy1 = Transpose<perm = [0, 2, 1, 3]>(cy0)
+  cz = Constant<value_ints = [0, 0, 64]>()
+  cy = Reshape(cy1, cz)
+  x = Add(x0, cy)""",
+}
+
+
+def test_what_depends_on_an_encoder_alone_is_computed_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", **CROSS)
+    model, random = onnx.load(path), np.random.default_rng(8)
+    for name in ("wq2", "wk2", "wv2"):
+        numbers = random.standard_normal((WIDTH, WIDTH)).astype(np.float32) / np.float32(6)
+        model.graph.initializer.append(numpy_helper.from_array(numbers, name))
+    onnx.save(model, path)
+    done = ortfuse.generator(path, tmp_path / "out", max_length=60, verify=True)
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
+    assert done.interface.once == ("states",)
+    assert [name.endswith(".once") for name in done.interface.fixed] == [True, True]
+    assert sum(node.op_type == "MatMul" for node in done.once.graph) == 2
+    running = ortfuse.Generator(tmp_path / "out")
+    states = random.standard_normal((2, 5, WIDTH)).astype(np.float32)
+    together = running.generate([[1, 2, 3], [4]], max_new_tokens=10, fixed={"states": states})
+    for number, prompt in enumerate([[1, 2, 3], [4]]):
+        own = {"states": states[number : number + 1]}
+        assert running.generate([prompt], max_new_tokens=10, fixed=own)[0] == together[number]
+    with pytest.raises(GenerationError, match="the input states needs an array"):
+        running.generate([[1]], max_new_tokens=3)
