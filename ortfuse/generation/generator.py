@@ -76,6 +76,7 @@ class Generator:
         stop_tokens: Collection[int] = (),
         sampling: Sampling | None = None,
         fixed: Mapping[str, Array] | None = None,
+        shared_prefix: bool = False,
     ) -> list[list[int]]:
         """The tokens that follow each prompt.
 
@@ -85,6 +86,7 @@ class Generator:
             stop_tokens: Tokens that end a sequence. They are the last of its result.
             sampling: How tokens are drawn; by default the best one is taken.
             fixed: Arrays for the inputs of `interface.fixed`, such as an encoder's states.
+            shared_prefix: Compute the first tokens that all prompts have in common once.
 
         Raises:
             GenerationError: A prompt is empty, prompts have several lengths where the model does not take them, or the
@@ -92,7 +94,12 @@ class Generator:
         """
         results: list[list[int]] = [[] for _ in prompts]
         for chosen in self.stream(
-            prompts, max_new_tokens=max_new_tokens, stop_tokens=stop_tokens, sampling=sampling, fixed=fixed
+            prompts,
+            max_new_tokens=max_new_tokens,
+            stop_tokens=stop_tokens,
+            sampling=sampling,
+            fixed=fixed,
+            shared_prefix=shared_prefix,
         ):
             for result, token in zip(results, chosen, strict=True):
                 if token is not None:
@@ -107,6 +114,7 @@ class Generator:
         stop_tokens: Collection[int] = (),
         sampling: Sampling | None = None,
         fixed: Mapping[str, Array] | None = None,
+        shared_prefix: bool = False,
     ) -> Iterator[list[int | None]]:
         """After each step the new token of each sequence, `None` for those that have ended; the rest is as for `generate`."""
         longest = max((len(prompt) for prompt in prompts), default=0)
@@ -118,7 +126,7 @@ class Generator:
         if max_new_tokens < 1:
             raise GenerationError(f"max_new_tokens={max_new_tokens}: at least one token is generated")
         chooser = Chooser(sampling)
-        scores = self.prompt(prompts, fixed=fixed)
+        scores = self.prompt(prompts, fixed=fixed, shared_prefix=shared_prefix)
         ended = [False] * len(prompts)
         for number in range(max_new_tokens):
             chosen = chooser.choose(scores)
@@ -143,8 +151,17 @@ class Generator:
         filled = int(self._lengths.max(initial=0))
         return {name: value.numpy()[:, :, :filled].copy() for name, value in self._values.items()}
 
-    def prompt(self, prompts: Sequence[Sequence[int]], *, fixed: Mapping[str, Array] | None = None) -> Array:
+    def prompt(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        fixed: Mapping[str, Array] | None = None,
+        shared_prefix: bool = False,
+    ) -> Array:
         """Start anew with prompts; the scores after the last token of each, [batch, vocabulary].
+
+        With `shared_prefix`, the first tokens that all have in common are computed once, and the others for one prompt after
+        the other.
 
         Raises:
             GenerationError: There is no prompt, one is empty or too long, or they have several lengths where the model does
@@ -153,6 +170,10 @@ class Generator:
         lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         if not len(prompts) or lengths.min() < 1:
             raise GenerationError("each sequence needs a prompt of at least one token")
+        if shared_prefix and len(prompts) > 1:
+            shared = _common_prefix(prompts)
+            if shared:
+                return self._prompt_behind(shared, prompts)
         if not self.interface.mixed_lengths and lengths.min() != lengths.max():
             text = "this model takes prompts of one length in a batch: its positions or states are not counted apart"
             raise GenerationError(f"{text}; give them one after the other")
@@ -168,6 +189,35 @@ class Generator:
         if self.interface.last_logits:
             return scores[:, -1]
         return scores[np.arange(len(prompts)), lengths - 1]
+
+    def _prompt_behind(self, shared: int, prompts: Sequence[Sequence[int]]) -> Array:
+        """The scores after prompts that have so many first tokens in common."""
+        interface = self.interface
+        if interface.fixed or interface.states or self._is_growing() or not interface.mixed_lengths:
+            text = "a prefix is shared by generators whose caches all stay in place, without other inputs or states"
+            raise GenerationError(f"{text}; leave shared_prefix out")
+        scores, rows = [], []
+        self.prompt([prompts[0][:shared]])
+        for prompt in prompts:
+            self._lengths = np.array([shared], np.int64)  # what lies behind is written over
+            scores.append(self._appended(prompt[shared:]))
+            rows.append(self.cached())
+        self.start(len(prompts))
+        for number, row in enumerate(rows):
+            for name, array in row.items():
+                self._values[name].numpy()[number, :, : array.shape[2]] = array[0]
+        self._lengths = np.array([len(prompt) for prompt in prompts], np.int64)
+        return np.concatenate(scores)
+
+    def _appended(self, tokens: Sequence[int]) -> Array:
+        """The scores after tokens that are appended to one sequence, [1, vocabulary]."""
+        pieces = [[token] for token in tokens] if self.interface.one_at_a_time else [list(tokens)]
+        for piece in pieces:
+            scores = self.step(np.array([piece]))
+        return scores[:, -1]
+
+    def _is_growing(self) -> bool:
+        return any(not cache.in_place for cache in self.interface.caches)
 
     def start(self, batch: int, fixed: Mapping[str, Array] | None = None) -> None:
         """Empty the caches, for a number of sequences; the fixed inputs are taken, if some of them are only used once."""
@@ -273,3 +323,10 @@ def _demanded(fixed: Mapping[str, Array], name: str) -> Array:
     if name not in fixed:
         raise GenerationError(f"the input {name} needs an array: pass fixed={{{name!r}: ...}}")
     return fixed[name]
+
+
+def _common_prefix(prompts: Sequence[Sequence[int]]) -> int:
+    """How many first tokens all prompts have in common, with one more in each."""
+    longest = min(len(prompt) for prompt in prompts) - 1
+    columns = zip(*(prompt[:longest] for prompt in prompts), strict=True)
+    return next((number for number, column in enumerate(columns) if len(set(column)) > 1), longest)

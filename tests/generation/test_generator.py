@@ -190,3 +190,24 @@ def test_weights_of_four_bits(tmp_path: Path) -> None:
     )
     assert done.int4 == sum(node.op_type == "MatMulNBits" for node in done.model.graph) > 10
     assert len(ortfuse.Generator(tmp_path / "out").generate([PROMPT], max_new_tokens=5)[0]) == 5
+
+
+def test_a_shared_prefix_is_computed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ortfuse.Generator(folder)
+    prompts = [[3, 1, 4, 1, 5, 9], [3, 1, 4, 1, 5, 2, 6], [3, 1, 4, 1, 5, 5]]
+    wanted = model.generate(prompts, max_new_tokens=20)
+    lengths = []
+    run = model._run
+    monkeypatch.setattr(model, "_run", lambda tokens, *given: (lengths.append(tokens.shape), run(tokens, *given))[1])
+    assert model.generate(prompts, max_new_tokens=20, shared_prefix=True) == wanted
+    assert lengths[:4] == [(1, 5), (1, 1), (1, 2), (1, 1)]
+    assert lengths[4] == (3, 1)
+    assert model.generate([[1, 2], [3, 4]], max_new_tokens=4, shared_prefix=True) == model.generate(
+        [[1, 2], [3, 4]], max_new_tokens=4
+    )
+
+
+def test_a_prefix_is_not_shared_with_other_inputs(tmp_path: Path) -> None:
+    ortfuse.generator(GOLDEN / "t5_decoder.sdpa.ts.onnx", tmp_path / "out", max_length=40)
+    with pytest.raises(GenerationError, match="leave shared_prefix out"):
+        ortfuse.Generator(tmp_path / "out").generate([[1, 2], [1, 3]], max_new_tokens=2, shared_prefix=True)
