@@ -7,12 +7,15 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.dims import DimLike
+from ortfuse.ir.dims import Dim, DimLike
 from ortfuse.ir.schemas import attribute_default
 from ortfuse.ir.traits import ORDERED_AXES, PARAMETER_INPUTS, REDUCES
 
 UNKNOWN: Any = object()
 """An attribute or parameter whose value is not known here (computed at run time, or given by a function's caller)."""
+
+_NUMBERS = frozenset({"min", "max"})
+"""Parameters that are compared with numbers: a symbolic size says as little as an unknown one."""
 
 
 def attribute_value(node: ir.Node, name: str, facts: Facts) -> Any:
@@ -48,11 +51,10 @@ def _parameter(node: ir.Node, name: str, facts: Facts) -> Any:
         value = node.inputs[position]
         if value is None:
             return None
-        return (
-            _tensor_value(value, facts)
-            if name not in ("axis", "axes")
-            else _axes(node, _tensor_value(value, facts), facts)
-        )
+        found = _tensor_value(value, facts)
+        if name in _NUMBERS:
+            return UNKNOWN if isinstance(found, Dim) else found
+        return _axes(node, found, facts) if name in ("axis", "axes") else found
     value = attribute_value(node, name, facts)
     if name in ("axis", "axes"):
         return _axes(node, value, facts)
