@@ -201,8 +201,7 @@ JOBS: Sequence[Job] = (
         "generation",
         "do generators of decoders write the same tokens, and how fast are they after 32 to 4,000 tokens?",
         (
-            "benchmarks.generation", "--equal", "benchmarks/.decoders", "--speed", "benchmarks/.decoders_full", "--int4",
-            "--write",
+            "benchmarks.generation", "--equal", "benchmarks/.decoders", "--speed", "benchmarks/.decoders_full", "--write",
         ),
         ("--quick",),
         answer_no=True,

@@ -14,16 +14,14 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.generation.measures import equal, speed
+from benchmarks.generation.measures import VARIANTS, equal, speed
 from benchmarks.isolated import call
 from benchmarks.results import Results
 from ortfuse.targets.processor import processor_in_full
 
 HERE = Path(__file__).parents[1]
 GOLDEN = HERE.parent / "golden" / "models"
-COMMAND = (
-    "python -m benchmarks.generation --equal benchmarks/.decoders --speed benchmarks/.decoders_full --int4 --write"
-)
+COMMAND = "python -m benchmarks.generation --equal benchmarks/.decoders --speed benchmarks/.decoders_full --write"
 MARKS = (32, 256, 1000, 4000)
 
 
@@ -46,7 +44,7 @@ def main(
     names: Annotated[str, typer.Option("--only", help="Beginnings of names, with commas.")] = "",
     marks: Annotated[str, typer.Option(help="Numbers of cached tokens to measure at.")] = ",".join(map(str, MARKS)),
     rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 3,
-    int4: Annotated[bool, typer.Option(help="Measure the generator with weights of 4 bits, too.")] = False,
+    variants: Annotated[str, typer.Option(help="Generators to measure, with commas.")] = ",".join(VARIANTS),
     quick: Annotated[bool, typer.Option(help="Two golden models, little of each; stores nothing.")] = False,
     write: Annotated[bool, typer.Option(help="Store the result.")] = False,
     output: Annotated[Path | None, typer.Option(help="File of the raw result.")] = None,
@@ -55,6 +53,7 @@ def main(
     chosen = tuple(one for one in names.split(",") if one)
     if quick:
         equals, chosen, marks, rounds = GOLDEN, ("llama_cache.sdpa.ts", "gpt2_cache.sdpa.dynamo"), "8,24", 1
+        variants = "generator,int4_int8_caches"
     found: dict[str, dict[str, Any]] = {"equal": {}, "speed": {}}
     for path in _models(equals, chosen):
         outcome = call(equal, path, 256, limit=600)
@@ -62,7 +61,7 @@ def main(
         print(path.stem, found["equal"][path.stem], flush=True)
     at = tuple(int(one) for one in marks.split(","))
     for path in _models(GOLDEN if quick else speeds, chosen):
-        outcome = call(speed, path, rounds, at, int4, limit=1800)
+        outcome = call(speed, path, rounds, at, tuple(variants.split(",")), limit=2400)
         found["speed"][path.stem] = outcome.value if outcome.error is None else {"failed": outcome.error}
         print(path.stem, found["speed"][path.stem], flush=True)
     wrong = [name for name, one in found["equal"].items() if one.get("equal") is False or one.get("batch") is False]

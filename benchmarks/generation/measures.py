@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +40,27 @@ def equal(path: Path, max_length: int) -> dict[str, Any]:
         return {"refused": str(error)[:300]}
 
 
-def speed(path: Path, rounds: int, marks: tuple[int, ...], int4: bool) -> dict[str, Any]:
+VARIANTS: Mapping[str, Mapping[str, bool]] = {
+    "generator": {},
+    "int8_caches": {"int8_caches": True},
+    "int4": {"int4": True},
+    "int4_int8_caches": {"int4": True, "int8_caches": True},
+}
+"""The generators that are measured beside the export, and their options."""
+
+
+def speed(path: Path, rounds: int, marks: tuple[int, ...], variants: tuple[str, ...]) -> dict[str, Any]:
     """Milliseconds of the prompt and of a step of the export and the generator, by the number of tokens before."""
     with tempfile.TemporaryDirectory() as folder:
-        generator(path, Path(folder) / "float", max_length=max(marks) + STEPS + 1, last_logits=True)
-        models = [path, Path(folder) / "float"]
-        if int4:
-            generator(path, Path(folder) / "int4", max_length=max(marks) + STEPS + 1, last_logits=True, int4=True)
-            models.append(Path(folder) / "int4")
+        models = [path]
+        for name in variants:
+            longest = max(marks) + STEPS + 1
+            generator(path, Path(folder) / name, max_length=longest, last_logits=True, new_tokens=40, **VARIANTS[name])
+            models.append(Path(folder) / name)
         found: dict[str, Any] = {}
         for mark in marks:
             measured = benchmark_generation(models, new_tokens=STEPS, prompt=mark, rounds=rounds)
-            for name, one in zip(("export", "generator", "int4"), measured.models, strict=False):
+            for name, one in zip(("export", *variants), measured.models, strict=True):
                 step = statistics.median(one.steps.values())
                 found.setdefault(name, {})[str(mark)] = {
                     "prompt_ms": round(one.first * 1e3, 2),
