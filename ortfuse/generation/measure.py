@@ -33,9 +33,9 @@ class GenerationLatency(Record):
     Attributes:
         name: The model.
         first: Seconds from the prompt to its scores (median over rounds).
-        tokens_per_second: New tokens per second after the first one (median over rounds).
+        tokens_per_second: New tokens per second after the first one, by the median step of each round (median over rounds).
         steps: Seconds of single steps by the number of tokens before them (median over rounds).
-        ratio: The first model's time for all steps over this one's (median over rounds).
+        ratio: The first model's median step over this one's (median over rounds).
         ratio_first: The same for the prompt.
     """
 
@@ -125,7 +125,7 @@ def _generate(model: Timed, prompt: Array, new_tokens: int) -> _Times:
 
 
 def _latency(name: str, times: _Times, baseline: _Times, prompt: int) -> GenerationLatency:
-    totals = [sum(steps) for steps in times.steps]
+    typical, theirs = ([statistics.median(steps) for steps in one.steps] for one in (times, baseline))
     count = len(times.steps[0])
     marks = sorted({0, count // 4, count // 2, 3 * count // 4, count - 1})
     near = 4
@@ -137,8 +137,8 @@ def _latency(name: str, times: _Times, baseline: _Times, prompt: int) -> Generat
     return GenerationLatency(
         name,
         statistics.median(times.first),
-        count / statistics.median(totals),
+        1 / statistics.median(typical),
         {prompt + mark: at(mark) for mark in marks},
-        statistics.median(sum(ours) / own for ours, own in zip(baseline.steps, totals, strict=True)),
+        statistics.median(ours / own for ours, own in zip(theirs, typical, strict=True)),
         statistics.median(ours / own for ours, own in zip(baseline.first, times.first, strict=True)),
     )
