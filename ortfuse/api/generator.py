@@ -22,6 +22,7 @@ from ortfuse.generation.generator_interface import GeneratorInterface
 from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.io.load_and_save import save
 from ortfuse.options import Options, PipelineOptions
+from ortfuse.pipeline.manager import PassManager
 from ortfuse.serialization import Record, derived, entry
 
 if TYPE_CHECKING:
@@ -61,6 +62,15 @@ class GeneratorResult(Record):
     int4: int = 0
     comparison: GenerationComparison | None = None
     written: Path | None = None
+
+    @property
+    @derived(optional=True)
+    def oldest_runtime(self) -> str | None:
+        """The oldest release of ONNX Runtime that executes the generator, such as `1.23`; `None` if that is not known."""
+        from ortfuse.api.effective_options import target_spec
+        from ortfuse.generation.check_target import oldest_release_of
+
+        return oldest_release_of(self.model, target_spec(self.result.options))
 
     @property
     @derived()
@@ -115,6 +125,7 @@ def generator(
         OrtfuseError: The model cannot be used; the message says what to do.
     """
     from ortfuse.analysis.facts import Facts
+    from ortfuse.generation.check_target import demand_kernels
     from ortfuse.generation.make_generator import make_generator
     from ortfuse.generation.once_model import split_off_once
 
@@ -129,6 +140,7 @@ def generator(
     made = make_generator(inside, Facts(inside), max_length=max_length, last_logits=last_logits, given=roles)
     progress("optimising the generator")
     result = optimize(inside, options)
+    demand_kernels(result.model, PassManager(options).target)
     once, interface = split_off_once(result.model, made.interface)
     if once is not None:
         once = optimize(once, options).model
@@ -227,9 +239,9 @@ def _some_tokens(inside: ir.Model, max_length: int, roles: Mapping[str, str] | N
         tokens = find_interface(inside, Facts(inside), roles).tokens
     except GenerationError:
         return {}
-    sizes = tokens.shape or ()
-    named = [size.value for size in sizes if isinstance(size, ir.SymbolicDim) and size.value is not None]
-    return {name: (1, max_length) for name in named if name.isidentifier()}
+    size = tokens.shape[1] if tokens.shape is not None and len(tokens.shape) == 2 else None
+    named = isinstance(size, ir.SymbolicDim) and size.value is not None and size.value.isidentifier()
+    return {str(size.value): (1, max_length)} if named and isinstance(size, ir.SymbolicDim) else {}
 
 
 def _folder(output: str | os.PathLike[str]) -> Path:

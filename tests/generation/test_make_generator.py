@@ -117,3 +117,11 @@ def test_without_caches_it_is_no_decoder() -> None:
 def test_a_role_that_names_nothing() -> None:
     with pytest.raises(GenerationError, match="no input or output of this name"):
         generator(GOLDEN / "gpt2_cache.sdpa.ts.onnx", roles={"tokens": "nothing"})
+
+
+def test_older_releases_have_less() -> None:
+    plain = generator(GOLDEN / "llama_cache.sdpa.ts.onnx", max_length=40, runtime="1.20")
+    assert plain.oldest_runtime is not None
+    assert tuple(map(int, plain.oldest_runtime.split("."))) <= (1, 20)
+    with pytest.raises(GenerationError, match="takes at most 9 inputs"):
+        generator(GOLDEN / "t5_decoder.sdpa.ts.onnx", max_length=40, runtime="1.20")

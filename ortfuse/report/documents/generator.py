@@ -32,6 +32,8 @@ def generator_document(name: str, done: GeneratorResult) -> Document:
         lines.append("a run takes one token: a prompt is given token by token")
     lengths = "each length up to that" if done.unsampled else "a choice of lengths up to that"
     lines.append(f"masks and positions were evaluated for {lengths}")
+    if done.oldest_runtime is not None:
+        lines.append(f"runs in ONNX Runtime {done.oldest_runtime} and newer")
     if done.comparison is not None:
         lines.append(_comparison(done))
     if any(cache.dtype == "int8" for cache in interface.caches):
