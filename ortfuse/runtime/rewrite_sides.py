@@ -7,11 +7,13 @@ model about these values are preserved where possible:
 - Values computed only from integer inputs of the model, sizes and small constants (positions, masks) are computed by the
   model's own nodes, which are included in both models.
 - The output of an operator with a limited range (Softmax, Relu, Exp, ...) is computed by that operator.
+- Values that the old nodes read are computed from those that only the new nodes read, if they are in the model.
 - Everything else is random, in the shape given by the facts.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,6 +37,9 @@ MOST_NODES = 150
 """The most nodes that one input of a rewrite is computed by."""
 
 _MOST_RANGED = 4
+
+_MOST_BETWEEN = 64
+"""The most nodes above the old nodes that are searched for values which the new nodes read."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ def sides(site: Edit, *, prelude: bool = True, observed: Mapping[str, Array] | N
     matched, added = set(site.nodes), set(site.added)
     olds, news = [old for old, _ in site.outputs], [new for _, new in site.outputs]
     inside = set(upstream(olds, matched.__contains__)) | set(upstream(news, (matched | added).__contains__))
+    inside |= _between(_border(olds, inside - added), _border(news, inside), inside, site)
     for value in _border([*olds, *news], inside) if prelude else ():
         if _known_integers(value, site.facts) is None:
             inside |= _prelude(value, site)
@@ -119,6 +125,42 @@ def _known_integers(value: ir.Value, facts: Facts) -> tuple[DimLike, ...] | None
     found = facts.ints(value)
     known = () if found is None else tuple(element for element in found.elements if element is not None)
     return known if found is not None and len(known) == len(found.elements) else None
+
+
+def _between(old: Sequence[ir.Value], new: Sequence[ir.Value], inside: Collection[ir.Node], site: Edit) -> set[ir.Node]:
+    """The nodes that compute values which the old nodes read from values that the new nodes alone read.
+
+    A rule may capture values above its match, as one that hoists a Reshape does. Random numbers in the place of both would
+    contradict each other. Sizes agree without that.
+
+    Args:
+        old: The values from elsewhere that the old nodes read.
+        new: Those that the new nodes read.
+        inside: The old and the new nodes.
+        site: The rewrite.
+    """
+    sized = {value for value in new if all(use.node.op_type in SIZES for use in value.uses() if use.node in inside)}
+    captured = set(new) - set(old) - sized
+    near = set(_nearest_above(old, captured, site)) if captured else set()
+    between: set[ir.Node] = set()
+    for node in upstream(old, near.__contains__):
+        if any(value in captured or value.producer() in between for value in walk.used_values(node)):
+            between.add(node)
+    return between
+
+
+def _nearest_above(values: Sequence[ir.Value], ends: Collection[ir.Value], site: Edit) -> Iterable[ir.Node]:
+    """The nodes that are the fewest steps above values, without those that compute `ends` or cannot be cut out."""
+    found: dict[ir.Node, None] = {}
+    waiting = deque(values)
+    while waiting and len(found) < _MOST_BETWEEN:
+        value = waiting.popleft()
+        node = value.producer()
+        if node is None or node in found or value in ends or node in site.added or not _can_be_copied(node):
+            continue
+        found[node] = None
+        waiting.extend(walk.used_values(node))
+    return found
 
 
 def _prelude(value: ir.Value, site: Edit) -> set[ir.Node]:

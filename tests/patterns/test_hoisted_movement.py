@@ -214,3 +214,17 @@ def test_heads_are_split_above_a_sum_by_computed_sizes(first: str) -> None:
 
 def facts_rank(model: ir.Model, value: ir.Value) -> int | None:
     return Facts(model).rank(value)
+
+
+def test_a_view_that_no_reshape_can_make_is_never_planned() -> None:
+    """That a Squeeze above such a view would be left out does not make the plan possible."""
+    model = parsed(
+        HEAD
+        + """
+        g (float[b, s, 3] x, float[b, s, 3] z) => (float[b, s, 3] y, float[1, bs, 3] w)
+        <int64[2] flat = {-1, 3}, int64[3] one = {1, -1, 3}, int64[1] zero = {0}> {
+            xs = Reshape(x, flat) zs = Reshape(z, one) w = Relu(zs) ws = Squeeze(w, zero)
+            sum = Add(xs, ws) shape = Shape(x) y = Reshape(sum, shape)
+        }"""
+    )
+    assert operators(hoisted(model)) == operators(model)

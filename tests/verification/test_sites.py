@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from ortfuse.verification import SiteChecks
 x, y = variables("x y")
 
 
-def rule(name: str, pattern: Any, replace: Any) -> Rule:
-    test = RuleTest(shapes={"x": "b 3"})
-    return Rule(name=name, pattern=pattern, replace=replace, exactness=Exactness.ROUNDING, source="test", test=test)
+def rule(name: str, pattern: Any, replace: Any, makes: Sequence[str] = ()) -> Rule:
+    test, exactness = RuleTest(shapes={"x": "b 3"}), Exactness.ROUNDING
+    return Rule(name=name, pattern=pattern, replace=replace, exactness=exactness, source="test", test=test, makes=makes)
 
 
 SWISH = rule("swish.right", x * op.Sigmoid(x), ms.QuickGelu(x, alpha=1.0))
@@ -113,6 +114,17 @@ def test_shape_tensors_at_the_border_follow_the_sizes() -> None:
     target = next(spec for spec in found.inputs if spec.dtype == ir.DataType.INT64)
     assert [str(element) for element in target.elements or ()] == ["b", "s", "3"]
     assert [node.op_type for node in found.before.graph] == ["Tanh", "Reshape", "Relu"]
+
+
+@pytest.mark.parametrize(("between", "state"), [("Neg", "equal"), ("Floor", "undone")])
+def test_the_nodes_between_a_captured_value_and_the_match_belong_to_both_sides(between: str, state: str) -> None:
+    m = model(f"a = Sin(x) n = {between}(a) e = Exp(n) h = Log(e) y = Abs(h)")
+
+    def of_captured(match: Any) -> Any:
+        return op.Abs(match.capture("above", match["x"].producer().inputs[0]))
+
+    checks = check(m, rule("abs.above", op.Abs(op.Log(op.Exp(x))), of_captured, ["Abs"]))
+    assert [found.state for found in checks.found.values()] == [state]
 
 
 def test_masks_are_computed_from_the_integers_they_come_from() -> None:

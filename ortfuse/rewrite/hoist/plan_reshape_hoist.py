@@ -6,6 +6,7 @@ reduction, or are done to constants.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,8 +73,8 @@ Size = int | tuple[ir.Value, int]
 
 Plan = Kept | Constant | Viewed | Made
 
-NONE = 1 << 20
-"""The cost of what cannot be made."""
+NONE = math.inf
+"""The cost of what cannot be made: infinite, so that no Reshape that is left out makes it less."""
 
 
 class Planner:
@@ -89,7 +90,7 @@ class Planner:
         self._target = target
         self._passed = 0
 
-    def plan(self, value: ir.Value, shape: Shape, user: ir.Node) -> tuple[Plan, int]:
+    def plan(self, value: ir.Value, shape: Shape, user: ir.Node) -> tuple[Plan, float]:
         """Return the plan of a value in a shape for its user, with the number of Reshapes that it adds to the model."""
         facts = self._facts
         before = facts.shape(value)
@@ -114,7 +115,7 @@ class Planner:
             return min(best, through, key=lambda one: one[1])
         return best
 
-    def _view(self, value: ir.Value, before: Shape, shape: Shape) -> tuple[Plan, int]:
+    def _view(self, value: ir.Value, before: Shape, shape: Shape) -> tuple[Plan, float]:
         """A Reshape of a value."""
         if can_view(before, shape):
             return Viewed(value, shape), view_cost(before, shape)
@@ -138,10 +139,10 @@ class Planner:
                 return None
         return tuple(found)
 
-    def through(self, node: ir.Node, made: Reshaped) -> tuple[Plan, int]:
+    def through(self, node: ir.Node, made: Reshaped) -> tuple[Plan, float]:
         """Return the plan of a node that becomes another one, with the number of Reshapes that it adds to the model."""
         operands: list[Plan | None] = []
-        total = 0
+        total: float = 0
         for number, value in enumerate(node.inputs[: len(made.operands)]):
             shape = made.operands[number]
             if value is None or shape is None:
@@ -153,7 +154,7 @@ class Planner:
             total += cost
         return Made(node, tuple(operands), made.attributes), total
 
-    def _broadcast(self, value: ir.Value, broadcast: Shape, shape: Shape) -> tuple[Plan, int]:
+    def _broadcast(self, value: ir.Value, broadcast: Shape, shape: Shape) -> tuple[Plan, float]:
         """A constant that is broadcast first; values that are computed are not."""
         constant = self._constant(value, broadcast, shape)
         return (Kept(value), NONE) if constant is None else (constant, 0)
