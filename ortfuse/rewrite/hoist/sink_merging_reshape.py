@@ -22,13 +22,13 @@ class Sunk:
         plan: The node.
         shape: The shape of its result.
         axes: The first of the two axes, in the operand and in the result.
-        saved: By how many Reshapes there are fewer, also if others use the operand.
+        saved: By how many Reshapes there are fewer, also if others use the operand; minus infinity if the plan is impossible.
     """
 
     plan: Plan
     shape: Shape
     axes: tuple[int, int]
-    saved: int
+    saved: float
 
 
 def sunk(node: ir.Node, index: int, facts: Facts) -> Sunk | None:
