@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -60,9 +61,10 @@ class Generator:
         self.max_length = max_length or self.interface.max_length
         if not 1 < self.max_length <= self.interface.max_length:
             raise GenerationError(f"max_length={max_length}: the model takes 2 to {self.interface.max_length} tokens")
-        self._types = {value.name: value.type for value in self._session.get_inputs()}
-        self._tokens_dtype = _DTYPES[self._types[self.interface.tokens]]
-        self._batch = 0
+        tokens = next(value for value in self._session.get_inputs() if value.name == self.interface.tokens)
+        self._tokens_dtype = _DTYPES[tokens.type]
+        self._only_batch: int | None = tokens.shape[0] if isinstance(tokens.shape[0], int) else None
+        self._batch = self._started = 0
         self._fixed: dict[str, Array] = {}
         self._lengths: Array = np.zeros(0, np.int64)
 
@@ -117,7 +119,7 @@ class Generator:
         shared_prefix: bool = False,
     ) -> Iterator[list[int | None]]:
         """After each step the new token of each sequence, `None` for those that have ended; the rest is as for `generate`."""
-        longest = max((len(prompt) for prompt in prompts), default=0)
+        longest = int(_lengths_of(prompts).max(initial=0))
         if longest + max_new_tokens > self.max_length:
             raise GenerationError(
                 f"a prompt of {longest} tokens and {max_new_tokens} new ones are more than the {self.max_length} that the "
@@ -127,6 +129,7 @@ class Generator:
             raise GenerationError(f"max_new_tokens={max_new_tokens}: at least one token is generated")
         chooser = Chooser(sampling)
         scores = self.prompt(prompts, fixed=fixed, shared_prefix=shared_prefix)
+        started = self._started
         ended = [False] * len(prompts)
         for number in range(max_new_tokens):
             chosen = chooser.choose(scores)
@@ -134,6 +137,10 @@ class Generator:
             ended = [over or int(token) in stop_tokens for over, token in zip(ended, chosen, strict=True)]
             if all(ended) or number + 1 == max_new_tokens:
                 return
+            if self._started != started:
+                raise GenerationError(
+                    "another generation was started: the buffers of a Generator are for one at a time"
+                )
             scores = self.step(chosen[:, None], fixed=fixed)[:, -1]
 
     # Single runs
@@ -164,10 +171,10 @@ class Generator:
         the other.
 
         Raises:
-            GenerationError: There is no prompt, one is empty or too long, or they have several lengths where the model does
-                not take them.
+            GenerationError: There is no prompt, one is empty, too long or has something else than token ids, or they have
+                several lengths where the model does not take them.
         """
-        lengths = np.array([len(prompt) for prompt in prompts], np.int64)
+        lengths = _lengths_of(prompts)
         if not len(prompts) or lengths.min() < 1:
             raise GenerationError("each sequence needs a prompt of at least one token")
         if shared_prefix and len(prompts) > 1:
@@ -184,11 +191,12 @@ class Generator:
             return self.step(np.array([[prompt[-1]] for prompt in prompts]), fixed=fixed)[:, -1]
         padded = np.zeros((len(prompts), int(lengths.max())), np.int64)
         for row, prompt in zip(padded, prompts, strict=True):
-            row[: len(prompt)] = prompt
+            row[: len(prompt)] = _token_ids(prompt)
         scores = self._run(padded, lengths, fixed)
         if self.interface.last_logits:
             return scores[:, -1]
-        return scores[np.arange(len(prompts)), lengths - 1]
+        found: Array = scores[np.arange(len(prompts)), lengths - 1]
+        return found
 
     def _prompt_behind(self, shared: int, prompts: Sequence[Sequence[int]]) -> Array:
         """The scores after prompts that have so many first tokens in common."""
@@ -225,6 +233,7 @@ class Generator:
             self._fixed = self._run_once(fixed or {})
         if batch != self._batch:
             self._allocate(batch)
+        self._started += 1
         self._lengths = np.zeros(batch, np.int64)
         for buffer in self._grown:
             buffer_of = self._caches[buffer.past]
@@ -244,6 +253,7 @@ class Generator:
         Raises:
             GenerationError: The caches are full, or the tokens do not fit what was started.
         """
+        tokens = np.asarray(tokens)
         if tokens.ndim != 2 or len(tokens) != self._batch:
             raise GenerationError(f"tokens {tokens.shape}: [{self._batch}, new tokens] are expected, as was started")
         if tokens.shape[1] > 1 and self._batch > 1 and self._lengths.any():
@@ -257,7 +267,7 @@ class Generator:
         interface = self.interface
         binding: Any = self._session.io_binding()
         mask = (np.arange(total) < lengths[:, None]).astype(np.int64)
-        binding.bind_cpu_input(interface.tokens, np.ascontiguousarray(tokens, self._tokens_dtype))
+        binding.bind_cpu_input(interface.tokens, np.ascontiguousarray(_token_ids(tokens), self._tokens_dtype))
         binding.bind_cpu_input(interface.mask, mask)
         given = {**(fixed or {}), **self._fixed}
         for name in interface.fixed:
@@ -278,7 +288,8 @@ class Generator:
         for buffer in interface.caches:
             if buffer.in_place:
                 binding.bind_ortvalue_output(buffer.present, self._values[buffer.past])
-        self._session.run_with_iobinding(binding)
+        with _explained(tokens):
+            self._session.run_with_iobinding(binding)
         results = dict(zip(asked, binding.get_outputs(), strict=False))
         for buffer in self._grown:
             self._caches[buffer.past] = results[buffer.present].numpy()
@@ -289,7 +300,9 @@ class Generator:
 
     def _run_once(self, fixed: Mapping[str, Array]) -> dict[str, Array]:
         names = [value.name for value in self._once.get_outputs()]
-        found = self._once.run(names, {name: _demanded(fixed, name) for name in self.interface.once})
+        given = {name: _demanded(fixed, name) for name in self.interface.once}
+        with _explained(None):
+            found = self._once.run(names, given)
         return dict(zip(names, found, strict=True))
 
     def _allocate(self, batch: int) -> None:
@@ -297,6 +310,9 @@ class Generator:
 
         if batch < 1:
             raise GenerationError(f"a batch of {batch}: at least one sequence is started")
+        if self._only_batch not in (None, batch):
+            text = f"the decoder was exported for a batch of {self._only_batch}"
+            raise GenerationError(f"a batch of {batch}: {text}; export it with an open axis for more")
         self._batch = batch
         self._grown = [buffer for buffer in self.interface.caches if not buffer.in_place]
         self._caches = {buffer.past: np.zeros(self._sizes(buffer), buffer.dtype) for buffer in self._grown}
@@ -317,6 +333,35 @@ class Generator:
 
 
 _DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+
+
+@contextlib.contextmanager
+def _explained(tokens: Array | None) -> Iterator[None]:
+    """Raise what the runtime raises as an error that tells what was given.
+
+    Raises:
+        GenerationError: The runtime refuses it.
+    """
+    try:
+        yield
+    except Exception as error:  # what the runtime raises has no class in common
+        given = "" if tokens is None else f" for tokens from {tokens.min()} to {tokens.max()}"
+        raise GenerationError(f"the runtime cannot run the model on what is given{given}: {error}") from error
+
+
+def _lengths_of(prompts: Sequence[Sequence[int]]) -> Array:
+    """int64 [prompts], how many tokens each has."""
+    if any(np.ndim(prompt) != 1 for prompt in prompts):
+        raise GenerationError("prompts are a list with a list of token ids for each sequence, such as [[12, 7, 301]]")
+    return np.array([len(prompt) for prompt in prompts], np.int64)
+
+
+def _token_ids(tokens: Array | Sequence[int]) -> Array:
+    """Token ids as they are given, if they are such."""
+    found = np.asarray(tokens)
+    if found.dtype.kind not in "iu" or found.min() < 0:
+        raise GenerationError("tokens are whole numbers from 0 on, the ids that a tokenizer gives")
+    return found
 
 
 def _demanded(fixed: Mapping[str, Array], name: str) -> Array:

@@ -113,7 +113,7 @@ def interface_of(metadata: Mapping[str, str], source: str) -> GeneratorInterface
         raise GenerationError(f"{source} is no generator of ortfuse; make one with `ortfuse generator MODEL -o FOLDER`")
     try:
         return _read(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise GenerationError(f"{source}: its metadata {METADATA} cannot be read: {error}") from error
 
 

@@ -72,11 +72,25 @@ def test_sampling_refuses_what_makes_no_sense(given: dict[str, float], why: str)
         ([[1], []], 4, "at least one token"),
         ([[1] * 40], 9, "more than the 48"),
         ([[1]], 0, "at least one token is generated"),
+        ([[1.5]], 4, "whole numbers from 0 on"),
+        ([[3, -1]], 4, "whole numbers from 0 on"),
+        ([["text"]], 4, "whole numbers from 0 on"),
+        ([1, 2], 4, "a list of token ids for each sequence"),
+        ([[10**6]], 4, "tokens from 1000000 to 1000000"),
     ],
 )
 def test_prompts_that_do_not_fit(folder: Path, prompts: list[list[int]], new: int, why: str) -> None:
     with pytest.raises(GenerationError, match=why):
         ortfuse.Generator(folder).generate(prompts, max_new_tokens=new)
+
+
+def test_a_stream_ends_when_another_generation_starts(folder: Path) -> None:
+    model = ortfuse.Generator(folder)
+    stream = model.stream([PROMPT], max_new_tokens=6)
+    next(stream)
+    model.generate([[7]], max_new_tokens=2)
+    with pytest.raises(GenerationError, match="another generation was started"):
+        next(stream)
 
 
 def test_full_buffers_are_an_error(folder: Path) -> None:
@@ -104,6 +118,8 @@ def test_a_plain_model_is_no_generator() -> None:
         ortfuse.Generator(GOLDEN / "bert.sdpa.ts.onnx")
     with pytest.raises(GenerationError, match="cannot be read"):
         interface_of({"ortfuse_generator": "{}"}, "m.onnx")
+    with pytest.raises(GenerationError, match="cannot be read"):
+        interface_of({"ortfuse_generator": "3"}, "m.onnx")
 
 
 def test_the_configuration_of_genai(folder: Path) -> None:
