@@ -99,7 +99,7 @@ class SiteReader:
         added = facts.shape(keys.new)
         if query is None or key is None or value is None or added is None:
             return "the shape of its queries, keys or values is unknown"
-        if len(node.outputs) > 3 and node.outputs[3].uses():
+        if len(node.outputs) > 3 and (node.outputs[3].uses() or node.outputs[3].is_graph_output()):
             return "its scores are used"
         if len(node.inputs) > 6 and node.inputs[6] is not None:
             return "it counts the keys that are no padding"
@@ -120,6 +120,8 @@ class SiteReader:
         kind = facts.dtype(node.inputs[0])
         if kind not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
             return f"its type is {kind}, and the kernel takes FLOAT and FLOAT16"
+        if node.attributes.get_int("is_causal", 0) == 1 and keys.layout is not None:
+            return "it is causal from the first key on, whatever its past: its cache is appended outside of it"
         form = self._mask_of(node, length)
         if isinstance(form, str):
             return form

@@ -73,10 +73,12 @@ def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts
     wanted = axis(2) - 1 if extra == "first" else axis(2)
     if read.index[cache.axis] != wanted:
         return "keys or values are in another order than that of the cache"
-    places = {0: axis(0), 3: axis(3)}
     layout = {2: cache.axis}
-    for place, formula in places.items():
-        at = [number for number, index in enumerate(read.index) if index == formula]
+    for place in (3, 0):
+        at = [number for number, index in enumerate(read.index) if index == axis(place)]
+        if not at and found.shape[place] == 1:  # any axis of one element, the one of its own place first
+            free = [number for number in (place, *range(4)) if number not in layout.values()]
+            at = [number for number in free if present[number] == 1][:1]
         if len(at) != 1:
             return "the layout of its cache is not one of batch, heads, length and size"
         layout[place] = at[0]

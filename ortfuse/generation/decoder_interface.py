@@ -5,6 +5,7 @@ They are found from what the graph does with them. Names decide only between inp
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -155,8 +156,7 @@ class _Search:
     def run(self) -> DecoderInterface:
         caches = tuple(self._caches())
         if not caches:
-            text = "takes no keys and values of earlier steps: no input is appended to and handed out as an output"
-            raise GenerationError(f"the model {text}; export the decoder with its past, such as use_cache=True")
+            raise GenerationError(self._no_caches())
         for cache in caches:
             self.inputs.remove(cache.past)
             self.outputs.remove(cache.present)
@@ -164,7 +164,7 @@ class _Search:
         self.outputs.remove(logits)
         tokens = self._tokens(logits)
         self.inputs.remove(tokens)
-        states = tuple(self._states())
+        states = tuple(self._states(tokens))
         for state in states:
             self.inputs.remove(state.before)
             self.outputs.remove(state.after)
@@ -175,6 +175,7 @@ class _Search:
         if mask is not None:
             self.inputs.remove(mask)
         fixed, others = tuple(self.inputs), tuple(self.outputs)
+        self._demand_fixed(tokens, fixed)
         return DecoderInterface(tokens, mask, positions, caches, states, logits, fixed, others)
 
     def _caches(self) -> Iterator[Cache]:
@@ -201,15 +202,52 @@ class _Search:
         size = (self.facts.shape(value) or ())[axis % rank]
         return Cache(value, node.outputs[0], axis % rank) if not isinstance(size, int) else None
 
+    def _no_caches(self) -> str:
+        """Why there are no caches, in words."""
+        for value in self.inputs:
+            for use in value.uses():
+                joined = use.node.outputs[0]
+                if use.node.op_type != "Concat" or use.idx != 0 or len(use.node.inputs) != 2:
+                    continue
+                if joined.is_graph_output():
+                    return f"{value.name} has a fixed length: export the decoder with an open axis for its past"
+                if any(one.node.op_type == "Slice" and one.node.outputs[0].is_graph_output() for one in joined.uses()):
+                    text = "is cut to a window after each step: export the decoder with caches that keep all tokens"
+                    return f"{value.name} {text}, such as transformers' DynamicCache() without a configuration"
+        text = "takes no keys and values of earlier steps: no input is appended to and handed out as an output"
+        return f"the model {text}; export the decoder with its past, such as use_cache=True"
+
+    def _demand_fixed(self, tokens: ir.Value, fixed: tuple[ir.Value, ...]) -> None:
+        """Refuse inputs without a role that have elements for each new token: they are not the same in all steps.
+
+        Raises:
+            GenerationError: There is one.
+        """
+        length = (self.facts.shape(tokens) or (None, None))[1]
+        for value in fixed:
+            if not isinstance(length, int) and length in (self.facts.shape(value) or ()):
+                raise GenerationError(
+                    f"the input {value.name} has elements for each new token, and is neither tokens, mask nor positions of a "
+                    "known form; export the decoder without it, or give its role, such as positions=NAME"
+                )
+
     def _logits(self) -> ir.Value:
         floats = [value for value in self.outputs if self._is_float(value) and self.facts.rank(value) == 3]
-        named = self.given.get("logits") or "logits"
-        chosen = [value for value in floats if value.name == named] or floats[:1]
-        if not chosen:
+        if not floats:
             raise GenerationError(
                 "the model has no output with scores of the next token: [batch, sequence, vocabulary]"
             )
-        return chosen[0]
+        asked = self.given.get("logits")
+        tables = {self._rows(value) for value in self.inputs if self.facts.dtype(value) in _INTEGERS} - {None}
+        fitting = [value for value in floats if (self.facts.shape(value) or (None,) * 3)[2] in tables]
+        named = [value for value in floats if value.name == (asked or "logits")]
+        for candidates in (named if asked else [], fitting, named, floats):
+            if len(candidates) == 1:
+                return candidates[0]
+        names = ", ".join(value.name or "" for value in floats)
+        raise GenerationError(
+            f"which output has the scores of the next token cannot be told among {names}; name it with logits=NAME"
+        )
 
     def _tokens(self, logits: ir.Value) -> ir.Value:
         rows = (self.facts.shape(logits) or (None,) * 3)[2]
@@ -227,24 +265,38 @@ class _Search:
             "table by; name it with tokens=NAME"
         )
 
-    def _states(self) -> Iterator[State]:
-        left = [value for value in self.inputs if self._is_float(value)]
-        for output in self.outputs:
-            if not self._is_float(output):
+    def _states(self, tokens: ir.Value) -> Iterator[State]:
+        """Inputs and outputs of the same constant size, each output with the input that is fewest nodes away from it."""
+        batch = (self.facts.shape(tokens) or (None,))[0]
+        inputs = [value for value in self.inputs if self._is_float(value) and self._is_constant_size(value, batch)]
+        pairs = []
+        for place, output in enumerate(self.outputs):
+            if not self._is_float(output) or output in inputs:
                 continue
-            kind, shape = self.facts.dtype(output), self.facts.shape(output)
-            before = next(
-                (value for value in left if self.facts.dtype(value) == kind and self._alike(value, shape)), None
-            )
-            if before is not None and _depends(output, before):
-                left.remove(before)
-                yield State(before, output)
+            away = _distances(output)
+            pairs += [
+                (away[before], place, number, before, output)
+                for number, before in enumerate(inputs)
+                if before in away and self._is_alike(before, output)
+            ]
+        found: dict[ir.Value, ir.Value] = {}
+        for _, _, _, before, output in sorted(pairs, key=lambda pair: pair[:3]):
+            if before not in found and output not in found.values():
+                found[before] = output
+        return (State(before, found[before]) for before in inputs if before in found)
 
-    def _alike(self, value: ir.Value, shape: tuple[DimLike, ...] | None) -> bool:
-        other = self.facts.shape(value)
-        if other is None or shape is None or len(other) != len(shape):
+    def _is_constant_size(self, value: ir.Value, batch: DimLike | None) -> bool:
+        shape = self.facts.shape(value)
+        is_open = [not isinstance(dim, int) for dim in shape or ()]
+        # An axis of the batch may have another name.
+        return shape is not None and sum(is_open) <= (0 if isinstance(batch, int) else 1)
+
+    def _is_alike(self, before: ir.Value, after: ir.Value) -> bool:
+        one, other = self.facts.shape(before), self.facts.shape(after)
+        if self.facts.dtype(before) != self.facts.dtype(after) or one is None or other is None:
             return False
-        return all(a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in zip(other, shape, strict=True))
+        same = [a == b or not (isinstance(a, int) or isinstance(b, int)) for a, b in zip(one, other, strict=False)]
+        return len(one) == len(other) and all(same)
 
     def _positions(self, tokens: ir.Value) -> ir.Value | None:
         shape = self.facts.shape(tokens)
@@ -255,19 +307,29 @@ class _Search:
             other = self.facts.shape(value)
             if self.facts.dtype(value) not in _INTEGERS or other is None or len(other) not in (1, 2, 3):
                 continue
-            if value.name == named or (len(other) > 1 and other[-1] == shape[1] and other[-2] in (shape[0], 1)):
+            if value.name == named:
+                return value
+            is_row = len(other) > 1 and other[-1] == shape[1] and other[-2] in (shape[0], 1)
+            # The types of tokens are looked up in a table as positions are: only the name tells them apart.
+            if is_row and ("position" in (value.name or "").lower() or not self._is_index(value)):
                 found.append(value)
-        return next((value for value in found if value.name == named), found[0] if len(found) == 1 else None)
+        return found[0] if len(found) == 1 else None
 
     def _mask(self, caches: tuple[Cache, ...]) -> ir.Value | None:
-        named = self.given.get("mask") or "attention_mask"
+        asked = self.given.get("mask")
         candidates = [value for value in self.inputs if self.facts.rank(value) == 2]
-        exact = [value for value in candidates if value.name == named]
-        if exact:
+        exact = [value for value in candidates if value.name == (asked or "attention_mask")]
+        if exact and (asked or not self._is_of_another(exact[0])):
             return exact[0]
         lengths = [(self.facts.shape(cache.present) or ())[cache.axis] for cache in caches]
         fitting = [value for value in candidates if (self.facts.shape(value) or ())[1] in lengths]
         return fitting[0] if len(fitting) == 1 else None
+
+    def _is_of_another(self, mask: ir.Value) -> bool:
+        """Whether a mask has the length of numbers that another input gives, such as an encoder's states."""
+        length = (self.facts.shape(mask) or (None, None))[1]
+        others = [self.facts.shape(value) or () for value in self.inputs if self._is_float(value) and value is not mask]
+        return length is not None and not isinstance(length, int) and any(length in shape for shape in others)
 
     def _is_float(self, value: ir.Value) -> bool:
         kind = self.facts.dtype(value)
@@ -296,18 +358,18 @@ def _uses_after_movement(value: ir.Value) -> Iterator[Any]:
             yield use
 
 
-def _depends(value: ir.Value, source: ir.Value) -> bool:
-    seen: set[ir.Value] = set()
-    pending = [value]
+def _distances(value: ir.Value) -> dict[ir.Value, int]:
+    """How many nodes each value is away that a value is computed from."""
+    found = {value: 0}
+    pending = deque([value])
     while pending:
-        one = pending.pop()
-        if one is source:
-            return True
+        one = pending.popleft()
         producer = one.producer()
-        if one not in seen and producer is not None:
-            seen.add(one)
-            pending += list(used_values(producer))
-    return False
+        for used in used_values(producer) if producer is not None else ():
+            if used not in found:
+                found[used] = found[one] + 1
+                pending.append(used)
+    return found
 
 
 def find_interface(model: ir.Model, facts: Facts, given: Mapping[str, str] | None = None) -> DecoderInterface:

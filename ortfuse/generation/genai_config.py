@@ -128,7 +128,10 @@ def write_genai_config(
     folder: Path, interface: GeneratorInterface, model: ir.Model, special: SpecialTokens
 ) -> Path | None:
     """Write the file; `None` where onnxruntime-genai could not run the model, which has other inputs than its decoders."""
-    if interface.fixed or interface.states:
+    pairs = {(cache.layer, cache.kind) for cache in interface.caches if len(cache.shape) == 4 and cache.axis == 2}
+    layers = range(len(interface.caches) // 2)
+    is_paired = pairs == {(layer, kind) for layer in layers for kind in ("key", "value")}
+    if interface.fixed or interface.states or not is_paired:
         return None
     attention = [node for node in model.graph if node.op_type == "GroupQueryAttention"]
     heads = attention[0].attributes.get_int("num_heads", 0) or 0

@@ -7,7 +7,7 @@ of all positions. Both are read off one step at the greatest length, and hold if
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,9 @@ _AT_ONCE = 1 << 24
 
 _TOLERANCE = 4e-6
 """Difference of rows over their greatest magnitude: kernels compute the last elements of a vector by other instructions."""
+
+
+_OTHER_SIZES = "its sizes are not those of new tokens and keys"
 
 
 @dataclass(frozen=True)
@@ -121,13 +124,19 @@ def _steps(max_length: int, longest: int, *, complete: bool) -> list[Step]:
     return [Step(past, 1) for past in pasts] + [Step(0, n) for n in prompts] + chunks + several
 
 
-def _scores(array: Array, step: Step, extra: Extra) -> tuple[Array, Array | None]:
-    """A mask as what it adds, [batch, heads, length, total] with heads and batch broadcast, and its column for a key of zeros."""
+def _scores(array: Array, step: Step, extra: Extra) -> tuple[Array | None, Array | None]:
+    """A mask as what it adds, [batch, heads, length, total] with heads and batch broadcast, and its column for a key of zeros.
+
+    `None` for a value that does not broadcast to that.
+    """
     if array.dtype == bool:
         array = np.where(array, np.float32(0), np.float32(-np.inf))
     array = array.astype(np.float32)
     array = array.reshape((1,) * (4 - array.ndim) + array.shape)
-    array = np.broadcast_to(array, (*array.shape[:2], step.length, step.total + bool(extra)))
+    wanted = (*array.shape[:2], step.length, step.total + bool(extra))
+    if any(size not in (1, other) for size, other in zip(array.shape, wanted, strict=True)):
+        return None, None
+    array = np.broadcast_to(array, wanted)
     if not extra:
         return array, None
     return (array[..., 1:], array[..., 0]) if extra == "first" else (array[..., :-1], array[..., -1])
@@ -135,6 +144,8 @@ def _scores(array: Array, step: Step, extra: Extra) -> tuple[Array, Array | None
 
 def _form_of(array: Array, max_length: int, extra: Extra) -> MaskForm | str:
     scores, column = _scores(array, Step(max_length - 1, 1), extra)
+    if scores is None:
+        return _OTHER_SIZES
     sink = None if column is None else column[0, :, 0]
     if sink is not None and not np.isfinite(sink).all():
         return "the score of the key of zeros is no number"
@@ -155,6 +166,8 @@ def _form_of(array: Array, max_length: int, extra: Extra) -> MaskForm | str:
 def _difference(array: Array, step: Step, form: MaskForm, extra: Extra) -> str:
     """Why a mask is not of a form in a step; "" if it is."""
     scores, column = _scores(array, step, extra)
+    if scores is None:
+        return _OTHER_SIZES
     distance = (step.past + np.arange(step.length))[:, None] - np.arange(step.total)[None, :]
     seen = distance >= 0
     if form.window >= 0:
@@ -214,8 +227,7 @@ def _row_form(values: PositionalValues, value: ir.Value, max_length: int) -> tup
     steps = _steps(max_length, _AT_ONCE // max(1, table[0].size), complete=complete)
     for step, (array,) in zip(steps, evaluator.at(steps), strict=True):
         expected = table[step.past : step.total]
-        got = np.broadcast_to(array, (*array.shape[:axis], *expected.shape))
-        if array.shape[axis] != step.length or not _close(got, expected):
+        if array.ndim != small.ndim or array.shape[axis:] != expected.shape or not _close(array, expected):
             return (
                 f"its rows after {step.past} tokens, for {step.length} new ones, are not those of their positions",
                 complete,
@@ -230,12 +242,3 @@ def _close(got: Array, expected: Array) -> bool:
         return bool((got == expected).all())
     scale = float(np.abs(expected).max(initial=0))
     return bool((np.abs(got - expected) <= _TOLERANCE * scale).all())
-
-
-def least_rows(indices: Iterator[tuple[Array, int]], max_length: int) -> int:
-    """The greatest length for which rows of tables exist, of pairs of the indices by position and the number of rows."""
-    for table, count in indices:
-        beyond = np.flatnonzero(table >= count)
-        if len(beyond):
-            max_length = min(max_length, int(beyond[0]))
-    return max_length

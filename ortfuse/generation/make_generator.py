@@ -17,7 +17,7 @@ Does not handle: layers for which this does not hold. They keep a growing cache,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,17 +25,21 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.errors import GenerationError
 from ortfuse.generation.attention_sites import AttentionSite, SiteReader
 from ortfuse.generation.cache_operands import CacheOperand, Extra, read_operand
-from ortfuse.generation.decoder_interface import DecoderInterface, find_interface
+from ortfuse.generation.decoder_interface import Cache, DecoderInterface, find_interface
 from ortfuse.generation.generator_interface import GeneratorInterface, write_interface
+from ortfuse.generation.last_logits import keep_last_logits
 from ortfuse.generation.length_functions import Array, RowForm, find_mask_forms, find_row_forms
 from ortfuse.generation.length_nodes import LengthNodes
-from ortfuse.generation.positional_values import Evaluator, PositionalValues, Step
+from ortfuse.generation.positional_values import PositionalValues
 from ortfuse.generation.set_signature import BufferPlan, set_signature
+from ortfuse.generation.table_rows import rows_allow
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.traits import MICROSOFT
+from ortfuse.ir.walk import used_values
 from ortfuse.runtime.submodel import upstream
 
 Operands = tuple[CacheOperand, CacheOperand]
@@ -45,10 +49,6 @@ Layer = tuple[int, Literal["key", "value"]]
 """The number of a cache's layer, from 0, and what it holds."""
 
 _BROADCASTS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Where", "Min", "Max", "Sum"})
-_OF_ELEMENTS = frozenset({"Add", "Sub", "Mul", "Div", "Tanh", "Cast", "Identity"})
-_OF_ROWS = frozenset(
-    {"MatMul", "MatMulNBits", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"}
-)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class _Rewriter:
     def __init__(self, model: ir.Model, facts: Facts, decoder: DecoderInterface, max_length: int) -> None:
         self.model, self.facts, self.decoder = model, facts, decoder
         self.values = PositionalValues(model, facts, decoder)
-        self.max_length = self._longest(max_length)
+        self.max_length = rows_allow(model, facts, self.values, max_length)
         self.kept: dict[str, str] = {}
         self.mixed_lengths = True
         self.renamed: dict[ir.Value, ir.Value] = {}
@@ -110,27 +110,25 @@ class _Rewriter:
         self.row_forms, rows_complete = find_row_forms(values, list(rows), self.max_length)
         reader = SiteReader(self.facts, self.decoder, operands, mask_forms, self.row_forms)
         sites = self._sites(nodes, reader)
-        rotations = [site.rotation for site in sites if site.rotation is not None]
-        gone = {site.node for site in sites} | {node for one in rotations for node in (one.queries, one.keys)}
-        rotaries = {
-            node: reader.rotary(node) for node in graph if node.op_type == "RotaryEmbedding" and node not in gone
-        }
-        queries = [node for node in graph if values.is_size_query(node)]
+        rotaries = {node: reader.rotary(node) for node in graph if node.op_type == "RotaryEmbedding"}
+        queries = {node: self.facts.shape(node.inputs[0]) for node in graph if values.is_size_query(node)}
         layers = self._layers(operands)
         self.lengths = LengthNodes(graph, self.decoder.tokens)
         for site in sites:
             self._replace_attention(site)
+        live = set(upstream(graph.outputs))
         for node, tables in rotaries.items():
-            if tables is not None:
+            if tables is not None and node in live:
                 self._replace_rotary(node, *tables[:2])
-                gone.add(node)
+                live.remove(node)
         for node, number, value in uses:
-            if node not in gone:
+            if node in live:
                 self._replace_use(node, number, value)
-        self._replace_sources(queries)
+        self._replace_sources(queries, sites)
         self._demand_sizes(sites)
         if last_logits:
-            self._keep_last_logits()
+            scores = self.renamed.get(self.decoder.logits, self.decoder.logits)
+            self.renamed[self.decoder.logits] = keep_last_logits(self.model, self.facts, scores, self.lengths)
         self.lengths.finish()
         graph.opset_imports.setdefault(MICROSOFT, 1)
         heads = {one.cache.past: (site.groups, site.size) for site in sites for one in (site.keys, site.values)}
@@ -185,6 +183,7 @@ class _Rewriter:
                 self.kept[node.name or node.outputs[0].name or ""] = site
             else:
                 sites.append(site)
+        sites = self._without_other_readers(sites)
         attended = {one.cache.past for node in nodes for one in self._read(reader, node)}
         for cache in self.decoder.caches:
             if cache.past not in attended:
@@ -194,40 +193,68 @@ class _Rewriter:
             raise GenerationError(f"no layer can keep its cache in place. {found}")
         return sites
 
+    def _without_other_readers(self, sites: Sequence[AttentionSite]) -> list[AttentionSite]:
+        """The sites whose caches nothing but such sites reads: what else reads a cache would see the whole buffer."""
+        left = list(sites)
+        while True:
+            read = self._read_outside(left)
+            shared = [site for site in left if site.keys.cache in read or site.values.cache in read]
+            if not shared:
+                return left
+            for site in shared:
+                self.kept[site.node.name or site.node.outputs[0].name or ""] = (
+                    "its cache is read by something else, too"
+                )
+            left = [site for site in left if site not in shared]
+
+    def _read_outside(self, sites: Sequence[AttentionSite]) -> set[Cache]:
+        """The caches of sites whose elements are read by something that stays, once the sites are replaced."""
+        caches = [one.cache for site in sites for one in (site.keys, site.values)]
+        owners = {value: cache for cache in caches for value in (cache.past, cache.present)}
+        replaced = {site.node: site for site in sites}
+        pending = [value for value in self.model.graph.outputs if value not in owners]
+        seen, found = set[ir.Value](), set[Cache]()
+        while pending:
+            value = pending.pop()
+            if value in owners:
+                found.add(owners[value])
+            producer = value.producer()
+            if producer is None or value in seen:
+                continue
+            seen.add(value)
+            site = replaced.get(producer)
+            if site is not None:
+                pending += [site.queries, site.keys.new, site.values.new]
+            elif producer.op_type not in ("Shape", "Size") or producer.domain:
+                pending += used_values(producer)
+        return found
+
     @staticmethod
     def _read(reader: SiteReader, node: ir.Node) -> tuple[CacheOperand, ...]:
         found = reader.operands(node)
         return () if isinstance(found, str) else found
 
     def _layers(self, operands: Mapping[ir.Node, Operands | str]) -> dict[ir.Value, Layer]:
-        """The layer of each cache, from 0, whether it has keys or values, and its attention."""
-        found: dict[ir.Value, Layer] = {}
-        for read in operands.values():
-            if not isinstance(read, str) and read[0].cache.past not in found:
-                number = len(found) // 2
-                found[read[0].cache.past] = (number, "key")
-                found[read[1].cache.past] = (number, "value")
-        left = [cache.past for cache in self.decoder.caches if cache.past not in found]
-        for number, past in enumerate(left):
-            found[past] = ((len(found) - number) // 2 + number // 2, "value" if number % 2 else "key")
-        return found
+        """The layer of each cache, from 0, whether it has keys or values, and its attention.
 
-    def _longest(self, most: int) -> int:
-        """The greatest length for which the tables that positions index have rows."""
-        for node in self.model.graph:
-            if (node.domain, node.op_type) == ("", "Gather") and node.inputs[1] in self.values:
-                shape = self.facts.shape(node.inputs[0])
-                rows = shape[node.attributes.get_int("axis", 0) or 0] if shape else None
-                if isinstance(rows, int) and node.inputs[0] not in self.values and node.inputs[1] is not None:
-                    most = _greatest(most, _reads_rows(self.values.evaluator([node.inputs[1]]), rows))
-            elif node.op_type == "RotaryEmbedding":
-                for value in node.inputs[2:4] if node.domain else node.inputs[1:3]:
-                    shape = self.facts.shape(value)
-                    if shape and len(shape) == 2 and isinstance(shape[0], int):
-                        most = min(most, shape[0])
-        if most < 2:
-            raise GenerationError("the tables that positions index have rows for one token only")
-        return most
+        A cache that two layers share belongs to the first, and one that is keys and values at once is the keys.
+        """
+        found: dict[ir.Value, Layer] = {}
+        number = 0
+        for read in operands.values():
+            if isinstance(read, str):
+                continue
+            kinds: tuple[Literal["key", "value"], ...] = ("key", "value")
+            free = [
+                (one.cache.past, kind) for one, kind in zip(read, kinds, strict=True) if one.cache.past not in found
+            ]
+            for past, kind in free:
+                found.setdefault(past, (number, kind))
+            number += bool(free)
+        left = [cache.past for cache in self.decoder.caches if cache.past not in found]
+        for place, past in enumerate(left):
+            found[past] = (number + place // 2, "value" if place % 2 else "key")
+        return found
 
     # Attention
 
@@ -303,7 +330,7 @@ class _Rewriter:
     def _replace_use(self, node: ir.Node, number: int, value: ir.Value) -> None:
         """Let a user take the rows of the new tokens' own positions; where it cannot, sequences must be of one length."""
         form = self.row_forms.get(value)
-        if number < 0 or not isinstance(form, RowForm):
+        if number < 0 or not isinstance(form, RowForm) or (form.axis and not self._is_by_sequence(node, value)):
             self.mixed_lengths &= self.values.counts_new_tokens(value)
             return
         one_for_all = form.axis == 0 and not self._takes_batch(node, number, value)
@@ -314,6 +341,16 @@ class _Rewriter:
         self.mixed_lengths &= not one_for_all
         node.replace_input_with(number, self.rowed[key])
 
+    def _is_by_sequence(self, node: ir.Node, value: ir.Value) -> bool:
+        """Whether the first axis of a value is that of the sequences for its user, even if it has one row for all of them."""
+        first = (self.facts.shape(value) or (1,))[0]
+        if not isinstance(first, int) or node.op_type == "RotaryEmbedding":
+            return True
+        batch = (self.facts.shape(self.decoder.tokens) or (None,))[0]
+        result = self.facts.shape(node.outputs[0])
+        is_alike = result is not None and len(result) == self.facts.rank(value) and result[0] == batch
+        return is_alike and node.op_type in _BROADCASTS and not node.domain
+
     def _takes_batch(self, node: ir.Node, number: int, value: ir.Value) -> bool:
         """Whether a user of a value without an axis of the batch broadcasts it to one that has it in front."""
         rank = self.facts.rank(value)
@@ -321,23 +358,37 @@ class _Rewriter:
             return False
         return node.op_type in _BROADCASTS and not node.domain and self.facts.rank(node.outputs[0]) == rank + 1
 
-    def _replace_sources(self, queries: Sequence[ir.Node]) -> None:
+    def _replace_sources(self, queries: Mapping[ir.Node, Shape | None], sites: Sequence[AttentionSite]) -> None:
         """Let what is left be computed from the new inputs: sizes that count tokens of the past, the mask and positions."""
-        for node in queries:
-            dims = self.facts.shape(node.inputs[0])
+        buffers = self._buffers(sites)
+        for node, dims in queries.items():
             if node.op_type == "Shape" and dims is not None:
                 start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
                 sizes = [self._size(dim) for dim in dims[start:end]]
-                if any(size in (self.lengths.past, self.lengths.whole) for size in sizes) and None not in sizes:
+                changed = node.inputs[0] in buffers or any(
+                    one in sizes for one in (self.lengths.past, self.lengths.whole)
+                )
+                if changed and None not in sizes:
                     known = [size for size in sizes if size is not None]
                     made = known[0] if len(known) == 1 else self.lengths.add("Concat", known, axis=0)
                     self._take_over(node.outputs[0], made)
         for old, new in ((self.decoder.mask, self.lengths.mask), (self.decoder.positions, self.lengths.positions)):
-            kind = self.facts.dtype(old) or ir.DataType.INT64
-            if old is not None and old.uses():
-                self._take_over(
-                    old, new if kind == ir.DataType.INT64 else self.lengths.add("Cast", [new], to=int(kind))
-                )
+            if old is not None and (old.uses() or old.is_graph_output()):
+                self._take_over(old, self._as_declared(new, old))
+
+    def _as_declared(self, value: ir.Value, source: ir.Value) -> ir.Value:
+        """An int64 value [batch, length] in the type and rank of an input of the decoder."""
+        shape, kind = self.facts.shape(source) or (None, None), self.facts.dtype(source) or ir.DataType.INT64
+        if len(shape) == 1 or shape[-2] == 1:  # one row for all sequences
+            value = self.lengths.add("Gather", [value, self.lengths.constant(0 if len(shape) == 1 else [0])], axis=0)
+        if len(shape) == 3:
+            value = self.lengths.add("Unsqueeze", [value, self.lengths.constant([0])])
+            count = self._size(shape[0])
+            if count is None:
+                raise GenerationError(f"how many rows of positions {source.name} has for each sequence is unknown")
+            sizes = self.lengths.add("Concat", [count, self.lengths.constant([1, 1])], axis=0)
+            value = self.lengths.add("Expand", [value, sizes])
+        return value if kind == ir.DataType.INT64 else self.lengths.add("Cast", [value], to=int(kind))
 
     def _size(self, dim: DimLike) -> ir.Value | None:
         """[1], a size as the generator computes it; `None` if it is none of the batch, new tokens, past and all tokens."""
@@ -358,85 +409,18 @@ class _Rewriter:
         Raises:
             GenerationError: It is.
         """
-        buffers = [one.cache for site in sites for one in (site.keys, site.values)]
-        axes = {value: cache.axis for cache in buffers for value in (cache.past, self.renamed.get(cache.present))}
+        buffers = self._buffers(sites)
         for node in upstream(self.model.graph.outputs):
-            if node.op_type in ("Shape", "Size") and not node.domain and node.inputs[0] in axes:
-                asked = range(4)[node.attributes.get_int("start", 0) : node.attributes.get_int("end", None)]
-                if node.op_type == "Size" or axes[node.inputs[0]] in asked:
-                    name = node.inputs[0].name if node.inputs[0] is not None else ""
-                    raise GenerationError(f"the length of {name} is used, in a form that is not known")
+            if node.op_type != "GroupQueryAttention":
+                for value in node.inputs:
+                    if value is not None and value in buffers:
+                        raise GenerationError(f"the length of {value.name} is used, in a form that is not known")
 
-    # Scores
-
-    def _keep_last_logits(self) -> None:
-        """Take the last token's row as far up as all that follows is computed row by row."""
-        value = self.renamed.get(self.decoder.logits, self.decoder.logits)
-        users: list[tuple[ir.Node, int]] = []
-        for user, number in self._rows_above(value):
-            users = [(user, number)]
-        if users:
-            user, number = users[0]
-            source = user.inputs[number]
-            row = self.lengths.node("GatherND", [source, self.lengths.last], {"batch_dims": 1}, before=user).outputs[0]
-            user.replace_input_with(number, row)
-            return
-        producer = value.producer()
-        assert producer is not None
-        made = ir.node("GatherND", [value, self.lengths.last], {"batch_dims": 1})
-        made.name = "generator_last_logits"
-        made.outputs[0].name = "generator_last_logits_0"
-        made.outputs[0].type = value.type
-        self.model.graph.insert_after(producer, made)
-        outputs = self.model.graph.outputs
-        outputs[list(outputs).index(value)] = self.renamed[self.decoder.logits] = made.outputs[0]
-
-    def _rows_above(self, value: ir.Value) -> Iterator[tuple[ir.Node, int]]:
-        """The nodes above that compute each row from that row of one input alone, with the number of the input."""
-        while True:
-            node = value.producer()
-            if node is None or len(value.uses()) + value.is_graph_output() != 1 or len(node.outputs) != 1:
-                return
-            number = self._row_input(node)
-            if number is None or node.inputs[number] is None:
-                return
-            yield node, number
-            value = node.inputs[number]  # type: ignore[assignment]
-
-    def _row_input(self, node: ir.Node) -> int | None:
-        given = [number for number, one in enumerate(node.inputs) if one is not None and not self.facts.is_const(one)]
-        if len(given) != 1 or self.facts.rank(node.inputs[given[0]]) != 3:
-            return None
-        if node.op_type in _OF_ROWS:
-            axis = node.attributes.get_int("axis", -1)
-            return 0 if given == [0] and axis in (-1, 2) and self._plain_weight(node) else None
-        others = [one for number, one in enumerate(node.inputs) if number != given[0]]
-        is_flat = all((self.facts.rank(one) or 0) <= 1 for one in others)
-        return given[0] if node.op_type in _OF_ELEMENTS and not node.domain and is_flat else None
-
-    def _plain_weight(self, node: ir.Node) -> bool:
-        return node.op_type != "MatMul" or self.facts.rank(node.inputs[1]) == 2
-
-
-def _greatest(most: int, holds: Callable[[int], bool]) -> int:
-    """The greatest number up to `most` for which something holds that holds for all smaller ones."""
-    if holds(most):
-        return most
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
-
-
-def _reads_rows(evaluator: Evaluator, rows: int) -> Callable[[int], bool]:
-    """Whether all indices are below a number of rows when the last of so many tokens comes."""
-
-    def holds(length: int) -> bool:
-        (indices,) = next(evaluator.at([Step(length - 1, 1)]))
-        return bool(indices.max(initial=0) < rows)
-
-    return holds
+    def _buffers(self, sites: Sequence[AttentionSite]) -> set[ir.Value | None]:
+        caches = [one.cache for site in sites for one in (site.keys, site.values)]
+        return {
+            value for cache in caches for value in (cache.past, self.renamed.get(cache.present)) if value is not None
+        }
 
 
 def _is_concat(value: ir.Value) -> bool:

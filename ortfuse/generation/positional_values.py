@@ -137,14 +137,13 @@ class PositionalValues:
         """
         sizes = self._interface.sizes(self._facts, step.batch, step.past, step.length)
         shape = self._facts.shape(node.inputs[0])
-        if shape is None or any(name not in sizes for dim in shape for name in symbols(dim)):
+        start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+        asked = None if shape is None else shape if node.op_type == "Size" else shape[start:end]
+        if asked is None or any(name not in sizes for dim in asked for name in symbols(dim)):
             text = "is asked for its sizes, which do not follow from the lengths of past and new tokens"
             raise GenerationError(f"{node.inputs[0].name if node.inputs[0] else ''} {text}")
-        found = [evaluate(dim, sizes) for dim in shape]
-        if node.op_type == "Size":
-            return np.array(int(np.prod(found)), np.int64)
-        start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
-        return np.array(found[start:end], np.int64)
+        found = [evaluate(dim, sizes) for dim in asked]
+        return np.array(int(np.prod(found)) if node.op_type == "Size" else found, np.int64)
 
     def given_arrays(self, step: Step) -> dict[ir.Value, Array]:
         """Mask and positions of a step, in the types and ranks that the model declares."""

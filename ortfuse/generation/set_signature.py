@@ -9,6 +9,7 @@ from typing import Literal
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.errors import GenerationError
 from ortfuse.generation.decoder_interface import Cache, DecoderInterface
 from ortfuse.generation.generator_interface import LOGITS, MASK, TOKENS, CacheBuffer, GeneratorInterface, StateBuffer
 
@@ -58,7 +59,14 @@ def set_signature(
         max_length: The greatest number of tokens.
         last_logits: Whether only the scores after the last token are handed out.
         mixed_lengths: Whether the rewritten nodes take prompts of several lengths.
+
+    Raises:
+        GenerationError: An input that stays has the name of another one of the generator.
     """
+    for value in (*decoder.fixed, *(state.before for state in decoder.states)):
+        if value.name in (TOKENS, MASK):
+            text = "is none of the generator's own, which has this name: give the input another one, such as encoder_"
+            raise GenerationError(f"the input {value.name} {text}{value.name}")
     graph, batch = model.graph, _text((facts.shape(decoder.tokens) or (None,))[0])
     ordered = sorted(plans, key=lambda plan: (plan.layer, plan.kind))
     logits = renamed.get(decoder.logits, decoder.logits)
@@ -70,6 +78,7 @@ def set_signature(
         names[past], names[present] = (f"{what}.{plan.layer}.{plan.kind}" for what in ("past_key_values", "present"))
         caches.append(_buffer(plan, present, names, facts, batch, max_length))
     scores = facts.shape(decoder.logits) or (None, None, None)
+    is_single = (facts.shape(decoder.tokens) or (None, None))[1] == 1
     logits.shape = ir.Shape([_text(scores[0]), 1 if last_logits else _text(scores[1]), _text(scores[2])])
     states = tuple(
         StateBuffer(
@@ -97,8 +106,8 @@ def set_signature(
         vocabulary=scores[2] if isinstance(scores[2], int) else 0,
         max_length=max_length,
         last_logits=last_logits,
-        mixed_lengths=mixed_lengths and not states,
-        one_at_a_time=(facts.shape(decoder.tokens) or (None, None))[1] == 1,
+        mixed_lengths=mixed_lengths and not states and not is_single,
+        one_at_a_time=is_single,
     )
 
 

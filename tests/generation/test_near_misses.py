@@ -1,0 +1,357 @@
+"""Decoders that are almost what a generator is made of: what is no function of lengths, or read twice, is never taken for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cached_decoders import write
+
+import ortfuse
+from ortfuse.errors import GenerationError
+from ortfuse.generation.decoder_interface import InterfaceNames
+from ortfuse.generation.plain_loop import PlainLoop, input_types
+from ortfuse.io.convert_model_objects import enter
+from ortfuse.runtime.session import Session
+
+Edits = Sequence[tuple[str, str]]
+RANDOM = np.random.default_rng(9)
+TABLE = RANDOM.standard_normal((80, 64)).astype(np.float32)
+PROMPTS = [[5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8, 9], [11], [4, 4]]
+
+MASK = "  mask = Where(seen, none, low)"
+SUM = "  y = Add(y2, x)"
+EMBEDDED = "  x = Identity(x0)"
+SCORES = "  scores = MatMul(y, head)"
+ATTENTION = "  a0 = MatMul(q, k)\n  a1 = Mul(a0, quarter)\n  a = Add(a1, mask)\n  w = Softmax(a)\n  y0 = MatMul(w, v)\n"
+
+
+def given(declaration: str) -> tuple[str, str]:
+    """An edit that adds an input."""
+    return "int64[batch, sequence] ids", f"int64[batch, sequence] ids, {declaration}"
+
+
+def handed_out(declaration: str) -> tuple[str, str]:
+    """An edit that adds an output in front of the scores."""
+    return "=> (", f"=> ({declaration}, "
+
+
+def made(
+    path: Path, edits: Edits = (), numbers: Mapping[str, Any] | None = None, **options: Any
+) -> ortfuse.GeneratorResult:
+    model = write(path / "m.onnx", edits=edits, numbers=numbers)
+    return ortfuse.generator(model, path / "out", max_length=60, verify=True, **options)
+
+
+def looped(path: Path, names: InterfaceNames, prompt: Sequence[int], steps: int, fixed: Any = None) -> list[int]:
+    """What a decoder writes in a plain loop."""
+    source = enter(path, copy=True)[0]
+    loop = PlainLoop(Session(source), names, input_types(source))
+    scores, found = loop.step(np.array([prompt]), fixed), []
+    for _ in range(steps):
+        found.append(int(scores[0, -1].argmax()))
+        scores = loop.step(np.array([found[-1:]]), fixed)
+    return found
+
+
+def is_right(path: Path, done: ortfuse.GeneratorResult) -> None:
+    """Whole generations are those of the decoder, also of prompts of several lengths in one batch."""
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
+    model = ortfuse.Generator(path / "out")
+    wanted = [looped(path / "m.onnx", done.decoder, prompt, 12) for prompt in PROMPTS]
+    assert [model.generate([prompt], max_new_tokens=12)[0] for prompt in PROMPTS] == wanted
+    if done.interface.mixed_lengths:
+        assert model.generate(PROMPTS, max_new_tokens=12) == wanted
+
+
+SECOND = """  xx = Add(y2, x)
+  q0b = MatMul(xx, wq)
+  q1b = Reshape(q0b, qs)
+  qb = Transpose<perm = [0, 2, 1, 3]>(q1b)
+  a0b = MatMul(qb, k)
+  a1b = Mul(a0b, quarter)
+{scores}
+  wb = Softmax(ab)
+  y0b = MatMul(wb, v)
+  y1b = Transpose<perm = [0, 2, 1, 3]>(y0b)
+  y2b = Reshape(y1b, ys)
+  y = Add(y2b, xx)"""
+
+BY_POSITION = """
+  jf = Cast<to = 1>(position_ids)
+  jg = Add(jf, three)
+  jl = Log(jg)
+  sc = Unsqueeze(jl, two0)
+  yt = Tanh(y0)
+  yy0 = Mul(yt, sc)
+  yy = Tanh(yy0)
+  y1 = Transpose<perm = [0, 2, 1, 3]>(yy)"""
+
+
+def test_two_layers_share_a_cache(tmp_path: Path) -> None:
+    done = made(tmp_path, [(SUM, SECOND.format(scores="  ab = Add(a1b, mask)"))])
+    assert sum(node.op_type == "GroupQueryAttention" for node in done.model.graph) == 2
+    assert not done.kept
+    is_right(tmp_path, done)
+
+
+def test_keys_that_are_values_too(tmp_path: Path) -> None:
+    edits = [
+        (", float[batch, 2, past, 16] past_v", ""),
+        (", float[batch, 2, total, 16] new_v", ""),
+        ("  new_v = Concat<axis = 2>(past_v, v2)\n", ""),
+        ("(new_v)", "(new_k)"),
+    ]
+    done = made(tmp_path, edits)
+    assert [cache.past for cache in done.interface.caches] == ["past_key_values.0.key"]
+    assert not (tmp_path / "out" / "genai_config.json").exists()
+    is_right(tmp_path, done)
+
+
+@pytest.mark.parametrize(
+    ("edits", "why"),
+    [
+        ([(SUM, SECOND.format(scores="  ab = Identity(a1b)"))], "its cache is read by something else, too"),
+        (
+            [(SUM, "  mk = ReduceMean<keepdims = 0>(new_k, one_two)\n  m1 = Reshape(mk, flat)\n  m2 = MatMul(m1, wm)\n"
+              "  y3 = Add(y2, m2)\n  y = Add(y3, x)")],
+            "its cache is read by something else, too",
+        ),
+        (
+            [
+                handed_out("float[batch, 4, total, 16] rep"),
+                ("  v = Gather<axis = 1>(v3, repeated)", "  v = Gather<axis = 1>(v3, repeated)\n  rep = Identity(v)"),
+            ],
+            "its cache is read by something else, too",
+        ),
+        (
+            [
+                handed_out("float[batch, 4, sequence, total] att"),
+                ("  y0 = MatMul(w, v)", "  y0 = MatMul(w, v)\n  att = Identity(w)"),
+            ],
+            "its scores are used",
+        ),
+        ([(ATTENTION, "  y0 = Attention<is_causal = 1>(q, k4, v)\n")], "from the first key on"),
+        ([(ATTENTION, "  y0 = Attention<is_causal = 1>(q, k4, v, mask)\n")], "from the first key on"),
+        ([("[0, 0, 1, 1]", "[0, 1, 0, 1]")], "another order"),
+    ],
+    ids=["unmasked", "mean", "output", "scores", "causal", "causal and masked", "tiled heads"],
+)  # fmt: skip
+def test_caches_that_must_grow(edits: Edits, why: str, tmp_path: Path) -> None:
+    numbers = {
+        "one_two": np.array([1, 2]), "flat": np.array([0, 1, 16]), "wm": RANDOM.standard_normal((16, 64)).astype(np.float32)
+    }  # fmt: skip
+    with pytest.raises(GenerationError, match=why):
+        made(tmp_path, [('"" : 21', '"" : 23'), *edits], numbers)
+
+
+def test_causal_attention_that_appends_itself(tmp_path: Path) -> None:
+    gone = [
+        "  new_k = Concat<axis = 2>(past_k, k2)\n", "  new_v = Concat<axis = 2>(past_v, v2)\n",
+        "  k3 = Transpose<perm = [0, 1, 2, 3]>(new_k)\n", "  v3 = Transpose<perm = [0, 1, 2, 3]>(new_v)\n",
+        "  k4 = Gather<axis = 1>(k3, repeated)\n", "  v = Gather<axis = 1>(v3, repeated)\n",
+        "  k = Transpose<perm = [0, 1, 3, 2]>(k4)\n",
+    ]  # fmt: skip
+    attention = "  y0, new_k, new_v = Attention<is_causal = 1>(q, k2, v2, , past_k, past_v)\n"
+    done = made(tmp_path, [('"" : 21', '"" : 23'), (ATTENTION, attention), *((one, "") for one in gone)])
+    assert not done.kept
+    is_right(tmp_path, done)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "before", "mixed"),
+    [
+        ("int64[1, sequence]", "  pe = Gather(places, position_ids)\n  x = Add(x0, pe)", True),
+        ("int64[sequence]", "  pe = Gather(places, position_ids)\n  x = Add(x0, pe)", True),
+        (
+            "int64[3, batch, sequence]",
+            "  p3 = Gather(places, position_ids)\n  pe = ReduceSum<keepdims = 0>(p3, z1)\n  x = Add(x0, pe)",
+            True,
+        ),
+        (
+            "int64[3, batch, sequence]",
+            "  m = Mod(ids, c3)\n  pp = Add(position_ids, m)\n  p3 = Gather(places, pp)\n"
+            "  pe = ReduceSum<keepdims = 0>(p3, z1)\n  x = Add(x0, pe)",
+            False,
+        ),
+    ],
+)
+def test_positions_of_other_ranks(declaration: str, before: str, mixed: bool, tmp_path: Path) -> None:
+    numbers = {"places": TABLE, "z1": np.array([0]), "c3": np.array(3)}
+    done = made(tmp_path, [given(f"{declaration} position_ids"), (EMBEDDED, before)], numbers)
+    assert done.interface.mixed_lengths == mixed
+    is_right(tmp_path, done)
+
+
+def test_one_row_of_positions_for_heads(tmp_path: Path) -> None:
+    """[1, sequence, 1] stands against [heads, sequence, size]: its first axis is not that of the sequences."""
+    edits = [given("int64[1, sequence] position_ids"), ("\n  y1 = Transpose<perm = [0, 2, 1, 3]>(y0)", BY_POSITION)]
+    done = made(tmp_path, edits, {"three": np.float32(3), "two0": np.array([2])})
+    assert not done.interface.mixed_lengths
+    is_right(tmp_path, done)
+
+
+@pytest.mark.parametrize("kind", ["bool", "float", "int32"])
+def test_masks_of_other_types(kind: str, tmp_path: Path) -> None:
+    padded = "  mc = Cast<to = 9>(attention_mask)\n  mu = Unsqueeze(mc, one_two)\n  both = And(seen, mu)\n"
+    edits = [given(f"{kind}[batch, whole] attention_mask"), (MASK, f"{padded}  mask = Where(both, none, low)")]
+    done = made(tmp_path, edits, {"one_two": np.array([1, 2])})
+    assert done.interface.mixed_lengths
+    is_right(tmp_path, done)
+
+
+def test_the_mask_of_an_encoder_is_another(tmp_path: Path) -> None:
+    body = (
+        "  mf = Cast<to = 1>({name})\n  m3 = Unsqueeze(mf, two0)\n  em = Mul(states, m3)\n"
+        "  e = ReduceMean<keepdims = 1>(em, at_one)\n  x = Add(x0, e)"
+    )
+    for name in ("attention_mask", "encoder_attention_mask"):
+        edits = [
+            given(f"float[batch, source, 64] states, int64[batch, source] {name}"),
+            (EMBEDDED, body.format(name=name)),
+        ]
+        if name == "attention_mask":
+            with pytest.raises(GenerationError, match="give the input another one"):
+                made(tmp_path, edits, {"two0": np.array([2])})
+        else:
+            done = made(tmp_path, edits, {"two0": np.array([2])})
+            assert done.comparison is not None
+            assert done.comparison.equal
+            assert set(done.interface.fixed) == {"states", name}
+
+
+def test_hidden_states_are_neither_scores_nor_states(tmp_path: Path) -> None:
+    edits = [
+        given("float[batch, source, 64] states"),
+        (EMBEDDED, "  e = ReduceMean<keepdims = 1>(states, at_one)\n  x = Add(x0, e)"),
+        handed_out("float[batch, sequence, 64] hidden"),
+        (SCORES, f"  hidden = Identity(y)\n{SCORES}"),
+    ]
+    done = made(tmp_path, edits)
+    assert done.decoder.logits == "scores"
+    assert done.decoder.fixed == ("states",)
+    assert not done.decoder.states
+    assert done.comparison is not None
+    assert done.comparison.equal
+
+
+def test_scores_that_cannot_be_told(tmp_path: Path) -> None:
+    edits = [
+        handed_out("float[batch, sequence, 50] first"),
+        (SCORES, f"  first = MatMul(x, head)\n{SCORES}"),
+    ]
+    with pytest.raises(GenerationError, match="among first, scores; name it with logits=NAME"):
+        made(tmp_path, edits)
+    done = made(tmp_path, edits, roles={"logits": "scores"})
+    is_right(tmp_path, done)
+
+
+def test_states_are_matched_by_what_they_are_computed_from(tmp_path: Path) -> None:
+    body = """  x1 = Add(x0, s0)
+  n0 = ReduceMean<keepdims = 1>(x1, at_one)
+  x2 = Mul(x1, s1)
+  x3 = Tanh(x2)
+  n1 = ReduceMax<keepdims = 1>(x3, at_one)
+  x = Add(x0, x3)"""
+    edits = [
+        given("float[batch, 1, 64] s0, float[batch, 1, 64] s1"),
+        handed_out("float[batch, 1, 64] n1, float[batch, 1, 64] n0"),
+        (EMBEDDED, body),
+    ]
+    done = made(tmp_path, edits)
+    assert done.decoder.states == (("s0", "n0"), ("s1", "n1"))
+    is_right(tmp_path, done)
+
+
+@pytest.mark.parametrize(
+    ("declaration", "body"),
+    [
+        ("int64[batch, sequence] types", "  t2 = Gather(places, types)\n  x = Add(x0, t2)"),
+        ("float[batch, sequence, 64] picture", "  x = Add(x0, picture)"),
+    ],
+)
+def test_inputs_for_each_token_need_a_role(declaration: str, body: str, tmp_path: Path) -> None:
+    with pytest.raises(GenerationError, match="has elements for each new token"):
+        made(tmp_path, [given(declaration), (EMBEDDED, body)], {"places": TABLE[:2]})
+
+
+def test_axes_of_the_batch_with_other_names(tmp_path: Path) -> None:
+    done = made(tmp_path, [("float[batch, 2, past, 16] past_k", "float[b1, 2, p1, 16] past_k")])
+    assert not done.kept
+    is_right(tmp_path, done)
+
+
+@pytest.mark.parametrize("edits", [[("[batch,", "[1,")], [("[batch,", "[1,"), ("sequence", "1")]])
+def test_a_batch_of_one(edits: Edits, tmp_path: Path) -> None:
+    done = made(tmp_path, edits)
+    assert not done.kept
+    model = ortfuse.Generator(tmp_path / "out")
+    assert len(model.generate([[1, 2]], max_new_tokens=4)[0]) == 4
+    with pytest.raises(GenerationError, match="exported for a batch of 1"):
+        model.generate([[1, 2], [3, 4]], max_new_tokens=4)
+
+
+def test_one_token_a_run(tmp_path: Path) -> None:
+    done = made(tmp_path, [("sequence", "1")])
+    assert done.interface.one_at_a_time
+    model = ortfuse.Generator(tmp_path / "out")
+    both = model.generate([[1, 2, 3], [4, 5, 6]], max_new_tokens=6)
+    assert both == [model.generate([prompt], max_new_tokens=6)[0] for prompt in ([1, 2, 3], [4, 5, 6])]
+    with pytest.raises(GenerationError, match="prompts of one length"):
+        model.generate([[1, 2], [3]], max_new_tokens=4)
+
+
+def test_caches_that_the_export_cuts(tmp_path: Path) -> None:
+    cut = "  {0}0 = Concat<axis = 2>(past_{1}, {1}2)\n  {0} = Slice({0}0, before, big, two0)"
+    edits = [
+        *((f"  new_{k} = Concat<axis = 2>(past_{k}, {k}2)", cut.format(f"new_{k}", k)) for k in "kv"),
+        ("(new_k)", "(new_k0)"),
+        ("(new_v)", "(new_v0)"),
+    ]
+    numbers = {"before": np.array([-6]), "big": np.array([2**62]), "two0": np.array([2])}
+    with pytest.raises(GenerationError, match="past_k is cut to a window"):
+        made(tmp_path, edits, numbers)
+
+
+def test_caches_of_a_fixed_length(tmp_path: Path) -> None:
+    with pytest.raises(GenerationError, match="past_k has a fixed length"):
+        made(tmp_path, [("past, 16]", "30, 16]"), ("total, 16]", "31, 16]"), ("sequence]", "1]"), ("sequence,", "1,")])
+
+
+def test_the_mask_is_different_in_other_sequences(tmp_path: Path) -> None:
+    mask = """  bs = Shape<start = 0, end = 1>(ids)
+  b0 = Squeeze(bs)
+  br = Range(zero, b0, one)
+  bu = Unsqueeze(br, axes)
+  bg = Greater(bu, zero)
+  jz = Equal(j, zero)
+  bad = And(bg, jz)
+  good = Not(bad)
+  shown = And(seen, good)
+  mask = Where(shown, none, low)"""
+    with pytest.raises(GenerationError, match="other keys are visible"):
+        made(tmp_path, [(MASK, mask)], {"axes": np.array([1, 2, 3])})
+
+
+def test_a_window_that_grows_is_none(tmp_path: Path) -> None:
+    mask = """  d = Sub(i, j)
+  late = Greater(t0, c40)
+  size = Where(late, c20, c7)
+  near = Less(d, size)
+  both = And(seen, near)
+  mask = Where(both, none, low)"""
+    numbers = {name: np.array(number) for name, number in (("c40", 40), ("c20", 20), ("c7", 7))}
+    with pytest.raises(GenerationError, match="other keys are visible"):
+        made(tmp_path, [(MASK, mask)], numbers)
+
+
+def test_external_data(tmp_path: Path) -> None:
+    path = write(tmp_path / "plain.onnx")
+    onnx.save(onnx.load(path), tmp_path / "m.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
+    is_right(tmp_path, done)
