@@ -224,7 +224,7 @@ class PassManager:
     def _steps(self, builder: Builder) -> tuple[Step, ...]:
         steps = with_forced_passes(forced_first(builder.build(self._items), self._forced), self._forced)
         if self._options.padding_free and PADDING not in _text(steps):
-            steps = _before_last(steps, builder.build(parse(f"{PADDING}, cse, dce").items))
+            steps = _before_finalize(steps, builder.build(parse(f"{PADDING}, cse, dce").items))
         if self._target.lowers and not any(LOWERING in _text((step,)) for step in steps):
             steps = _before_last(steps, builder.build(parse(f"{LOWERING}, dce").items))
         return _with_finalize(steps, self._finalize)
@@ -365,6 +365,12 @@ def _before_last(steps: tuple[Step, ...], added: tuple[Step, ...]) -> tuple[Step
     """The steps with others at the end, but before `finalize`."""
     last = steps[-1:] if steps and steps[-1].name == Finalize.name else ()
     return (*steps[: len(steps) - len(last)], *added, *last)
+
+
+def _before_finalize(steps: tuple[Step, ...], added: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The steps with others before the last `finalize`: passes behind it, such as `wrap_in_functions`, only give a form."""
+    end = max((place for place, step in enumerate(steps) if step.name == Finalize.name), default=len(steps))
+    return (*steps[:end], *added, *steps[end:])
 
 
 def _with_finalize(steps: tuple[Step, ...], finalize: Finalize) -> tuple[Step, ...]:

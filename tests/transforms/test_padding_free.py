@@ -283,6 +283,14 @@ def test_without_the_option_nothing_changes_and_checks_of_sites_exclude_it() -> 
         ortfuse.Options(padding_free=True, verify="sites")
 
 
+def test_tokens_are_packed_before_attention_becomes_a_function() -> None:
+    """The list for quantisers has a pass behind `finalize`, which wraps attention."""
+    result = packed(suite.MODELS / "bert.sdpa.ts.onnx", passes="quantization")
+    made = result.model if isinstance(result.model, ir.Model) else ir.from_proto(result.model)
+    assert [function.name for function in made.functions.values()] == ["StandardAttention"]
+    assert is_packed(result)
+
+
 def test_a_result_says_which_elements_are_hidden_and_is_compared_without_them() -> None:
     model = encoder()
     result = packed(model)
