@@ -43,6 +43,8 @@ def targets(
     found = [resolve_target(name, runtime=runtime) for name in named]
     joint = next((one.spec.name for one in found if isinstance(one, JointTarget)), None)
     if joint is not None:
+        if "," in (runtime or ""):
+            raise typer.BadParameter(f"names one release, not {runtime}", param_hint="--runtime")
         raise typer.BadParameter(f"name targets one by one, with spaces, not {joint}", param_hint="[TARGET]...")
     if write is not None and len(found) != 1:
         raise typer.BadParameter(f"stores the kernel table of one target, not of {len(found)}", param_hint="--write")

@@ -70,6 +70,9 @@ def test_targets_are_named_one_by_one() -> None:
     code, text = run("cpu,portable")
     assert code == 2
     assert "one by one" in text
+    code, text = run("--runtime", "1.20,1.24")
+    assert code == 2
+    assert "names one release" in text
 
 
 def test_an_unknown_target_is_answered_with_those_that_there_are() -> None:
