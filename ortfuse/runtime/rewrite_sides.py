@@ -7,7 +7,7 @@ model about these values are preserved where possible:
 - Values computed only from integer inputs of the model, sizes and small constants (positions, masks) are computed by the
   model's own nodes, which are included in both models.
 - The output of an operator with a limited range (Softmax, Relu, Exp, ...) is computed by that operator.
-- Values that the old nodes read are computed from those that only the new nodes read, if they are in the model.
+- Values that only the old nodes read are computed from those that the new nodes read, if they are in the model.
 - Everything else is random, in the shape given by the facts.
 """
 
@@ -128,9 +128,9 @@ def _known_integers(value: ir.Value, facts: Facts) -> tuple[DimLike, ...] | None
 
 
 def _between(old: Sequence[ir.Value], new: Sequence[ir.Value], inside: Collection[ir.Node], site: Edit) -> set[ir.Node]:
-    """The nodes that compute values which the old nodes read from values that the new nodes alone read.
+    """The nodes that compute values which the old nodes alone read from values that the new nodes read.
 
-    A rule may capture values above its match, as one that hoists a Reshape does. Random numbers in the place of both would
+    A rewrite may go back to values above its nodes, as one that hoists a Reshape does. Random numbers in the place of both would
     contradict each other. Sizes agree without that.
 
     Args:
@@ -140,11 +140,12 @@ def _between(old: Sequence[ir.Value], new: Sequence[ir.Value], inside: Collectio
         site: The rewrite.
     """
     sized = {value for value in new if all(use.node.op_type in SIZES for use in value.uses() if use.node in inside)}
-    captured = set(new) - set(old) - sized
-    near = set(_nearest_above(old, captured, site)) if captured else set()
+    ends = {value for value in new if value not in sized and not _is_constant(value)}
+    computed = [value for value in old if value not in set(new)]
+    near = set(_nearest_above(computed, ends, site))
     between: set[ir.Node] = set()
-    for node in upstream(old, near.__contains__):
-        if any(value in captured or value.producer() in between for value in walk.used_values(node)):
+    for node in upstream(computed, near.__contains__):
+        if any(value in ends or value.producer() in between for value in walk.used_values(node)):
             between.add(node)
     return between
 

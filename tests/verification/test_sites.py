@@ -127,6 +127,23 @@ def test_the_nodes_between_a_captured_value_and_the_match_belong_to_both_sides(b
     assert [found.state for found in checks.found.values()] == [state]
 
 
+def test_an_operand_that_is_computed_from_another_one_agrees_with_it() -> None:
+    """The first half of x belongs to the rewrite, and the second one, which is read elsewhere too, does not."""
+    text = (
+        "a = Slice(x, zero, one, axis) b = Slice(x, one, two, axis) c = Concat<axis=1>(a, b) d = Tanh(b) y = Add(c, d)"
+    )
+    constants = "<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] axis = {1}>"
+    m = model(text, inputs="float[3,2] x", outputs="float[3,2] y", initializers=constants)
+    checks = SiteChecks()
+    editor = Editor(m, Facts(m), [checks])
+    first, _, joined = list(m.graph)[:3]
+    with editor.change("join") as change:
+        editor.replace(joined.outputs[0], m.graph.inputs[0])
+        editor.remove(joined, first)
+    assert change
+    assert [found.state for found in checks.found.values()] == ["equal"]
+
+
 def test_masks_are_computed_from_the_integers_they_come_from() -> None:
     m = model(
         "k = Cast<to=9>(mask) a = Where(k, zero, low) h = Add(x, a) p = Softmax(h) y = Relu(p)",
