@@ -224,24 +224,23 @@ def fused_decoder(
 
     source: ir.Model = enter(model, copy=True)[0]
     branch = take_cached_branch(source)
-    ranges = _some_tokens(source, max_length, roles) | dict(options.size_range)
-    asked = Options(loaded=False, same=options.same, fix=options.fix, size_range=ranges)
-    inside = _graph_of(optimize(source if branch else model, asked))
+    ranges = _step_sizes(source, max_length, roles) | dict(options.size_range)
+    inside = _graph_of(optimize(source, Options(loaded=False, same=options.same, fix=options.fix, size_range=ranges)))
     return inside, names_of(find_interface(inside, Facts(inside), roles), branch)
 
 
-def _some_tokens(inside: ir.Model, max_length: int, roles: Mapping[str, str] | None) -> dict[str, tuple[int, int]]:
-    """The range of the number of new tokens by its name, if it has one: a run takes at least one."""
+def _step_sizes(source: ir.Model, max_length: int, roles: Mapping[str, str] | None) -> dict[str, tuple[int, int]]:
+    """Declare the sizes that a step has, in place; the range of new tokens by name: a run takes at least one."""
     from ortfuse.analysis.facts import Facts
     from ortfuse.generation.decoder_interface import find_interface
+    from ortfuse.generation.step_sizes import declare_step_sizes
 
     try:
-        tokens = find_interface(inside, Facts(inside), roles).tokens
+        interface = find_interface(source, Facts(source), roles)
     except GenerationError:
         return {}
-    size = tokens.shape[1] if tokens.shape is not None and len(tokens.shape) == 2 else None
-    named = isinstance(size, ir.SymbolicDim) and size.value is not None and size.value.isidentifier()
-    return {str(size.value): (1, max_length)} if named and isinstance(size, ir.SymbolicDim) else {}
+    name = declare_step_sizes(source, interface)
+    return {name: (1, max_length)} if name else {}
 
 
 def _folder(output: str | os.PathLike[str]) -> Path:

@@ -355,3 +355,40 @@ def test_external_data(tmp_path: Path) -> None:
     onnx.save(onnx.load(path), tmp_path / "m.onnx", save_as_external_data=True, location="weights", size_threshold=0)
     done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
     is_right(tmp_path, done)
+
+
+FROM_MASK = """  c0 = CumSum(attention_mask, axis_one)
+  c1 = Mul(c0, attention_mask)
+  so = Shape<start = 1, end = 2>(ids)
+  back = Sub(z1, so)
+  pids = Slice(c1, back, big, at_one)
+  pe = Gather(places, pids)
+  x = Add(x0, pe)"""
+
+
+def test_the_mask_is_as_long_as_past_and_new_tokens(tmp_path: Path) -> None:
+    """Its axis has a name of its own, by which the graph alone does not tell how many positions it gives."""
+    shown = "  mc = Cast<to = 9>(attention_mask)\n  mu = Unsqueeze(mc, one_two)\n  both = And(seen, mu)\n"
+    edits = [
+        given("int64[batch, whole] attention_mask"),
+        (EMBEDDED, FROM_MASK),
+        (MASK, f"{shown}  mask = Where(both, none, low)"),
+    ]
+    numbers = {
+        "places": TABLE, "axis_one": np.array(1), "z1": np.array([0]), "big": np.array([2**62]), "one_two": np.array([1, 2])
+    }  # fmt: skip
+    done = made(tmp_path, edits, numbers)
+    assert done.interface.mixed_lengths
+    is_right(tmp_path, done)
+
+
+def test_axes_without_names(tmp_path: Path) -> None:
+    model = onnx.load(write(tmp_path / "m.onnx"))
+    for value in (*model.graph.input, *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            dim.ClearField("dim_param")
+    onnx.save(model, tmp_path / "m.onnx")
+    done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
+    assert not done.kept
+    assert done.interface.mixed_lengths
+    is_right(tmp_path, done)

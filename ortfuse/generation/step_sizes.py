@@ -1,0 +1,96 @@
+"""The sizes of a decoder's inputs in a step: one batch, one past of all caches, and a mask of past and new tokens.
+
+Exporters name the axes of each input apart, or not at all, so that a graph alone does not tell that a mask is as long as the
+keys. A generator only ever runs such steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from ortfuse.errors import OptionError
+from ortfuse.generation.decoder_interface import DecoderInterface
+from ortfuse.io.declare_sizes import declare_sizes
+from ortfuse.ir.declared_sizes import DeclaredSizes
+from ortfuse.ir.dims import parse, symbol, symbols
+
+_BATCH, _LENGTH, _PAST = "batch", "new_tokens", "past_tokens"
+
+
+def declare_step_sizes(model: ir.Model, interface: DecoderInterface) -> str:
+    """Declare the sizes that a step has, in place; the name of the number of new tokens, "" if it is fixed.
+
+    Axes without a name get one. What contradicts the declared shapes is left as it is.
+    """
+    names = {part: _name_of(model, interface, part) for part in (_BATCH, _LENGTH, _PAST)}
+    for value, axis, part in _axes(interface):
+        dim = value.shape[axis] if value.shape is not None else None
+        if isinstance(dim, ir.SymbolicDim) and dim.value is None and names[part]:
+            _set(value, axis, names[part])
+    wanted = [(value, axis, names[part]) for value, axis, part in _axes(interface)]
+    mask = interface.mask
+    if mask is not None and names[_PAST] and names[_LENGTH]:
+        wanted.append((mask, 1, f"{names[_PAST]} + {names[_LENGTH]}"))
+    for value, axis, text in wanted:
+        dim = value.shape[axis] if value.shape is not None else None
+        if not text or not isinstance(dim, ir.SymbolicDim):
+            continue
+        if dim.value is None:
+            _set(value, axis, text)
+        elif _is_plain(dim.value) and dim.value not in symbols(parse(text)):
+            with contextlib.suppress(OptionError):
+                declare_sizes(model, DeclaredSizes(same={dim.value: text}))
+    return names[_LENGTH]
+
+
+def _axes(interface: DecoderInterface) -> Iterator[tuple[ir.Value, int, str]]:
+    """The axes of the batch, of the new tokens and of the past."""
+    yield from ((interface.tokens, axis, part) for axis, part in enumerate((_BATCH, _LENGTH)))
+    for cache in interface.caches:
+        yield cache.past, cache.axis, _PAST
+        dims = cache.past.shape.dims if cache.past.shape is not None else ()
+        is_open = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and axis != cache.axis]
+        if len(dims) == 4 and len(is_open) == 1:  # of three axes the heads may be those of all sequences
+            yield cache.past, is_open[0], _BATCH
+    if interface.mask is not None:
+        yield interface.mask, 0, _BATCH
+    if interface.positions is not None and interface.positions.shape is not None:
+        rank = len(interface.positions.shape)
+        yield from (
+            (interface.positions, axis, part) for axis, part in ((rank - 2, _BATCH), (rank - 1, _LENGTH)) if axis >= 0
+        )
+
+
+def _name_of(model: ir.Model, interface: DecoderInterface, part: str) -> str:
+    """The name of a size, that of the first axis of it; a new one if that has none, and "" if it is fixed or a formula."""
+    value, axis = next((value, axis) for value, axis, one in _axes(interface) if one == part)
+    dim = value.shape[axis] if value.shape is not None else None
+    if not isinstance(dim, ir.SymbolicDim):
+        return ""
+    if dim.value is not None:
+        return dim.value if _is_plain(dim.value) else ""
+    name = part
+    while any(name in symbols(parse(text)) for text in _texts(model)):
+        name += "_"
+    return name
+
+
+def _texts(model: ir.Model) -> Iterator[str]:
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        for dim in value.shape.dims if value.shape is not None else ():
+            if isinstance(dim, ir.SymbolicDim) and dim.value:
+                yield dim.value
+
+
+def _is_plain(text: str) -> bool:
+    return parse(text) == symbol(text)
+
+
+def _set(value: ir.Value, axis: int, text: str) -> None:
+    assert value.shape is not None
+    dims = list(value.shape.dims)
+    dims[axis] = ir.SymbolicDim(text)
+    value.shape = ir.Shape(dims)
