@@ -11,6 +11,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from ortfuse.generation.generator_interface import GeneratorInterface, write_interface
+from ortfuse.ir.purity import draws_random
 from ortfuse.ir.walk import used_values
 from ortfuse.runtime.submodel import model_of, taken
 
@@ -28,23 +29,18 @@ def split_off_once(model: ir.Model, interface: GeneratorInterface) -> tuple[ir.M
     """
     graph = model.graph
     fixed = [value for value in graph.inputs if value.name in interface.fixed]
-    once = set(fixed)
+    once, outputs = set(fixed), set(graph.outputs)
     nodes = []
     for node in graph:
         used = [value for value in used_values(node) if not _is_constant(value)]
-        if used and all(value in once for value in used):
+        is_fixed = used and all(value in once for value in used) and not draws_random(node)
+        if is_fixed and outputs.isdisjoint(node.outputs):  # outputs keep their nodes and names
             once.update(node.outputs)
             nodes.append(node)
     if not any(node.op_type in _HEAVY for node in nodes):
         return None, interface
     inside = set(nodes)
-    outputs = set(graph.outputs)
-    cut = [
-        value
-        for node in nodes
-        for value in node.outputs
-        if value in outputs or any(use.node not in inside for use in value.uses())
-    ]
+    cut = [value for node in nodes for value in node.outputs if any(use.node not in inside for use in value.uses())]
     made = _model_of(model, nodes, fixed, cut)
     for value in cut:
         given = ir.Value(name=f"{value.name}.once", type=value.type, shape=value.shape)

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from cached_decoders import GROUPS, HEADS, LAYOUTS, MODEL, PLAIN, SIZE, WIDTH, write
 from onnx import numpy_helper, parser
 
 import ortfuse
 from ortfuse.errors import GenerationError
+from ortfuse.generation.generator_interface import GeneratorInterface
+from ortfuse.generation.once_model import split_off_once
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -144,3 +147,24 @@ def test_what_depends_on_an_encoder_alone_is_computed_once(tmp_path: Path) -> No
         assert running.generate([prompt], max_new_tokens=10, fixed=own)[0] == together[number]
     with pytest.raises(GenerationError, match="the input states needs an array"):
         running.generate([[1]], max_new_tokens=3)
+
+
+def test_an_output_that_depends_on_an_encoder_alone_stays_one() -> None:
+    """Its node stays in the generator, with those that read it."""
+    model = ir.from_onnx_text("""
+        <ir_version: 10, opset_import: ["": 21]>
+        g (float[b, s, 8] x, float[b, t, 8] states, float[8, 8] w) => (float[b, s, t] logits, float[b, t, 8] seen) {
+            seen = Relu(states) k = MatMul(states, w) turned = Transpose<perm = [0, 2, 1]>(k) logits = MatMul(x, turned)
+        }""")
+    weight = model.graph.inputs.pop()
+    weight.const_value = ir.tensor(np.eye(8, dtype=np.float32), name="w")
+    model.graph.register_initializer(weight)
+    interface = GeneratorInterface("x", "mask", (), (), ("states",), "logits", 0, 10, False, True, False)
+    once, found = split_off_once(model, interface)
+    assert once is not None
+    assert [node.op_type for node in once.graph] == ["MatMul", "Transpose"]
+    assert [node.op_type for node in model.graph] == ["Relu", "MatMul"]
+    assert (found.once, found.fixed) == (("states",), ("states", "turned.once"))
+    onnx.shape_inference.infer_shapes(ir.to_proto(model), check_type=True, strict_mode=True)
+    assert {value.name for value in model.graph.outputs} == {"logits", "seen"}
+    assert all(value.producer() is not None for value in model.graph.outputs)
