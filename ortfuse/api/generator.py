@@ -28,6 +28,7 @@ from ortfuse.serialization import Record, derived, entry
 if TYPE_CHECKING:
     from ortfuse.generation.compare_generations import GenerationComparison
     from ortfuse.generation.decoder_interface import InterfaceNames
+    from ortfuse.generation.genai_config import SpecialTokens
 
 MAX_LENGTH = 4096
 
@@ -126,6 +127,7 @@ def generator(
     """
     from ortfuse.analysis.facts import Facts
     from ortfuse.generation.check_target import demand_kernels
+    from ortfuse.generation.genai_config import SpecialTokens, special_tokens_in, tokenizer_files
     from ortfuse.generation.make_generator import make_generator
     from ortfuse.generation.once_model import split_off_once
 
@@ -133,7 +135,9 @@ def generator(
         raise OptionError("max_length", f"is {max_length}; a generator takes at least 2 tokens")
     progress = progress or silent
     options = effective_options(None, **changes)
-    folder = None if output is None else _folder(output)
+    folder = None if output is None else _folder(output, model)
+    files = [] if tokenizer is None else tokenizer_files(Path(tokenizer))
+    special = SpecialTokens() if tokenizer is None else special_tokens_in(Path(tokenizer))
     progress("optimising the decoder")
     inside, names = fused_decoder(model, options, max_length, roles)
     progress("finding masks and positions")
@@ -157,7 +161,7 @@ def generator(
     if folder is None or not done.ok:
         return done
     progress("writing")
-    return replace(done, written=_write(folder, done, None if tokenizer is None else Path(tokenizer)))
+    return replace(done, written=_write(folder, done, files, special))
 
 
 def _with_int8_caches(
@@ -192,20 +196,18 @@ def _save(done: GeneratorResult, folder: Path) -> Path:
     """Write the models of a generator into a folder; the file of the main one."""
     from ortfuse.generation.generator import MODEL_FILE, ONCE_FILE
 
-    save(done.model, folder / MODEL_FILE)
     if done.once is not None:
         save(done.once, folder / ONCE_FILE)
+    save(done.model, folder / MODEL_FILE)
     return folder / MODEL_FILE
 
 
-def _write(folder: Path, done: GeneratorResult, tokenizer: Path | None) -> Path:
-    from ortfuse.generation.genai_config import SpecialTokens, copy_tokenizer, special_tokens_in, write_genai_config
+def _write(folder: Path, done: GeneratorResult, files: Sequence[Path], special: SpecialTokens) -> Path:
+    from ortfuse.generation.genai_config import copy_files, write_genai_config
 
-    special = SpecialTokens() if tokenizer is None else special_tokens_in(tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
     _save(done, folder)
-    if tokenizer is not None:
-        copy_tokenizer(tokenizer, folder)
+    copy_files(files, folder)
     write_genai_config(folder, done.interface, done.model, special)
     return folder
 
@@ -243,10 +245,18 @@ def _step_sizes(source: ir.Model, max_length: int, roles: Mapping[str, str] | No
     return {name: (1, max_length)} if name else {}
 
 
-def _folder(output: str | os.PathLike[str]) -> Path:
+def _folder(output: str | os.PathLike[str], model: AnyModel) -> Path:
+    """The folder to write, in which the decoder is not one of the files that are replaced."""
+    from ortfuse.generation.generator import MODEL_FILE, ONCE_FILE
+
     folder = Path(output)
     if folder.exists() and not folder.is_dir():
         raise OptionError("output", f"{folder} is a file; name a folder, which gets model.onnx and genai_config.json")
+    for file in (folder / MODEL_FILE, folder / ONCE_FILE):
+        if isinstance(model, str | os.PathLike) and file.exists() and file.samefile(model):
+            raise OptionError(
+                "output", f"{folder} has the decoder as {file.name}; name another folder, which gets such a file"
+            )
     return folder
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,8 @@ def special_tokens_in(folder: Path) -> SpecialTokens:
     )
 
 
-def copy_tokenizer(source: Path, folder: Path) -> list[Path]:
-    """Copy the files of a tokenizer, as transformers save them; the copies.
+def tokenizer_files(source: Path) -> list[Path]:
+    """The files of a tokenizer in a folder, as transformers save them.
 
     Raises:
         GenerationError: The folder has none.
@@ -66,7 +67,13 @@ def copy_tokenizer(source: Path, folder: Path) -> list[Path]:
     files = sorted({path for pattern in _TOKENIZER_FILES for path in source.glob(pattern) if path.is_file()})
     if not files:
         raise GenerationError(f"{source} has no files of a tokenizer, such as tokenizer.json")
-    return [Path(shutil.copy2(path, folder / path.name)) for path in files]
+    return files
+
+
+def copy_files(files: Iterable[Path], folder: Path) -> list[Path]:
+    """Copy files into a folder, but for those that are in it; the copies."""
+    there = folder.resolve()
+    return [Path(shutil.copy2(path, folder / path.name)) for path in files if path.parent.resolve() != there]
 
 
 def genai_config(interface: GeneratorInterface, hidden_size: int, heads: int, special: SpecialTokens) -> dict[str, Any]:
@@ -127,16 +134,19 @@ def genai_config(interface: GeneratorInterface, hidden_size: int, heads: int, sp
 def write_genai_config(
     folder: Path, interface: GeneratorInterface, model: ir.Model, special: SpecialTokens
 ) -> Path | None:
-    """Write the file; `None` where onnxruntime-genai could not run the model, which has other inputs than its decoders."""
+    """Write the file; `None` if onnxruntime-genai cannot run the model, which has other inputs than its decoders.
+
+    A file that an earlier generator left in the folder is removed then.
+    """
+    path = folder / NAME
     pairs = {(cache.layer, cache.kind) for cache in interface.caches if len(cache.shape) == 4 and cache.axis == 2}
     layers = range(len(interface.caches) // 2)
     is_paired = pairs == {(layer, kind) for layer in layers for kind in ("key", "value")}
     if interface.fixed or interface.states or not is_paired:
+        path.unlink(missing_ok=True)
         return None
     attention = [node for node in model.graph if node.op_type == "GroupQueryAttention"]
     heads = attention[0].attributes.get_int("num_heads", 0) or 0
-    groups = interface.caches[0].shape
-    config = genai_config(interface, heads * groups[-1], heads, special)
-    path = folder / NAME
+    config = genai_config(interface, heads * interface.caches[0].shape[-1], heads, special)
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return path

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx_ir
 import pytest
 from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app_of
 from ortfuse.cli.parsing import COMMANDS
-from ortfuse.errors import GenerationError
+from ortfuse.errors import GenerationError, OptionError
+from ortfuse.generation.genai_config import SpecialTokens, write_genai_config
 from ortfuse.generation.generator_interface import interface_of
 from ortfuse.generation.sampling import Chooser, Sampling
 
@@ -140,6 +144,30 @@ def test_the_tokenizer_comes_along(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "tokenizer.json").is_file()
     config = json.loads((tmp_path / "out" / "genai_config.json").read_text())["model"]
     assert (config["bos_token_id"], config["eos_token_id"], config["pad_token_id"]) == (1, [7, 9], 7)
+
+
+def test_a_folder_without_a_tokenizer_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(GenerationError, match="no files of a tokenizer"):
+        ortfuse.generator(
+            GOLDEN / "llama_cache.sdpa.ts.onnx", tmp_path / "out", tokenizer=tmp_path, progress=said.append
+        )
+    assert not said
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_decoder_is_never_replaced(tmp_path: Path) -> None:
+    decoder = Path(shutil.copy(GOLDEN / "llama_cache.sdpa.ts.onnx", tmp_path / "model.onnx"))
+    with pytest.raises(OptionError, match="has the decoder"):
+        ortfuse.generator(decoder, tmp_path)
+
+
+def test_a_stale_configuration_of_genai_is_removed(folder: Path, tmp_path: Path) -> None:
+    model = onnx_ir.load(folder / "model.onnx")
+    interface = replace(interface_of(model.metadata_props, "model.onnx"), fixed=("states",))
+    (tmp_path / "genai_config.json").write_text("{}")
+    assert write_genai_config(tmp_path, interface, model, SpecialTokens()) is None
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command(tmp_path: Path) -> None:
