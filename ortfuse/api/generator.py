@@ -139,7 +139,7 @@ def generator(
     files = [] if tokenizer is None else tokenizer_files(Path(tokenizer))
     special = SpecialTokens() if tokenizer is None else special_tokens_in(Path(tokenizer))
     progress("optimising the decoder")
-    inside, names = fused_decoder(model, options, max_length, roles)
+    inside, names, max_length = fused_decoder(model, options, max_length, roles)
     progress("finding masks and positions")
     made = make_generator(inside, Facts(inside), max_length=max_length, last_logits=last_logits, given=roles)
     progress("optimising the generator")
@@ -214,8 +214,8 @@ def _write(folder: Path, done: GeneratorResult, files: Sequence[Path], special: 
 
 def fused_decoder(
     model: AnyModel, options: Options, max_length: int, roles: Mapping[str, str] | None
-) -> tuple[ir.Model, InterfaceNames]:
-    """A decoder with its attention fused, in the branch for steps with a past; and the names of the decoder's inputs and outputs.
+) -> tuple[ir.Model, InterfaceNames, int]:
+    """A decoder with its attention fused, in the branch for steps with a past; its names by role; and the length it allows.
 
     Raises:
         GenerationError: The model is no decoder with caches, or cannot be rewritten.
@@ -226,23 +226,25 @@ def fused_decoder(
 
     source: ir.Model = enter(model, copy=True)[0]
     branch = take_cached_branch(source)
-    ranges = _step_sizes(source, max_length, roles) | dict(options.size_range)
+    length, most = _declare_steps(source, max_length, roles)
+    ranges = ({length: (1, most)} if length else {}) | dict(options.size_range)
     inside = _graph_of(optimize(source, Options(loaded=False, same=options.same, fix=options.fix, size_range=ranges)))
-    return inside, names_of(find_interface(inside, Facts(inside), roles), branch)
+    return inside, names_of(find_interface(inside, Facts(inside), roles), branch), most
 
 
-def _step_sizes(source: ir.Model, max_length: int, roles: Mapping[str, str] | None) -> dict[str, tuple[int, int]]:
-    """Declare the sizes that a step has, in place; the range of new tokens by name: a run takes at least one."""
+def _declare_steps(source: ir.Model, max_length: int, roles: Mapping[str, str] | None) -> tuple[str, int]:
+    """Declare the sizes that a step has, in place; the name of the number of new tokens, and the greatest length."""
     from ortfuse.analysis.facts import Facts
     from ortfuse.generation.decoder_interface import find_interface
     from ortfuse.generation.step_sizes import declare_step_sizes
+    from ortfuse.generation.table_rows import slices_to_rows
 
     try:
         interface = find_interface(source, Facts(source), roles)
     except GenerationError:
-        return {}
-    name = declare_step_sizes(source, interface)
-    return {name: (1, max_length)} if name else {}
+        return "", max_length
+    length = declare_step_sizes(source, interface)
+    return length, slices_to_rows(source, Facts(source), interface, max_length)
 
 
 def _folder(output: str | os.PathLike[str], model: AnyModel) -> Path:

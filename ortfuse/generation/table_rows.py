@@ -1,14 +1,21 @@
-"""The greatest number of tokens for which the tables that positions index have rows."""
+"""The tables that positions index: how many tokens they have rows for, and slices of them as rows of the new tokens.
+
+Formula: table[past : past + n] = table[past], ..., table[past + n - 1], for tables of at least past + n rows. A Slice stops at
+the end of its table instead, so that the number of its rows is not known to be that of the tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError
+from ortfuse.generation.decoder_interface import DecoderInterface
 from ortfuse.generation.positional_values import Evaluator, PositionalValues, Step
+from ortfuse.ir.dims import DimLike, at_most, is_nonnegative
 
 
 def rows_allow(model: ir.Model, facts: Facts, values: PositionalValues, most: int) -> int:
@@ -37,6 +44,94 @@ def rows_allow(model: ir.Model, facts: Facts, values: PositionalValues, most: in
     if most < 2:
         raise GenerationError("the tables that positions index have rows for one token only")
     return most
+
+
+def slices_to_rows(model: ir.Model, facts: Facts, interface: DecoderInterface, most: int) -> int:
+    """Let Gather read the rows of constant tables that a Slice takes from one position to another, in place.
+
+    Args:
+        model: A decoder.
+        facts: Its facts. They do not hold afterwards.
+        interface: Its interface.
+        most: The length that is asked for.
+
+    Returns:
+        The greatest length up to `most` for which the tables have these rows, which then are the same.
+    """
+    length = (facts.shape(interface.tokens) or (None, None))[1]
+    past = (facts.shape(interface.caches[0].past) or ())[interface.caches[0].axis]
+    if length is None or model.graph.opset_imports.get("", 0) < _RANGE:
+        return most
+    while slices := list(_slices_of_tables(model.graph, facts, past + length)):
+        for node, axis, rows in slices:
+            most = min(most, rows)
+            _read_rows(model.graph, node, axis)
+        facts.renew()  # the sizes of what follows are only known now
+    return most
+
+
+def _slices_of_tables(graph: ir.Graph, facts: Facts, total: DimLike) -> Iterator[tuple[ir.Node, int, int]]:
+    """Slices of constant tables between positions, with their axis and the rows that the tables have."""
+    tables = set[ir.Value]()
+    for node in graph:
+        table = node.inputs[0] if node.inputs else None
+        if table is None or not (facts.is_const(table) or table in tables) or node.domain:
+            continue
+        if node.op_type == "Gather":
+            tables.add(node.outputs[0])
+        found = _slice_of(node, facts) if node.op_type == "Slice" else None
+        if found is None:
+            continue
+        tables.add(node.outputs[0])
+        axis, start, end = found
+        rows = (facts.shape(table) or ())[axis]
+        if isinstance(rows, int) and not isinstance(end, int) and is_nonnegative(start) and at_most(end, total):
+            yield node, axis, rows
+
+
+_RANGE = 11
+"""The opset that has Range."""
+
+
+def _slice_of(node: ir.Node, facts: Facts) -> tuple[int, DimLike, DimLike] | None:
+    """The axis, start and end of a Slice of one axis with a step of 1."""
+    rank, numbers = facts.rank(node.inputs[0]), list(node.inputs[1:])
+    read = [None if one is None else facts.ints(one) for one in (*numbers, *[None] * 4)[:4]]
+    is_single = [
+        one is None or (ints is not None and len(ints.elements) == 1) for one, ints in zip(numbers, read, strict=False)
+    ]
+    if rank is None or not all(is_single):
+        return None
+    start, end, axis, step = (None if known is None else known.elements[0] for known in read)
+    axis, step = (0 if read[2] is None else axis), (1 if read[3] is None else step)
+    if start is None or end is None or step != 1 or not isinstance(axis, int):
+        return None
+    return axis % rank, start, end
+
+
+def _read_rows(graph: ir.Graph, node: ir.Node, axis: int) -> None:
+    """Put a Gather in the place of a Slice."""
+    names = [f"{node.name or node.outputs[0].name}_{what}" for what in ("scalar", "one")]
+    kind = node.inputs[1].dtype if node.inputs[1] is not None else None
+    arrays = (np.zeros(0, np.int64), np.array(1, np.int32 if kind == ir.DataType.INT32 else np.int64))
+    shape, one = (
+        ir.Value(name=name, const_value=ir.tensor(array, name=name)) for name, array in zip(names, arrays, strict=True)
+    )
+    for value, array in ((shape, arrays[0]), (one, arrays[1])):
+        value.type, value.shape = ir.TensorType(ir.DataType.from_numpy(array.dtype)), ir.Shape(array.shape)
+        graph.register_initializer(value)
+    ends = [ir.node("Reshape", [number, shape]) for number in node.inputs[1:3]]
+    counted = ir.node("Range", [*(end.outputs[0] for end in ends), one])
+    gather = ir.node("Gather", [node.inputs[0], counted.outputs[0]], {"axis": axis})
+    for number, made in enumerate((*ends, counted, gather)):
+        made.outputs[0].name = f"{node.outputs[0].name}_rows_{number}"
+    graph.insert_before(node, [*ends, counted, gather])
+    old, new = node.outputs[0], gather.outputs[0]
+    new.type = old.type
+    for use in tuple(old.uses()):
+        use.node.replace_input_with(use.idx, new)
+    graph.outputs[:] = [new if value is old else value for value in graph.outputs]
+    graph.remove(node, safe=True)
 
 
 def _greatest(most: int, holds: Callable[[int], bool]) -> int:

@@ -392,3 +392,36 @@ def test_axes_without_names(tmp_path: Path) -> None:
     assert not done.kept
     assert done.interface.mixed_lengths
     is_right(tmp_path, done)
+
+
+TRIANGLE = """  at_two = Constant<value_ints = [2]>()
+  at_three = Constant<value_ints = [3]>()
+  nought = Constant<value_ints = [0]>()
+  rows = Slice(triangle, p, t, at_two)
+  both = Slice(rows, nought, t, at_three)
+  mask = Where(both, none, low)"""
+EMBEDDING = """  p9 = Shape<start = 2, end = 3>(past_k)
+  s9 = Shape<start = 1, end = 2>(ids)
+  t9 = Add(p9, s9)
+  nought = Constant<value_ints = [0]>()
+  pe = Slice(places, p9, t9, nought)
+  x = Add(x0, pe)"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "numbers"),
+    [
+        ((MASK, TRIANGLE), {"triangle": np.tril(np.ones((1, 1, 40, 40), bool))}),
+        ((MASK, TRIANGLE), {"triangle": np.tril(np.ones((1, 1, 40, 40), bool)) ^ np.tril(np.ones((40, 40), bool), -7)}),
+        ((EMBEDDED, EMBEDDING), {"places": TABLE[:40]}),
+    ],
+    ids=["causal", "window", "embedding"],
+)
+def test_slices_of_tables_are_rows_of_positions(
+    edit: tuple[str, str], numbers: Mapping[str, Any], tmp_path: Path
+) -> None:
+    done = made(tmp_path, [edit], numbers)
+    assert not done.kept
+    assert done.interface.max_length == 40
+    assert done.interface.mixed_lengths
+    is_right(tmp_path, done)
