@@ -8,8 +8,9 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.generation.length_nodes import LengthNodes
+from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE
 
-_OF_ELEMENTS = frozenset({"Add", "Sub", "Mul", "Div", "Tanh", "Cast", "Identity"})
+_OF_ELEMENTS = ELEMENTWISE | BROADCASTS
 _OF_ROWS = frozenset(
     {"MatMul", "MatMulNBits", "LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"}
 )

@@ -38,7 +38,7 @@ from ortfuse.generation.positional_values import PositionalValues
 from ortfuse.generation.set_signature import BufferPlan, set_signature
 from ortfuse.generation.table_rows import rows_allow
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.traits import MICROSOFT
+from ortfuse.ir.traits import BROADCASTS, MICROSOFT
 from ortfuse.ir.walk import used_values
 from ortfuse.runtime.submodel import upstream
 
@@ -47,8 +47,6 @@ Operands = tuple[CacheOperand, CacheOperand]
 
 Layer = tuple[int, Literal["key", "value"]]
 """The number of a cache's layer, from 0, and what it holds."""
-
-_BROADCASTS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Where", "Min", "Max", "Sum"})
 
 
 @dataclass(frozen=True)
@@ -349,14 +347,14 @@ class _Rewriter:
         batch = (self.facts.shape(self.decoder.tokens) or (None,))[0]
         result = self.facts.shape(node.outputs[0])
         is_alike = result is not None and len(result) == self.facts.rank(value) and result[0] == batch
-        return is_alike and node.op_type in _BROADCASTS and not node.domain
+        return is_alike and node.op_type in BROADCASTS and not node.domain
 
     def _takes_batch(self, node: ir.Node, number: int, value: ir.Value) -> bool:
         """Whether a user of a value without an axis of the batch broadcasts it to one that has it in front."""
         rank = self.facts.rank(value)
         if rank is None or (node.op_type == "Gather" and number == 1):
             return False
-        return node.op_type in _BROADCASTS and not node.domain and self.facts.rank(node.outputs[0]) == rank + 1
+        return node.op_type in BROADCASTS and not node.domain and self.facts.rank(node.outputs[0]) == rank + 1
 
     def _replace_sources(self, queries: Mapping[ir.Node, Shape | None], sites: Sequence[AttentionSite]) -> None:
         """Let what is left be computed from the new inputs: sizes that count tokens of the past, the mask and positions."""

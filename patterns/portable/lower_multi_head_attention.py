@@ -42,10 +42,16 @@ def _alike(match: Match) -> Refusal | None:
     return None
 
 
+def _last(match: Match, name: str) -> int:
+    shape = match.shape(name)
+    assert shape is not None and isinstance(shape[-1], int)
+    return shape[-1]
+
+
 def _attended(match: Match) -> Pattern:
     heads = match["num_heads"]
-    sizes = {name: match.shape(name)[-1] for name in _PARTS}  # type: ignore[index]
-    scale = match["scale"] or 1 / math.sqrt(int(sizes["query"]) // heads)  # type: ignore[arg-type]
+    sizes = {name: _last(match, name) for name in _PARTS}
+    scale = match["scale"] or 1 / math.sqrt(sizes["query"] // heads)
 
     def split(part: Pattern, name: str, order: tuple[int, ...]) -> Pattern:
         made: Pattern = op.Transpose(op.Reshape(part, constant(0, 0, heads, sizes[name] // heads)), perm=order)

@@ -49,9 +49,9 @@ def sizes_are_known(match: Match) -> Refusal | None:
 
 def _rotated(match: Match) -> Pattern:
     shape, half = match.shape("x"), match.shape("cos")[-1]  # type: ignore[index]
-    assert shape is not None and isinstance(half, int)
-    is_merged = len(shape) == _MERGED
-    heads: Pattern = op.Reshape(x, constant(0, 0, shape[-1] // (2 * half), 2 * half)) if is_merged else x
+    assert shape is not None and isinstance(half, int) and isinstance(shape[-1], int)
+    width, is_merged = shape[-1], len(shape) == _MERGED
+    heads: Pattern = op.Reshape(x, constant(0, 0, width // (2 * half), 2 * half)) if is_merged else x
     axis = constant(2 if is_merged else 1)
     cosines, sines = (op.Unsqueeze(op.Gather(table, positions, axis=0), axis) for table in (cos, sin))
     first, second = (op.Slice(heads, constant(start), constant(start + half), constant(-1)) for start in (0, half))
@@ -60,7 +60,7 @@ def _rotated(match: Match) -> Pattern:
         op.Add(op.Mul(second, cosines), op.Mul(first, sines)),
         axis=-1,
     )
-    return op.Reshape(made, constant(0, 0, shape[-1])) if is_merged else made
+    return op.Reshape(made, constant(0, 0, width)) if is_merged else made
 
 
 RULES = [

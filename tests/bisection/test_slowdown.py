@@ -86,7 +86,7 @@ def test_a_faster_model_that_is_wrong_is_not_taken(options: dict[str, Any], monk
             self.ok = ok
 
     right = iter((True, False))
-    monkeypatch.setattr(Assessment, "verdict", lambda self, one: (Verdict(next(right)), "it is wrong"))
+    monkeypatch.setattr(Assessment, "verdict", lambda self, *given, **named: (Verdict(next(right)), "it is wrong"))
     result = ortfuse.optimize(model(), fastest=True, verify="whole", **options)
     assert operators(result) == ["Asinh", "Tan", "Neg"]
     assert any("was not taken: it is wrong" in note for note in result.report.notes)

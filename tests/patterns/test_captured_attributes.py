@@ -33,6 +33,9 @@ MEANINGLESS = {
 _COMPARISONS = ("greater", "greater_or_equal", "less", "less_or_equal", "equal", "equal_zero")
 
 LOST = {
+    "conv.lower_fused_conv": "handed on by a dictionary of all of them",
+    "attention.lower_multi_head_attention mask_filter_value": "without a mask it fills nothing",
+    "rotary.lower_contrib_rotary_embedding num_heads": "a head is twice as long as a row of the cosines",
     "noop.": "facts say that nothing is computed",
     "reduction.drop_reshape_before": "the shapes on both sides, which are facts, tell which axes are reduced",
     "reduction.fold_unsqueeze_into_keepdims axes": "the shape of the result is a fact",
