@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from graphs import operators, proto
 
 import ortfuse
-from ortfuse.errors import OptionError
+from ortfuse.errors import OptionError, VerificationError
 from ortfuse.ir.hidden_tokens import hidden_tokens
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
@@ -233,6 +234,33 @@ def test_a_mask_that_the_model_computes_from_its_ids_is_found() -> None:
     np.testing.assert_allclose(
         run(result.model, {"ids": ids})[0][visible], run(model, {"ids": ids})[0][visible], atol=1e-5
     )
+
+
+def test_the_ids_of_tokens_are_no_mask_of_zeros_and_ones() -> None:
+    """Only the word 1 is a key. Without any, all keys have weights, also those of the word 0."""
+    text = (
+        EMBED + "shown = Equal(ids, unit_id) wide = Unsqueeze(shown, ends) bias = Where(wide, none, moderate) " + ATTEND
+    )
+    constants = {**CONSTANTS, "unit_id": np.array(1)}
+    model = proto(text, "int64[b, s] ids", "float[b, s, 16] y", constants=constants, opset=18)
+    result, feeds = packed(model), {"ids": np.array([[5, 0, 0, 7, 0, 0], [1, 0, 3, 1, 0, 0]])}
+    assert is_packed(result), reason(result)
+    known = hidden_tokens(ir.from_proto(result.model))
+    assert known is not None
+    assert known.mask == "shown"
+    shown = feeds["ids"] == 1
+    np.testing.assert_allclose(run(result.model, feeds)[0][shown], run(model, feeds)[0][shown], atol=1e-5)
+
+
+def test_a_mask_that_another_tool_has_renamed_is_named() -> None:
+    body = EMBED + "shown0 = Equal(ids, pad) shown = Not(shown0)" + MASK.partition(")")[2] + ATTEND
+    model = encoder(body, "int64[b, s] ids")
+    result = packed(model).model
+    known = hidden_tokens(ir.from_proto(result))
+    assert known is not None
+    replace(known, mask="renamed").store(made := ir.from_proto(result))
+    with pytest.raises(VerificationError, match="'renamed', the mask of its hidden tokens"):
+        ortfuse.verify(model, made)
 
 
 def test_a_mask_that_hides_keys_of_tokens_whose_outputs_are_wanted_is_none() -> None:

@@ -155,9 +155,10 @@ def _dtype(facts: Facts, value: ir.Value) -> ir.DataType:
 
 
 def _candidates(graph: ir.Graph, facts: Facts) -> Iterator[Candidate]:
-    """The inputs that may be masks, then truth values that the model computes."""
+    """The inputs that may be masks of zeros and ones, then truth values that the model computes."""
     computed = [output for node in graph for output in node.outputs if facts.dtype(output) == ir.DataType.BOOL]
-    for value in (*graph.inputs, *computed[:MOST_COMPUTED]):
+    inputs = [value for value in graph.inputs if not _has_indices(value)]
+    for value in (*inputs, *computed[:MOST_COMPUTED]):
         shape, dtype = facts.shape(value), facts.dtype(value)
         if shape is None or len(shape) != 2 or shape[0] == shape[1] or dtype is None or facts.is_const(value):
             continue
@@ -167,6 +168,24 @@ def _candidates(graph: ir.Graph, facts: Facts) -> Iterator[Candidate]:
         yield Candidate(value, batch)
         if dtype == ir.DataType.BOOL:
             yield Candidate(value, batch, shows_zeros=True)
+
+
+def _has_indices(value: ir.Value) -> bool:
+    """Whether the numbers of a value are indices of a table, such as those of words, and not zeros and ones."""
+    waiting, seen = [value], {value}
+    while waiting:
+        for use in waiting.pop().uses():
+            if use.node.op_type in _LOOKUPS and use.idx == 1:
+                return True
+            if use.node.op_type in _KEEP_NUMBERS and use.idx == 0 and use.node.outputs[0] not in seen:
+                seen.add(use.node.outputs[0])
+                waiting.append(use.node.outputs[0])
+    return False
+
+
+_LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+
+_KEEP_NUMBERS = frozenset({"Cast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand"})
 
 
 def _region(graph: ir.Graph, facts: Facts, candidate: Candidate) -> dict[ir.Node, RowNode]:
