@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.hidden_tokens import Axes, HiddenTokens, hidden_tokens
+from ortfuse.errors import VerificationError
+from ortfuse.ir.hidden_tokens import KEY, Axes, HiddenTokens, hidden_tokens
 from ortfuse.ir.inlinable_functions import looked_into
 from ortfuse.runtime.inputs.mask_of_fill import lengths
 from ortfuse.runtime.inputs.random_inputs import Array, Inputs
@@ -52,6 +53,9 @@ def blanked(model: ir.Model, hidden: HiddenTokens, result: ir.Model, *, inputs: 
         hidden: What is known of hidden tokens.
         result: The model that this is known of; it computes the mask, if that is no input.
         inputs: Whether to set the inputs of floats to 0 there, too.
+
+    Raises:
+        VerificationError: The result has no value with the name of the mask.
     """
     flat = looked_into(model)
     copy = flat.clone() if flat is model else flat
@@ -98,7 +102,12 @@ class _Blanking:
     def _copied_mask(self, result: ir.Model, inputs: Mapping[str | None, ir.Value]) -> ir.Value:
         """The mask, computed from the inputs as the result does."""
         values = {value.name: value for node in result.graph for value in node.outputs}
-        mask = values[self._hidden.mask]
+        mask = values.get(self._hidden.mask)
+        if mask is None:
+            raise VerificationError(
+                f"the result lacks '{self._hidden.mask}', the mask of its hidden tokens by its metadata ({KEY}); verify it as "
+                "ortfuse wrote it, before other tools"
+            )
         needed = set(_above(mask))
         known: dict[ir.Value, ir.Value] = {}
         for node in [node for node in result.graph if node in needed]:
