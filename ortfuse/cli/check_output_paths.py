@@ -20,6 +20,7 @@ import typer
 
 from ortfuse.errors import OrtfuseError
 from ortfuse.options import DECLARATIONS, Options
+from ortfuse.options.target_in_file_name import TARGET, has_target
 
 RESULT = "output"
 """The argument that names the result."""
@@ -86,6 +87,10 @@ def demand_own_files(command: str, values: Mapping[str, Any], declared: Mapping[
     result, reports = _one(values.get(RESULT)), [(name, path) for name in REPORTS for path in _paths(values.get(name))]
     if result is None and not reports and "counterexamples" not in values:
         return
+
+    if command != "optimize" and has_target(result):
+        text = f"{result}: optimize alone makes a result for each target; write a name without {TARGET}"
+        raise typer.BadParameter(text, ctx=ctx, param=declared.get(RESULT))
 
     def refuse(name: str, path: Path, what: str) -> None:
         raise typer.BadParameter(f"{path} is {what} too; write two names", ctx=ctx, param=declared.get(name))

@@ -69,3 +69,12 @@ def test_the_command_writes_a_file_and_a_report_for_each(model: Path, tmp_path: 
         assert json.loads((tmp_path / f"r.{label}.json").read_text())["options"]["target"] == label
     for refused in (["--json", str(tmp_path / "r.json")], ["--check", str(tmp_path / "r.cpu.json")]):
         assert CliRunner().invoke(app, [*arguments, *refused]).exit_code != 0
+
+
+def test_commands_that_make_one_result_refuse_the_place_of_a_target(model: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["convert", str(model), "-o", str(tmp_path / "r.{target}.onnx"), "--to", "float16"]
+    )
+    assert result.exit_code == 2
+    assert "optimize alone makes a result for each target" in " ".join(result.output.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
