@@ -66,6 +66,7 @@ KEPT = {
     "something else reads what is selected": "t = Gather(w, i) s = Mul(t, two) y = Add(s, t)",
     "the scale varies": "t = Gather(w, i) c = Cast<to = 1>(m) y = Mul(t, c)",
     "a row for a number": "t = OneHot(i, depth, values) y = Add(t, column)",
+    "truth values, of which the runtime selects none": "t = Where(m, zero, low) y = Cast<to = 9>(t)",
     "an operator along an axis": "t = Gather(w, i) y = Softmax(t)",
 }
 

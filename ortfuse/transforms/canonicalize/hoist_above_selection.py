@@ -27,7 +27,7 @@ from ortfuse.analysis.node_parameters import parameter
 from ortfuse.ir.refusal import refuse
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE
 from ortfuse.ir.walk import Scope
-from ortfuse.transforms.context import Context
+from ortfuse.transforms.context import Context, final_opset
 from ortfuse.transforms.node_builder import Builder
 
 LARGEST = 1 << 20
@@ -104,8 +104,15 @@ def _hoisted(node: ir.Node, scope: Scope, context: Context) -> int:
         for number in _SELECTED[selection.op_type]:
             operands[number] = build.like(node, [*node.inputs[:place], operands[number], *node.inputs[place + 1 :]])
         made = build.like(selection, operands)
+        selecting = made.producer()
+        assert selecting is not None
+        # A Cast may leave a type of which the runtime selects nothing, such as truth values.
+        imports = {**scope.root.opset_imports, "": final_opset(scope, context.target)}
+        refusal = context.target.check_node(selecting, imports, facts)
         if facts.shape(made) != shape:
             change.cancel(refuse("shape", node.outputs[0], found=facts.shape(made), needed=shape))
+        elif refusal is not None:
+            change.cancel(refusal)
         else:
             context.editor.replace(node.outputs[0], made)
             context.editor.remove(node, selection)
