@@ -108,7 +108,7 @@ class SiteReader:
         heads, shared = _heads(node, query, "q_num_heads"), _heads(node, key, "kv_num_heads")
         groups = shared // keys.repeats
         length = query[1] if len(query) == 3 else query[2]
-        new = added[keys.layout[2]] if keys.layout is not None else added[1] if len(added) == 3 else added[2]
+        new = added[1] if len(added) == 3 else added[2 if keys.layout is None else keys.layout[2]]
         sizes = [_size(shape, count) for shape, count in ((query, heads), (key, shared), (value, shared))]
         size = sizes[0]
         if not heads or not groups or not size or sizes != [size] * 3:
@@ -145,7 +145,14 @@ class SiteReader:
         """[batch, sequence, heads * size], of which a value [batch, heads, sequence, size] is made; else the value itself."""
         assert value is not None
         swap = value.producer()
-        if swap is None or swap.op_type != "Transpose" or self._facts.rank(value) != 4:
+        if swap is None or self._facts.rank(value) != 4:
+            return value
+        if swap.op_type == "Reshape" and swap.inputs[0] is not None:  # of one token, no axes have to be swapped
+            before, after = self._facts.shape(swap.inputs[0]), self._facts.shape(value)
+            assert after is not None
+            is_single = before is not None and len(before) == 3 and before[:2] == (after[0], 1)
+            return swap.inputs[0] if is_single and after[1:3] == (heads, 1) else value
+        if swap.op_type != "Transpose":
             return value
         split = swap.inputs[0].producer() if swap.inputs[0] is not None else None
         if list(swap.attributes.get_ints("perm", [])) != [0, 2, 1, 3] or split is None or split.op_type != "Reshape":

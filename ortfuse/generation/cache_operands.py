@@ -45,7 +45,7 @@ def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts
 
     Args:
         value: The operand.
-        caches: The caches to which a Concat appends, by its output.
+        caches: The caches by their output, to which a Concat appends or another attention.
         facts: The facts of the model.
     """
     found = facts.index_map(value, list(caches))
@@ -89,8 +89,16 @@ def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts
     repeats = heads // groups
     if read.index[layout[1]] != floor_div(axis(1), repeats) and not (groups == 1 and read.index[layout[1]] == 0):
         return "heads of the cache are in another order than those of the queries"
-    producer = cache.present.producer()
-    new = producer.inputs[1] if producer is not None else None
+    new = _appended(cache)
     if new is None:
         return "nothing is appended to its cache"
     return CacheOperand(cache, new, (layout[0], layout[1], layout[2], layout[3]), repeats, extra)
+
+
+def _appended(cache: Cache) -> ir.Value | None:
+    """What a Concat appends to a cache, or attention."""
+    producer = cache.present.producer()
+    if producer is None:
+        return None
+    is_value = producer.op_type != "Concat" and cache.present is producer.outputs[2]
+    return producer.inputs[2 if is_value else 1]

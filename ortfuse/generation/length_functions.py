@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import GenerationError
 from ortfuse.generation.cache_operands import Extra
-from ortfuse.generation.positional_values import PositionalValues, Step
+from ortfuse.generation.positional_values import Evaluator, PositionalValues, Step
 
 Array = np.ndarray[Any, Any]
 
@@ -98,7 +98,7 @@ def find_mask_forms(
     heads = max(array.shape[-3] if array.ndim > 2 else 1 for array in longest)
     width = heads * len(masks)
     complete = max_length * max_length // 2 * width <= _ELEMENTS
-    steps = _steps(max_length, int((_AT_ONCE / width) ** 0.5), complete=complete)
+    steps = _steps(values, max_length, int((_AT_ONCE / width) ** 0.5), complete=complete)
     for step, arrays in zip(steps, evaluator.at(steps), strict=True):
         for value, array in zip(masks, arrays, strict=True):
             if value in forms and value not in unlike:
@@ -108,8 +108,13 @@ def find_mask_forms(
     return {value: unlike.get(value) or forms[value] for value in masks}, complete
 
 
-def _steps(max_length: int, longest: int, *, complete: bool) -> list[Step]:
+def _steps(values: PositionalValues, max_length: int, longest: int, *, complete: bool) -> list[Step]:
     """Steps to look at: of one token after each past (or a choice of them), prompts of up to `longest` tokens, and chunks."""
+    steps = _possible_steps(max_length, longest, complete=complete)
+    return [step for step in steps if step.length == 1] if values.takes_one_token else steps
+
+
+def _possible_steps(max_length: int, longest: int, *, complete: bool) -> list[Step]:
     near = [*range(min(64, max_length)), max_length - 1]
     sample = sorted({*near, *np.linspace(0, max_length - 1, 64, dtype=int).tolist()})
     pasts = range(max_length) if complete else sample
@@ -213,6 +218,8 @@ def find_row_forms(
 
 def _row_form(values: PositionalValues, value: ir.Value, max_length: int) -> tuple[RowForm | str, bool]:
     evaluator = values.evaluator([value])
+    if values.takes_one_token:
+        return _single_row_form(evaluator, max_length)
     few = min(5, max_length - 1)
     (small,), (larger,) = evaluator.at([Step(0, few), Step(0, few + 1)])
     axes = [axis for axis, (a, b) in enumerate(zip(small.shape, larger.shape, strict=False)) if a != b]
@@ -224,7 +231,7 @@ def _row_form(values: PositionalValues, value: ir.Value, max_length: int) -> tup
     ((whole,),) = evaluator.at([Step(0, max_length)])
     table = whole.reshape(whole.shape[axis:])
     complete = table.size <= _ELEMENTS
-    steps = _steps(max_length, _AT_ONCE // max(1, table[0].size), complete=complete)
+    steps = _steps(values, max_length, _AT_ONCE // max(1, table[0].size), complete=complete)
     for step, (array,) in zip(steps, evaluator.at(steps), strict=True):
         expected = table[step.past : step.total]
         if array.ndim != small.ndim or array.shape[axis:] != expected.shape or not _close(array, expected):
@@ -232,9 +239,28 @@ def _row_form(values: PositionalValues, value: ir.Value, max_length: int) -> tup
                 f"its rows after {step.past} tokens, for {step.length} new ones, are not those of their positions",
                 complete,
             )
-    counts = table.ndim == 1 and table.dtype.kind == "i" and bool((table == np.arange(max_length)).all())
+    counts = _counts(table)
     shape = (*small.shape[:axis], -1, *small.shape[axis + 1 :])
     return RowForm(axis, shape, table, counts), complete
+
+
+def _single_row_form(evaluator: Evaluator, max_length: int) -> tuple[RowForm | str, bool]:
+    """The same where a run takes one token: any of the first axes, which have one element each, may be that of the tokens."""
+    arrays = [array for (array,) in evaluator.at([Step(past, 1) for past in range(max_length)])]
+    shape = arrays[0].shape
+    axis = next((axis for axis, size in enumerate(shape) if size != 1), len(shape)) - 1
+    if axis < 0 or any(array.shape != shape for array in arrays):
+        return "it has no row for each new token", True
+    for step in (Step(0, 1, 2), Step(max_length - 1, 1, 3)):
+        ((array,),) = evaluator.at([step])
+        if array.shape[axis:] != shape[axis:] or not _close(array, arrays[step.past]):
+            return "its rows are others for other sequences", True
+    table = np.stack([array.reshape(shape[axis + 1 :]) for array in arrays])
+    return RowForm(axis, (*shape[:axis], -1, *shape[axis + 1 :]), table, _counts(table)), True
+
+
+def _counts(table: Array) -> bool:
+    return table.ndim == 1 and table.dtype.kind == "i" and bool((table == np.arange(len(table))).all())
 
 
 def _close(got: Array, expected: Array) -> bool:

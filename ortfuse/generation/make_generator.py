@@ -149,7 +149,7 @@ class _Rewriter:
     def _attention(self) -> dict[ir.Node, Operands | str]:
         """The attention over caches, with how its keys and values are read from them, or why that is not known."""
         pasts = {cache.past: cache for cache in self.decoder.caches}
-        presents = {cache.present: cache for cache in self.decoder.caches if _is_concat(cache.present)}
+        presents = {cache.present: cache for cache in self.decoder.caches if _is_appended(cache.present)}
         depends = self._reached(presents)
         found: dict[ir.Node, Operands | str] = {}
         for node in self.model.graph:
@@ -421,9 +421,9 @@ class _Rewriter:
         }
 
 
-def _is_concat(value: ir.Value) -> bool:
+def _is_appended(value: ir.Value) -> bool:
     producer = value.producer()
-    return producer is not None and producer.op_type == "Concat"
+    return producer is not None and producer.op_type in ("Concat", "Attention") and not producer.domain
 
 
 def _given(node: ir.Node) -> ir.Value:

@@ -75,6 +75,11 @@ class PositionalValues:
         value = node.inputs[0]
         return any(not isinstance(dim, int) for dim in (self._facts.shape(value) or ("?",)))
 
+    @property
+    def takes_one_token(self) -> bool:
+        """Whether a run takes one token only, by the declared size of its input."""
+        return (self._facts.shape(self._interface.tokens) or (None, None))[1] == 1
+
     def __contains__(self, value: ir.Value | None) -> bool:
         """Whether lengths determine a value (constants are no such value)."""
         return value is not None and value in self._positional
@@ -106,7 +111,8 @@ class PositionalValues:
         return all(
             len({array.tobytes() for (array,) in evaluator.at([Step(past, length, batch) for past in (0, 1, 6, 13)])})
             == 1
-            for length, batch in ((1, 1), (5, 1), (2, 3))
+            for length, batch in ((1, 1), (1, 3), (5, 1), (2, 3))
+            if length == 1 or not self.takes_one_token
         )
 
     def _contents(self, value: ir.Value) -> set[ir.Value]:
@@ -189,7 +195,7 @@ class Evaluator:
         part = model_of(
             computed, names, outputs, constants, model.graph.opset_imports, functions=model.functions.values()
         )
-        first = self._feeds(Step(3, 2))
+        first = self._feeds(Step(3, 1 if owner.takes_one_token else 2))
         declare_inputs(part, first)
         self._session = Session(part, threads=1)
 

@@ -34,12 +34,12 @@ def rows_allow(model: ir.Model, facts: Facts, values: PositionalValues, most: in
         if (node.domain, node.op_type) == ("", "Gather") and node.inputs[1] in values:
             shape = facts.shape(node.inputs[0])
             rows = shape[node.attributes.get_int("axis", 0) or 0] if shape else None
-            if isinstance(rows, int) and node.inputs[0] not in values and node.inputs[1] is not None:
+            if isinstance(rows, int) and facts.is_fixed(node.inputs[0]) and node.inputs[1] is not None:
                 most = _greatest(most, _reads_rows(values.evaluator([node.inputs[1]]), rows))
         elif node.op_type == "RotaryEmbedding":
             for value in node.inputs[2:4] if node.domain else node.inputs[1:3]:
                 shape = facts.shape(value)
-                if shape and len(shape) == 2 and isinstance(shape[0], int):
+                if shape and len(shape) == 2 and isinstance(shape[0], int) and facts.is_fixed(value):
                     most = min(most, shape[0])
     if most < 2:
         raise GenerationError("the tables that positions index have rows for one token only")

@@ -100,6 +100,28 @@ def test_two_layers_share_a_cache(tmp_path: Path) -> None:
     is_right(tmp_path, done)
 
 
+def test_a_layer_without_a_cache_reads_that_of_another(tmp_path: Path) -> None:
+    """The first attention appends itself, the second reads what it hands out, as in Gemma 3n."""
+    gone = ["  new_k = Concat<axis = 2>(past_k, k2)\n", "  new_v = Concat<axis = 2>(past_v, v2)\n"]
+    first = "  y0, new_k, new_v = Attention(q, k2, v2, mask, past_k, past_v)\n"
+    moved = [
+        "  k3 = Transpose<perm = [0, 1, 2, 3]>(new_k)\n", "  v3 = Transpose<perm = [0, 1, 2, 3]>(new_v)\n",
+                     "  k4 = Gather<axis = 1>(k3, repeated)\n", "  v = Gather<axis = 1>(v3, repeated)\n",
+                     "  k = Transpose<perm = [0, 1, 3, 2]>(k4)\n",
+    ]  # fmt: skip
+    second = SECOND.format(scores="  ab = Add(a1b, mask)")
+    edits = [
+        ('"" : 21', '"" : 23'),
+        *((one, "") for one in (*gone, *moved)),
+        (ATTENTION, first + "".join(moved)),
+        (SUM, second),
+    ]
+    done = made(tmp_path, edits)
+    assert sum(node.op_type == "GroupQueryAttention" for node in done.model.graph) == 2
+    assert not done.kept
+    is_right(tmp_path, done)
+
+
 def test_keys_that_are_values_too(tmp_path: Path) -> None:
     edits = [
         (", float[batch, 2, past, 16] past_v", ""),
@@ -424,4 +446,59 @@ def test_slices_of_tables_are_rows_of_positions(
     assert not done.kept
     assert done.interface.max_length == 40
     assert done.interface.mixed_lengths
+    is_right(tmp_path, done)
+
+
+ROTATED = """  {0}t = Transpose<perm = [0, 2, 1, 3]>({0}1)
+  {0}_a, {0}_b = Split<axis = 3, num_outputs = 2>({0}t)
+  {0}_n = Neg({0}_b)
+  {0}_r = Concat<axis = 3>({0}_n, {0}_a)
+  {0}_1 = Mul({0}t, cosines)
+  {0}_2 = Mul({0}_r, sines)
+  {1} = Add({0}_1, {0}_2)"""
+ANGLES = """
+  jf = Cast<to = 1>(i)
+  half = Mul(jf, steps)
+  angles = Concat<axis = -1>(half, half)
+  cosines = Cos(angles)
+  sines = Sin(angles)
+"""
+ROTARY = [
+    ("  q = Transpose<perm = [0, 2, 1, 3]>(q1)", ANGLES + ROTATED.format("q", "q")),
+    ("  k2 = Transpose<perm = [0, 2, 1, 3]>(k1)", ROTATED.format("k", "k2")),
+]
+STEPS = {"steps": (1 / 10000 ** (np.arange(8) / 8)).astype(np.float32)}
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_angles_by_position(single: bool, tmp_path: Path) -> None:
+    """Of one token a run, no other steps are looked at; its one row is no table of one row."""
+    done = made(tmp_path, [*ROTARY, *([("sequence", "1")] if single else [])], STEPS)
+    assert done.interface.max_length == 60
+    (node,) = (node for node in done.model.graph if node.op_type == "GroupQueryAttention")
+    assert node.attributes["do_rotary"].value == 1
+    assert done.interface.mixed_lengths != single
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
+
+
+def test_one_token_a_run_with_a_causal_mask_of_its_own(tmp_path: Path) -> None:
+    """The shapes are right for one token alone, so that no other steps can be evaluated."""
+    mask = "  tq = Concat<axis = 0>(at_one, t)\n  row = Expand(none, tq)\n  mask = Where(seen, row, low)"
+    done = made(tmp_path, [("sequence", "1"), (MASK, mask)])
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
+
+
+def test_a_second_attention_reads_rotated_keys(tmp_path: Path) -> None:
+    done = made(tmp_path, [*ROTARY, (SUM, SECOND.format(scores="  ab = Add(a1b, mask)"))], STEPS)
+    assert not done.kept
+    assert done.interface.mixed_lengths
+    is_right(tmp_path, done)
+
+
+def test_angles_that_know_the_length(tmp_path: Path) -> None:
+    scaled = ANGLES.replace("jf = Cast<to = 1>(i)", "ji = Cast<to = 1>(i)\n  tf = Cast<to = 1>(t)\n  jf = Div(ji, tf)")
+    done = made(tmp_path, [(ROTARY[0][0], scaled + ROTATED.format("q", "q")), ROTARY[1]], STEPS)
+    assert not done.interface.mixed_lengths
     is_right(tmp_path, done)
