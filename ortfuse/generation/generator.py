@@ -61,7 +61,11 @@ class Generator:
         self.max_length = max_length or self.interface.max_length
         if not 1 < self.max_length <= self.interface.max_length:
             raise GenerationError(f"max_length={max_length}: the model takes 2 to {self.interface.max_length} tokens")
-        tokens = next(value for value in self._session.get_inputs() if value.name == self.interface.tokens)
+        inputs = {value.name: value for value in self._session.get_inputs()}
+        tokens = inputs[self.interface.tokens]
+        self._types = {
+            name: _DTYPES.get(value.type) for name, value in inputs.items()
+        }  # others than stated, once converted
         self._tokens_dtype = _DTYPES[tokens.type]
         self._only_batch: int | None = tokens.shape[0] if isinstance(tokens.shape[0], int) else None
         self._batch = self._started = 0
@@ -315,16 +319,24 @@ class Generator:
             raise GenerationError(f"a batch of {batch}: {text}; export it with an open axis for more")
         self._batch = batch
         self._grown = [buffer for buffer in self.interface.caches if not buffer.in_place]
-        self._caches = {buffer.past: np.zeros(self._sizes(buffer), buffer.dtype) for buffer in self._grown}
+        self._caches = {
+            buffer.past: self._zeros(buffer.past, self._sizes(buffer), buffer.dtype) for buffer in self._grown
+        }
         self._values = {
-            buffer.past: onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(self._sizes(buffer), buffer.dtype))
+            buffer.past: onnxruntime.OrtValue.ortvalue_from_numpy(
+                self._zeros(buffer.past, self._sizes(buffer), buffer.dtype)
+            )
             for buffer in self.interface.caches
             if buffer.in_place
         }
         self._states = {
-            one.before: np.zeros([batch if size < 0 else size for size in one.shape], one.dtype)
+            one.before: self._zeros(one.before, [batch if size < 0 else size for size in one.shape], one.dtype)
             for one in self.interface.states
         }
+
+    def _zeros(self, name: str, sizes: Sequence[int], stated: str) -> Array:
+        """Zeros in the type of an input: another than is stated, once the model was converted."""
+        return np.zeros(sizes, self._types[name] or stated)
 
     def _sizes(self, buffer: CacheBuffer) -> list[int]:
         sizes = [self._batch if size < 0 else size for size in buffer.shape]
@@ -332,7 +344,10 @@ class Generator:
         return sizes
 
 
-_DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+_DTYPES = {
+    "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32, "tensor(float16)": np.float16,
+    "tensor(int8)": np.int8,
+}  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir
+import onnx_ir as ir
 import pytest
 from typer.testing import CliRunner
 
@@ -19,6 +20,9 @@ from ortfuse.errors import GenerationError, OptionError
 from ortfuse.generation.genai_config import SpecialTokens, write_genai_config
 from ortfuse.generation.generator_interface import interface_of
 from ortfuse.generation.sampling import Chooser, Sampling
+from ortfuse.ir.dims import symbols
+from ortfuse.runtime.inputs.input_roles import Use
+from ortfuse.runtime.inputs.random_inputs import input_specs, make_inputs
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 PROMPT = [4, 8, 15]
@@ -255,3 +259,28 @@ def test_a_prefix_is_not_shared_with_other_inputs(tmp_path: Path) -> None:
     ortfuse.generator(GOLDEN / "t5_decoder.sdpa.ts.onnx", tmp_path / "out", max_length=40)
     with pytest.raises(GenerationError, match="leave shared_prefix out"):
         ortfuse.Generator(tmp_path / "out").generate([[1, 2], [1, 3]], max_new_tokens=2, shared_prefix=True)
+
+
+@pytest.mark.parametrize("name", ["llama_cache.sdpa.ts", "gpt2_cache.eager.ts"])
+def test_a_generator_is_a_model_like_others(name: str, tmp_path: Path) -> None:
+    ortfuse.generator(GOLDEN / f"{name}.onnx", tmp_path / "out", max_length=48)
+    wanted = ortfuse.Generator(tmp_path / "out").generate([PROMPT, [7]], max_new_tokens=20)
+    for folder in ("again", "half"):
+        (tmp_path / folder).mkdir()
+    again = ortfuse.optimize(tmp_path / "out" / "model.onnx", verify=True, output=tmp_path / "again" / "model.onnx")
+    assert again.verdict is not None
+    assert again.verdict.ok
+    assert ortfuse.Generator(tmp_path / "again").generate([PROMPT, [7]], max_new_tokens=20) == wanted
+    ortfuse.convert(tmp_path / "out" / "model.onnx", output=tmp_path / "half" / "model.onnx")
+    half = ortfuse.Generator(tmp_path / "half")
+    assert half.prompt([PROMPT]).dtype == np.float16
+    assert len(half.generate([PROMPT, [7]], max_new_tokens=20)[1]) == 20
+
+
+def test_random_masks_of_generators_are_masks(folder: Path) -> None:
+    specs = {one.name: one for one in input_specs(ir.load(folder / "model.onnx"))}
+    assert specs["attention_mask"].role.mask == Use.KEEP
+    drawn = make_inputs(
+        list(specs.values()), {name: 4 for one in specs.values() for dim in one.shape for name in symbols(dim)}, 1
+    )
+    assert set(drawn["attention_mask"].ravel()) <= {0, 1}

@@ -28,8 +28,11 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import DimLike
-from ortfuse.ir.traits import COMPARES, JOINS, LOGICAL, MOVES, PICKS
+from ortfuse.ir.traits import COMPARES, JOINS, LOGICAL, MICROSOFT, MOVES, PICKS
 from ortfuse.runtime.inputs import find_index_and_mask_inputs
+
+_LENGTHS = (MICROSOFT, "GroupQueryAttention", 5)
+"""The input with the length of each sequence, less one."""
 
 MOST_STEPS = 100_000
 """Limit on the steps an input is followed: constants on many branching paths can produce too many different numbers."""
@@ -106,6 +109,7 @@ class _Step:
         most: The largest possible number here, `None` if unknown.
         flipped: Whether what is true or large here was 0 in the input.
         scored: Whether it has been added to something that is not constant.
+        summed: Whether it is a sum of the input's numbers.
     """
 
     value: ir.Value
@@ -114,6 +118,7 @@ class _Step:
     most: int | None = None
     flipped: bool = False
     scored: bool = False
+    summed: bool = False
 
 
 def role_of(value: ir.Value, facts: Facts, *, tells_sizes: bool = False) -> Role:
@@ -178,7 +183,10 @@ class _Walk:
             for extent in find_index_and_mask_inputs.extents(node, index, self._facts):
                 self._limit(step, extent)
         fused = find_index_and_mask_inputs.MASK_INPUTS.get((node.domain, node.op_type), {}).get(index)
-        if fused is not None:
+        if (node.domain, node.op_type, index) == _LENGTHS:
+            if step.summed:  # the length of a sequence is the sum of its mask
+                self._uses.add(Use.KEEP)
+        elif fused is not None:
             self._uses.add(Use.BIAS if self._floating else _fused_use(fused, step.flipped))
         elif node.domain:
             return
@@ -194,6 +202,8 @@ class _Walk:
             self._image = self._is_image(step, node)
         elif node.op_type == "NonMaxSuppression" and index == 0 and step.scale == 1 and not step.offset:
             self._boxes = Boxes.CENTRES if node.attributes.get_int("center_point_box", 0) else Boxes.CORNERS
+        elif node.op_type == "ReduceSum" and index == 0 and not self._floating:
+            yield replace(step, value=node.outputs[0], scale=0, summed=True)
         elif node.op_type in MOVES and (index == 0 or node.op_type in JOINS):
             yield from (replace(step, value=output) for output in node.outputs)
 
