@@ -30,7 +30,7 @@ class _Plain:
     def __init__(self, path: Path, threads: int, roles: Mapping[str, str], fixed: Mapping[str, Array]) -> None:
         from ortfuse.io.load_and_save import load
 
-        self._names: InterfaceNames = fused_decoder(path, Options(), MAX_LENGTH, roles)[1]
+        self._names: InterfaceNames = fused_decoder(path, Options(), MAX_LENGTH, roles).names
         self._types: dict[str, InputType] = input_types(load(path))
         self._runs = BoundRuns(session(path, _settings(threads)), {self._names.logits})
         self._fixed = {name: array for name, array in fixed.items() if name in self._names.fixed}

@@ -139,9 +139,16 @@ def generator(
     files = [] if tokenizer is None else tokenizer_files(Path(tokenizer))
     special = SpecialTokens() if tokenizer is None else special_tokens_in(Path(tokenizer))
     progress("optimising the decoder")
-    inside, names, max_length = fused_decoder(model, options, max_length, roles)
+    decoder = fused_decoder(model, options, max_length, roles)
+    inside, names = decoder.model, decoder.names
     progress("finding masks and positions")
-    made = make_generator(inside, Facts(inside), max_length=max_length, last_logits=last_logits, given=roles)
+    made = make_generator(
+        inside,
+        Facts(inside),
+        max_length=decoder.max_length,
+        last_logits=last_logits or decoder.last_logits,
+        given=roles,
+    )
     progress("optimising the generator")
     result = optimize(inside, options)
     demand_kernels(result.model, PassManager(options).target)
@@ -212,10 +219,25 @@ def _write(folder: Path, done: GeneratorResult, files: Sequence[Path], special: 
     return folder
 
 
-def fused_decoder(
-    model: AnyModel, options: Options, max_length: int, roles: Mapping[str, str] | None
-) -> tuple[ir.Model, InterfaceNames, int]:
-    """A decoder with its attention fused, in the branch for steps with a past; its names by role; and the length it allows.
+@dataclass(frozen=True)
+class FusedDecoder:
+    """A decoder with its attention fused, in the branch for steps with a past.
+
+    Attributes:
+        model: The model.
+        names: The roles of its inputs and outputs, which are those of the original.
+        max_length: The greatest number of tokens that was asked for, or for which its tables have rows.
+        last_logits: Whether the original hands out the scores after the last token alone; `model` does so for all.
+    """
+
+    model: ir.Model
+    names: InterfaceNames
+    max_length: int
+    last_logits: bool
+
+
+def fused_decoder(model: AnyModel, options: Options, max_length: int, roles: Mapping[str, str] | None) -> FusedDecoder:
+    """Optimise a decoder so that its attention is fused.
 
     Raises:
         GenerationError: The model is no decoder with caches, or cannot be rewritten.
@@ -226,25 +248,33 @@ def fused_decoder(
 
     source: ir.Model = enter(model, copy=True)[0]
     branch = take_cached_branch(source)
-    length, most = _declare_steps(source, max_length, roles)
+    length, most, is_last = _declare_steps(source, max_length, roles)
     ranges = ({length: (1, most)} if length else {}) | dict(options.size_range)
     inside = _graph_of(optimize(source, Options(loaded=False, same=options.same, fix=options.fix, size_range=ranges)))
-    return inside, names_of(find_interface(inside, Facts(inside), roles), branch), most
+    names = names_of(find_interface(inside, Facts(inside), roles), branch)
+    return FusedDecoder(inside, names, most, is_last)
 
 
-def _declare_steps(source: ir.Model, max_length: int, roles: Mapping[str, str] | None) -> tuple[str, int]:
-    """Declare the sizes that a step has, in place; the name of the number of new tokens, and the greatest length."""
+def _declare_steps(source: ir.Model, max_length: int, roles: Mapping[str, str] | None) -> tuple[str, int, bool]:
+    """Prepare a decoder for what steps have in common, in place.
+
+    Returns:
+        The name of the number of new tokens, the greatest length, and whether it had the scores after the last token alone.
+    """
     from ortfuse.analysis.facts import Facts
     from ortfuse.generation.decoder_interface import find_interface
+    from ortfuse.generation.last_logits import with_all_logits
     from ortfuse.generation.step_sizes import declare_step_sizes
     from ortfuse.generation.table_rows import slices_to_rows
 
     try:
         interface = find_interface(source, Facts(source), roles)
     except GenerationError:
-        return "", max_length
+        return "", max_length, False
     length = declare_step_sizes(source, interface)
-    return length, slices_to_rows(source, Facts(source), interface, max_length)
+    facts = Facts(source)
+    is_last = bool(length) and with_all_logits(interface.logits, ir.SymbolicDim(length), facts)
+    return length, slices_to_rows(source, Facts(source), interface, max_length), is_last
 
 
 def _folder(output: str | os.PathLike[str], model: AnyModel) -> Path:

@@ -124,7 +124,8 @@ class _Rewriter:
                 self._replace_use(node, number, value)
         self._replace_sources(queries, sites)
         self._demand_sizes(sites)
-        if last_logits:
+        has_one = self._has_one_row()
+        if last_logits and not has_one:
             scores = self.renamed.get(self.decoder.logits, self.decoder.logits)
             self.renamed[self.decoder.logits] = keep_last_logits(self.model, self.facts, scores, self.lengths)
         self.lengths.finish()
@@ -138,11 +139,18 @@ class _Rewriter:
             attention_mask=self.lengths.mask,
             renamed=self.renamed,
             max_length=self.max_length,
-            last_logits=last_logits,
-            mixed_lengths=self.mixed_lengths and not self.kept,
+            last_logits=last_logits or has_one,
+            mixed_lengths=self.mixed_lengths and not self.kept and not has_one,
         )
         write_interface(self.model, interface)
         return Made(interface, self.kept, masks_complete and rows_complete)
+
+    def _has_one_row(self) -> bool:
+        """Whether the scores are those after the last new token alone, which padding may be."""
+        rows, length = (
+            (self.facts.shape(one) or (None, None))[1] for one in (self.decoder.logits, self.decoder.tokens)
+        )
+        return rows == 1 and length != 1
 
     # What is there
 

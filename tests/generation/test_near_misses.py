@@ -502,3 +502,37 @@ def test_angles_that_know_the_length(tmp_path: Path) -> None:
     done = made(tmp_path, [(ROTARY[0][0], scaled + ROTATED.format("q", "q")), ROTARY[1]], STEPS)
     assert not done.interface.mixed_lengths
     is_right(tmp_path, done)
+
+
+LAST = "  yl = Slice(y, minus_one, far, at_one)\n  scores = MatMul(yl, head)"
+AFTER = '  yl = Slice(y, minus_one, far, at_one)\n  ym = Einsum<equation = "bij->bij">(yl)\n  scores = MatMul(ym, head)'
+
+
+@pytest.mark.parametrize(
+    ("scores", "is_read"),
+    [(LAST, True), ("  yl = Gather<axis = 1>(y, minus_one)\n  scores = MatMul(yl, head)", True), (AFTER, False)],
+    ids=["slice", "gather", "not by row"],
+)
+def test_scores_of_the_last_token_alone(scores: str, is_read: bool, tmp_path: Path) -> None:
+    edits = [(SCORES, scores), ("float[batch, sequence, 50] scores", "float[batch, 1, 50] scores")]
+    numbers = {"minus_one": np.array([-1]), "far": np.array([2**62])}
+    if not is_read:
+        # The last layer is computed for the last token alone.
+        with pytest.raises(GenerationError, match="there are 1 queries and sequence new keys"):
+            made(tmp_path, edits, numbers)
+        return
+    done = made(tmp_path, edits, numbers)
+    assert done.interface.last_logits
+    assert done.interface.mixed_lengths
+    is_right(tmp_path, done)
+
+
+def test_scores_of_the_last_token_of_a_layer_that_stays(tmp_path: Path) -> None:
+    """What comes after the last attention keeps the row from being taken above it."""
+    scores = "  yc = CumSum(y, cone)\n" + AFTER.replace("Slice(y,", "Slice(yc,")
+    edits = [(SCORES, scores), ("float[batch, sequence, 50] scores", "float[batch, 1, 50] scores")]
+    numbers = {"minus_one": np.array([-1]), "far": np.array([2**62]), "cone": np.array(1)}
+    done = made(tmp_path, edits, numbers, last_logits=True)
+    assert done.interface.last_logits
+    assert not done.interface.mixed_lengths
+    is_right(tmp_path, done)
