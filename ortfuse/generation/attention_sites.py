@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.transfer.value_fact import Shape
-from ortfuse.generation.cache_operands import CacheOperand
+from ortfuse.generation.cache_operands import CacheOperand, narrow
 from ortfuse.generation.decoder_interface import DecoderInterface
 from ortfuse.generation.length_functions import MaskForm, RowForm
 from ortfuse.ir.traits import MICROSOFT
@@ -117,7 +117,7 @@ class SiteReader:
             return f"heads have {size} elements, and the kernel takes multiples of {_HEAD_MULTIPLE}"
         if length != new:
             return f"there are {length} queries and {new} new keys"
-        kind = facts.dtype(node.inputs[0])
+        kind = facts.dtype(keys.new)
         if kind not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
             return f"its type is {kind}, and the kernel takes FLOAT and FLOAT16"
         if node.attributes.get_int("is_causal", 0) == 1 and keys.layout is not None:
@@ -132,6 +132,11 @@ class SiteReader:
         if softcap and form.bias is not None:
             return "scores are capped and have a bias"
         queries = self._in_a_row(node.inputs[0], heads)
+        if facts.dtype(queries) != kind:  # scores of float16 were computed in float32, as the kernel does by itself
+            narrowed = narrow(queries, facts)
+            if narrowed is None:
+                return f"its queries are {facts.dtype(queries)}, and its cache {kind}"
+            queries = narrowed
         keys, values = (replace(one, new=self._appended(one, groups)) for one in (keys, values))
         rotation = self._rotation_of(queries, keys.new, size)
         return AttentionSite(node, queries, keys, values, heads, groups, size, scale, softcap, form, rotation)

@@ -48,7 +48,7 @@ def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts
         caches: The caches by their output, to which a Concat appends or another attention.
         facts: The facts of the model.
     """
-    found = facts.index_map(value, list(caches))
+    found = facts.index_map(narrow(value, facts) or value, list(caches))
     if found is None or len(found.shape) != 4:
         return "keys or values are no tensor [batch, heads, length, size]"
     reads = {leaf for leaf in leaves(found.element) if isinstance(leaf, Read)}
@@ -93,6 +93,15 @@ def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts
     if new is None:
         return "nothing is appended to its cache"
     return CacheOperand(cache, new, (layout[0], layout[1], layout[2], layout[3]), repeats, extra)
+
+
+def narrow(value: ir.Value, facts: Facts) -> ir.Value | None:
+    """The float16 numbers of which a value is the same in float32; `None` if it is no such."""
+    cast = value.producer()
+    source = cast.inputs[0] if cast is not None and cast.op_type == "Cast" and not cast.domain else None
+    if source is None or (facts.dtype(source), facts.dtype(value)) != (ir.DataType.FLOAT16, ir.DataType.FLOAT):
+        return None
+    return source
 
 
 def _appended(cache: Cache) -> ir.Value | None:

@@ -266,7 +266,7 @@ class _Rewriter:
 
     def _replace_attention(self, site: AttentionSite) -> None:
         node, lengths = site.node, self.lengths
-        kind = self.facts.dtype(node.inputs[0]) or ir.DataType.FLOAT
+        kind = self.facts.dtype(site.queries) or ir.DataType.FLOAT
         attributes: dict[str, object] = {"num_heads": site.heads, "kv_num_heads": site.groups}
         inputs = [site.queries, site.keys.new, site.values.new]
         tables: list[ir.Value | None] = [None, None]
@@ -290,7 +290,9 @@ class _Rewriter:
         while given[-1] is None:
             given.pop()
         made = lengths.node("GroupQueryAttention", given, attributes, domain=MICROSOFT, outputs=3, before=node)
-        result = made.outputs[0]
+        result, declared = made.outputs[0], self.facts.dtype(node.outputs[0])
+        if declared not in (None, kind):
+            result = lengths.node("Cast", [result], {"to": int(declared)}, before=node).outputs[0]
         if self.facts.rank(node.inputs[0]) == 4:
             split = lengths.node(
                 "Reshape", [result, lengths.constant([0, 0, site.heads, site.size])], before=node

@@ -284,3 +284,19 @@ def test_random_masks_of_generators_are_masks(folder: Path) -> None:
         list(specs.values()), {name: 4 for one in specs.values() for dim in one.shape for name in symbols(dim)}, 1
     )
     assert set(drawn["attention_mask"].ravel()) <= {0, 1}
+
+
+@pytest.mark.parametrize("name", ["llama_cache.sdpa.ts", "gpt2_cache.sdpa.ts"])
+def test_decoders_of_float16(name: str, tmp_path: Path) -> None:
+    """Their scores are computed in float32 before the caches are in place, and within the kernel after it."""
+    ortfuse.convert(GOLDEN / f"{name}.onnx", output=tmp_path / "half.onnx")
+    done = ortfuse.generator(tmp_path / "half.onnx", tmp_path / "out", max_length=48, verify=True)
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
+    assert not done.kept
+    assert {cache.dtype for cache in done.interface.caches} == {"float16"}
+    model = ortfuse.Generator(tmp_path / "out")
+    prompts = [PROMPT, [7]]
+    assert model.generate(prompts, max_new_tokens=12) == [
+        model.generate([one], max_new_tokens=12)[0] for one in prompts
+    ]
