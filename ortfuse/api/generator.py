@@ -18,9 +18,10 @@ from ortfuse.api.effective_options import effective_options
 from ortfuse.api.optimize import optimize
 from ortfuse.api.result import Result
 from ortfuse.errors import GenerationError, OptionError
-from ortfuse.generation.generator_interface import GeneratorInterface
+from ortfuse.generation.generator_interface import METADATA, GeneratorInterface
 from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.io.load_and_save import save
+from ortfuse.ir.declared_sizes import declared_sizes
 from ortfuse.options import Options, PipelineOptions
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.serialization import Record, derived, entry
@@ -247,9 +248,12 @@ def fused_decoder(model: AnyModel, options: Options, max_length: int, roles: Map
     from ortfuse.generation.decoder_interface import find_interface, names_of
 
     source: ir.Model = enter(model, copy=True)[0]
+    if METADATA in source.metadata_props:
+        raise GenerationError("the model is a generator already; make another one of the decoder that was exported")
     branch = take_cached_branch(source)
     length, most, is_last = _declare_steps(source, max_length, roles)
-    ranges = ({length: (1, most)} if length else {}) | dict(options.size_range)
+    low, high = declared_sizes(source).size_range.get(length, (1, most))
+    ranges = ({length: (max(low, 1), min(high, most))} if length else {}) | dict(options.size_range)
     inside = _graph_of(optimize(source, Options(loaded=False, same=options.same, fix=options.fix, size_range=ranges)))
     names = names_of(find_interface(inside, Facts(inside), roles), branch)
     return FusedDecoder(inside, names, most, is_last)

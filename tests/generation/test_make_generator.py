@@ -125,3 +125,19 @@ def test_older_releases_have_less() -> None:
     assert tuple(map(int, plain.oldest_runtime.split("."))) <= (1, 20)
     with pytest.raises(GenerationError, match="takes at most 9 inputs"):
         generator(GOLDEN / "t5_decoder.sdpa.ts.onnx", max_length=40, runtime="1.20")
+
+
+def test_a_generator_is_no_decoder(tmp_path: Path) -> None:
+    made("gpt2_cache.sdpa.ts", tmp_path / "out")
+    with pytest.raises(GenerationError, match="is a generator already"):
+        generator(tmp_path / "out" / "model.onnx")
+
+
+def test_a_decoder_that_was_optimised_for_short_prompts(tmp_path: Path) -> None:
+    ortfuse.optimize(
+        GOLDEN / "llama_cache.sdpa.ts.onnx", size_range={"sequence": (1, 16)}, output=tmp_path / "short.onnx"
+    )
+    done = generator(tmp_path / "short.onnx", max_length=64, verify=True, prompts=[[1, 2, 3]])
+    assert done.comparison is not None
+    assert done.comparison.equal
+    assert not done.kept
