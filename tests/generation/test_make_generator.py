@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from cached_decoders import write
 
 import ortfuse
 from ortfuse.api.generator import generator
@@ -125,6 +126,21 @@ def test_older_releases_have_less() -> None:
     assert tuple(map(int, plain.oldest_runtime.split("."))) <= (1, 20)
     with pytest.raises(GenerationError, match="takes at most 9 inputs"):
         generator(GOLDEN / "t5_decoder.sdpa.ts.onnx", max_length=40, runtime="1.20")
+
+
+@pytest.mark.parametrize(
+    "limit", [{"runtime": "1.23"}, {"runtime": "1.20,1.24"}, {"target": "wasm", "runtime": "1.19"}]
+)
+def test_windows_need_a_release_that_counts_their_keys(limit: dict[str, str], tmp_path: Path) -> None:
+    near = "  d = Sub(i, j)\n  near = Less(d, seven)\n  both = And(seen, near)\n  mask = Where(both, none, low)"
+    path = write(
+        tmp_path / "window.onnx", [("  mask = Where(seen, none, low)", near)], {"seven": np.array(7, np.int64)}
+    )
+    with pytest.raises(
+        GenerationError, match=r"local_window_size .* is 7, and the kernel takes none, as one key more is seen"
+    ):
+        generator(path, max_length=40, **limit)
+    assert generator(path, max_length=40, runtime="1.24").oldest_runtime == "1.24"
 
 
 def test_a_generator_is_no_decoder(tmp_path: Path) -> None:

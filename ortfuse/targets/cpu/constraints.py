@@ -60,6 +60,14 @@ def _gathers_no_text(node: ir.Node, facts: Facts) -> Refusal | None:
     return input_limit(node, 0, "data", dtype, "numbers") if dtype in (None, ir.DataType.STRING) else None
 
 
+def _has_no_window(node: ir.Node, facts: Facts) -> Refusal | None:
+    """The kernels of releases up to 1.23 show one key more than `local_window_size`."""
+    window = node.attributes.get_int("local_window_size", -1)
+    if window is None or window < 0:
+        return None
+    return attribute_limit(node, "local_window_size", window, "none, as one key more is seen")
+
+
 CONSTRAINTS: Limits = {
     (MICROSOFT, "GroupQueryAttention"): one_token_after_a_past,
     (MICROSOFT, "MultiHeadAttention"): bias_has_all_rows,
@@ -74,6 +82,7 @@ CONSTRAINTS: Limits = {
 
 FORMER_CONSTRAINTS: Mapping[str, Limits] = {
     "1.26": {(MICROSOFT, "FusedConv"): _adds_nothing},
+    "1.23": {(MICROSOFT, "GroupQueryAttention"): _has_no_window},
     "1.20": {(MICROSOFT, "MultiHeadAttention"): _bias_is_of_every_head},
 }
 """Checks that releases up to the named one need besides."""
