@@ -5,25 +5,17 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from ortfuse.generation.candidates import Candidate, Running
+from ortfuse.generation.peak_memory import peak_memory
 from ortfuse.serialization import Record
 
 Array = np.ndarray[Any, Any]
-
-
-class Timed(Protocol):
-    """Something that generates, one run at a time."""
-
-    def first(self, tokens: Array) -> Array:
-        """Start anew with a prompt, [1, tokens]; the scores after it, [1, vocabulary]."""
-
-    def next(self, tokens: Array) -> Array:
-        """The scores after one more token, [1, vocabulary]."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +29,8 @@ class GenerationLatency(Record):
         steps: Seconds of single steps by the number of tokens before them (median over rounds).
         ratio: The first model's median step over this one's (median over rounds).
         ratio_first: The same for the prompt.
+        memory: The most bytes that a process of its own holds while it generates, less what it holds before the model is loaded;
+            `None` if the system does not tell.
     """
 
     name: str
@@ -45,6 +39,7 @@ class GenerationLatency(Record):
     steps: Mapping[int, float]
     ratio: float
     ratio_first: float
+    memory: int | None
 
 
 @dataclass(frozen=True)
@@ -74,17 +69,18 @@ class _Times:
 
 
 def measure_generations(
-    models: Mapping[str, Callable[[], Timed]], prompt: Array, new_tokens: int, rounds: int
+    candidates: Mapping[str, Candidate], prompt: Array, new_tokens: int, rounds: int
 ) -> GenerationLatencies:
     """Generate with each model in turn, round after round, by greedy decoding.
 
     Args:
-        models: Makes each of the models, by name. They are made once, before the first round.
+        candidates: The models by name. They are loaded once, before the first round.
         prompt: [1, tokens].
         new_tokens: How many tokens to generate.
         rounds: How often.
     """
-    made = {name: make() for name, make in models.items()}
+    memory = {name: peak_memory(one, prompt, new_tokens) for name, one in candidates.items()}
+    made = {name: one.load() for name, one in candidates.items()}
     times = {name: _Times() for name in made}
     for number in range(rounds + 1):
         for name, model in made.items():
@@ -98,12 +94,12 @@ def measure_generations(
         prompt.shape[1],
         new_tokens,
         rounds,
-        [_latency(name, one, baseline, prompt.shape[1]) for name, one in times.items()],
+        [_latency(name, one, baseline, prompt.shape[1], memory[name]) for name, one in times.items()],
         all(one.tokens == baseline.tokens for one in times.values()),
     )
 
 
-def _generate(model: Timed, prompt: Array, new_tokens: int) -> _Times:
+def _generate(model: Running, prompt: Array, new_tokens: int) -> _Times:
     found = _Times()
     gc.disable()
     try:
@@ -124,10 +120,10 @@ def _generate(model: Timed, prompt: Array, new_tokens: int) -> _Times:
     return found
 
 
-def _latency(name: str, times: _Times, baseline: _Times, prompt: int) -> GenerationLatency:
+def _latency(name: str, times: _Times, baseline: _Times, prompt: int, memory: int | None) -> GenerationLatency:
     typical, theirs = ([statistics.median(steps) for steps in one.steps] for one in (times, baseline))
     count = len(times.steps[0])
-    marks = sorted({0, count // 4, count // 2, 3 * count // 4, count - 1})
+    marks = sorted({0, count // 2, count - 1})
     near = 4
 
     def at(mark: int) -> float:
@@ -141,4 +137,5 @@ def _latency(name: str, times: _Times, baseline: _Times, prompt: int) -> Generat
         {prompt + mark: at(mark) for mark in marks},
         statistics.median(ours / own for ours, own in zip(theirs, typical, strict=True)),
         statistics.median(ours / own for ours, own in zip(baseline.first, times.first, strict=True)),
+        memory,
     )

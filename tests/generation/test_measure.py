@@ -20,6 +20,7 @@ def test_both_write_the_same(tmp_path: Path) -> None:
     assert found.same_tokens
     assert [len(one.steps) > 2 and one.tokens_per_second > 0 for one in found.models] == [True, True]
     assert found.models[0].ratio == 1
+    assert all(one.memory is None or one.memory > 0 for one in found.models)
 
 
 def test_numbers_below_one() -> None:

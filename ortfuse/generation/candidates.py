@@ -1,0 +1,110 @@
+"""Decoders and generators that are measured side by side: what it takes to run each, here or in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ortfuse.generation.bound_runs import BoundRuns
+from ortfuse.generation.decoder_interface import InterfaceNames
+from ortfuse.generation.generator import Generator
+from ortfuse.generation.plain_loop import InputType, PlainLoop
+from ortfuse.runtime.session_settings import session
+
+Array = np.ndarray[Any, Any]
+
+
+class Running(Protocol):
+    """Something that generates, one run at a time."""
+
+    def first(self, tokens: Array) -> Array:
+        """Start anew with a prompt, [1, tokens]; the scores after it, [1, vocabulary]."""
+
+    def next(self, tokens: Array) -> Array:
+        """The scores after one more token, [1, 1]; [1, vocabulary]."""
+
+
+class Candidate(Protocol):
+    """A model that is not loaded yet."""
+
+    def load(self) -> Running:
+        """Create its session."""
+
+
+@dataclass(frozen=True)
+class PlainCandidate:
+    """A decoder in a plain loop, its caches bound to the runtime's own values.
+
+    Attributes:
+        path: Its file.
+        names: Its inputs and outputs.
+        types: The types of its inputs.
+        threads: Threads of its session; 0 leaves the choice to the runtime.
+        fixed: Arrays for inputs that stay the same in all steps.
+    """
+
+    path: Path
+    names: InterfaceNames
+    types: Mapping[str, InputType]
+    threads: int
+    fixed: Mapping[str, Array]
+
+    def load(self) -> Running:
+        """Create its session."""
+        return _Plain(self)
+
+
+@dataclass(frozen=True)
+class GeneratorCandidate:
+    """A generator.
+
+    Attributes:
+        path: Its folder or file.
+        threads: Threads of its session; 0 leaves the choice to the runtime.
+        fixed: Arrays for inputs that stay the same in all steps.
+    """
+
+    path: Path
+    threads: int
+    fixed: Mapping[str, Array]
+
+    def load(self) -> Running:
+        """Create its session."""
+        return _InPlace(self)
+
+
+class _Plain:
+    def __init__(self, candidate: PlainCandidate) -> None:
+        names = candidate.names
+        self._names, self._types = names, candidate.types
+        self._runs = BoundRuns(session(candidate.path, _settings(candidate.threads)), {names.logits})
+        self._fixed = {name: array for name, array in candidate.fixed.items() if name in names.fixed}
+
+    def first(self, tokens: Array) -> Array:
+        self._loop = PlainLoop(self._runs, self._names, self._types)
+        return self._loop.step(tokens, self._fixed)[:, -1]
+
+    def next(self, tokens: Array) -> Array:
+        return self._loop.step(tokens, self._fixed)[:, -1]
+
+
+class _InPlace:
+    def __init__(self, candidate: GeneratorCandidate) -> None:
+        self._generator = Generator(candidate.path, settings=_settings(candidate.threads))
+        self._fixed = candidate.fixed
+
+    def first(self, tokens: Array) -> Array:
+        return self._generator.prompt(tokens.tolist(), fixed=self._fixed)
+
+    def next(self, tokens: Array) -> Array:
+        return self._generator.step(tokens, fixed=self._fixed)[:, -1]
+
+
+def _settings(threads: int) -> dict[str, Any]:
+    # The threads of a session must not wait busily while another model runs.
+    found: dict[str, Any] = {"session.force_spinning_stop": "1"}
+    return found | ({"intra_op_num_threads": threads} if threads else {})
