@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import numpy as np
 import onnx_ir as ir
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from ortfuse.generation.compare_generations import GenerationComparison
     from ortfuse.generation.decoder_interface import InterfaceNames
     from ortfuse.generation.genai_config import SpecialTokens
+    from ortfuse.generation.plain_loop import InputType, PlainLoop
+    from ortfuse.runtime.session import Session
+
+Arrays: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 
 MAX_LENGTH = 4096
 
@@ -94,7 +98,8 @@ def generator(
     tokenizer: str | os.PathLike[str] | None = None,
     roles: Mapping[str, str] | None = None,
     prompts: Sequence[Sequence[int]] | None = None,
-    fixed: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    fixed: Arrays | None = None,
+    prompt_model: AnyModel | None = None,
     progress: Progress | None = None,
     **changes: Unpack[PipelineOptions],
 ) -> GeneratorResult:
@@ -118,6 +123,8 @@ def generator(
         roles: Names of inputs and outputs by role (`tokens`, `mask`, `positions`, `logits`), where the graph does not tell.
         prompts: Prompts to compare generations on; by default random ones.
         fixed: Arrays for inputs that are the same in all steps, such as an encoder's states; by default random ones.
+        prompt_model: The decoder without a past, if the prompt was exported apart (`decoder_model.onnx` beside
+            `decoder_with_past_model.onnx`): it computes the keys and values of cross-attention.
         progress: Called with short messages about what is going on.
         **changes: Options of `optimize`, such as `target`.
 
@@ -140,8 +147,11 @@ def generator(
     files = [] if tokenizer is None else tokenizer_files(Path(tokenizer))
     special = SpecialTokens() if tokenizer is None else special_tokens_in(Path(tokenizer))
     progress("optimising the decoder")
-    decoder = fused_decoder(model, options, max_length, roles)
-    inside, names = decoder.model, decoder.names
+    decoder = fused_decoder(model, options, max_length, roles, prompt_model)
+    inside, names, sources = decoder.model, decoder.names, _Sources(model, prompt_model)
+    if names.branch or prompt_model is not None:
+        progress("comparing the first step")
+        sources.demand_equal_first_step(inside, names, fixed)
     progress("finding masks and positions")
     made = make_generator(
         inside,
@@ -159,10 +169,10 @@ def generator(
     done = GeneratorResult(result.model, interface, names, made.kept, made.unsampled, result, once=once)
     if verify:
         progress("comparing generations")
-        done = replace(done, comparison=_compared(model, done, names, new_tokens, prompts, fixed))
+        done = replace(done, comparison=_compared(sources, done, names, new_tokens, prompts, fixed))
     if int8_caches and done.ok:
         progress("measuring keys and values")
-        done = _with_int8_caches(done, model, names, new_tokens, prompts, fixed)
+        done = _with_int8_caches(done, sources, names, new_tokens, prompts, fixed)
     if int4 and done.ok:
         progress("rounding weights")
         done = _rounded(done)
@@ -172,19 +182,74 @@ def generator(
     return replace(done, written=_write(folder, done, files, special))
 
 
+@dataclass(frozen=True)
+class _Sources:
+    """The decoder as it was exported.
+
+    Attributes:
+        model: The decoder.
+        prompt: The decoder for the prompt, if that is another one.
+    """
+
+    model: AnyModel
+    prompt: AnyModel | None
+
+    @functools.cached_property
+    def types(self) -> Mapping[str, InputType]:
+        """The types of the inputs of both."""
+        from ortfuse.generation.plain_loop import input_types
+
+        models = [one for one in (self.prompt, self.model) if one is not None]
+        return {name: kind for one in models for name, kind in input_types(enter(one, copy=True)[0]).items()}
+
+    def sessions(self, *, optimise: bool = True) -> tuple[Session, Session | None]:
+        """What runs both."""
+        from ortfuse.runtime.session import Session
+
+        model, prompt = (
+            None if one is None else Session(enter(one, copy=True)[0], optimise=optimise)
+            for one in (self.model, self.prompt)
+        )
+        assert model is not None
+        return model, prompt
+
+    def loop(self, names: InterfaceNames, *, optimise: bool = True) -> Callable[[], PlainLoop]:
+        """Start the decoder anew."""
+        from ortfuse.generation.plain_loop import PlainLoop
+
+        model, prompt = self.sessions(optimise=optimise)
+        return functools.partial(PlainLoop, model, names, self.types, first=prompt)
+
+    def fixed(self, names: InterfaceNames, given: Arrays | None) -> dict[str, np.ndarray[Any, Any]]:
+        """The arrays for inputs that stay the same in all steps, by default random ones."""
+        random = np.random.default_rng(0)
+        return {name: _drawn(self.types[name], random) for name in names.fixed} | dict(given or {})
+
+    def demand_equal_first_step(self, inside: ir.Model, names: InterfaceNames, fixed: Arrays | None) -> None:
+        """Refuse a decoder whose first step is another function than a step with empty caches."""
+        from ortfuse.analysis.facts import Facts
+        from ortfuse.generation.prompt_model import demand_equal_first_step
+
+        scores = next(value for value in inside.graph.outputs if value.name == names.logits)
+        width = (Facts(inside).shape(scores) or (2,))[-1]
+        model, prompt = self.sessions()
+        vocabulary = width if isinstance(width, int) else 2
+        demand_equal_first_step(prompt or model, model, names, self.types, self.fixed(names, fixed), vocabulary)
+
+
 def _with_int8_caches(
     done: GeneratorResult,
-    model: AnyModel,
+    sources: _Sources,
     names: InterfaceNames,
     new_tokens: int,
     prompts: Sequence[Sequence[int]] | None,
-    fixed: Mapping[str, np.ndarray[Any, Any]] | None,
+    fixed: Arrays | None,
 ) -> GeneratorResult:
     """The generator with caches of 8-bit integers."""
     from ortfuse.generation.generator import Generator
     from ortfuse.generation.int8_caches import cache_scales, make_caches_int8
 
-    given = _fixed_inputs(model, names, fixed)
+    given = sources.fixed(names, fixed)
     chosen, room = _prompts(done.interface, new_tokens, prompts)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = _save(done, Path(folder))
@@ -237,25 +302,36 @@ class FusedDecoder:
     last_logits: bool
 
 
-def fused_decoder(model: AnyModel, options: Options, max_length: int, roles: Mapping[str, str] | None) -> FusedDecoder:
+def fused_decoder(
+    model: AnyModel,
+    options: Options,
+    max_length: int,
+    roles: Mapping[str, str] | None,
+    prompt_model: AnyModel | None = None,
+) -> FusedDecoder:
     """Optimise a decoder so that its attention is fused.
 
     Raises:
         GenerationError: The model is no decoder with caches, or cannot be rewritten.
     """
     from ortfuse.analysis.facts import Facts
-    from ortfuse.generation.cached_branch import take_cached_branch
+    from ortfuse.generation.cached_branch import split_branches
     from ortfuse.generation.decoder_interface import find_interface, names_of
+    from ortfuse.generation.prompt_model import compute_crossed
 
     source: ir.Model = enter(model, copy=True)[0]
     if METADATA in source.metadata_props:
         raise GenerationError("the model is a generator already; make another one of the decoder that was exported")
-    branch = take_cached_branch(source)
+    prompt = None if prompt_model is None else enter(prompt_model, copy=True)[0]
+    branched, branch = split_branches(source), ""
+    if branched is not None and prompt is None:
+        prompt, source, branch = branched.prompt, branched.step, branched.choice
+    crossed = () if prompt is None else compute_crossed(source, prompt, roles)
     length, most, is_last = _declare_steps(source, max_length, roles)
     low, high = declared_sizes(source).size_range.get(length, (1, most))
     ranges = ({length: (max(low, 1), min(high, most))} if length else {}) | dict(options.size_range)
     inside = _graph_of(optimize(source, Options(loaded=False, same=options.same, fix=options.fix, size_range=ranges)))
-    names = names_of(find_interface(inside, Facts(inside), roles), branch)
+    names = names_of(find_interface(inside, Facts(inside), roles), branch, crossed)
     return FusedDecoder(inside, names, most, is_last)
 
 
@@ -304,28 +380,23 @@ def _graph_of(result: Result) -> ir.Model:
 
 
 def _compared(
-    model: AnyModel,
+    sources: _Sources,
     done: GeneratorResult,
     names: InterfaceNames,
     new_tokens: int,
     prompts: Sequence[Sequence[int]] | None,
-    fixed: Mapping[str, np.ndarray[Any, Any]] | None,
+    fixed: Arrays | None,
 ) -> GenerationComparison:
     from ortfuse.generation.compare_generations import compare_generations
     from ortfuse.generation.generator import Generator
-    from ortfuse.generation.plain_loop import PlainLoop, input_types
-    from ortfuse.runtime.session import Session
 
-    original = enter(model, copy=True)[0]
-    types = input_types(original)
-    given = _fixed_inputs(model, names, fixed)
+    given = sources.fixed(names, fixed)
     chosen, room = _prompts(done.interface, new_tokens, prompts)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = _save(done, Path(folder))
-        plain, unoptimised = Session(original), Session(original, optimise=False)
         return compare_generations(
-            functools.partial(PlainLoop, plain, names, types),
-            functools.partial(PlainLoop, unoptimised, names, types),
+            sources.loop(names),
+            sources.loop(names, optimise=False),
             Generator(file),
             chosen,
             new_tokens=room,
@@ -343,16 +414,6 @@ def _prompts(
     lengths = dict.fromkeys((longest, 1, min(5, longest)))
     chosen = prompts or [random.integers(0, interface.vocabulary or 2, length).tolist() for length in lengths]
     return chosen, max(1, min(new_tokens, interface.max_length - max(len(prompt) for prompt in chosen)))
-
-
-def _fixed_inputs(
-    model: AnyModel, names: InterfaceNames, fixed: Mapping[str, np.ndarray[Any, Any]] | None
-) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays for inputs that stay the same in all steps, by default random ones."""
-    from ortfuse.generation.plain_loop import input_types
-
-    random, types = np.random.default_rng(0), input_types(enter(model, copy=True)[0])
-    return {name: _drawn(types[name], random) for name in names.fixed} | dict(fixed or {})
 
 
 def _drawn(kind: Any, random: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -62,6 +62,12 @@ def generator(
             help="Name of the tokens, mask, positions or logits, where the graph does not tell. Repeatable.",
         ),
     ] = None,
+    prompt_model: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompt-model", metavar="MODEL", help="The decoder without a past, if the prompt was exported apart."
+        ),
+    ] = None,
     *,
     answer: Answer,
 ) -> None:
@@ -77,7 +83,8 @@ def generator(
         done = ortfuse.generator(
             model, output, max_length=max_length, last_logits=last_logits, int4=int4,
             int8_caches=int8_caches, verify=verify, new_tokens=new_tokens,
-            tokenizer=tokenizer, roles=_roles(role or ()), progress=progress, target=options.target, runtime=options.runtime,
+            tokenizer=tokenizer, roles=_roles(role or ()), prompt_model=prompt_model, progress=progress,
+            target=options.target, runtime=options.runtime,
         )  # fmt: skip
     answer.give(generator_document(model.name, done), {"model": str(model), **done.to_dict()})
     if not done.ok:

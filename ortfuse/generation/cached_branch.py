@@ -5,35 +5,62 @@ A Boolean input chooses the branch. The one with past keys and values serves for
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
+
 import onnx_ir as ir
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.generation.decoder_interface import PAST
+from ortfuse.ir.editor import Editor
+from ortfuse.ir.walk import branches
 
 
-def take_cached_branch(model: ir.Model) -> str:
-    """Fix the Boolean input that chooses the branch with past keys and values, in place; its name, "" if there is none.
+@dataclass(frozen=True)
+class BranchedDecoder:
+    """The two decoders that a model has as branches.
 
-    The value of the input is that for which caches are appended to.
+    Attributes:
+        prompt: A model of the branch without a past.
+        step: A model of the branch with past keys and values.
+        choice: The Boolean input that chooses between them.
     """
+
+    prompt: ir.Model
+    step: ir.Model
+    choice: str
+
+
+def split_branches(model: ir.Model) -> BranchedDecoder | None:
+    """The branches that a Boolean input chooses between, of which one appends to caches; `None` if there is no such input."""
     graph = model.graph
-    for value in list(graph.inputs):
+    for value in graph.inputs:
         if value.dtype != ir.DataType.BOOL or value.name is None or value.name in graph.initializers:
             continue
-        chosen = [use.node for use in value.uses() if use.node.op_type == "If"]
-        if len(chosen) != len(tuple(value.uses())) or not chosen:
+        chosen = [use.node for use in value.uses() if use.node.op_type == "If" and use.node.graph is graph]
+        if not chosen or len(chosen) != len(tuple(value.uses())):
             continue
-        appends = {
-            branch: _appends(chosen[0].attributes[branch].as_graph()) for branch in ("then_branch", "else_branch")
-        }
-        if appends["then_branch"] == appends["else_branch"]:
-            continue
-        array = np.full([dim if isinstance(dim, int) else 1 for dim in value.shape or ()], appends["then_branch"])
-        graph.inputs.remove(value)
-        value.const_value = ir.tensor(array, name=value.name)
-        graph.register_initializer(value)
-        return value.name
-    return ""
+        appends = {truth: _appends(branch) for truth, branch in branches(chosen[0]).items()}
+        if appends[True] != appends[False]:
+            prompt, step = (_with(model, value.name, truth) for truth in (not appends[True], appends[True]))
+            return BranchedDecoder(prompt, step, value.name)
+    return None
+
+
+def _with(model: ir.Model, choice: str, truth: bool) -> ir.Model:
+    """A copy in which a Boolean input is fixed, with the branches that are then taken."""
+    copy = model.clone()
+    graph = copy.graph
+    value = next(value for value in graph.inputs if value.name == choice)
+    editor = Editor(copy, Facts(copy), author="take_branch")
+    for node in [use.node for use in value.uses()]:
+        with editor.change("take_branch", nodes=[node]):
+            results = editor.insert_copy(node, branches(node)[truth])
+            assert results is not None
+            for old, new in zip(node.outputs, results, strict=True):
+                editor.replace(old, new)
+            editor.remove(node)
+    graph.inputs.remove(value)
+    return copy
 
 
 def _appends(graph: ir.Graph) -> bool:

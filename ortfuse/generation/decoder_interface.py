@@ -110,6 +110,8 @@ class InterfaceNames(Record):
         logits: Scores of the next token.
         fixed: Inputs that stay the same in all steps.
         branch: A Boolean input that is false in the first step and true in those after it; "" if there is none.
+        crossed: Inputs of the steps after the first, such as keys of cross-attention, each with the output of the first
+            that it is.
     """
 
     tokens: str
@@ -120,10 +122,13 @@ class InterfaceNames(Record):
     logits: str
     fixed: tuple[str, ...]
     branch: str = ""
+    crossed: tuple[tuple[str, str], ...] = ()
 
 
-def names_of(interface: DecoderInterface, branch: str = "") -> InterfaceNames:
-    """The names of the inputs and outputs; `branch` is the input that chose a branch."""
+def names_of(
+    interface: DecoderInterface, branch: str = "", crossed: tuple[tuple[str, str], ...] = ()
+) -> InterfaceNames:
+    """The names of the inputs and outputs; `branch` is the input that chose a branch, `crossed` as in the result."""
     return InterfaceNames(
         _name(interface.tokens),
         _name(interface.mask),
@@ -133,6 +138,7 @@ def names_of(interface: DecoderInterface, branch: str = "") -> InterfaceNames:
         _name(interface.logits),
         tuple(_name(value) for value in interface.fixed),
         branch,
+        crossed,
     )
 
 
@@ -271,7 +277,7 @@ class _Search:
         inputs = [value for value in self.inputs if self._is_float(value) and self._is_constant_size(value, batch)]
         pairs = []
         for place, output in enumerate(self.outputs):
-            if not self._is_float(output) or output in inputs:
+            if not self._is_float(output) or _unmoved(output) in inputs:  # what is handed on as it is stays the same
                 continue
             away = _distances(output)
             pairs += [
@@ -356,6 +362,14 @@ def _uses_after_movement(value: ir.Value) -> Iterator[Any]:
             yield from _uses_after_movement(use.node.outputs[0])
         else:
             yield use
+
+
+def _unmoved(value: ir.Value) -> ir.Value:
+    """The value that an Identity hands on."""
+    producer = value.producer()
+    if producer is None or producer.op_type != "Identity" or producer.domain or producer.inputs[0] is None:
+        return value
+    return _unmoved(producer.inputs[0])
 
 
 def _distances(value: ir.Value) -> dict[ir.Value, int]:

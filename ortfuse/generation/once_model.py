@@ -49,7 +49,12 @@ def split_off_once(model: ir.Model, interface: GeneratorInterface) -> tuple[ir.M
                 use.node.replace_input_with(use.idx, given)
         graph.inputs.append(given)
     graph.remove(nodes, safe=False)
-    still = [value for value in fixed if value in outputs or any(use.node not in inside for use in value.uses())]
+    for node in nodes:
+        node.resize_inputs(0)  # no longer counts as a user of the weights
+    for name, weight in list(graph.initializers.items()):
+        if not weight.uses() and not weight.is_graph_output() and weight not in graph.inputs:
+            del graph.initializers[name]
+    still = [value for value in fixed if value in outputs or value.uses()]
     for value in fixed:
         if value not in still:
             graph.inputs.remove(value)

@@ -53,15 +53,45 @@ def input_types(model: ir.Model) -> dict[str, InputType]:
 class PlainLoop:
     """A decoder with growing caches, for one sequence or several of equal lengths."""
 
-    def __init__(self, session: Runs, names: InterfaceNames, types: Mapping[str, InputType], batch: int = 1) -> None:
-        """Start with empty caches, and states of zeros."""
+    def __init__(
+        self,
+        session: Runs,
+        names: InterfaceNames,
+        types: Mapping[str, InputType],
+        batch: int = 1,
+        *,
+        first: Runs | None = None,
+    ) -> None:
+        """Start with empty caches, and states of zeros.
+
+        Args:
+            session: Runs the decoder.
+            names: The roles of its inputs and outputs.
+            types: Those of its inputs.
+            batch: How many sequences there are.
+            first: Runs the model of the first step, if that is another one.
+        """
         self._session, self._names, self._types, self._batch = session, names, types, batch
+        self._first = first or session
+        self._is_first = first is not None or bool(names.branch)
         self.past = 0
         self._kept: dict[str, Any] = {}
         for past, _, axis in names.caches:
             self._kept[past] = self._zeros(past, axis)
         for before, _ in names.states:
             self._kept[before] = self._zeros(before, None)
+        for before, _ in names.crossed:
+            self._kept[before] = self._zeros(before, None)
+
+    @property
+    def crossed(self) -> dict[str, Any]:
+        """What the first step computed for later ones, by the names of their inputs."""
+        return {before: self._kept[before] for before, _ in self._names.crossed}
+
+    def take_crossed(self, other: PlainLoop) -> None:
+        """Take what the first step of another loop computed for later ones, so that all steps of this one are such."""
+        self._is_first = False
+        self._kept.update(other.crossed)
 
     def _zeros(self, name: str, empty: int | None) -> Array:
         kind = self._types[name]
@@ -89,8 +119,11 @@ class PlainLoop:
             feeds[names.positions] = np.broadcast_to(row, (*sizes, length)).copy()
         if names.branch:
             sizes = [1 if size < 0 else size for size in self._types[names.branch].shape]
-            feeds[names.branch] = np.full(sizes, self.past > 0)
-        results = self._session.run(feeds)
+            feeds[names.branch] = np.full(sizes, not self._is_first)
+        results = (self._first if self._is_first else self._session).run(feeds)
+        for before, after in names.crossed if self._is_first else ():
+            self._kept[before] = results[after]
+        self._is_first = False
         for past, present, _ in names.caches:
             self._kept[past] = results[present]
         for before, after in names.states:
