@@ -207,6 +207,12 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "generation.blocks",
+        "how fast are products of one token with weights of 4 and 8 bits, by the rows of a block?",
+        ("benchmarks.generation.blocks", "--write"),
+        ("--quick",),
+    ),
+    Job(
         "targets.table",
         "on each target, do results load and compute the same, and how fast are they beside four other tools' results?",
         ("benchmarks.targets.table", "--write"),
