@@ -159,6 +159,7 @@ def generator(
         max_length=decoder.max_length,
         last_logits=last_logits or decoder.last_logits,
         given=roles,
+        left=decoder.joined,
     )
     progress("optimising the generator")
     result = optimize(inside, options)
@@ -299,12 +300,14 @@ class FusedDecoder:
         names: The roles of its inputs and outputs, which are those of the original.
         max_length: The greatest number of tokens that was asked for, or for which its tables have rows.
         last_logits: Whether the original hands out the scores after the last token alone; `model` does so for all.
+        joined: Why a cache in another layout than [batch, heads, length, size] is left as it is, by its name.
     """
 
     model: ir.Model
     names: InterfaceNames
     max_length: int
     last_logits: bool
+    joined: Mapping[str, str]
 
 
 def fused_decoder(
@@ -323,6 +326,7 @@ def fused_decoder(
     from ortfuse.generation.cached_branch import split_branches
     from ortfuse.generation.decoder_interface import find_interface, names_of
     from ortfuse.generation.prompt_model import compute_crossed
+    from ortfuse.generation.separate_caches import separate_caches
 
     source: ir.Model = enter(model, copy=True)[0]
     if METADATA in source.metadata_props:
@@ -336,8 +340,10 @@ def fused_decoder(
     low, high = declared_sizes(source).size_range.get(length, (1, most))
     ranges = ({length: (max(low, 1), min(high, most))} if length else {}) | dict(options.size_range)
     inside = _graph_of(optimize(source, Options(loaded=False, same=options.same, fix=options.fix, size_range=ranges)))
-    names = names_of(find_interface(inside, Facts(inside), roles), branch, crossed)
-    return FusedDecoder(inside, names, most, is_last)
+    facts = Facts(inside)
+    interface = find_interface(inside, facts, roles)
+    names = names_of(interface, facts, branch, crossed)
+    return FusedDecoder(inside, names, most, is_last, separate_caches(inside, facts, interface))
 
 
 def _declare_steps(source: ir.Model, max_length: int, roles: Mapping[str, str] | None) -> tuple[str, int, bool]:

@@ -13,6 +13,7 @@ from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.generation.cache_operands import CacheOperand, narrow
 from ortfuse.generation.decoder_interface import DecoderInterface
 from ortfuse.generation.length_functions import MaskForm, RowForm
+from ortfuse.ir.dims import minimum, upper_bound
 from ortfuse.ir.traits import MICROSOFT
 
 _HEAD_MULTIPLE = 8
@@ -103,7 +104,7 @@ class SiteReader:
             return "its scores are used"
         if len(node.inputs) > 6 and node.inputs[6] is not None:
             return "it counts the keys that are no padding"
-        if (keys.repeats, keys.extra) != (values.repeats, values.extra):
+        if (keys.repeats, keys.keys) != (values.repeats, values.keys):
             return "its keys and values are read differently"
         heads, shared = _heads(node, query, "q_num_heads"), _heads(node, key, "kv_num_heads")
         groups = shared // keys.repeats
@@ -122,7 +123,7 @@ class SiteReader:
             return f"its type is {kind}, and the kernel takes FLOAT and FLOAT16"
         if node.attributes.get_int("is_causal", 0) == 1 and keys.layout is not None:
             return "it is causal from the first key on, whatever its past: its cache is appended outside of it"
-        form = self._mask_of(node, length)
+        form = self._mask_of(node, length, keys)
         if isinstance(form, str):
             return form
         scale = node.attributes.get_float("scale", None)
@@ -167,8 +168,13 @@ class SiteReader:
         is_split = before is not None and after is not None and len(before) == 3 and before[:2] == after[:2]
         return source if is_split and source is not None and after is not None and after[2] == heads else value
 
-    def _mask_of(self, node: ir.Node, length: object) -> MaskForm | str:
+    def _mask_of(self, node: ir.Node, length: object, keys: CacheOperand) -> MaskForm | str:
         mask = node.inputs[3] if len(node.inputs) > 3 else None
+        if mask is None and keys.seen is not None:
+            past, most = self._facts.shape(keys.cache.past), upper_bound(keys.seen) if length == 1 else None
+            if most is None or past is None or minimum(past[keys.cache.axis] + 1, most) != keys.seen:
+                return "it sees the last keys of its cache alone, and has no mask of a window"
+            return MaskForm(most)
         if mask is None:
             causal = node.attributes.get_int("is_causal", 0) == 1 or length == 1
             return MaskForm() if causal else "queries see keys after them: it has no causal mask"

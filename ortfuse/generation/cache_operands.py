@@ -1,4 +1,4 @@
-"""How keys and values of attention are read from a cache: its layout, repeated heads, and a first or last key of zeros.
+"""How keys and values of attention are read from a cache: layout, last tokens, repeated heads, and a first or last key of zeros.
 
 The index map of the operand tells it, whatever nodes move the elements. A key and a value of zeros, whose column of the mask is
 the same for all queries, is what is left of a sink: a number for each head in the denominator of the softmax.
@@ -15,10 +15,23 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import Fill, Read, axis, leaves
 from ortfuse.generation.decoder_interface import Cache
-from ortfuse.ir.dims import floor_div
+from ortfuse.ir.dims import DimLike, at_most, floor_div
 
 Extra = Literal["", "first", "last"]
 """Where a key of zeros stands besides those of the cache."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Which keys attention sees.
+
+    Attributes:
+        extra: Where a key of zeros stands besides those of the cache.
+        seen: How many of the last tokens are there, the new ones included; `None` for all.
+    """
+
+    extra: Extra = ""
+    seen: DimLike | None = None
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,7 @@ class CacheOperand:
         layout: The axes of the cache that are batch, heads, length and size; `None` where attention appends itself.
         repeats: How many heads of queries share one of the cache; 1 where attention tells by its attributes.
         extra: Where a key of zeros stands.
+        seen: How many keys attention sees, the last ones of the past and the new; `None` for all.
     """
 
     cache: Cache
@@ -38,6 +52,37 @@ class CacheOperand:
     layout: tuple[int, int, int, int] | None
     repeats: int
     extra: Extra
+    seen: DimLike | None = None
+
+    @property
+    def keys(self) -> Keys:
+        """Which keys a mask has columns for."""
+        return Keys(self.extra, self.seen)
+
+
+def read_last(past: ir.Value, new: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts) -> CacheOperand | None:
+    """How attention that appends itself reads the last tokens of a cache [batch, heads, length, size]; `None` if it does not.
+
+    Args:
+        past: What it appends to.
+        new: What it appends.
+        caches: The caches by their input.
+        facts: The facts of the model.
+    """
+    found, added = facts.index_map(past, list(caches)), facts.shape(new)
+    if found is None or added is None or not isinstance(found.element, Read) or len(found.shape) != 4:
+        return None
+    read = found.element
+    cache, whole = caches.get(read.value), facts.shape(read.value)
+    if cache is None or whole is None or len(whole) != 4 or cache.axis != 2:
+        return None
+    wanted = [axis(0), axis(1), axis(2) + whole[2] - found.shape[2], axis(3)]
+    place = [axis(number) if whole[number] != 1 else 0 for number in range(4)]
+    if [*found.shape[:2], found.shape[3]] != [*whole[:2], whole[3]] or read.index[2] != wanted[2]:
+        return None
+    if any(read.index[number] != place[number] for number in (0, 1, 3)):
+        return None
+    return CacheOperand(cache, new, None, 1, "", found.shape[2] + (added[2] if len(added) == 4 else added[1]))
 
 
 def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts) -> CacheOperand | str:
@@ -66,11 +111,13 @@ def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts
         return "its cache does not have the axes of batch, heads, length and size"
     length = present[cache.axis]
     extra: Extra = ""
+    seen = found.shape[2] - bool(others)
+    if not at_most(seen, length):
+        return "more than one key is added to those of the cache"
+    wanted = axis(2) + (length - seen)
     if others:
-        if found.shape[2] != length + 1:
-            return "more than one key is added to those of the cache"
-        extra = "first" if read.index[cache.axis] == axis(2) - 1 else "last"
-    wanted = axis(2) - 1 if extra == "first" else axis(2)
+        extra = "first" if read.index[cache.axis] == wanted - 1 else "last"
+        wanted = wanted - 1 if extra == "first" else wanted
     if read.index[cache.axis] != wanted:
         return "keys or values are in another order than that of the cache"
     layout = {2: cache.axis}
@@ -92,7 +139,8 @@ def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts
     new = _appended(cache)
     if new is None:
         return "nothing is appended to its cache"
-    return CacheOperand(cache, new, (layout[0], layout[1], layout[2], layout[3]), repeats, extra)
+    fewer = None if seen == length else seen
+    return CacheOperand(cache, new, (layout[0], layout[1], layout[2], layout[3]), repeats, extra, fewer)
 
 
 def narrow(value: ir.Value, facts: Facts) -> ir.Value | None:

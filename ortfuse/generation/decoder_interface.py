@@ -6,7 +6,7 @@ They are found from what the graph does with them. Names decide only between inp
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError
-from ortfuse.ir.dims import DimLike, symbols
+from ortfuse.generation.cache_pairs import find_cache_pairs
+from ortfuse.ir.dims import DimLike, evaluate, symbols
 from ortfuse.ir.walk import used_values
 from ortfuse.serialization import Record
 
@@ -30,11 +31,19 @@ class Cache:
         past: The input, with the length on axis `axis`.
         present: The output.
         axis: The axis of the length.
+        kept: How many of the last tokens the output has at most; `None` for all.
+        is_plain: Whether an operator appends to the input itself, and its result is the output.
     """
 
     past: ir.Value
     present: ir.Value
     axis: int
+    kept: int | None = None
+    is_plain: bool = True
+
+    def length(self, past: int) -> int:
+        """How many tokens the input has after `past` ones."""
+        return past if self.kept is None else min(past, self.kept)
 
 
 @dataclass(frozen=True)
@@ -84,11 +93,22 @@ class DecoderInterface:
                     found.setdefault(str(dim), size)
         return found
 
+    def mask_kept(self, facts: Facts) -> int | None:
+        """How many tokens of the past the mask has at most: as many as caches that keep the last ones, or all (`None`).
+
+        The declared length of the mask tells it.
+        """
+        named = symbols((facts.shape(self.mask) or (0, 0))[1]) if self.mask is not None else set()
+        pasts = {cache.kept: symbols((facts.shape(cache.past) or ())[cache.axis]) for cache in reversed(self.caches)}
+        if pasts.get(None, set()) & named:
+            return None
+        return next((kept for kept, names in pasts.items() if names & named), None)
+
     def _sized(self, batch: int, past: int, length: int) -> Iterator[tuple[ir.Value, list[int | None]]]:
         yield self.tokens, [batch, length]
         for cache in self.caches:
             sizes: list[int | None] = [None] * len(cache.past.shape or ())
-            sizes[cache.axis] = past
+            sizes[cache.axis] = cache.length(past)
             yield cache.past, sizes
         if self.positions is not None:
             rank = len(self.positions.shape or ())
@@ -112,6 +132,8 @@ class InterfaceNames(Record):
         branch: A Boolean input that is false in the first step and true in those after it; "" if there is none.
         crossed: Inputs of the steps after the first, such as keys of cross-attention, each with the output of the first
             that it is.
+        shapes: The sizes of each cache for one sequence, before the first step.
+        mask_kept: How many tokens of the past the mask has at most; 0 for all.
     """
 
     tokens: str
@@ -123,10 +145,12 @@ class InterfaceNames(Record):
     fixed: tuple[str, ...]
     branch: str = ""
     crossed: tuple[tuple[str, str], ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    mask_kept: int = 0
 
 
 def names_of(
-    interface: DecoderInterface, branch: str = "", crossed: tuple[tuple[str, str], ...] = ()
+    interface: DecoderInterface, facts: Facts, branch: str = "", crossed: tuple[tuple[str, str], ...] = ()
 ) -> InterfaceNames:
     """The names of the inputs and outputs; `branch` is the input that chose a branch, `crossed` as in the result."""
     return InterfaceNames(
@@ -139,7 +163,18 @@ def names_of(
         tuple(_name(value) for value in interface.fixed),
         branch,
         crossed,
+        tuple(_empty_sizes(interface, cache, facts) for cache in interface.caches),
+        interface.mask_kept(facts) or 0,
     )
+
+
+def _empty_sizes(interface: DecoderInterface, cache: Cache, facts: Facts) -> tuple[int, ...]:
+    """The sizes of a cache of one sequence without tokens; 1 where an open one is not known."""
+    known = {
+        name: 1 for value in (interface.tokens, cache.past) for dim in facts.shape(value) or () for name in symbols(dim)
+    }
+    sizes = [evaluate(dim, known) for dim in facts.shape(cache.past) or ()]
+    return (*sizes[: cache.axis], 0, *sizes[cache.axis + 1 :])
 
 
 def _name(value: ir.Value | None) -> str:
@@ -160,7 +195,9 @@ class _Search:
         self.outputs = list(graph.outputs)
 
     def run(self) -> DecoderInterface:
-        caches = tuple(self._caches())
+        plain = list(self._caches())
+        by_input = {cache.past: cache for cache in (*plain, *self._moved_caches(plain))}
+        caches = tuple(by_input[value] for value in self.inputs if value in by_input)
         if not caches:
             raise GenerationError(self._no_caches())
         for cache in caches:
@@ -192,6 +229,14 @@ class _Search:
                     yield found
                     break
 
+    def _moved_caches(self, known: Sequence[Cache]) -> Iterator[Cache]:
+        """Caches that are cut, stacked or moved before something is appended, or afterwards."""
+        pasts, presents = {cache.past for cache in known}, {cache.present for cache in known}
+        inputs = [value for value in self.inputs if value not in pasts]
+        outputs = [value for value in self.outputs if value not in presents]
+        for pair in find_cache_pairs(inputs, outputs, self.facts):
+            yield Cache(pair.past, pair.present, pair.axis, pair.kept, is_plain=False)
+
     def _appended(self, node: ir.Node, index: int, value: ir.Value) -> Cache | None:
         if node.graph is not self.model.graph:
             return None
@@ -217,9 +262,6 @@ class _Search:
                     continue
                 if joined.is_graph_output():
                     return f"{value.name} has a fixed length: export the decoder with an open axis for its past"
-                if any(one.node.op_type == "Slice" and one.node.outputs[0].is_graph_output() for one in joined.uses()):
-                    text = "is cut to a window after each step: export the decoder with caches that keep all tokens"
-                    return f"{value.name} {text}, such as transformers' DynamicCache() without a configuration"
         text = "takes no keys and values of earlier steps: no input is appended to and handed out as an output"
         return f"the model {text}; export the decoder with its past, such as use_cache=True"
 

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import GenerationError
-from ortfuse.generation.cache_operands import Extra
+from ortfuse.generation.cache_operands import Extra, Keys
 from ortfuse.generation.positional_values import Evaluator, PositionalValues, Step
 
 Array = np.ndarray[Any, Any]
@@ -69,20 +69,20 @@ class RowForm:
 
 
 def find_mask_forms(
-    values: PositionalValues, extras: Mapping[ir.Value, Extra], max_length: int
+    values: PositionalValues, columns: Mapping[ir.Value, Keys], max_length: int
 ) -> tuple[dict[ir.Value, MaskForm | str], bool]:
     """The form of each mask operand of an attention, or why it has none; and whether every length was looked at.
 
     Args:
         values: The positional values of the model.
-        extras: Boolean masks or masks to add, which broadcast to [batch, heads, length, past + length], and where each has a
-            column more for a key of zeros.
+        columns: Boolean masks or masks to add, which broadcast to [batch, heads, length, past + length], and the keys for which
+            each has columns: all or the last ones, and a key of zeros. Keys without a column are hidden.
         max_length: The greatest number of tokens.
 
     Raises:
         GenerationError: The runtime cannot evaluate a mask.
     """
-    masks = list(extras)
+    masks = list(columns)
     if not masks:
         return {}, True
     evaluator = values.evaluator(masks)
@@ -90,7 +90,8 @@ def find_mask_forms(
     longest = next(evaluator.at([Step(max_length - 1, 1)]))
     forms: dict[ir.Value, MaskForm] = {}
     for value, array in zip(masks, longest, strict=True):
-        form = _form_of(array, max_length, extras[value])
+        last = Step(max_length - 1, 1)
+        form = _form_of(_scores(array, last, columns[value].extra, values.seen(columns[value], last)), max_length)
         if isinstance(form, str):
             unlike[value] = form
         else:
@@ -102,7 +103,8 @@ def find_mask_forms(
     for step, arrays in zip(steps, evaluator.at(steps), strict=True):
         for value, array in zip(masks, arrays, strict=True):
             if value in forms and value not in unlike:
-                problem = _difference(array, step, forms[value], extras[value])
+                scores = _scores(array, step, columns[value].extra, values.seen(columns[value], step))
+                problem = _difference(scores, step, forms[value])
                 if problem:
                     unlike[value] = problem
     return {value: unlike.get(value) or forms[value] for value in masks}, complete
@@ -129,26 +131,31 @@ def _possible_steps(max_length: int, longest: int, *, complete: bool) -> list[St
     return [Step(past, 1) for past in pasts] + [Step(0, n) for n in prompts] + chunks + several
 
 
-def _scores(array: Array, step: Step, extra: Extra) -> tuple[Array | None, Array | None]:
+_Scores = tuple[Array | None, Array | None]
+
+
+def _scores(array: Array, step: Step, extra: Extra, seen: int) -> _Scores:
     """A mask as what it adds, [batch, heads, length, total] with heads and batch broadcast, and its column for a key of zeros.
 
-    `None` for a value that does not broadcast to that.
+    Keys before the last `seen` ones are hidden. `None` for a value that does not broadcast to that.
     """
     if array.dtype == bool:
         array = np.where(array, np.float32(0), np.float32(-np.inf))
     array = array.astype(np.float32)
     array = array.reshape((1,) * (4 - array.ndim) + array.shape)
-    wanted = (*array.shape[:2], step.length, step.total + bool(extra))
+    wanted = (*array.shape[:2], step.length, seen + bool(extra))
     if any(size not in (1, other) for size, other in zip(array.shape, wanted, strict=True)):
         return None, None
     array = np.broadcast_to(array, wanted)
-    if not extra:
-        return array, None
-    return (array[..., 1:], array[..., 0]) if extra == "first" else (array[..., :-1], array[..., -1])
+    column = None if not extra else array[..., 0] if extra == "first" else array[..., -1]
+    array = array[..., 1:] if extra == "first" else array[..., :-1] if extra else array
+    if seen < step.total:
+        array = np.pad(array, [(0, 0)] * 3 + [(step.total - seen, 0)], constant_values=-np.inf)
+    return array, column
 
 
-def _form_of(array: Array, max_length: int, extra: Extra) -> MaskForm | str:
-    scores, column = _scores(array, Step(max_length - 1, 1), extra)
+def _form_of(found: _Scores, max_length: int) -> MaskForm | str:
+    scores, column = found
     if scores is None:
         return _OTHER_SIZES
     sink = None if column is None else column[0, :, 0]
@@ -168,9 +175,9 @@ def _form_of(array: Array, max_length: int, extra: Extra) -> MaskForm | str:
     return MaskForm(-1 if visible == max_length else visible, added, sink)
 
 
-def _difference(array: Array, step: Step, form: MaskForm, extra: Extra) -> str:
+def _difference(found: _Scores, step: Step, form: MaskForm) -> str:
     """Why a mask is not of a form in a step; "" if it is."""
-    scores, column = _scores(array, step, extra)
+    scores, column = found
     if scores is None:
         return _OTHER_SIZES
     distance = (step.past + np.arange(step.length))[:, None] - np.arange(step.total)[None, :]

@@ -9,6 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.generation.length_functions import RowForm
+from ortfuse.generation.size_nodes import size_of
+from ortfuse.ir.dims import DimLike
 
 Array = np.ndarray[Any, Any]
 
@@ -98,6 +100,14 @@ class LengthNodes:
             self._graph.register_initializer(value)
             self._tables[key] = value
         return self._tables[key]
+
+    def ints(self, numbers: int | Sequence[int]) -> ir.Value:
+        """A constant of int64."""
+        return self.constant(numbers)
+
+    def size(self, size: DimLike, known: Mapping[str, ir.Value]) -> ir.Value | None:
+        """[1], a size by its formula; `None` if one of its symbols is not known."""
+        return size_of(size, known, self)
 
     def rows(self, form: RowForm, kind: ir.DataType, *, one_for_all: bool) -> ir.Value:
         """The rows of the new tokens: [batch, 1, ..., sequence, ...], or without the batch, of the first sequence, for all."""

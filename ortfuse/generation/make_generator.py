@@ -28,7 +28,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.errors import GenerationError
 from ortfuse.generation.attention_sites import AttentionSite, SiteReader
-from ortfuse.generation.cache_operands import CacheOperand, Extra, read_operand
+from ortfuse.generation.cache_operands import CacheOperand, Keys, read_last, read_operand
 from ortfuse.generation.decoder_interface import Cache, DecoderInterface, find_interface
 from ortfuse.generation.generator_interface import GeneratorInterface, write_interface
 from ortfuse.generation.last_logits import keep_last_logits
@@ -37,7 +37,7 @@ from ortfuse.generation.length_nodes import LengthNodes
 from ortfuse.generation.positional_values import PositionalValues
 from ortfuse.generation.set_signature import BufferPlan, set_signature
 from ortfuse.generation.table_rows import rows_allow
-from ortfuse.ir.dims import DimLike
+from ortfuse.ir.dims import DimLike, symbols
 from ortfuse.ir.traits import BROADCASTS, MICROSOFT
 from ortfuse.ir.walk import used_values
 from ortfuse.runtime.submodel import upstream
@@ -65,7 +65,13 @@ class Made:
 
 
 def make_generator(
-    model: ir.Model, facts: Facts, *, max_length: int, last_logits: bool = False, given: Mapping[str, str] | None = None
+    model: ir.Model,
+    facts: Facts,
+    *,
+    max_length: int,
+    last_logits: bool = False,
+    given: Mapping[str, str] | None = None,
+    left: Mapping[str, str] | None = None,
 ) -> Made:
     """Rewrite a decoder in place.
 
@@ -75,16 +81,20 @@ def make_generator(
         max_length: The greatest number of tokens, of the prompt and generated.
         last_logits: Whether only the scores after the last token of each sequence are handed out.
         given: Names of inputs and outputs by role, where the graph does not tell.
+        left: Why a cache in another layout is left as it is, by its name.
 
     Raises:
         GenerationError: The model is no decoder with caches, or no layer can be rewritten.
     """
-    return _Rewriter(model, facts, find_interface(model, facts, given), max_length).run(last_logits=last_logits)
+    interface = find_interface(model, facts, given)
+    return _Rewriter(model, facts, interface, max_length, left or {}).run(last_logits=last_logits)
 
 
 class _Rewriter:
-    def __init__(self, model: ir.Model, facts: Facts, decoder: DecoderInterface, max_length: int) -> None:
-        self.model, self.facts, self.decoder = model, facts, decoder
+    def __init__(
+        self, model: ir.Model, facts: Facts, decoder: DecoderInterface, max_length: int, left: Mapping[str, str]
+    ) -> None:
+        self.model, self.facts, self.decoder, self.left = model, facts, decoder, left
         self.values = PositionalValues(model, facts, decoder)
         self.max_length = rows_allow(model, facts, self.values, max_length)
         self.kept: dict[str, str] = {}
@@ -96,15 +106,11 @@ class _Rewriter:
         values, graph = self.values, self.model.graph
         operands = self._attention()
         nodes = list(operands)
-        extras: dict[ir.Value, Extra] = {}
-        for node, found in operands.items():
-            mask = node.inputs[3] if len(node.inputs) > 3 else None
-            if mask is not None and mask in values and not isinstance(found, str):
-                extras.setdefault(mask, found[0].extra)
+        columns = self._columns(operands)
         uses = [use for use in values.uses() if values.depends_on_past(use[2])]
         masked = {(node, 3) for node in nodes}
         rows = dict.fromkeys(value for node, number, value in uses if (node, number) not in masked)
-        mask_forms, masks_complete = find_mask_forms(values, extras, self.max_length)
+        mask_forms, masks_complete = find_mask_forms(values, columns, self.max_length)
         self.row_forms, rows_complete = find_row_forms(values, list(rows), self.max_length)
         reader = SiteReader(self.facts, self.decoder, operands, mask_forms, self.row_forms)
         sites = self._sites(nodes, reader)
@@ -158,7 +164,7 @@ class _Rewriter:
         """The attention over caches, with how its keys and values are read from them, or why that is not known."""
         pasts = {cache.past: cache for cache in self.decoder.caches}
         presents = {cache.present: cache for cache in self.decoder.caches if _is_appended(cache.present)}
-        depends = self._reached(presents)
+        depends, cut = self._reached(presents), self._reached(pasts)
         found: dict[ir.Node, Operands | str] = {}
         for node in self.model.graph:
             if (node.domain, node.op_type) != ("", "Attention"):
@@ -168,9 +174,24 @@ class _Rewriter:
             if past_key in pasts and past_value in pasts:
                 keys, values = pasts[past_key], pasts[past_value]
                 found[node] = CacheOperand(keys, key, None, 1, ""), CacheOperand(values, value, None, 1, "")
+            elif past_key in cut and past_value in cut:
+                last = read_last(past_key, key, pasts, self.facts), read_last(past_value, value, pasts, self.facts)
+                is_known = last[0] is not None and last[1] is not None
+                found[node] = last if is_known else "its cache is cut or moved before something is appended"  # type: ignore[assignment]
             elif past_key is None and key in depends:
                 read = [read_operand(one, presents, self.facts) for one in (key, value)]
                 found[node] = next((one for one in read if isinstance(one, str)), None) or (read[0], read[1])  # type: ignore[assignment]
+        return found
+
+    def _columns(self, operands: dict[ir.Node, Operands | str]) -> dict[ir.Value, Keys]:
+        """The keys for which masks have columns; attention that has others than another with its mask is given up."""
+        found: dict[ir.Value, Keys] = {}
+        for node, read in operands.items():
+            mask = node.inputs[3] if len(node.inputs) > 3 else None
+            if mask is None or mask not in self.values or isinstance(read, str):
+                continue
+            if found.setdefault(mask, read[0].keys) != read[0].keys:
+                operands[node] = "another attention has its mask, and other keys"
         return found
 
     def _reached(self, sources: Collection[ir.Value]) -> set[ir.Value]:
@@ -193,7 +214,8 @@ class _Rewriter:
         attended = {one.cache.past for node in nodes for one in self._read(reader, node)}
         for cache in self.decoder.caches:
             if cache.past not in attended:
-                self.kept[cache.past.name or ""] = "its attention is not fused into ai.onnx Attention"
+                name = cache.past.name or ""
+                self.kept[name] = self.left.get(name, "its attention is not fused into ai.onnx Attention")
         if not sites:
             found = "; ".join(f"{name}: {why}" for name, why in self.kept.items())
             raise GenerationError(f"no layer can keep its cache in place. {found}")
@@ -369,13 +391,13 @@ class _Rewriter:
     def _replace_sources(self, queries: Mapping[ir.Node, Shape | None], sites: Sequence[AttentionSite]) -> None:
         """Let what is left be computed from the new inputs: sizes that count tokens of the past, the mask and positions."""
         buffers = self._buffers(sites)
+        masks = [] if self.decoder.mask is None else [(self.facts.shape(self.decoder.mask) or (0, 0))[1]]
+        counted = {name for dim in [*self._pasts(), *masks] for name in symbols(dim)} - self._given()
         for node, dims in queries.items():
             if node.op_type == "Shape" and dims is not None:
                 start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
                 sizes = [self._size(dim) for dim in dims[start:end]]
-                changed = node.inputs[0] in buffers or any(
-                    one in sizes for one in (self.lengths.past, self.lengths.whole)
-                )
+                changed = node.inputs[0] in buffers or any(symbols(dim) & counted for dim in dims[start:end])
                 if changed and None not in sizes:
                     known = [size for size in sizes if size is not None]
                     made = known[0] if len(known) == 1 else self.lengths.add("Concat", known, axis=0)
@@ -404,12 +426,25 @@ class _Rewriter:
         if isinstance(dim, int):
             return lengths.constant([dim])
         batch, length = (self.facts.shape(self.decoder.tokens) or (None, None))[:2]
-        pasts = [(self.facts.shape(cache.past) or ())[cache.axis] for cache in self.decoder.caches]
-        totals = [(self.facts.shape(cache.present) or ())[cache.axis] for cache in self.decoder.caches]
+        whole = [cache for cache in self.decoder.caches if cache.kept is None]
+        pasts = self._pasts()
+        totals = [(self.facts.shape(cache.present) or ())[cache.axis] for cache in whole]
         if self.decoder.mask is not None:
             totals.append((self.facts.shape(self.decoder.mask) or ())[1])
         found = [(batch, lengths.batch), (length, lengths.length), *((one, lengths.past) for one in pasts)]
-        return next((value for one, value in [*found, *((one, lengths.whole) for one in totals)] if one == dim), None)
+        known = next((value for one, value in [*found, *((one, lengths.whole) for one in totals)] if one == dim), None)
+        return known or lengths.size(
+            dim, {str(one): value for one, value in reversed(found) if not isinstance(one, int)}
+        )
+
+    def _pasts(self) -> list[DimLike]:
+        """The lengths of caches that have all tokens of the past."""
+        whole = [cache for cache in self.decoder.caches if cache.kept is None]
+        return [(self.facts.shape(cache.past) or ())[cache.axis] for cache in whole]
+
+    def _given(self) -> set[str]:
+        """The names of the sizes of the tokens."""
+        return {name for dim in self.facts.shape(self.decoder.tokens) or () for name in symbols(dim)}
 
     def _demand_sizes(self, sites: Sequence[AttentionSite]) -> None:
         """Refuse a model in which the length of a cache is still asked for: that of a buffer is another number.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,7 +51,7 @@ def input_types(model: ir.Model) -> dict[str, InputType]:
 
 
 class PlainLoop:
-    """A decoder with growing caches, for one sequence or several of equal lengths."""
+    """A decoder with the caches that it hands out, growing or cut, for one sequence or several of equal lengths."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class PlainLoop:
         self._is_first = first is not None or bool(names.branch)
         self.past = 0
         self._kept: dict[str, Any] = {}
-        for past, _, axis in names.caches:
-            self._kept[past] = self._zeros(past, axis)
+        for (past, _, axis), shape in zip(names.caches, names.shapes, strict=True):
+            self._kept[past] = self._zeros(past, axis, shape)
         for before, _ in names.states:
             self._kept[before] = self._zeros(before, None)
         for before, _ in names.crossed:
@@ -93,9 +93,11 @@ class PlainLoop:
         self._is_first = False
         self._kept.update(other.crossed)
 
-    def _zeros(self, name: str, empty: int | None) -> Array:
+    def _zeros(self, name: str, empty: int | None, single: Sequence[int] = ()) -> Array:
+        """Zeros for an input, without elements on an axis; `single` has the sizes of one sequence."""
         kind = self._types[name]
-        sizes = [self._batch if size < 0 else size for size in kind.shape]
+        rows = single or [1] * len(kind.shape)
+        sizes = [self._batch * one if size < 0 else size for size, one in zip(kind.shape, rows, strict=True)]
         if empty is not None:
             sizes[empty] = 0
         return np.zeros(sizes, kind.dtype)
@@ -111,7 +113,8 @@ class PlainLoop:
         feeds: dict[str, Any] = {**self._kept, **(fixed or {})}
         feeds[names.tokens] = tokens.astype(self._types[names.tokens].dtype)
         if names.mask:
-            feeds[names.mask] = np.ones((self._batch, self.past + length), self._types[names.mask].dtype)
+            columns = length + (min(self.past, names.mask_kept) if names.mask_kept else self.past)
+            feeds[names.mask] = np.ones((self._batch, columns), self._types[names.mask].dtype)
         if names.positions:
             kind = self._types[names.positions]
             row = np.arange(self.past, self.past + length, dtype=kind.dtype)

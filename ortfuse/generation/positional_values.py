@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError, VerificationError
+from ortfuse.generation.cache_operands import Keys
 from ortfuse.generation.decoder_interface import DecoderInterface
 from ortfuse.ir.dims import evaluate, symbols
 from ortfuse.ir.walk import used_values
@@ -151,12 +152,27 @@ class PositionalValues:
         found = [evaluate(dim, sizes) for dim in asked]
         return np.array(int(np.prod(found)) if node.op_type == "Size" else found, np.int64)
 
+    def seen(self, keys: Keys, step: Step) -> int:
+        """How many of the last tokens attention sees in a step, new ones included.
+
+        Raises:
+            GenerationError: The number is not known from the lengths.
+        """
+        if keys.seen is None:
+            return step.total
+        sizes = self._interface.sizes(self._facts, step.batch, step.past, step.length)
+        if any(name not in sizes for name in symbols(keys.seen)):
+            raise GenerationError(f"attention sees {keys.seen} keys, which does not follow from the lengths")
+        return evaluate(keys.seen, sizes)
+
     def given_arrays(self, step: Step) -> dict[ir.Value, Array]:
         """Mask and positions of a step, in the types and ranks that the model declares."""
         found: dict[ir.Value, Array] = {}
         mask, positions = self._interface.mask, self._interface.positions
         if mask is not None:
-            found[mask] = np.ones((step.batch, step.total), _dtype(self._facts, mask))
+            kept = self._interface.mask_kept(self._facts)
+            total = step.total if kept is None else min(step.past, kept) + step.length
+            found[mask] = np.ones((step.batch, total), _dtype(self._facts, mask))
         if positions is not None:
             row = np.arange(step.past, step.total, dtype=_dtype(self._facts, positions))
             sizes = [dim if isinstance(dim, int) else step.batch for dim in (self._facts.shape(positions) or ())[:-1]]

@@ -1,5 +1,7 @@
 """The sizes of a decoder's inputs in a step: one batch, one past of all caches, and a mask of past and new tokens.
 
+Caches that keep the last tokens alone have a past of their own.
+
 Exporters name the axes of each input apart, or not at all, so that a graph alone does not tell that a mask is as long as the
 keys. A generator only ever runs such steps.
 """
@@ -12,7 +14,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ortfuse.errors import OptionError
-from ortfuse.generation.decoder_interface import DecoderInterface
+from ortfuse.generation.decoder_interface import Cache, DecoderInterface
 from ortfuse.io.declare_sizes import declare_sizes
 from ortfuse.ir.declared_sizes import DeclaredSizes
 from ortfuse.ir.dims import parse, symbol, symbols
@@ -25,7 +27,9 @@ def declare_step_sizes(model: ir.Model, interface: DecoderInterface) -> str:
 
     Axes without a name get one. What contradicts the declared shapes is left as it is.
     """
-    names = {part: _name_of(model, interface, part) for part in (_BATCH, _LENGTH, _PAST)}
+    _set_cut_apart(model, interface)
+    parts = dict.fromkeys((_BATCH, _LENGTH, _PAST, *(part for _, _, part in _axes(interface))))
+    names = {part: _name_of(model, interface, part) for part in parts}
     for value, axis, part in _axes(interface):
         dim = value.shape[axis] if value.shape is not None else None
         if isinstance(dim, ir.SymbolicDim) and dim.value is None and names[part]:
@@ -50,10 +54,11 @@ def _axes(interface: DecoderInterface) -> Iterator[tuple[ir.Value, int, str]]:
     """The axes of the batch, of the new tokens and of the past."""
     yield from ((interface.tokens, axis, part) for axis, part in enumerate((_BATCH, _LENGTH)))
     for cache in interface.caches:
-        yield cache.past, cache.axis, _PAST
+        yield cache.past, cache.axis, _past_of(cache)
         dims = cache.past.shape.dims if cache.past.shape is not None else ()
         is_open = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and axis != cache.axis]
-        if len(dims) == 4 and len(is_open) == 1:  # of three axes the heads may be those of all sequences
+        is_whole = cache.is_plain or cache.kept is not None
+        if is_whole and len(dims) == 4 and len(is_open) == 1:  # of three axes the heads may be those of all sequences
             yield cache.past, is_open[0], _BATCH
     if interface.mask is not None:
         yield interface.mask, 0, _BATCH
@@ -64,15 +69,35 @@ def _axes(interface: DecoderInterface) -> Iterator[tuple[ir.Value, int, str]]:
         )
 
 
+def _past_of(cache: Cache) -> str:
+    """The tokens of the past that a cache has: all, or the last ones."""
+    return _PAST if cache.kept is None else f"last_{cache.kept}_{_PAST}"
+
+
+def _set_cut_apart(model: ir.Model, interface: DecoderInterface) -> None:
+    """Give caches that keep the last tokens names of their own, where they share one with caches that keep others or all."""
+    owners: dict[str, str] = {}
+    for cache in sorted(interface.caches, key=lambda one: one.kept is not None):
+        dim = cache.past.shape[cache.axis] if cache.past.shape is not None else None
+        if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+            part = _past_of(cache)
+            if owners.setdefault(dim.value, part) != part:
+                _set(cache.past, cache.axis, _unused(model, part))
+
+
 def _name_of(model: ir.Model, interface: DecoderInterface, part: str) -> str:
     """The name of a size, that of the first axis of it; a new one if that has none, and "" if it is fixed or a formula."""
-    value, axis = next((value, axis) for value, axis, one in _axes(interface) if one == part)
-    dim = value.shape[axis] if value.shape is not None else None
+    value, axis = next(((value, axis) for value, axis, one in _axes(interface) if one == part), (None, 0))
+    dim = value.shape[axis] if value is not None and value.shape is not None else None
     if not isinstance(dim, ir.SymbolicDim):
         return ""
     if dim.value is not None:
         return dim.value if _is_plain(dim.value) else ""
-    name = part
+    return _unused(model, part)
+
+
+def _unused(model: ir.Model, name: str) -> str:
+    """A name for a size that no input or output has."""
     while any(name in symbols(parse(text)) for text in _texts(model)):
         name += "_"
     return name

@@ -7,6 +7,7 @@ import pytest
 from onnx import parser
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.generation.cache_operands import Keys
 from ortfuse.generation.decoder_interface import DecoderInterface, find_interface
 from ortfuse.generation.length_functions import MaskForm, RowForm, find_mask_forms, find_row_forms
 from ortfuse.generation.positional_values import PositionalValues
@@ -58,7 +59,7 @@ def mask_form(body: str, most: int = 40) -> MaskForm | str:
     model, _, values = read(body)
     mask = next(node for node in model.graph if node.op_type == "Attention").inputs[3]
     assert mask is not None
-    forms, complete = find_mask_forms(values, {mask: ""}, most)
+    forms, complete = find_mask_forms(values, {mask: Keys()}, most)
     assert complete
     return forms[mask]
 

@@ -1,0 +1,214 @@
+"""What attention reads of a cache in any layout, as keys or values [batch, heads, length, size], and whether steps hand it on.
+
+    K[b, h, t, d] = past[f(b, h, t, d)]            for the tokens of the past
+                  = new[b, h, t - length, d]       behind them
+
+If present[f(b, h, t, d)] = K[b, h, t + shift, d], with f for its own length, then K of the next step starts with K of this
+one: a cache of this attention's own, [batch, heads, length, size], may take the place of its piece of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.index_maps import Box, Element, Fill, Read, axes, axis, leaves
+from ortfuse.analysis.index_maps.element_expressions import at as moved
+from ortfuse.analysis.index_maps.element_expressions import simplest
+from ortfuse.analysis.index_maps.simplify_formulas import simplified
+from ortfuse.generation.cache_elements import Elements
+from ortfuse.generation.cache_operands import Extra
+from ortfuse.generation.decoder_interface import Cache
+from ortfuse.ir.dims import Dim, DimLike, floor_div, substituted
+
+Index = tuple[DimLike, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Keys or values of one attention.
+
+    Attributes:
+        cache: The cache that it is a piece of.
+        index: Where in the cache the element at `axis(0)` to `axis(3)` of [batch, groups, past tokens, size] is.
+        new: The element of what is appended, [batch, groups, new tokens, size].
+        batch: The number of sequences.
+        groups: Heads.
+        size: The size of a head.
+        past: How many tokens the cache has.
+        added: How many are new.
+        repeats: How many heads of queries share one.
+        extra: Where a key of zeros stands.
+    """
+
+    cache: Cache
+    index: Index
+    new: Element
+    batch: DimLike
+    groups: int
+    size: int
+    past: DimLike
+    added: DimLike
+    repeats: int
+    extra: Extra
+
+    @property
+    def new_box(self) -> Box:
+        """The positions of what is appended."""
+        return Box.of_shape((self.batch, self.groups, self.added, self.size))
+
+
+class PieceReader:
+    """Reads the pieces of caches.
+
+    Args:
+        facts: The facts of the model.
+        caches: The caches by their input.
+    """
+
+    def __init__(self, facts: Facts, caches: Mapping[ir.Value, Cache]) -> None:
+        self._facts, self._caches = facts, caches
+        self._elements = Elements(facts, caches.keys())
+
+    def reads(self, node: ir.Node) -> set[Cache]:
+        """The caches that are moved, stacked or cut of which attention may read keys or values."""
+        found = set()
+        for number in (1, 2, 4, 5):
+            value = node.inputs[number] if len(node.inputs) > number else None
+            shape = None if value is None else self._facts.shape(value)
+            if value is not None and shape is not None:
+                element = self._elements.at(value, axes(len(shape)), Box.of_shape(shape))
+                found |= {self._caches[one.value] for one in leaves(element) if _is_of(one, self._caches)}  # type: ignore[union-attr]
+        return found
+
+    def piece(self, node: ir.Node, number: int) -> Piece | str:
+        """Keys (1) or values (2) of attention as a piece of a cache, or why they are none."""
+        past = node.inputs[number + 3] if len(node.inputs) > number + 3 else None
+        new = node.inputs[number]
+        assert new is not None
+        found = self._of_one(node, new) if past is None else self._of_two(past, new)
+        if isinstance(found, Piece):
+            return self._why_not_handed_on(found) or found
+        return found
+
+    def _of_two(self, past: ir.Value, new: ir.Value) -> Piece | str:
+        """Of attention that appends itself."""
+        before, added = self._facts.shape(past), self._facts.shape(new)
+        if before is None or added is None:
+            return "the shape of its keys or values is unknown"
+        batch, groups, length, size = before
+        if not isinstance(groups, int) or not isinstance(size, int):
+            return "the number or size of its heads is unknown"
+        count = added[2] if len(added) == 4 else added[1]
+        place = axes(4) if len(added) == 4 else _in_a_row(size)
+        read = self._elements.at(past, axes(4), Box.of_shape(before))
+        fresh = self._elements.at(new, place, Box.of_shape((batch, groups, count, size)))
+        return self._checked(read, fresh, (batch, groups, length, size), count, "")
+
+    def _of_one(self, node: ir.Node, value: ir.Value) -> Piece | str:
+        """Of attention that is given all keys or values."""
+        shape = self._facts.shape(value)
+        if shape is not None and len(shape) == 3:
+            count, width = node.attributes.get_int("kv_num_heads", 0) or 0, shape[2]
+            each = width // count if count and isinstance(width, int) else 0
+            shape, place = (shape[0], count, shape[1], each), _in_a_row(each)
+        else:
+            place = axes(4)
+        if shape is None or len(shape) != 4:
+            return "the shape of its keys or values is unknown"
+        batch, heads, total, size = shape
+        if not isinstance(heads, int) or not isinstance(size, int) or not heads or not size:
+            return "the number or size of its heads is unknown"
+        whole = self._elements.at(value, place, Box.of_shape(shape))
+        reads = {leaf for leaf in leaves(whole) if _is_of(leaf, self._caches)}
+        if len({leaf.value for leaf in reads if isinstance(leaf, Read)}) != 1:
+            return "its keys or values are not those of one cache"
+        cache = self._caches[next(leaf.value for leaf in reads if isinstance(leaf, Read))]
+        length = (self._facts.shape(cache.past) or ())[cache.axis]
+        extra = self._extra(value, place, (batch, heads, total, size))
+        total = total - bool(extra)
+        if extra == "first":
+            place = tuple([substituted(one, {"@2": axis(2) + 1}) for one in place])
+        behind = tuple([substituted(one, {"@2": axis(2) + length}) for one in place])
+        read = self._elements.at(value, place, Box.of_shape((batch, heads, length, size)))
+        fresh = self._elements.at(value, behind, Box.of_shape((batch, heads, total - length, size)))
+        return self._checked(read, fresh, (batch, heads, length, size), total - length, extra)
+
+    def _extra(self, value: ir.Value, place: Index, shape: tuple[DimLike, ...]) -> Extra:
+        """Where a key of zeros is."""
+        batch, heads, total, size = shape
+        for low, extra in ((0, "first"), (total - 1, "last")):
+            box = Box((0, 0, low, 0), (batch, heads, low + 1, size))
+            found = self._elements.at(value, place, box)
+            if isinstance(found, Fill) and not any(found.content):
+                return "first" if extra == "first" else "last"
+        return ""
+
+    def _checked(
+        self, read: Element, new: Element, shape: tuple[DimLike, int, DimLike, int], added: DimLike, extra: Extra
+    ) -> Piece | str:
+        """A piece of these elements, for one of each head that is repeated."""
+        batch, heads, length, size = shape
+        if not isinstance(read, Read) or not _is_of(read, self._caches):
+            return "its keys or values are not those of a cache alone"
+        if any(_is_of(leaf, self._caches) for leaf in leaves(new)):
+            return "its keys or values repeat others of a cache"
+        cache = self._caches[read.value]
+        if length != (self._facts.shape(cache.past) or ())[cache.axis]:
+            return "it reads some tokens of its cache alone"
+        for repeats in range(heads, 0, -1):
+            if heads % repeats == 0:
+                reduced = [
+                    _of_group(one, repeats, (batch, heads, count, size))
+                    for one, count in ((read, length), (new, added))
+                ]
+                if None not in reduced:
+                    break
+        past, fresh = reduced
+        assert isinstance(past, Read) and fresh is not None
+        return Piece(cache, past.index, fresh, batch, heads // repeats, size, length, added, repeats, extra)
+
+    def _why_not_handed_on(self, piece: Piece) -> str:
+        """Why what a step hands out is not what the next one has to read; "" if it is."""
+        cache = piece.cache
+        after, length = (self._facts.shape(cache.present) or ())[cache.axis], piece.past
+        shift = length + piece.added - after
+        index = piece.index
+        if isinstance(length, Dim):
+            index = tuple([substituted(one, {str(length): after}) for one in index])
+        elif length != after:
+            return "the length of its cache is fixed"
+        behind = tuple([axis(2) + shift if number == 2 else axis(number) for number in range(4)])
+        box = Box.of_shape((piece.batch, piece.groups, after, piece.size))
+        inside, outside = box.where(length - shift - 1 - axis(2)), box.where(axis(2) - length + shift)
+        wanted: tuple[tuple[Box, Element], ...] = (
+            (inside, moved(Read(cache.past, piece.index), behind)),
+            (outside, moved(piece.new, (axis(0), axis(1), axis(2) + shift - length, axis(3)))),
+        )
+        for part, element in wanted:
+            if self._elements.at(cache.present, index, part) != simplest(element, part):
+                return "what is handed out is not what it attends to, or in another order"
+        return ""
+
+
+def _in_a_row(size: int) -> Index:
+    """Where the element of [batch, heads, length, size] is in [batch, length, heads * size]."""
+    return axis(0), axis(2), size * axis(1) + axis(3)
+
+
+def _is_of(leaf: Element, caches: Mapping[ir.Value, Cache]) -> bool:
+    return isinstance(leaf, Read) and leaf.value in caches
+
+
+def _of_group(element: Element, repeats: int, shape: tuple[DimLike, int, DimLike, int]) -> Element | None:
+    """The element of the first head of each group, if it is that of all heads of the group."""
+    if repeats == 1:
+        return element
+    batch, heads, length, size = shape
+    box, few = Box.of_shape(shape), Box.of_shape((batch, heads // repeats, length, size))
+    first = moved(element, (axis(0), repeats * axis(1), axis(2), axis(3)))
+    again = moved(first, (axis(0), simplified(floor_div(axis(1), repeats), box), axis(2), axis(3)))
+    return simplest(first, few) if simplest(again, box) == simplest(element, box) else None

@@ -1,0 +1,395 @@
+"""Give each attention caches of its own, [batch, heads, length, size] with all tokens, where a decoder has them in other layouts.
+
+Transforms:
+
+- one cache for several layers, or for keys and values, into one for each;
+- axes in another order, or several in one, into batch, heads, length and size;
+- caches that keep the last tokens alone into ones that keep all, of which attention reads the last ones.
+
+Requires:
+
+- attention to read a piece of the cache and what is new behind it, and the output to have both in the same places
+  (`cache_pieces`);
+- nothing else to read the cache.
+
+Does not handle: a cache with one reader for which this does not hold. It stays as it is, and the report says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.index_maps import IndexMap, Read, axis, leaves
+from ortfuse.analysis.index_maps.element_expressions import at as moved
+from ortfuse.generation.cache_pieces import Piece, PieceReader
+from ortfuse.generation.decoder_interface import Cache, DecoderInterface
+from ortfuse.generation.plan_nodes import PlanNodes
+from ortfuse.generation.size_nodes import size_of
+from ortfuse.ir.dims import DimLike, floor_div, symbols
+from ortfuse.ir.walk import used_values
+from ortfuse.transforms.index_maps.make import Plan, Supply
+from ortfuse.transforms.index_maps.plans import plans
+
+Pieces = tuple[Piece, Piece]
+"""The keys and the values of one attention."""
+
+_ALL = 2**63 - 1
+
+
+def separate_caches(model: ir.Model, facts: Facts, interface: DecoderInterface) -> dict[str, str]:
+    """Give attention caches of its own, in place.
+
+    Args:
+        model: A decoder whose attention is fused, in topological order.
+        facts: Its facts. They do not hold afterwards.
+        interface: The roles of its inputs and outputs.
+
+    Returns:
+        Why a cache stays as it is, by its name.
+    """
+    caches = {cache.past: cache for cache in interface.caches if not cache.is_plain or facts.rank(cache.past) != 4}
+    return _Separation(model, facts, interface, caches).run() if caches else {}
+
+
+@dataclass(frozen=True)
+class _Own:
+    """A cache of its own.
+
+    Attributes:
+        past: The input, [batch, heads, length, size].
+        read: What attention reads of it: itself, or its last tokens.
+    """
+
+    past: ir.Value
+    read: ir.Value
+
+
+@dataclass
+class _Separation:
+    model: ir.Model
+    facts: Facts
+    interface: DecoderInterface
+    caches: Mapping[ir.Value, Cache]
+    kept: dict[str, str] = field(default_factory=dict)
+    owned: dict[tuple[ir.Value, object], _Own] = field(default_factory=dict)
+    news: dict[tuple[object, int], ir.Value] = field(default_factory=dict)
+    appended: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    done: set[ir.Value] = field(default_factory=set)
+    past_name: str = ""
+
+    def run(self) -> dict[str, str]:
+        found = self._pieces()
+        if found:
+            self.nodes = PlanNodes(self.model.graph, "separate")
+            for node, pieces in found.items():
+                self._replace(node, pieces)
+            self._drop(found)
+            self._widen_mask()
+        return self.kept
+
+    # What is there
+
+    def _pieces(self) -> dict[ir.Node, Pieces]:
+        """Attention of which all caches can be replaced, with what it reads of them."""
+        everything = {cache.past: cache for cache in self.interface.caches}
+        reader = PieceReader(self.facts, everything)
+        found: dict[ir.Node, Pieces] = {}
+        wrong: dict[Cache, str] = {}
+        for node in self.model.graph:
+            if (node.domain, node.op_type) != ("", "Attention"):
+                continue
+            read = reader.reads(node)
+            if not any(cache.past in self.caches for cache in read):
+                continue
+            keys, values = reader.piece(node, 1), reader.piece(node, 2)
+            problem = self._problem(node, keys, values)
+            if isinstance(keys, Piece) and isinstance(values, Piece) and not problem:
+                found[node] = keys, values
+            else:
+                wrong |= dict.fromkeys(read, problem)
+        while True:
+            found = {
+                node: pieces for node, pieces in found.items() if not any(piece.cache in wrong for piece in pieces)
+            }
+            bad = self._read_outside(found) | self._asked_for_unknown_sizes(found)
+            fresh = {piece.cache for pieces in found.values() for piece in pieces if piece.cache in bad}
+            if not fresh:
+                break
+            wrong |= dict.fromkeys(fresh, "it is read by something else, too")
+        for past, cache in self.caches.items():
+            if not any(cache is piece.cache for pieces in found.values() for piece in pieces):
+                self.kept[past.name or ""] = wrong.get(cache, "its attention is not fused into ai.onnx Attention")
+        return found
+
+    def _problem(self, node: ir.Node, keys: Piece | str, values: Piece | str) -> str:
+        """Why the caches of attention cannot be replaced; "" if they can."""
+        for one in (keys, values):
+            if isinstance(one, str):
+                return one
+        assert isinstance(keys, Piece)
+        assert isinstance(values, Piece)
+        if (keys.repeats, keys.extra, keys.added) != (values.repeats, values.extra, values.added):
+            return "its keys and values are read differently"
+        if (keys.cache.kept, keys.past) != (values.cache.kept, values.past):
+            return "its keys and values keep different tokens"
+        appends = len(node.inputs) > 4 and node.inputs[4] is not None
+        if not appends and node.attributes.get_int("is_causal", 0) == 1:
+            return "it is causal from the first key on, whatever its past"
+        if len(node.inputs) > 6 and node.inputs[6] is not None:
+            return "it counts the keys that are no padding"
+        if keys.extra and self.facts.rank(node.inputs[1]) != 4:
+            return "a key of zeros stands beside keys without an axis of heads"
+        if any(self._plan(one) is None for one in (keys, values)):
+            return "what is appended to its cache is moved in a way that no operators are known for"
+        return ""
+
+    def _read_outside(self, found: Mapping[ir.Node, Pieces]) -> set[Cache]:
+        """The caches that something reads besides attention that is replaced."""
+        owners = {piece.cache.past: piece.cache for pieces in found.values() for piece in pieces}
+        handed_on = {cache.present for cache in owners.values()}
+        pending = [value for value in self.model.graph.outputs if value not in handed_on]
+        seen, read = set[ir.Value](), set[Cache]()
+        while pending:
+            value = pending.pop()
+            if value in owners:
+                read.add(owners[value])
+            producer = value.producer()
+            if producer is None or value in seen:
+                continue
+            seen.add(value)
+            if producer in found and value is producer.outputs[0]:
+                used = [producer.inputs[0], producer.inputs[3] if len(producer.inputs) > 3 else None]
+                pending += [one for one in used if one is not None]
+                pending += [
+                    leaf.value for piece in found[producer] for leaf in leaves(piece.new) if isinstance(leaf, Read)
+                ]
+            elif producer.op_type != "Shape" or producer.domain:
+                pending += used_values(producer)
+        return read
+
+    # What it becomes
+
+    def _replace(self, node: ir.Node, pieces: Pieces) -> None:
+        keys = pieces[0]
+        rank = 4 if keys.extra else self.facts.rank(node.inputs[1]) or 4
+        owns = [self._own(piece) for piece in pieces]
+        if keys.extra:
+            for number, (piece, own) in enumerate(zip(pieces, owns, strict=True), 1):
+                node.replace_input_with(number, self._all(piece, own, node))
+        else:
+            news = [self._new(piece, rank, node) for piece in pieces]
+            node.resize_inputs(max(6, len(node.inputs)))
+            for number, (own, new) in enumerate(zip(owns, news, strict=True), 1):
+                node.replace_input_with(number, new)
+                node.replace_input_with(number + 3, own.read)
+            if rank == 3:
+                node.attributes["kv_num_heads"] = ir.AttrInt64("kv_num_heads", keys.groups)
+            if len(node.outputs) < 3:
+                node.resize_outputs(3)
+            for output, piece in zip(node.outputs[1:3], pieces, strict=True):
+                if output.name is None:
+                    output.name = self.nodes.name()
+                output.type, output.shape = ir.TensorType(self._kind(piece)), None
+        for number, (piece, own) in enumerate(zip(pieces, owns, strict=True), 1):
+            if own.past in self.done:
+                continue
+            self.done.add(own.past)
+            is_own = not keys.extra and own.read is own.past
+            present = node.outputs[number] if is_own else self._appended(piece, own, node)
+            if present not in self.model.graph.outputs:
+                present.type = own.past.type
+                self.model.graph.outputs.append(present)
+
+    def _own(self, piece: Piece) -> _Own:
+        """The cache of a piece: a new input for each piece of a cache."""
+        key = (piece.cache.past, piece.index)
+        if key not in self.owned:
+            graph, number = self.model.graph, len(self.owned)
+            past = ir.Value(
+                name=self.nodes.name(f"{piece.cache.past.name}_{number}"),
+                type=ir.TensorType(self._kind(piece)),
+                shape=ir.Shape([_text(piece.batch), piece.groups, self._past_text(), piece.size]),
+            )
+            graph.inputs.append(past)
+            read = past
+            if piece.cache.kept is not None:
+                read = self.nodes.add(
+                    "Slice", [past, *(self.nodes.ints([one]) for one in (-piece.cache.kept, _ALL, 2))]
+                )
+                read.type = past.type
+            self.owned[key] = _Own(past, read)
+        return self.owned[key]
+
+    def _appended(self, piece: Piece, own: _Own, before: ir.Node) -> ir.Value:
+        """[batch, heads, length, size], all tokens."""
+        if own.past not in self.appended:
+            new = self._new(piece, 4, before)
+            self.appended[own.past] = self.nodes.add("Concat", [own.past, new], {"axis": 2}, before=before)
+        return self.appended[own.past]
+
+    def _all(self, piece: Piece, own: _Own, before: ir.Node) -> ir.Value:
+        """[batch, heads of queries, length, size], all that attention reads, with a key of zeros."""
+        nodes = self.nodes
+        found = self._appended(piece, own, before)
+        if own.read is not own.past:
+            past = nodes.add("Shape", [own.past], {"start": 2, "end": 3})
+            kept = nodes.add("Min", [past, nodes.ints([piece.cache.kept or 0])])
+            start = nodes.add("Sub", [past, kept])
+            found = nodes.add("Slice", [found, start, nodes.ints([_ALL]), nodes.ints([2])], before=before)
+        if piece.repeats > 1:
+            heads = [head // piece.repeats for head in range(piece.groups * piece.repeats)]
+            found = nodes.add("Gather", [found, nodes.ints(heads)], {"axis": 1}, before=before)
+        pads = [0] * 8
+        pads[2 if piece.extra == "first" else 6] = 1
+        return nodes.add("Pad", [found, nodes.ints(pads)], before=before)
+
+    def _plan(self, piece: Piece) -> Plan | None:
+        """What is appended as [batch, new tokens, heads * size]."""
+        size = piece.size
+        head = floor_div(axis(2), size)
+        element = moved(piece.new, (axis(0), head, axis(1), axis(2) - size * head))
+        found = IndexMap.of((piece.batch, piece.added, piece.groups * size), element)
+        same = self._same(found)
+        if same is not None:
+            return same
+        supply = Supply([self.interface.tokens, *found.sources], self.facts, self.model.graph.opset_imports.get("", 0))
+        return next(plans(found, self.facts, supply), None)
+
+    def _same(self, found: IndexMap) -> ir.Value | None:
+        """The value of which a map is the identity."""
+        sources = found.sources
+        is_same = len(sources) == 1 and found.is_identity_of(sources[0], self.facts.shape(sources[0]))
+        return sources[0] if is_same else None
+
+    def _new(self, piece: Piece, rank: int, before: ir.Node) -> ir.Value:
+        """What is appended, [batch, heads, new tokens, size] or [batch, new tokens, heads * size]."""
+        key = (piece.new, rank)
+        if key not in self.news:
+            box = piece.new_box
+            found = self._same(IndexMap.of(box.ends, piece.new)) if rank == 4 else None
+            if found is None:
+                plan = self._plan(piece)
+                assert plan is not None
+                found = self.nodes.build(plan, before)
+                if rank == 4:
+                    sizes = self.nodes.ints([0, 0, piece.groups, piece.size])
+                    found = self.nodes.add("Reshape", [found, sizes], before=before)
+                    found = self.nodes.add("Transpose", [found], {"perm": [0, 2, 1, 3]}, before=before)
+            self.news[key] = found
+        return self.news[key]
+
+    def _kind(self, piece: Piece) -> ir.DataType:
+        return self.facts.dtype(piece.cache.past) or ir.DataType.FLOAT
+
+    def _past_text(self) -> str:
+        """The name of the number of tokens of the past."""
+        if not self.past_name:
+            whole = [
+                (self.facts.shape(cache.past) or ())[cache.axis]
+                for cache in self.interface.caches
+                if cache.kept is None
+            ]
+            names = [str(dim) for dim in whole if symbols(dim) == {str(dim)}]
+            self.past_name = names[0] if names else self.nodes.name("past_tokens")
+        return self.past_name
+
+    # What is left
+
+    def _asked_for_unknown_sizes(self, found: Mapping[ir.Node, Pieces]) -> set[Cache]:
+        """The caches on which sizes depend that could not be computed without them."""
+        known = set(self._sized_inputs({piece.cache for pieces in found.values() for piece in pieces}))
+        known |= {
+            str(piece.past) for pieces in found.values() for piece in pieces if symbols(piece.past) == {str(piece.past)}
+        }
+        read = set[Cache]()
+        for node, caches in self._queries(found).items():
+            dims = self.facts.shape(node.inputs[0])
+            if dims is None or any(name not in known for dim in dims for name in symbols(dim)):
+                read |= caches
+        return read
+
+    def _queries(self, found: Mapping[ir.Node, Pieces]) -> dict[ir.Node, set[Cache]]:
+        """Nodes that ask for sizes of what is made of caches, with these."""
+        owners = {piece.cache.past: piece.cache for pieces in found.values() for piece in pieces}
+        made: dict[ir.Value, set[Cache]] = {past: {cache} for past, cache in owners.items()}
+        queries = {}
+        for node in self.model.graph:
+            used = {cache for value in used_values(node) for cache in made.get(value, ())}
+            if not used or node in found:
+                continue
+            if node.op_type == "Shape" and not node.domain:
+                queries[node] = used
+            else:
+                made |= dict.fromkeys(node.outputs, used)
+        return queries
+
+    def _sized_inputs(self, dropped: Collection[Cache]) -> dict[str, tuple[ir.Value, int]]:
+        """The input and axis that tell a size, by its name."""
+        gone = {cache.past for cache in dropped}
+        found: dict[str, tuple[ir.Value, int]] = {}
+        for value in self.model.graph.inputs:
+            for number, dim in enumerate(self.facts.shape(value) or ()):
+                if value not in gone and symbols(dim) == {str(dim)}:
+                    found.setdefault(str(dim), (value, number))
+        return found
+
+    def _drop(self, found: Mapping[ir.Node, Pieces]) -> None:
+        """Remove the caches that were replaced, and compute sizes without them."""
+        graph, nodes = self.model.graph, self.nodes
+        pieces = [piece for both in found.values() for piece in both]
+        caches = {piece.cache for piece in pieces}
+        sizes = {}
+        for name, (value, number) in self._sized_inputs(caches).items():
+            sizes[name] = value, number
+        queries = self._queries(found)
+        asked = {name for node in queries for dim in self.facts.shape(node.inputs[0]) or () for name in symbols(dim)}
+        known: dict[str, ir.Value] = {}
+        for piece in pieces:
+            if str(piece.past) in asked and str(piece.past) not in known:
+                own = self.owned[piece.cache.past, piece.index]
+                length = nodes.add("Shape", [own.past], {"start": 2, "end": 3})
+                if piece.cache.kept is not None:
+                    length = nodes.add("Min", [length, nodes.ints([piece.cache.kept])])
+                known[str(piece.past)] = length
+        for name in asked - set(known):
+            value, number = sizes[name]
+            known[name] = nodes.add("Shape", [value], {"start": number, "end": number + 1})
+        for node in queries:
+            dims = self.facts.shape(node.inputs[0]) or ()
+            dims = dims[node.attributes.get_int("start", 0) : node.attributes.get_int("end", None)]
+            parts = [size_of(dim, known, nodes) for dim in dims]
+            made = parts[0] if len(parts) == 1 else nodes.add("Concat", parts, {"axis": 0})
+            assert made is not None
+            for use in tuple(node.outputs[0].uses()):
+                use.node.replace_input_with(use.idx, made)
+        for cache in caches:
+            graph.outputs.remove(cache.present)
+        for node in reversed(list(graph)):
+            if not any(one.uses() or one.is_graph_output() for one in node.outputs):
+                graph.remove(node, safe=True)
+        for cache in caches:
+            graph.inputs.remove(cache.past)
+
+    def _widen_mask(self) -> None:
+        """Let a mask that has columns for the last tokens alone have them for all."""
+        mask, kept, nodes = self.interface.mask, self.interface.mask_kept(self.facts), self.nodes
+        if mask is None or kept is None:
+            return
+        uses = tuple(mask.uses())
+        length = nodes.add("Shape", [self.interface.tokens], {"start": 1, "end": 2})
+        columns = nodes.add("Add", [length, nodes.ints([kept])])
+        start = nodes.add("Mul", [columns, nodes.ints([-1])])
+        last = nodes.add("Slice", [mask, start, nodes.ints([_ALL]), nodes.ints([1])])
+        last.type = mask.type
+        for use in uses:
+            use.node.replace_input_with(use.idx, last)
+        batch, added = (self.facts.shape(self.interface.tokens) or (1, 1))[:2]
+        mask.shape = ir.Shape([_text(batch), f"{self._past_text()} + {_text(added)}"])
+
+
+def _text(dim: DimLike) -> int | str:
+    return dim if isinstance(dim, int) else str(dim)
