@@ -21,6 +21,7 @@ CROSS_SIZES = tuple(sizes | {"source": source} for sizes, source in zip(SIZES, (
 ATTENTIONS = ("sdpa", "eager")
 EXPORTERS = ("ts", "dynamo")
 TOKENS = {"input_ids": Input(("batch", "sequence"), "tokens", high=VOCABULARY)}
+EMBEDDINGS = {"inputs_embeds": Input(("batch", "sequence", 64), "normal")}
 MASK = {"attention_mask": Input(("batch", "past + sequence"), "mask")}
 POSITIONS = {"position_ids": Input(("batch", "sequence"), "tokens", high=60)}
 COMMON: Mapping[str, Any] = {
@@ -40,16 +41,18 @@ def _decoder(
     layers: int = 2,
     attentions: tuple[str, ...] = ATTENTIONS,
     config: str = "",
+    embedded: bool = False,
 ) -> Case:
     """A decoder by the name of its architecture, with the common sizes and what the architecture calls its own."""
     options = {key: value for key, value in {**COMMON, **(changes or {})}.items() if value is not None}
-    base, plain = (PositionedDecoder, [*TOKENS, *MASK, *POSITIONS]) if positions else (CachedDecoder, [*TOKENS, *MASK])
+    tokens = EMBEDDINGS if embedded else TOKENS
+    base, plain = (PositionedDecoder, [*tokens, *MASK, *POSITIONS]) if positions else (CachedDecoder, [*tokens, *MASK])
 
     def made(attention: str) -> nn.Module:
         model = build(f"{architecture}ForCausalLM", config or f"{architecture}Config", options, attention)
         return layered(base, plain, layers)(model)
 
-    inputs = TOKENS | MASK | (POSITIONS if positions else {}) | cache_inputs("past", keys, "past", width, layers)
+    inputs = tokens | MASK | (POSITIONS if positions else {}) | cache_inputs("past", keys, "past", width, layers)
     return Case(name, made, inputs, SIZES, attentions, EXPORTERS)
 
 
@@ -151,6 +154,8 @@ CASES = (
     _decoder("gptj", "GPTJ", _OLD | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512, "rotary_dim": 8}, keys=4, positions=True, attentions=("eager",)),
     _decoder("llama", "Llama"),
     _decoder("llama_positions", "Llama", positions=True),
+    _decoder("llama_embeds", "Llama", positions=True, embedded=True),
+    _decoder("opt_embeds", "OPT", _OLD | {"ffn_dim": 96, "word_embed_proj_dim": 64}, keys=4, embedded=True),
     _decoder("llama_scaled", "Llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}}),
     _decoder("mistral", "Mistral", {"sliding_window": 7}),
     _decoder("qwen2", "Qwen2", {"layer_types": ["full_attention"] * 2}),

@@ -11,6 +11,7 @@ from typing import Any
 import ortfuse
 from ortfuse.api.benchmark_generation import benchmark_generation
 from ortfuse.api.generator import generator
+from ortfuse.generation.token_embeddings import RandomEmbeddings
 
 STEPS = 16
 PROMPTS = ([5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8, 9], [11])
@@ -31,7 +32,8 @@ def equal(path: Path, max_length: int) -> dict[str, Any]:
                 "in_place": sum(cache.in_place for cache in done.interface.caches),
             }
             if done.interface.mixed_lengths and not done.interface.fixed:
-                model = ortfuse.Generator(folder)
+                size = done.interface.embedding
+                model = ortfuse.Generator(folder, embeddings=RandomEmbeddings(size) if size else None)
                 room = min(30, model.max_length - 10)
                 batch = model.generate(PROMPTS, max_new_tokens=room)
                 found["batch"] = batch == [model.generate([one], max_new_tokens=room)[0] for one in PROMPTS]

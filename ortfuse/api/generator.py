@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from ortfuse.generation.compare_generations import GenerationComparison
     from ortfuse.generation.decoder_interface import InterfaceNames
     from ortfuse.generation.genai_config import SpecialTokens
+    from ortfuse.generation.generator import Generator
     from ortfuse.generation.plain_loop import InputType, PlainLoop
+    from ortfuse.generation.token_embeddings import Embed
     from ortfuse.runtime.session import Session
 
 Arrays: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
@@ -100,6 +102,7 @@ def generator(
     prompts: Sequence[Sequence[int]] | None = None,
     fixed: Arrays | None = None,
     prompt_model: AnyModel | None = None,
+    embeddings: str | os.PathLike[str] | np.ndarray[Any, Any] | None = None,
     progress: Progress | None = None,
     **changes: Unpack[PipelineOptions],
 ) -> GeneratorResult:
@@ -125,6 +128,8 @@ def generator(
         fixed: Arrays for inputs that are the same in all steps, such as an encoder's states; by default random ones.
         prompt_model: The decoder without a past, if the prompt was exported apart (`decoder_model.onnx` beside
             `decoder_with_past_model.onnx`): it computes the keys and values of cross-attention.
+        embeddings: For a decoder that takes embeddings, those of token ids: a table [vocabulary, size], or the path of a model
+            from ids to embeddings. It is written beside the generator. Without it, random ones are compared.
         progress: Called with short messages about what is going on.
         **changes: Options of `optimize`, such as `target`.
 
@@ -148,7 +153,7 @@ def generator(
     special = SpecialTokens() if tokenizer is None else special_tokens_in(Path(tokenizer))
     progress("optimising the decoder")
     decoder = fused_decoder(model, options, max_length, roles, prompt_model)
-    inside, names, sources = decoder.model, decoder.names, _Sources(model, prompt_model)
+    inside, names, sources = decoder.model, decoder.names, _Sources(model, prompt_model, embeddings)
     if names.branch or prompt_model is not None:
         progress("comparing the first step")
         sources.demand_equal_first_step(inside, names, fixed)
@@ -180,7 +185,7 @@ def generator(
     if folder is None or not done.ok:
         return done
     progress("writing")
-    return replace(done, written=_write(folder, done, files, special))
+    return replace(done, written=_write(folder, done, files, special, embeddings))
 
 
 @dataclass(frozen=True)
@@ -190,10 +195,28 @@ class _Sources:
     Attributes:
         model: The decoder.
         prompt: The decoder for the prompt, if that is another one.
+        embeddings: Embeddings of token ids, a table or the path of a model; `None` for random ones.
     """
 
     model: AnyModel
     prompt: AnyModel | None
+    embeddings: str | os.PathLike[str] | np.ndarray[Any, Any] | None = None
+
+    @functools.cached_property
+    def embed(self) -> Embed | None:
+        """What gives the embeddings of token ids."""
+        from ortfuse.generation.token_embeddings import ModelEmbeddings, embed_of
+
+        given = self.embeddings
+        return ModelEmbeddings(Path(given)) if isinstance(given, str | os.PathLike) else embed_of(given)
+
+    def opened(self, file: Path, interface: GeneratorInterface) -> Generator:
+        """A generator with the same embeddings."""
+        from ortfuse.generation.generator import Generator
+        from ortfuse.generation.token_embeddings import RandomEmbeddings
+
+        random = RandomEmbeddings(interface.embedding) if interface.embedding else None
+        return Generator(file, embeddings=self.embed or random)
 
     @functools.cached_property
     def types(self) -> Mapping[str, InputType]:
@@ -219,7 +242,7 @@ class _Sources:
         from ortfuse.generation.plain_loop import PlainLoop
 
         model, prompt = self.sessions(optimise=optimise)
-        return functools.partial(PlainLoop, model, names, self.types, first=prompt)
+        return functools.partial(PlainLoop, model, names, self.types, first=prompt, embed=self.embed)
 
     def fixed(self, names: InterfaceNames, given: Arrays | None) -> dict[str, np.ndarray[Any, Any]]:
         """The arrays for inputs that stay the same in all steps, by default random ones."""
@@ -247,14 +270,13 @@ def _with_int8_caches(
     fixed: Arrays | None,
 ) -> GeneratorResult:
     """The generator with caches of 8-bit integers."""
-    from ortfuse.generation.generator import Generator
     from ortfuse.generation.int8_caches import cache_scales, make_caches_int8
 
     given = sources.fixed(names, fixed)
     chosen, room = _prompts(done.interface, new_tokens, prompts)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = _save(done, Path(folder))
-        scales = cache_scales(Generator(file), chosen, room, given)
+        scales = cache_scales(sources.opened(file, done.interface), chosen, room, given)
     return replace(done, interface=make_caches_int8(done.model, done.interface, scales))
 
 
@@ -281,12 +303,23 @@ def _save(done: GeneratorResult, folder: Path) -> Path:
     return folder / MODEL_FILE
 
 
-def _write(folder: Path, done: GeneratorResult, files: Sequence[Path], special: SpecialTokens) -> Path:
+def _write(
+    folder: Path,
+    done: GeneratorResult,
+    files: Sequence[Path],
+    special: SpecialTokens,
+    embeddings: str | os.PathLike[str] | np.ndarray[Any, Any] | None,
+) -> Path:
     from ortfuse.generation.genai_config import copy_files, write_genai_config
+    from ortfuse.generation.token_embeddings import EMBEDDINGS_FILE, table_model
 
     folder.mkdir(parents=True, exist_ok=True)
     _save(done, folder)
     copy_files(files, folder)
+    if isinstance(embeddings, np.ndarray):
+        save(table_model(embeddings), folder / EMBEDDINGS_FILE)
+    elif embeddings is not None:
+        save(enter(embeddings, copy=True)[0], folder / EMBEDDINGS_FILE)
     write_genai_config(folder, done.interface, done.model, special)
     return folder
 
@@ -399,7 +432,6 @@ def _compared(
     fixed: Arrays | None,
 ) -> GenerationComparison:
     from ortfuse.generation.compare_generations import compare_generations
-    from ortfuse.generation.generator import Generator
 
     given = sources.fixed(names, fixed)
     chosen, room = _prompts(done.interface, new_tokens, prompts)
@@ -408,7 +440,7 @@ def _compared(
         return compare_generations(
             sources.loop(names),
             sources.loop(names, optimise=False),
-            Generator(file),
+            sources.opened(file, done.interface),
             chosen,
             new_tokens=room,
             fixed=given,

@@ -68,6 +68,12 @@ def generator(
             "--prompt-model", metavar="MODEL", help="The decoder without a past, if the prompt was exported apart."
         ),
     ] = None,
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(
+            "--embeddings", metavar="MODEL", help="Model from token ids to embeddings, for a decoder that takes these."
+        ),
+    ] = None,
     *,
     answer: Answer,
 ) -> None:
@@ -83,8 +89,8 @@ def generator(
         done = ortfuse.generator(
             model, output, max_length=max_length, last_logits=last_logits, int4=int4,
             int8_caches=int8_caches, verify=verify, new_tokens=new_tokens,
-            tokenizer=tokenizer, roles=_roles(role or ()), prompt_model=prompt_model, progress=progress,
-            target=options.target, runtime=options.runtime,
+            tokenizer=tokenizer, roles=_roles(role or ()), prompt_model=prompt_model, embeddings=embeddings,
+            progress=progress, target=options.target, runtime=options.runtime,
         )  # fmt: skip
     answer.give(generator_document(model.name, done), {"model": str(model), **done.to_dict()})
     if not done.ok:

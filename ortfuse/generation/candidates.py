@@ -13,6 +13,7 @@ from ortfuse.generation.bound_runs import BoundRuns
 from ortfuse.generation.decoder_interface import InterfaceNames
 from ortfuse.generation.generator import Generator
 from ortfuse.generation.plain_loop import InputType, PlainLoop
+from ortfuse.generation.token_embeddings import RandomEmbeddings
 from ortfuse.runtime.session_settings import session
 
 Array = np.ndarray[Any, Any]
@@ -94,7 +95,11 @@ class _Plain:
 
 class _InPlace:
     def __init__(self, candidate: GeneratorCandidate) -> None:
-        self._generator = Generator(candidate.path, settings=_settings(candidate.threads))
+        settings = _settings(candidate.threads)
+        self._generator = Generator(candidate.path, settings=settings)
+        size = self._generator.interface.embedding
+        if size:  # those of the plain loop, so that both take the same tokens
+            self._generator = Generator(candidate.path, settings=settings, embeddings=RandomEmbeddings(size))
         self._fixed = candidate.fixed
 
     def first(self, tokens: Array) -> Array:

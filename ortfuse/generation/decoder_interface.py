@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError
 from ortfuse.generation.cache_pairs import find_cache_pairs
+from ortfuse.generation.generator_interface import EMBEDDINGS
 from ortfuse.ir.dims import DimLike, evaluate, symbols
 from ortfuse.ir.walk import used_values
 from ortfuse.serialization import Record
@@ -64,7 +65,7 @@ class DecoderInterface:
     """Which input and output of a decoder is what.
 
     Attributes:
-        tokens: Token ids, [batch, sequence].
+        tokens: Token ids, [batch, sequence], or their embeddings, [batch, sequence, size].
         mask: Which of the past and new tokens are visible, [batch, past + sequence]; `None` if the decoder takes none.
         positions: Positions of the new tokens, [batch, sequence]; `None` if the decoder takes none.
         caches: Keys and values of the layers, in the order of the inputs.
@@ -82,6 +83,13 @@ class DecoderInterface:
     logits: ir.Value
     fixed: tuple[ir.Value, ...]
     others: tuple[ir.Value, ...]
+
+    @property
+    def embedding(self) -> int:
+        """The size of the embedding of a token; 0 if tokens are ids."""
+        shape = self.tokens.shape
+        size = shape[2] if shape is not None and len(shape) == 3 else 0
+        return size if isinstance(size, int) else 0
 
     def sizes(self, facts: Facts, batch: int, past: int, length: int) -> dict[str, int]:
         """The symbols of the inputs' sizes in a step of `length` tokens after `past` ones."""
@@ -303,15 +311,29 @@ class _Search:
             value for value in self.inputs if self.facts.dtype(value) in _INTEGERS and self.facts.rank(value) == 2
         ]
         looked_up = [value for value in integers if self._is_index(value)]
-        named = [value for value in integers if value.name == (self.given.get("tokens") or "input_ids")]
+        embeddings = self._embeddings(logits)
+        asked = [value for value in (*integers, *embeddings) if value.name == self.given.get("tokens")]
+        named = [value for value in integers if value.name == "input_ids"]
         fitting = [value for value in looked_up if rows is not None and self._rows(value) == rows]
-        for candidates in (named if self.given.get("tokens") else [], fitting, named, looked_up, integers):
+        for candidates in (asked, fitting, named, embeddings, looked_up, integers):
             if len(candidates) == 1:
                 return candidates[0]
         raise GenerationError(
-            "which input has the token ids cannot be told: it would be an integer [batch, sequence] that a Gather reads a "
-            "table by; name it with tokens=NAME"
+            "which input has the tokens cannot be told: it would be integers [batch, sequence] that a Gather reads a table by, "
+            "or embeddings [batch, sequence, size]; name it with tokens=NAME"
         )
+
+    def _embeddings(self, logits: ir.Value) -> list[ir.Value]:
+        """Inputs [batch, sequence, size] of numbers that may be embeddings of the tokens, of which there are scores."""
+        length = (self.facts.shape(logits) or (None, None))[1]
+        found = []
+        for value in self.inputs:
+            shape = self.facts.shape(value)
+            if not self._is_float(value) or shape is None or len(shape) != 3 or not isinstance(shape[2], int):
+                continue
+            if shape[1] == length or value.name in (EMBEDDINGS, self.given.get("tokens")):
+                found.append(value)
+        return found
 
     def _states(self, tokens: ir.Value) -> Iterator[State]:
         """Inputs and outputs of the same constant size, each output with the input that is fewest nodes away from it."""

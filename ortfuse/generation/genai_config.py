@@ -142,7 +142,7 @@ def write_genai_config(
     pairs = {(cache.layer, cache.kind) for cache in interface.caches if len(cache.shape) == 4 and cache.axis == 2}
     layers = range(len(interface.caches) // 2)
     is_paired = pairs == {(layer, kind) for layer in layers for kind in ("key", "value")}
-    if interface.fixed or interface.states or not is_paired:
+    if interface.fixed or interface.states or interface.embedding or not is_paired:
         path.unlink(missing_ok=True)
         return None
     attention = [node for node in model.graph if node.op_type == "GroupQueryAttention"]

@@ -13,6 +13,14 @@ import numpy as np
 from ortfuse.errors import GenerationError
 from ortfuse.generation.generator_interface import CacheBuffer, GeneratorInterface, interface_of
 from ortfuse.generation.sampling import Chooser, Sampling
+from ortfuse.generation.token_embeddings import (
+    EMBEDDINGS_FILE,
+    Embed,
+    ModelEmbeddings,
+    Prompt,
+    PromptReader,
+    embed_of,
+)
 from ortfuse.runtime.session_settings import session
 
 Array = np.ndarray[Any, Any]
@@ -39,6 +47,7 @@ class Generator:
         *,
         settings: Mapping[str, Any] | None = None,
         max_length: int | None = None,
+        embeddings: Embed | Array | None = None,
     ) -> None:
         """Open a generator.
 
@@ -46,6 +55,8 @@ class Generator:
             path: The folder that `ortfuse generator` wrote, or the model file in it.
             settings: Session settings by the runtime's names, such as `{"intra_op_num_threads": 4}`.
             max_length: The greatest number of tokens in a sequence, if less than the model allows: buffers are of this size.
+            embeddings: For a model that takes embeddings, those of token ids: a table [vocabulary, size], or a function from ids
+                [batch, tokens] to [batch, tokens, size]; by default `embed_tokens.onnx` in the folder gives them.
 
         Raises:
             GenerationError: The model is no generator, or `max_length` is more than it allows.
@@ -58,6 +69,7 @@ class Generator:
         metadata = self._session.get_modelmeta().custom_metadata_map
         self.interface: GeneratorInterface = interface_of(metadata, str(file))
         self._once: Any = session(file.with_name(ONCE_FILE), settings) if self.interface.once else None
+        self._reader = PromptReader(self.interface.embedding, embed_of(embeddings) or self._embeddings(file, settings))
         self.max_length = max_length or self.interface.max_length
         if not 1 < self.max_length <= self.interface.max_length:
             raise GenerationError(f"max_length={max_length}: the model takes 2 to {self.interface.max_length} tokens")
@@ -72,11 +84,16 @@ class Generator:
         self._fixed: dict[str, Array] = {}
         self._lengths: Array = np.zeros(0, np.int64)
 
+    def _embeddings(self, file: Path, settings: Mapping[str, Any] | None) -> Embed | None:
+        """What gives embeddings of token ids beside the model."""
+        beside = file.with_name(EMBEDDINGS_FILE)
+        return ModelEmbeddings(beside, settings) if self.interface.embedding and beside.is_file() else None
+
     # Whole generations
 
     def generate(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Prompt],
         *,
         max_new_tokens: int = 128,
         stop_tokens: Collection[int] = (),
@@ -87,7 +104,8 @@ class Generator:
         """The tokens that follow each prompt.
 
         Args:
-            prompts: Token ids of each sequence. They may be of several lengths, if `interface.mixed_lengths` says so.
+            prompts: Token ids of each sequence, or embeddings [tokens, size] if the model takes such. They may be of several
+                lengths, if `interface.mixed_lengths` says so.
             max_new_tokens: The most tokens to generate for each.
             stop_tokens: Tokens that end a sequence. They are the last of its result.
             sampling: How tokens are drawn; by default the best one is taken.
@@ -114,7 +132,7 @@ class Generator:
 
     def stream(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Prompt],
         *,
         max_new_tokens: int = 128,
         stop_tokens: Collection[int] = (),
@@ -123,7 +141,7 @@ class Generator:
         shared_prefix: bool = False,
     ) -> Iterator[list[int | None]]:
         """After each step the new token of each sequence, `None` for those that have ended; the rest is as for `generate`."""
-        longest = int(_lengths_of(prompts).max(initial=0))
+        longest = int(self._reader.lengths(prompts).max(initial=0))
         if longest + max_new_tokens > self.max_length:
             raise GenerationError(
                 f"a prompt of {longest} tokens and {max_new_tokens} new ones are more than the {self.max_length} that the "
@@ -131,6 +149,8 @@ class Generator:
             )
         if max_new_tokens < 1:
             raise GenerationError(f"max_new_tokens={max_new_tokens}: at least one token is generated")
+        if self._reader.needs_embeddings:
+            self._reader.tokens(np.zeros((1, 1), np.int64))  # raises what new tokens would
         chooser = Chooser(sampling)
         scores = self.prompt(prompts, fixed=fixed, shared_prefix=shared_prefix)
         started = self._started
@@ -164,7 +184,7 @@ class Generator:
 
     def prompt(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Prompt],
         *,
         fixed: Mapping[str, Array] | None = None,
         shared_prefix: bool = False,
@@ -178,10 +198,12 @@ class Generator:
             GenerationError: There is no prompt, one is empty, too long or has something else than token ids, or they have
                 several lengths where the model does not take them.
         """
-        lengths = _lengths_of(prompts)
+        lengths = self._reader.lengths(prompts)
         if not len(prompts) or lengths.min() < 1:
             raise GenerationError("each sequence needs a prompt of at least one token")
         if shared_prefix and len(prompts) > 1:
+            if any(self._reader.is_embedded(prompt) for prompt in prompts):
+                raise GenerationError("a prefix is shared by prompts of token ids; leave shared_prefix out")
             shared = _common_prefix(prompts)
             if shared:
                 return self._prompt_behind(shared, prompts)
@@ -189,20 +211,16 @@ class Generator:
             text = "this model takes prompts of one length in a batch: its positions or states are not counted apart"
             raise GenerationError(f"{text}; give them one after the other")
         self.start(len(prompts), fixed)
+        padded = self._reader.padded(prompts)
         if self.interface.one_at_a_time:
-            for position in range(int(lengths.max()) - 1):
-                self.step(np.array([[prompt[position]] for prompt in prompts]), fixed=fixed)
-            return self.step(np.array([[prompt[-1]] for prompt in prompts]), fixed=fixed)[:, -1]
-        padded = np.zeros((len(prompts), int(lengths.max())), np.int64)
-        for row, prompt in zip(padded, prompts, strict=True):
-            row[: len(prompt)] = _token_ids(prompt)
+            return [self.step(padded[:, [place]], fixed=fixed) for place in range(padded.shape[1])][-1][:, -1]
         scores = self._run(padded, lengths, fixed)
         if self.interface.last_logits:
             return scores[:, -1]
         found: Array = scores[np.arange(len(prompts)), lengths - 1]
         return found
 
-    def _prompt_behind(self, shared: int, prompts: Sequence[Sequence[int]]) -> Array:
+    def _prompt_behind(self, shared: int, prompts: Sequence[Prompt]) -> Array:
         """The scores after prompts that have so many first tokens in common."""
         interface = self.interface
         if interface.fixed or interface.states or self._is_growing() or not interface.mixed_lengths:
@@ -221,7 +239,7 @@ class Generator:
         self._lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         return np.concatenate(scores)
 
-    def _appended(self, tokens: Sequence[int]) -> Array:
+    def _appended(self, tokens: Prompt) -> Array:
         """The scores after tokens that are appended to one sequence, [1, vocabulary]."""
         pieces = [[token] for token in tokens] if self.interface.one_at_a_time else [list(tokens)]
         for piece in pieces:
@@ -251,18 +269,19 @@ class Generator:
         """Append tokens, as many to each sequence; the scores after each, or after the last one with `last_logits`.
 
         Args:
-            tokens: [batch, new tokens]. Several new tokens after others need a batch of 1.
+            tokens: Token ids [batch, new tokens], or embeddings [batch, new tokens, size]. Several new tokens after others
+                need a batch of 1.
             fixed: Arrays for the inputs of `interface.fixed`.
 
         Raises:
             GenerationError: The caches are full, or the tokens do not fit what was started.
         """
         tokens = np.asarray(tokens)
-        if tokens.ndim != 2 or len(tokens) != self._batch:
+        if tokens.ndim != 2 + self._reader.is_embedded(tokens) or len(tokens) != self._batch:
             raise GenerationError(f"tokens {tokens.shape}: [{self._batch}, new tokens] are expected, as was started")
         if tokens.shape[1] > 1 and self._batch > 1 and self._lengths.any():
             raise GenerationError("several tokens after others can be appended to one sequence only, not to a batch")
-        return self._run(tokens, self._lengths + tokens.shape[1], fixed)
+        return self._run(self._reader.tokens(tokens), self._lengths + tokens.shape[1], fixed)
 
     def _run(self, tokens: Array, lengths: Array, fixed: Mapping[str, Array] | None) -> Array:
         total = int(lengths.max())
@@ -271,7 +290,7 @@ class Generator:
         interface = self.interface
         binding: Any = self._session.io_binding()
         mask = (np.arange(total) < lengths[:, None]).astype(np.int64)
-        binding.bind_cpu_input(interface.tokens, np.ascontiguousarray(_token_ids(tokens), self._tokens_dtype))
+        binding.bind_cpu_input(interface.tokens, np.ascontiguousarray(tokens, self._tokens_dtype))
         binding.bind_cpu_input(interface.mask, mask)
         given = {**(fixed or {}), **self._fixed}
         for name in interface.fixed:
@@ -360,23 +379,10 @@ def _explained(tokens: Array | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # what the runtime raises has no class in common
-        given = "" if tokens is None else f" for tokens from {tokens.min()} to {tokens.max()}"
+        given = (
+            "" if tokens is None or tokens.dtype.kind == "f" else f" for tokens from {tokens.min()} to {tokens.max()}"
+        )
         raise GenerationError(f"the runtime cannot run the model on what is given{given}: {error}") from error
-
-
-def _lengths_of(prompts: Sequence[Sequence[int]]) -> Array:
-    """int64 [prompts], how many tokens each has."""
-    if any(np.ndim(prompt) != 1 for prompt in prompts):
-        raise GenerationError("prompts are a list with a list of token ids for each sequence, such as [[12, 7, 301]]")
-    return np.array([len(prompt) for prompt in prompts], np.int64)
-
-
-def _token_ids(tokens: Array | Sequence[int]) -> Array:
-    """Token ids as they are given, if they are such."""
-    found = np.asarray(tokens)
-    if found.dtype.kind not in "iu" or found.min() < 0:
-        raise GenerationError("tokens are whole numbers from 0 on, the ids that a tokenizer gives")
-    return found
 
 
 def _demanded(fixed: Mapping[str, Array], name: str) -> Array:
@@ -385,7 +391,7 @@ def _demanded(fixed: Mapping[str, Array], name: str) -> Array:
     return fixed[name]
 
 
-def _common_prefix(prompts: Sequence[Sequence[int]]) -> int:
+def _common_prefix(prompts: Sequence[Prompt]) -> int:
     """How many first tokens all prompts have in common, with one more in each."""
     longest = min(len(prompt) for prompt in prompts) - 1
     columns = zip(*(prompt[:longest] for prompt in prompts), strict=True)

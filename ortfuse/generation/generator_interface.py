@@ -15,7 +15,7 @@ from ortfuse.serialization import Record
 METADATA = "ortfuse_generator"
 """The key of the interface among the metadata of a model."""
 
-TOKENS, MASK, LOGITS = "input_ids", "attention_mask", "logits"
+TOKENS, EMBEDDINGS, MASK, LOGITS = "input_ids", "inputs_embeds", "attention_mask", "logits"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class GeneratorInterface(Record):
     A prompt may be padded on the right; afterwards each sequence goes on behind its own tokens.
 
     Attributes:
-        tokens: Input, int64 or int32 [batch, new tokens].
+        tokens: Input, int64 or int32 [batch, new tokens], or embeddings [batch, new tokens, `embedding`].
         mask: Input, int64 [batch, past and new tokens].
         caches: Keys and values.
         states: States of constant size.
@@ -81,6 +81,7 @@ class GeneratorInterface(Record):
         last_logits: Whether only the scores after the last token of each sequence are handed out.
         mixed_lengths: Whether prompts of several lengths may be in one batch.
         one_at_a_time: Whether a run takes one token only, so that a prompt is given token by token.
+        embedding: The size of the embedding of a token; 0 if `tokens` are ids.
     """
 
     tokens: str
@@ -95,6 +96,7 @@ class GeneratorInterface(Record):
     mixed_lengths: bool
     one_at_a_time: bool
     once: tuple[str, ...] = ()
+    embedding: int = 0
 
 
 def write_interface(model: ir.Model, interface: GeneratorInterface) -> None:

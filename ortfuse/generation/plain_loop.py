@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import GenerationError
 from ortfuse.generation.decoder_interface import InterfaceNames
+from ortfuse.generation.token_embeddings import Embed, RandomEmbeddings
 
 Array = np.ndarray[Any, Any]
 
@@ -61,6 +62,7 @@ class PlainLoop:
         batch: int = 1,
         *,
         first: Runs | None = None,
+        embed: Embed | None = None,
     ) -> None:
         """Start with empty caches, and states of zeros.
 
@@ -70,7 +72,10 @@ class PlainLoop:
             types: Those of its inputs.
             batch: How many sequences there are.
             first: Runs the model of the first step, if that is another one.
+            embed: Gives embeddings of token ids, if the decoder takes such; by default random ones.
         """
+        size = types[names.tokens].shape[-1] if types[names.tokens].dtype.kind == "f" else 0
+        self._embed = (embed or RandomEmbeddings(size)) if size else None
         self._session, self._names, self._types, self._batch = session, names, types, batch
         self._first = first or session
         self._is_first = first is not None or bool(names.branch)
@@ -106,12 +111,13 @@ class PlainLoop:
         """The scores after each of the new tokens, [batch, new tokens, vocabulary].
 
         Args:
-            tokens: [batch, new tokens].
+            tokens: Token ids [batch, new tokens].
             fixed: The inputs that stay the same in all steps.
         """
         names, length = self._names, tokens.shape[1]
         feeds: dict[str, Any] = {**self._kept, **(fixed or {})}
-        feeds[names.tokens] = tokens.astype(self._types[names.tokens].dtype)
+        given = tokens if self._embed is None else self._embed(tokens)
+        feeds[names.tokens] = given.astype(self._types[names.tokens].dtype)
         if names.mask:
             columns = length + (min(self.past, names.mask_kept) if names.mask_kept else self.past)
             feeds[names.mask] = np.ones((self._batch, columns), self._types[names.mask].dtype)

@@ -11,7 +11,15 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError
 from ortfuse.generation.decoder_interface import Cache, DecoderInterface
-from ortfuse.generation.generator_interface import LOGITS, MASK, TOKENS, CacheBuffer, GeneratorInterface, StateBuffer
+from ortfuse.generation.generator_interface import (
+    EMBEDDINGS,
+    LOGITS,
+    MASK,
+    TOKENS,
+    CacheBuffer,
+    GeneratorInterface,
+    StateBuffer,
+)
 
 _PAST, _TOTAL = "past_sequence_length", "total_sequence_length"
 
@@ -63,15 +71,16 @@ def set_signature(
     Raises:
         GenerationError: An input that stays has the name of another one of the generator.
     """
+    tokens = EMBEDDINGS if decoder.embedding else TOKENS
     for value in (*decoder.fixed, *(state.before for state in decoder.states)):
-        if value.name in (TOKENS, MASK):
+        if value.name in (tokens, MASK):
             text = "is none of the generator's own, which has this name: give the input another one, such as encoder_"
             raise GenerationError(f"the input {value.name} {text}{value.name}")
     graph, batch = model.graph, _text((facts.shape(decoder.tokens) or (None,))[0])
     ordered = sorted(plans, key=lambda plan: (plan.layer, plan.kind))
     logits = renamed.get(decoder.logits, decoder.logits)
     presents = [renamed.get(plan.cache.present, plan.cache.present) for plan in ordered]
-    names = {decoder.tokens: TOKENS, attention_mask: MASK, logits: LOGITS}
+    names = {decoder.tokens: tokens, attention_mask: MASK, logits: LOGITS}
     caches = []
     for plan, present in zip(ordered, presents, strict=True):
         past = plan.cache.past
@@ -97,7 +106,7 @@ def set_signature(
     graph.outputs[:] = [logits, *presents, *rest]
     _rename(model, names)
     return GeneratorInterface(
-        tokens=TOKENS,
+        tokens=tokens,
         mask=MASK,
         caches=tuple(caches),
         states=states,
@@ -108,6 +117,7 @@ def set_signature(
         last_logits=last_logits,
         mixed_lengths=mixed_lengths and not states and not is_single,
         one_at_a_time=is_single,
+        embedding=decoder.embedding,
     )
 
 
