@@ -25,6 +25,8 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import IndexMap, Read, axis, leaves
 from ortfuse.analysis.index_maps.element_expressions import at as moved
+from ortfuse.analysis.transfer.value_fact import Shape
+from ortfuse.generation.cache_operands import read_operand
 from ortfuse.generation.cache_pieces import Piece, PieceReader
 from ortfuse.generation.decoder_interface import Cache, DecoderInterface
 from ortfuse.generation.plan_nodes import PlanNodes
@@ -52,7 +54,21 @@ def separate_caches(model: ir.Model, facts: Facts, interface: DecoderInterface) 
         Why a cache stays as it is, by its name.
     """
     caches = {cache.past: cache for cache in interface.caches if not cache.is_plain or facts.rank(cache.past) != 4}
+    caches |= _read_otherwise(model, facts, interface)
     return _Separation(model, facts, interface, caches).run() if caches else {}
+
+
+def _read_otherwise(model: ir.Model, facts: Facts, interface: DecoderInterface) -> dict[ir.Value, Cache]:
+    """The caches that attention does not read as keys or values alone, by their input."""
+    presents = {cache.present: cache for cache in interface.caches if cache.is_plain}
+    reader = PieceReader(facts, {cache.past: cache for cache in interface.caches})
+    found: dict[ir.Value, Cache] = {}
+    for node in model.graph:
+        if (node.domain, node.op_type) == ("", "Attention") and (len(node.inputs) < 5 or node.inputs[4] is None):
+            read = [read_operand(value, presents, facts) for value in node.inputs[1:3] if value is not None]
+            if any(isinstance(one, str) for one in read):
+                found |= {cache.past: cache for cache in reader.reads(node)}
+    return found
 
 
 @dataclass(frozen=True)
@@ -115,11 +131,13 @@ class _Separation:
             found = {
                 node: pieces for node, pieces in found.items() if not any(piece.cache in wrong for piece in pieces)
             }
-            bad = self._read_outside(found) | self._asked_for_unknown_sizes(found)
-            fresh = {piece.cache for pieces in found.values() for piece in pieces if piece.cache in bad}
-            if not fresh:
+            bad = dict.fromkeys(
+                self._asked_for_unknown_sizes(found), "its size is asked for, in a form that is not known"
+            )
+            bad |= dict.fromkeys(self._read_outside(found), "it is read by something else, too")
+            if not bad:
                 break
-            wrong |= dict.fromkeys(fresh, "it is read by something else, too")
+            wrong |= bad
         for past, cache in self.caches.items():
             if not any(cache is piece.cache for pieces in found.values() for piece in pieces):
                 self.kept[past.name or ""] = wrong.get(cache, "its attention is not fused into ai.onnx Attention")
@@ -307,10 +325,16 @@ class _Separation:
         }
         read = set[Cache]()
         for node, caches in self._queries(found).items():
-            dims = self.facts.shape(node.inputs[0])
+            dims = self._asked(node)
             if dims is None or any(name not in known for dim in dims for name in symbols(dim)):
                 read |= caches
         return read
+
+    def _asked(self, node: ir.Node) -> Shape | None:
+        """The sizes that a Shape tells."""
+        dims = self.facts.shape(node.inputs[0])
+        start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+        return None if dims is None else dims[start:end]
 
     def _queries(self, found: Mapping[ir.Node, Pieces]) -> dict[ir.Node, set[Cache]]:
         """Nodes that ask for sizes of what is made of caches, with these."""
@@ -346,7 +370,7 @@ class _Separation:
         for name, (value, number) in self._sized_inputs(caches).items():
             sizes[name] = value, number
         queries = self._queries(found)
-        asked = {name for node in queries for dim in self.facts.shape(node.inputs[0]) or () for name in symbols(dim)}
+        asked = {name for node in queries for dim in self._asked(node) or () for name in symbols(dim)}
         known: dict[str, ir.Value] = {}
         for piece in pieces:
             if str(piece.past) in asked and str(piece.past) not in known:
@@ -359,9 +383,7 @@ class _Separation:
             value, number = sizes[name]
             known[name] = nodes.add("Shape", [value], {"start": number, "end": number + 1})
         for node in queries:
-            dims = self.facts.shape(node.inputs[0]) or ()
-            dims = dims[node.attributes.get_int("start", 0) : node.attributes.get_int("end", None)]
-            parts = [size_of(dim, known, nodes) for dim in dims]
+            parts = [size_of(dim, known, nodes) for dim in self._asked(node) or ()]
             made = parts[0] if len(parts) == 1 else nodes.add("Concat", parts, {"axis": 0})
             assert made is not None
             for use in tuple(node.outputs[0].uses()):

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from itertools import product
 
 import onnx_ir as ir
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import OptionError
 from ortfuse.generation.decoder_interface import Cache, DecoderInterface
 from ortfuse.io.declare_sizes import declare_sizes
@@ -47,7 +49,32 @@ def declare_step_sizes(model: ir.Model, interface: DecoderInterface) -> str:
         elif _is_plain(dim.value) and dim.value not in symbols(parse(text)):
             with contextlib.suppress(OptionError):
                 declare_sizes(model, DeclaredSizes(same={dim.value: text}))
+    for name, size in _joined_sizes(model, interface).items():
+        with contextlib.suppress(OptionError):
+            declare_sizes(model, DeclaredSizes(same={name: size}))
     return names[_LENGTH]
+
+
+def _joined_sizes(model: ir.Model, interface: DecoderInterface) -> dict[str, str]:
+    """What other axes of caches than those of tokens have to equal, by name, as something is joined to them in each step."""
+    facts = Facts(model)
+    tokens = {name for dim in facts.shape(interface.tokens) or () for name in symbols(dim)}
+    open_ones = {
+        str(dim)
+        for cache in interface.caches
+        for axis, dim in enumerate(facts.shape(cache.past) or ())
+        if axis != cache.axis and symbols(dim) == {str(dim)}
+    } - tokens
+    found: dict[str, str] = {}
+    for node in model.graph if open_ones else ():
+        shapes = [facts.shape(value) for value in node.inputs] if node.op_type == "Concat" else []
+        along = node.attributes.get_int("axis", 0) or 0
+        for one, other in product(shapes, shapes):
+            for axis, (size, wanted) in enumerate(zip(one or (), other or (), strict=False)):
+                is_joined = axis == along % len(one or ())
+                if not is_joined and str(size) in open_ones and symbols(wanted) and symbols(wanted) <= tokens:
+                    found.setdefault(str(size), str(wanted))
+    return found
 
 
 def _axes(interface: DecoderInterface) -> Iterator[tuple[ir.Value, int, str]]:
