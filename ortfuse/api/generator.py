@@ -53,6 +53,7 @@ class GeneratorResult(Record):
         decoder: The roles that the inputs and outputs of the decoder have.
         kept: Why a layer keeps a growing cache, by the name of its attention or cache.
         unsampled: Whether masks and positions were compared for every length of the past; otherwise for a choice of lengths.
+        one_length: Why the prompts of a batch have one length; "" if they may have several.
         result: The optimisation of the generator.
         once: The model that runs once for each prompt (an `onnx_ir.Model`); `None` if there is none.
         int4: How many matrix products have weights of 4 bits.
@@ -65,6 +66,7 @@ class GeneratorResult(Record):
     decoder: InterfaceNames
     kept: Mapping[str, str]
     unsampled: bool
+    one_length: str
     result: Result = field(repr=False, metadata=entry(omit=True))
     once: Any = field(default=None, repr=False, metadata=entry(omit=True))
     int4: int = 0
@@ -172,7 +174,9 @@ def generator(
     once, interface = split_off_once(result.model, made.interface)
     if once is not None:
         once = optimize(once, options).model
-    done = GeneratorResult(result.model, interface, names, made.kept, made.unsampled, result, once=once)
+    done = GeneratorResult(
+        result.model, interface, names, made.kept, made.unsampled, made.one_length, result, once=once
+    )
     if verify:
         progress("comparing generations")
         done = replace(done, comparison=_compared(sources, done, names, new_tokens, prompts, fixed))
@@ -445,7 +449,15 @@ def _compared(
             new_tokens=room,
             fixed=given,
             one_at_a_time=done.interface.one_at_a_time,
+            in_one_batch=done.interface.mixed_lengths
+            and not (given or _has_fixed_batch(done.model))
+            and len(chosen) > 1,
         )
+
+
+def _has_fixed_batch(model: ir.Model) -> bool:
+    shape = model.graph.inputs[0].shape
+    return shape is None or isinstance(shape[0], int)
 
 
 def _prompts(

@@ -2,7 +2,8 @@
 
 Both are given the same tokens, those that the decoder takes by greedy decoding, so that one near tie does not make all that
 follows differ. At each step the scores must agree within a tolerance, and the best token must be the same unless the decoder's
-own first two are closer than its scores are sensitive.
+own first two are closer than its scores are sensitive. If prompts of several lengths may be in one batch, these are compared
+as one, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,15 @@ Array = np.ndarray[Any, Any]
 
 TOLERANCE = 1e-3
 """Difference of scores over their spread at a step, at most."""
+
+MOST_NOISE = 1e-2
+"""What counts of a decoder's own noise: scores that move more cannot tell a right generator from a wrong one."""
+
+MOST_IN_A_BATCH = 4
+"""How many prompts are compared in one batch."""
+
+STEPS_OF_A_BATCH = 16
+"""How many steps are compared with several sequences in one batch."""
 
 
 class Loop(Protocol):
@@ -45,6 +55,7 @@ class GenerationComparison(Record):
     Attributes:
         prompts: How many prompts there were.
         steps: How many steps were compared, prompts included.
+        batch: How many of the sequences were compared once more as one batch, over their first steps; 0 for none.
         largest_error: The largest difference of scores over their spread at the step.
         tolerance: What is allowed.
         other_tokens: At how many steps the best token is another one, though it was no near tie.
@@ -54,6 +65,7 @@ class GenerationComparison(Record):
 
     prompts: int
     steps: int
+    batch: int
     largest_error: float
     tolerance: float
     other_tokens: int
@@ -67,6 +79,70 @@ class GenerationComparison(Record):
         return self.other_tokens == 0 and self.largest_error <= self.tolerance
 
 
+@dataclass(frozen=True)
+class _Found:
+    """The scores of the generator at a step, next to the decoder's.
+
+    Attributes:
+        where: The prompt and the step.
+        error: The largest difference, over the spread of the decoder's.
+        gap: How much less the decoder gives the generator's best token than its own, over the spread; 0 for the same token.
+        tokens: The generator's best token and the decoder's.
+    """
+
+    where: str
+    error: float
+    gap: float
+    tokens: tuple[int, int]
+
+
+class _Tally:
+    """What was found at all steps, and the decoder's own noise."""
+
+    def __init__(self) -> None:
+        self.found: list[_Found] = []
+        self.noise = 0.0
+
+    def disturb(self, wanted: Array, rounded: Array) -> None:
+        """Take the decoder's scores with and without the runtime's optimisations."""
+        error = _difference(wanted, rounded)
+        self.noise = max(self.noise, error if np.isfinite(error) else 0.0)
+
+    def compare(self, where: str, wanted: Array, got: Array) -> None:
+        """Take the scores of a step."""
+        best, chosen = int(np.argmax(wanted)), int(np.argmax(got))
+        gap = 0.0 if best == chosen else _difference(wanted[[chosen]], wanted[[best]], _spread(wanted))
+        self.found.append(_Found(where, _difference(wanted, got), gap, (chosen, best)))
+
+    def comparison(self, prompts: int, batch: int) -> GenerationComparison:
+        """What all that says."""
+        noise = min(self.noise, MOST_NOISE)
+        tolerance, near = max(TOLERANCE, 10 * noise), 4 * max(noise, 1e-6)
+        others = [one for one in self.found if one.gap > near]
+        wrong = next((one for one in self.found if one.gap > near or one.error > tolerance), None)
+        first = ""
+        if wrong is not None:
+            is_other = wrong.gap > near
+            text = "token {} instead of {}".format(*wrong.tokens)
+            first = f"{wrong.where}: {text if is_other else f'scores that differ by {wrong.error:.2g} of their spread'}"
+        ties = sum(0 < one.gap <= near for one in self.found)
+        largest = max(one.error for one in self.found)
+        return GenerationComparison(prompts, len(self.found), batch, largest, tolerance, len(others), ties, first)
+
+
+def _spread(scores: Array) -> float:
+    finite = scores[np.isfinite(scores)]
+    return max(float(np.std(finite)), 1e-12) if finite.size else 1e-12
+
+
+def _difference(wanted: Array, got: Array, spread: float | None = None) -> float:
+    """The largest difference over the spread of scores; infinite if some are no numbers, but for equal infinite ones."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.where(wanted == got, 0.0, np.abs(got.astype(np.float64) - wanted))
+    largest = float(np.where(np.isnan(apart), np.inf, apart).max()) if apart.size else np.inf
+    return largest / (_spread(wanted) if spread is None else spread)
+
+
 def compare_generations(
     loop: Callable[[], Loop],
     noisy: Callable[[], Loop],
@@ -76,52 +152,53 @@ def compare_generations(
     new_tokens: int,
     fixed: Mapping[str, Array] | None = None,
     one_at_a_time: bool = False,
+    in_one_batch: bool = False,
 ) -> GenerationComparison:
-    """Compare the generations that follow prompts.
+    """Generate after each prompt with both, greedily, and compare all steps.
 
     Args:
-        loop: Starts the decoder anew.
-        noisy: Starts the decoder anew with other rounding, as without the runtime's optimisations: what differs is noise.
+        loop: Starts the decoder in a plain loop.
+        noisy: The same, without the runtime's optimisations.
         generator: The generator.
-        prompts: Token ids of each prompt; each is a batch of its own.
+        prompts: Prompts, each a batch of its own.
         new_tokens: The number of steps after the prompt.
         fixed: The inputs that stay the same in all steps.
         one_at_a_time: Whether a run takes one token only.
+        in_one_batch: Whether the first prompts are compared as one batch, too, over the first steps.
     """
-    steps = other = ties = 0
-    largest = noise = 0.0
-    first = ""
+    tally, kept = _Tally(), list[list[Array]]()
     for number, prompt in enumerate(prompts):
         one, disturbed = loop(), noisy()
         wanted = _scores(one, prompt, fixed, one_at_a_time)
         rounded = _scores(disturbed, prompt, fixed, one_at_a_time)
         got = generator.prompt([prompt], fixed=fixed)[0]
+        kept.append([])
         for step in range(new_tokens + 1):
-            steps += 1
-            spread = max(float(np.std(wanted)), 1e-12)
-            noise = max(noise, float(np.abs(rounded - wanted).max()) / spread)
-            error = float(np.abs(got - wanted).max()) / spread if np.isfinite(got).all() else float("inf")
-            largest = max(largest, error)
-            best = int(np.argmax(wanted))
-            chosen = int(np.argmax(got))
-            problem = ""
-            if chosen != best:
-                gap = float(wanted[best] - wanted[chosen]) / spread
-                if gap <= 4 * max(noise, 1e-6):
-                    ties += 1
-                else:
-                    other += 1
-                    problem = f"token {chosen} instead of {best}"
-            if error > max(TOLERANCE, 10 * noise):
-                problem = problem or f"scores that differ by {error:.2g} of their spread"
-            if problem and not first:
-                first = f"prompt {number}, step {step}: {problem}"
+            tally.disturb(wanted, rounded)
+            tally.compare(f"prompt {number}, step {step}", wanted, got)
+            if in_one_batch and number < MOST_IN_A_BATCH and step < STEPS_OF_A_BATCH:
+                kept[-1].append(wanted)
             if step < new_tokens:
-                token = np.array([[best]])
+                token = np.array([[int(np.argmax(wanted))]])
                 wanted = one.step(token, fixed)[0, -1]
                 rounded = disturbed.step(token, fixed)[0, -1]
                 got = generator.step(token, fixed=fixed)[0, -1]
-    return GenerationComparison(len(prompts), steps, largest, max(TOLERANCE, 10 * noise), other, ties, first)
+    batch = prompts[:MOST_IN_A_BATCH] if in_one_batch else []
+    if batch:
+        _compare_batch(tally, generator, batch, kept)
+    return tally.comparison(len(prompts), len(batch))
+
+
+def _compare_batch(
+    tally: _Tally, generator: Stepping, prompts: Sequence[Sequence[int]], kept: Sequence[Sequence[Array]]
+) -> None:
+    """Compare the generator's scores after several prompts at once with the decoder's after each."""
+    got = generator.prompt(prompts)
+    for step, rows in enumerate(zip(*kept[: len(prompts)], strict=True)):
+        if step:
+            got = generator.step(np.array([[int(np.argmax(row[step - 1]))] for row in kept[: len(prompts)]]))[:, -1]
+        for number, wanted in enumerate(rows):
+            tally.compare(f"prompt {number} in a batch of {len(prompts)}, step {step}", wanted, got[number])
 
 
 def _scores(loop: Loop, prompt: Sequence[int], fixed: Mapping[str, Array] | None, one_at_a_time: bool) -> Array:

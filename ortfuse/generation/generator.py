@@ -80,7 +80,9 @@ class Generator:
         }  # others than stated, once converted
         self._tokens_dtype = _DTYPES[tokens.type]
         self._only_batch: int | None = tokens.shape[0] if isinstance(tokens.shape[0], int) else None
-        self._batch = self._started = 0
+        self._batch = self._runs = 0
+        self._grown: list[CacheBuffer] = []
+        self._values: dict[str, Any] = {}
         self._fixed: dict[str, Array] = {}
         self._lengths: Array = np.zeros(0, np.int64)
 
@@ -141,19 +143,21 @@ class Generator:
         shared_prefix: bool = False,
     ) -> Iterator[list[int | None]]:
         """After each step the new token of each sequence, `None` for those that have ended; the rest is as for `generate`."""
-        longest = int(self._reader.lengths(prompts).max(initial=0))
+        longest = int(self._demand_prompts(prompts).max())
         if longest + max_new_tokens > self.max_length:
             raise GenerationError(
-                f"a prompt of {longest} tokens and {max_new_tokens} new ones are more than the {self.max_length} that the "
+                f"{longest} tokens of a prompt and {max_new_tokens} new ones are more than the {self.max_length} that the "
                 "buffers hold; ask for fewer, or make the generator with a greater --max-length"
             )
         if max_new_tokens < 1:
             raise GenerationError(f"max_new_tokens={max_new_tokens}: at least one token is generated")
         if self._reader.needs_embeddings:
             self._reader.tokens(np.zeros((1, 1), np.int64))  # raises what new tokens would
+        if not isinstance(stop_tokens, Collection):
+            raise GenerationError(f"stop_tokens={stop_tokens}: give a list of tokens, such as [2]")
         chooser = Chooser(sampling)
         scores = self.prompt(prompts, fixed=fixed, shared_prefix=shared_prefix)
-        started = self._started
+        runs = self._runs
         ended = [False] * len(prompts)
         for number in range(max_new_tokens):
             chosen = chooser.choose(scores)
@@ -161,11 +165,11 @@ class Generator:
             ended = [over or int(token) in stop_tokens for over, token in zip(ended, chosen, strict=True)]
             if all(ended) or number + 1 == max_new_tokens:
                 return
-            if self._started != started:
-                raise GenerationError(
-                    "another generation was started: the buffers of a Generator are for one at a time"
-                )
+            if self._runs != runs:
+                text = "another generation was started, or a step was run in between"
+                raise GenerationError(f"{text}: the buffers of a Generator are for one at a time")
             scores = self.step(chosen[:, None], fixed=fixed)[:, -1]
+            runs = self._runs
 
     # Single runs
 
@@ -198,9 +202,7 @@ class Generator:
             GenerationError: There is no prompt, one is empty, too long or has something else than token ids, or they have
                 several lengths where the model does not take them.
         """
-        lengths = self._reader.lengths(prompts)
-        if not len(prompts) or lengths.min() < 1:
-            raise GenerationError("each sequence needs a prompt of at least one token")
+        lengths = self._demand_prompts(prompts)
         if shared_prefix and len(prompts) > 1:
             if any(self._reader.is_embedded(prompt) for prompt in prompts):
                 raise GenerationError("a prefix is shared by prompts of token ids; leave shared_prefix out")
@@ -208,7 +210,9 @@ class Generator:
             if shared:
                 return self._prompt_behind(shared, prompts)
         if not self.interface.mixed_lengths and lengths.min() != lengths.max():
-            text = "this model takes prompts of one length in a batch: its positions or states are not counted apart"
+            text = (
+                "this model takes prompts of one length in a batch: its tokens, positions or states are not kept apart"
+            )
             raise GenerationError(f"{text}; give them one after the other")
         self.start(len(prompts), fixed)
         padded = self._reader.padded(prompts)
@@ -220,11 +224,22 @@ class Generator:
         found: Array = scores[np.arange(len(prompts)), lengths - 1]
         return found
 
+    def _demand_prompts(self, prompts: Sequence[Sequence[int]]) -> Array:
+        """int64 [prompts], how many tokens each has: at least one.
+
+        Raises:
+            GenerationError: There is none, one is empty, or they are no lists of tokens.
+        """
+        lengths = self._reader.lengths(prompts)
+        if not len(lengths) or lengths.min() < 1:
+            raise GenerationError("each sequence needs a prompt of at least one token")
+        return lengths
+
     def _prompt_behind(self, shared: int, prompts: Sequence[Prompt]) -> Array:
         """The scores after prompts that have so many first tokens in common."""
         interface = self.interface
         if interface.fixed or interface.states or self._is_growing() or not interface.mixed_lengths:
-            text = "a prefix is shared by generators whose caches all stay in place, without other inputs or states"
+            text = "a prefix is shared by generators that take prompts of several lengths and have no other inputs"
             raise GenerationError(f"{text}; leave shared_prefix out")
         scores, rows = [], []
         self.prompt([prompts[0][:shared]])
@@ -255,7 +270,7 @@ class Generator:
             self._fixed = self._run_once(fixed or {})
         if batch != self._batch:
             self._allocate(batch)
-        self._started += 1
+        self._runs += 1
         self._lengths = np.zeros(batch, np.int64)
         for buffer in self._grown:
             buffer_of = self._caches[buffer.past]
@@ -277,8 +292,9 @@ class Generator:
             GenerationError: The caches are full, or the tokens do not fit what was started.
         """
         tokens = np.asarray(tokens)
-        if tokens.ndim != 2 + self._reader.is_embedded(tokens) or len(tokens) != self._batch:
-            raise GenerationError(f"tokens {tokens.shape}: [{self._batch}, new tokens] are expected, as was started")
+        if tokens.ndim != 2 + self._reader.is_embedded(tokens) or len(tokens) != self._batch or not tokens.size:
+            expected = f"[{self._batch}, new tokens] are expected, as was started, of at least one token"
+            raise GenerationError(f"tokens {tokens.shape}: {expected}")
         if tokens.shape[1] > 1 and self._batch > 1 and self._lengths.any():
             raise GenerationError("several tokens after others can be appended to one sequence only, not to a batch")
         return self._run(self._reader.tokens(tokens), self._lengths + tokens.shape[1], fixed)
@@ -319,6 +335,7 @@ class Generator:
         for one in interface.states:
             self._states[one.before] = results[one.after].numpy()
         self._lengths = lengths
+        self._runs += 1
         return np.asarray(results[interface.logits].numpy())
 
     def _run_once(self, fixed: Mapping[str, Array]) -> dict[str, Array]:

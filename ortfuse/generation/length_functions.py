@@ -7,7 +7,7 @@ of all positions. Both are read off one step at the greatest length, and hold if
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +99,7 @@ def find_mask_forms(
     heads = max(array.shape[-3] if array.ndim > 2 else 1 for array in longest)
     width = heads * len(masks)
     complete = max_length * max_length // 2 * width <= _ELEMENTS
-    steps = _steps(values, max_length, int((_AT_ONCE / width) ** 0.5), complete=complete)
+    steps = _steps(values, max_length, int((_AT_ONCE / width) ** 0.5), lambda n: n * n * width, complete=complete)
     for step, arrays in zip(steps, evaluator.at(steps), strict=True):
         for value, array in zip(masks, arrays, strict=True):
             if value in forms and value not in unlike:
@@ -110,25 +110,34 @@ def find_mask_forms(
     return {value: unlike.get(value) or forms[value] for value in masks}, complete
 
 
-def _steps(values: PositionalValues, max_length: int, longest: int, *, complete: bool) -> list[Step]:
-    """Steps to look at: of one token after each past (or a choice of them), prompts of up to `longest` tokens, and chunks."""
-    steps = _possible_steps(max_length, longest, complete=complete)
+def _steps(
+    values: PositionalValues, max_length: int, longest: int, size: Callable[[int], int], *, complete: bool
+) -> list[Step]:
+    """Steps to look at: of one token after each past (or a choice of them), prompts of up to `longest` tokens, and chunks.
+
+    Prompts are of each length, if the elements of their values, `size` of the length, are not too many in all.
+    """
+    steps = _possible_steps(max_length, longest, size, complete=complete)
     return [step for step in steps if step.length == 1] if values.takes_one_token else steps
 
 
-def _possible_steps(max_length: int, longest: int, *, complete: bool) -> list[Step]:
+def _possible_steps(max_length: int, longest: int, size: Callable[[int], int], *, complete: bool) -> list[Step]:
     near = [*range(min(64, max_length)), max_length - 1]
     sample = sorted({*near, *np.linspace(0, max_length - 1, 64, dtype=int).tolist()})
     pasts = range(max_length) if complete else sample
     longest = min(max_length, longest)
-    prompts = sorted({*range(1, min(longest, 10) + 1), *(n for n in (31, 32, 64, 100, 257, longest) if n <= longest)})
+    prompts: Sequence[int] = range(1, longest + 1)
+    if sum(map(size, prompts)) > _ELEMENTS:
+        powers = {1 << bits for bits in range(longest.bit_length())}
+        several = {*range(1, 11), 100, longest, *(one + more for one in powers for more in (-1, 0, 1))}
+        prompts = sorted(one for one in several if 0 < one <= longest)
     chunks = [
         Step(past, length)
         for past, length in ((1, 2), (3, 5), (16, 16), (31, 2), (63, 9), (max_length // 2, 3))
         if past + length <= max_length
     ]
-    several = [step for step in (Step(0, 4, 2), Step(5, 1, 2), Step(7, 3, 3)) if step.total <= max_length]
-    return [Step(past, 1) for past in pasts] + [Step(0, n) for n in prompts] + chunks + several
+    batches = [step for step in (Step(0, 4, 2), Step(5, 1, 2), Step(7, 3, 3)) if step.total <= max_length]
+    return [Step(past, 1) for past in pasts] + [Step(0, n) for n in prompts] + chunks + batches
 
 
 _Scores = tuple[Array | None, Array | None]
@@ -186,7 +195,8 @@ def _difference(found: _Scores, step: Step, form: MaskForm) -> str:
         seen &= distance < form.window
     where = f"after {step.past} tokens, for {step.length} new ones"
     if ((scores > HIDDEN) != seen).any():
-        return f"{where}, other keys are visible than the {form.window if form.window >= 0 else ''} last ones"
+        wanted = f"the {form.window} last ones" if form.window >= 0 else "that of the query and all before it"
+        return f"{where}, other keys are visible than {wanted}"
     bias = np.zeros((1, 1), np.float32) if form.bias is None else form.bias
     expected = bias[:, np.clip(distance, 0, bias.shape[1] - 1)]
     left = np.where(seen, scores - expected, np.nan)
@@ -238,7 +248,8 @@ def _row_form(values: PositionalValues, value: ir.Value, max_length: int) -> tup
     ((whole,),) = evaluator.at([Step(0, max_length)])
     table = whole.reshape(whole.shape[axis:])
     complete = table.size <= _ELEMENTS
-    steps = _steps(values, max_length, _AT_ONCE // max(1, table[0].size), complete=complete)
+    width = max(1, table[0].size)
+    steps = _steps(values, max_length, _AT_ONCE // width, lambda n: n * width, complete=complete)
     for step, (array,) in zip(steps, evaluator.at(steps), strict=True):
         expected = table[step.past : step.total]
         if array.ndim != small.ndim or array.shape[axis:] != expected.shape or not _close(array, expected):

@@ -37,8 +37,9 @@ from ortfuse.generation.length_nodes import LengthNodes
 from ortfuse.generation.positional_values import PositionalValues
 from ortfuse.generation.set_signature import BufferPlan, set_signature
 from ortfuse.generation.table_rows import rows_allow
+from ortfuse.generation.token_independence import why_tokens_meet
 from ortfuse.ir.dims import DimLike, symbols
-from ortfuse.ir.traits import BROADCASTS, MICROSOFT
+from ortfuse.ir.traits import BROADCASTS, MICROSOFT, MOVES, has
 from ortfuse.ir.walk import used_values
 from ortfuse.runtime.submodel import upstream
 
@@ -57,11 +58,13 @@ class Made:
         interface: The inputs and outputs of the generator.
         kept: Why a layer keeps a growing cache, by the name of its attention or cache.
         unsampled: Whether masks and positions were compared for every past length, not for a choice of them.
+        one_length: Why the prompts of a batch have one length; "" if they may have several.
     """
 
     interface: GeneratorInterface
     kept: Mapping[str, str]
     unsampled: bool
+    one_length: str
 
 
 def make_generator(
@@ -98,7 +101,7 @@ class _Rewriter:
         self.values = PositionalValues(model, facts, decoder)
         self.max_length = rows_allow(model, facts, self.values, max_length)
         self.kept: dict[str, str] = {}
-        self.mixed_lengths = True
+        self.one_length = ""
         self.renamed: dict[ir.Value, ir.Value] = {}
         self.rowed: dict[tuple[ir.Value, bool], ir.Value] = {}
 
@@ -107,9 +110,9 @@ class _Rewriter:
         operands = self._attention()
         nodes = list(operands)
         columns = self._columns(operands)
-        uses = [use for use in values.uses() if values.depends_on_past(use[2])]
         masked = {(node, 3) for node in nodes}
-        rows = dict.fromkeys(value for node, number, value in uses if (node, number) not in masked)
+        uses = [use for use in values.uses() if use[:2] not in masked]
+        rows = dict.fromkeys(value for _, _, value in uses if values.depends_on_past(value))
         mask_forms, masks_complete = find_mask_forms(values, columns, self.max_length)
         self.row_forms, rows_complete = find_row_forms(values, list(rows), self.max_length)
         reader = SiteReader(self.facts, self.decoder, operands, mask_forms, self.row_forms)
@@ -130,12 +133,25 @@ class _Rewriter:
                 self._replace_use(node, number, value)
         self._replace_sources(queries, sites)
         self._demand_sizes(sites)
+        self.lengths.finish()
+        graph.opset_imports.setdefault(MICROSOFT, 1)
         has_one = self._has_one_row()
+        self._demand_apart("; ".join(f"{name}: {why}" for name, why in self.kept.items()))
+        if (self.facts.shape(self.decoder.tokens) or (None,))[0] == 1:
+            self._demand_apart("the decoder was exported for a batch of 1")
+        if self.decoder.states:
+            self._demand_apart("its states have no place of each token")
+        if values.takes_one_token:
+            self._demand_apart("a run takes one token")
+        elif has_one:
+            self._demand_apart("its scores are those after the last token of a run")
+        if not self.one_length:
+            graph.inputs.append(self.lengths.mask)
+            found = why_tokens_meet(self.model, Facts(self.model), self.decoder.tokens, self.lengths.positions)
+            self._demand_apart(found)
         if last_logits and not has_one:
             scores = self.renamed.get(self.decoder.logits, self.decoder.logits)
             self.renamed[self.decoder.logits] = keep_last_logits(self.model, self.facts, scores, self.lengths)
-        self.lengths.finish()
-        graph.opset_imports.setdefault(MICROSOFT, 1)
         heads = {one.cache.past: (site.groups, site.size) for site in sites for one in (site.keys, site.values)}
         interface = set_signature(
             self.model,
@@ -146,10 +162,14 @@ class _Rewriter:
             renamed=self.renamed,
             max_length=self.max_length,
             last_logits=last_logits or has_one,
-            mixed_lengths=self.mixed_lengths and not self.kept and not has_one,
+            mixed_lengths=not self.one_length,
         )
         write_interface(self.model, interface)
-        return Made(interface, self.kept, masks_complete and rows_complete)
+        return Made(interface, self.kept, masks_complete and rows_complete, self.one_length)
+
+    def _demand_apart(self, why: str) -> None:
+        """Note why the sequences of a batch need one length, if something is given and nothing was noted before."""
+        self.one_length = self.one_length or why
 
     def _has_one_row(self) -> bool:
         """Whether the scores are those after the last new token alone, which padding may be."""
@@ -361,15 +381,28 @@ class _Rewriter:
         """Let a user take the rows of the new tokens' own positions; where it cannot, sequences must be of one length."""
         form = self.row_forms.get(value)
         if number < 0 or not isinstance(form, RowForm) or (form.axis and not self._is_by_sequence(node, value)):
-            self.mixed_lengths &= self.values.counts_new_tokens(value)
+            if not self._is_same_for_each(node, number, value):
+                name = node.name or node.outputs[0].name
+                self._demand_apart(f"{node.op_type} '{name}' reads a number that depends on the lengths of a run")
             return
         one_for_all = form.axis == 0 and not self._takes_batch(node, number, value)
         key = (value, one_for_all)
         if key not in self.rowed:
             kind = self.facts.dtype(value) or ir.DataType.INT64
             self.rowed[key] = self.lengths.rows(form, kind, one_for_all=one_for_all)
-        self.mixed_lengths &= not one_for_all
+        if one_for_all:
+            name = node.name or node.outputs[0].name
+            self._demand_apart(f"{node.op_type} '{name}' takes positions that are those of all sequences")
         node.replace_input_with(number, self.rowed[key])
+
+    def _is_same_for_each(self, node: ir.Node, number: int, value: ir.Value) -> bool:
+        """Whether a value that stays is right for sequences of any lengths in a run.
+
+        It is if elements go where the number of new tokens says, which `why_tokens_meet` follows, or if it is one number.
+        """
+        if number > 0 and has(node, MOVES):
+            return not self.values.depends_on_past(value) or self.values.counts_new_tokens(value, self.max_length)
+        return self.values.is_one_number(value, self.max_length)
 
     def _is_by_sequence(self, node: ir.Node, value: ir.Value) -> bool:
         """Whether the first axis of a value is that of the sequences for its user, even if it has one row for all of them."""
@@ -386,7 +419,9 @@ class _Rewriter:
         rank = self.facts.rank(value)
         if rank is None or (node.op_type == "Gather" and number == 1):
             return False
-        return node.op_type in BROADCASTS and not node.domain and self.facts.rank(node.outputs[0]) == rank + 1
+        result, batch = self.facts.shape(node.outputs[0]), (self.facts.shape(self.decoder.tokens) or (None,))[0]
+        has_batch = result is not None and len(result) == rank + 1 and result[0] == batch
+        return has_batch and node.op_type in BROADCASTS and not node.domain
 
     def _replace_sources(self, queries: Mapping[ir.Node, Shape | None], sites: Sequence[AttentionSite]) -> None:
         """Let what is left be computed from the new inputs: sizes that count tokens of the past, the mask and positions."""

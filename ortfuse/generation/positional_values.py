@@ -29,6 +29,10 @@ _TOGETHER = 256
 """How many steps are evaluated at once."""
 
 
+_SEVERAL = 5
+"""The number of new tokens of runs that are compared with each other."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One run of a decoder.
@@ -104,17 +108,29 @@ class PositionalValues:
         pasts = {cache.past for cache in self._interface.caches}
         return any(source in self._known or (source in pasts) for source in self._sources(value))
 
-    def counts_new_tokens(self, value: ir.Value) -> bool:
-        """Whether a value is computed from sizes alone, and is the same after any past: then it is right for each sequence."""
+    def counts_new_tokens(self, value: ir.Value, max_length: int) -> bool:
+        """Whether a value is computed from sizes alone, and is the same after any past."""
         if any(source in self._known for source in self._contents(value)):
             return False
-        evaluator = self.evaluator([value])
-        return all(
-            len({array.tobytes() for (array,) in evaluator.at([Step(past, length, batch) for past in (0, 1, 6, 13)])})
-            == 1
-            for length, batch in ((1, 1), (1, 3), (5, 1), (2, 3))
-            if length == 1 or not self.takes_one_token
-        )
+        evaluator, pasts = self.evaluator([value]), range(max_length)
+        few = [past for past in (0, 1, 6, 13) if past + _SEVERAL <= max_length]
+        groups = [[Step(past, 1) for past in pasts], [Step(past, 1, 3) for past in few]]
+        if not self.takes_one_token:
+            groups += [[Step(past, _SEVERAL, batch) for past in few] for batch in (1, 2)]
+        return all(len({array.tobytes() for (array,) in evaluator.at(steps)}) <= 1 for steps in groups)
+
+    def is_one_number(self, value: ir.Value, max_length: int) -> bool:
+        """Whether all elements of a value are the same number in each step."""
+        steps = [Step(past, 1) for past in range(max_length)] if self.depends_on_past(value) else [Step(0, 1)]
+        if not self.takes_one_token:
+            steps += [Step(0, length) for length in _powers(max_length)]
+        steps += [Step(0, 1, 3)]
+        found = set[bytes]()
+        for (array,) in self.evaluator([value]).at(steps):
+            found.update(element.tobytes() for element in np.unique(array))
+            if len(found) > 1:
+                return False
+        return len(found) == 1
 
     def _contents(self, value: ir.Value) -> set[ir.Value]:
         """The values whose elements, not only sizes, go into a positional value."""
@@ -233,6 +249,12 @@ class Evaluator:
                 if isinstance(ran, str):
                     raise GenerationError(f"positions and masks cannot be evaluated: {ran}")
                 yield [ran[f"value_{number}"] for number in range(len(self._values))]
+
+
+def _powers(most: int) -> list[int]:
+    """Powers of two up to a number, each with the next number."""
+    powers = [1 << bits for bits in range(most.bit_length())]
+    return sorted({number + more for number in powers for more in (0, 1) if number + more <= most})
 
 
 def _dtype(facts: Facts, value: ir.Value) -> np.dtype[Any]:

@@ -29,10 +29,11 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
+        is_whole = isinstance(self.top_k, int | np.integer)
+        if not 0 <= self.temperature < np.inf or not is_whole or self.top_k < 0 or not 0 < self.top_p <= 1:
             raise GenerationError(
-                f"temperature={self.temperature}, top_k={self.top_k}, top_p={self.top_p}: the temperature and top_k are at "
-                "least 0, top_p is above 0 and at most 1"
+                f"temperature={self.temperature}, top_k={self.top_k}, top_p={self.top_p}: the temperature is a number of at "
+                "least 0, top_k a whole number of at least 0, top_p is above 0 and at most 1"
             )
 
 
@@ -45,17 +46,24 @@ class Chooser:
         self._random = np.random.default_rng(None if sampling is None else sampling.seed)
 
     def choose(self, scores: Array) -> Array:
-        """Tokens [batch], of scores [batch, vocabulary]."""
+        """Tokens [batch], of scores [batch, vocabulary].
+
+        Raises:
+            GenerationError: A score is no number.
+        """
         sampling = self._sampling
+        if np.isnan(scores).any():
+            raise GenerationError("the model gives scores that are no numbers (NaN), so that no token is the best one")
         if sampling is None or sampling.temperature == 0:
             return np.asarray(np.argmax(scores, axis=-1))
-        return np.array([self._draw(row.astype(np.float64) / sampling.temperature, sampling) for row in scores])
+        return np.array([self._draw(row.astype(np.float64), sampling) for row in scores])
 
     def _draw(self, scores: Array, sampling: Sampling) -> int:
         order = np.argsort(-scores, kind="stable")
         if sampling.top_k:
             order = order[: sampling.top_k]
-        chances = np.exp(scores[order] - scores[order[0]])
+        with np.errstate(over="ignore"):  # differences over a very low temperature are infinite, and their chances 0
+            chances = np.exp((scores[order] - scores[order[0]]) / sampling.temperature)
         chances /= chances.sum()
         if sampling.top_p < 1:
             kept = int(np.searchsorted(np.cumsum(chances), sampling.top_p)) + 1

@@ -66,7 +66,7 @@ def set_signature(
         renamed: The values that took the place of outputs of the decoder.
         max_length: The greatest number of tokens.
         last_logits: Whether only the scores after the last token are handed out.
-        mixed_lengths: Whether the rewritten nodes take prompts of several lengths.
+        mixed_lengths: Whether prompts of several lengths may be in one batch.
 
     Raises:
         GenerationError: An input that stays has the name of another one of the generator.
@@ -115,7 +115,7 @@ def set_signature(
         vocabulary=scores[2] if isinstance(scores[2], int) else 0,
         max_length=max_length,
         last_logits=last_logits,
-        mixed_lengths=mixed_lengths and not states and not is_single,
+        mixed_lengths=mixed_lengths,
         one_at_a_time=is_single,
         embedding=decoder.embedding,
     )

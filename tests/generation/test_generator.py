@@ -61,13 +61,32 @@ def test_sampling_is_seeded_and_bounded(folder: Path) -> None:
     assert model.generate([PROMPT], max_new_tokens=20, sampling=Sampling(0.0))[0] == greedy
 
 
+def test_very_low_temperatures_take_the_best_token() -> None:
+    assert Chooser(Sampling(temperature=1e-310)).choose(np.array([[1.0, 3.0, -np.inf, 2.0]])) == [1]
+
+
+@pytest.mark.parametrize("sampling", [None, Sampling()])
+def test_scores_that_are_no_numbers_choose_no_token(sampling: Sampling | None) -> None:
+    with pytest.raises(GenerationError, match="no numbers"):
+        Chooser(sampling).choose(np.array([[1.0, np.nan]]))
+
+
 def test_top_p_keeps_the_fewest_tokens() -> None:
     scores = np.log(np.array([[0.5, 0.3, 0.15, 0.05]]))
     chooser = Chooser(Sampling(top_p=0.7, seed=0))
     assert {int(chooser.choose(scores)[0]) for _ in range(200)} == {0, 1}
 
 
-@pytest.mark.parametrize(("given", "why"), [({"temperature": -1}, "at least 0"), ({"top_p": 0}, "top_p is above 0")])
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"temperature": -1}, "at least 0"),
+        ({"temperature": float("nan")}, "at least 0"),
+        ({"temperature": float("inf")}, "at least 0"),
+        ({"top_k": 1.5}, "a whole number"),
+        ({"top_p": 0}, "top_p is above 0"),
+    ],
+)
 def test_sampling_refuses_what_makes_no_sense(given: dict[str, float], why: str) -> None:
     with pytest.raises(GenerationError, match=why):
         Sampling(**given)  # type: ignore[arg-type]
@@ -99,6 +118,27 @@ def test_a_stream_ends_when_another_generation_starts(folder: Path) -> None:
     model.generate([[7]], max_new_tokens=2)
     with pytest.raises(GenerationError, match="another generation was started"):
         next(stream)
+
+
+def test_a_stream_ends_when_a_step_is_run_in_between(folder: Path) -> None:
+    model = ortfuse.Generator(folder)
+    stream = model.stream([PROMPT], max_new_tokens=6)
+    next(stream)
+    model.step(np.array([[7]]))
+    with pytest.raises(GenerationError, match="a step was run in between"):
+        next(stream)
+
+
+def test_single_runs_that_do_not_fit(folder: Path) -> None:
+    model = ortfuse.Generator(folder)
+    assert model.cached() == {}
+    with pytest.raises(GenerationError, match="as was started"):
+        model.step(np.array([[1]]))
+    model.start(1)
+    with pytest.raises(GenerationError, match="at least one token"):
+        model.step(np.zeros((1, 0), np.int64))
+    with pytest.raises(GenerationError, match="a list of tokens"):
+        model.generate([[1]], max_new_tokens=2, stop_tokens=2)  # type: ignore[arg-type]
 
 
 def test_full_buffers_are_an_error(folder: Path) -> None:

@@ -583,3 +583,65 @@ def test_scores_of_the_last_token_of_a_layer_that_stays(tmp_path: Path) -> None:
     assert done.interface.last_logits
     assert not done.interface.mixed_lengths
     is_right(tmp_path, done)
+
+
+AXIS = "  along = Constant<value_ints = [1]>()\n"
+MEETING = {
+    "mean": (SUM, AXIS + "  mean = ReduceMean(x, along)\n  y3 = Add(y2, x)\n  y = Add(y3, mean)", "ReduceMean"),
+    "other sequences": (
+        SUM,
+        "  along = Constant<value_ints = [0]>()\n  mean = ReduceMean(x, along)\n  y3 = Add(y2, x)\n  y = Add(y3, mean)",
+        "ReduceMean",
+    ),
+    "backwards": (
+        EMBEDDED,
+        """  end = Constant<value_ints = [-9223372036854775807]>()
+  back = Constant<value_ints = [-1]>()
+  reversed = Slice(x0, back, end, at_one, back)
+  x = Add(x0, reversed)""",
+        "GroupQueryAttention",
+    ),
+    "first token": (
+        EMBEDDED,
+        "  start = Constant<value_ints = [0]>()\n  first = Slice(x0, start, at_one, at_one)\n  x = Add(x0, first)",
+        "takes tokens of a run at 0",
+    ),
+    "sums": (EMBEDDED, "  x1 = CumSum(x0, one)\n  x = Add(x0, x1)", "CumSum"),
+    "number of tokens": (SUM, "  sf = Cast<to = 1>(s)\n  y3 = Add(y2, x)\n  y = Add(y3, sf)", "lengths of a run"),
+    "positions in the run": (
+        EMBEDDED,
+        "  s0 = Squeeze(s)\n  i1 = Range(zero, s0, one)\n  p1 = Gather(rows, i1)\n  x = Add(x0, p1)",
+        "lengths of a run",
+    ),
+    "late": (
+        EMBEDDED,
+        "  late = Greater(t0, c40)\n  lf = Cast<to = 1>(late)\n  x1 = Mul(x0, lf)\n  x = Add(x0, x1)",
+        "lengths of a run",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MEETING)
+def test_tokens_that_meet_outside_of_attention_need_one_length(kind: str, tmp_path: Path) -> None:
+    old, new, why = MEETING[kind]
+    done = made(tmp_path, [(old, new)], {"c40": np.array(40), "rows": TABLE})
+    assert not done.interface.mixed_lengths
+    assert why in done.one_length
+    is_right(tmp_path, done)
+    model = ortfuse.Generator(tmp_path / "out")
+    for shared in (False, True):
+        with pytest.raises(GenerationError, match=r"one length|leave shared_prefix out"):
+            model.generate(PROMPTS, max_new_tokens=3, shared_prefix=shared)
+
+
+def test_positions_that_wrap_are_those_of_each_sequence(tmp_path: Path) -> None:
+    wrapped = "  iw = Mod(i0, eight)\n  p1 = Gather(rows, iw)\n  x = Add(x0, p1)"
+    done = made(tmp_path, [(EMBEDDED, wrapped)], {"eight": np.array(8), "rows": TABLE})
+    assert done.interface.mixed_lengths, done.one_length
+    is_right(tmp_path, done)
+
+
+def test_a_mask_that_is_another_for_prompts_of_one_length(tmp_path: Path) -> None:
+    mask = "  s0 = Squeeze(s)\n  odd = Equal(s0, c40)\n  shown = Or(seen, odd)\n  mask = Where(shown, none, low)"
+    with pytest.raises(GenerationError, match="after 0 tokens, for 40 new ones, other keys are visible"):
+        made(tmp_path, [(MASK, mask)], {"c40": np.array(40)})

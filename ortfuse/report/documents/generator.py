@@ -27,11 +27,12 @@ def generator_document(name: str, done: GeneratorResult) -> Document:
     if interface.states:
         lines.append(f"{len(interface.states)} states of constant size are handed from step to step")
     if not interface.mixed_lengths:
-        lines.append("the prompts of a batch have one length")
+        why = f": {done.one_length}" if done.one_length and not done.kept else ""
+        lines.append(f"the prompts of a batch have one length{why}")
     if interface.one_at_a_time:
         lines.append("a run takes one token: a prompt is given token by token")
-    lengths = "each length up to that" if done.unsampled else "a choice of lengths up to that"
-    lines.append(f"masks and positions were evaluated for {lengths}")
+    pasts = "each past" if done.unsampled else "a choice of pasts"
+    lines.append(f"masks and positions were evaluated after {pasts} up to that, and for prompts")
     if done.oldest_runtime is not None:
         lines.append(f"runs in ONNX Runtime {done.oldest_runtime} and newer")
     if done.comparison is not None:
@@ -60,4 +61,6 @@ def _comparison(done: GeneratorResult) -> str:
     if not comparison.equal:
         return f"differs in {found}, first in {comparison.first}"
     ties = f", {comparison.near_ties} near ties apart" if comparison.near_ties else ""
-    return f"verified: the same tokens in {found}{ties}, largest error {comparison.largest_error:.2e} of the scores' spread"
+    batch = f", {comparison.batch} of them also in one batch" if comparison.batch else ""
+    error = f"largest error {comparison.largest_error:.2e} of the scores' spread"
+    return f"verified: the same tokens in {found}{batch}{ties}, {error}"

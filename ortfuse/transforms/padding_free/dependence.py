@@ -309,6 +309,9 @@ class Dependence:
 
     def _follow_movement(self, node: ir.Node) -> None:
         """Elements that go elsewhere: their marks go with them, and tokens that are taken one by one are packed."""
+        if node.op_type == "Gather" and not self.of(node.inputs[0]):
+            self._follow_table(node)
+            return
         if node.op_type != "Concat":
             self.only_data(node)
         self._move_ended(node)
@@ -323,6 +326,14 @@ class Dependence:
             marks = {mark.at(read.index, box) for read in reads for mark in self.of(read.value)}
             is_choice = isinstance(found.element, Select)
             self.set(output, {mark for mark in marks if is_choice or not self._is_selected(mark)})
+
+    def _follow_table(self, node: ir.Node) -> None:
+        """Elements of a table at indices of tokens: each belongs to the token of its index."""
+        along, indices = parameter(node, "axis", self.facts), self.shape(node.inputs[1], node)
+        if not isinstance(along, int):
+            raise mixed(node, "its axis is not known")
+        box, places = Box.of_shape(self.shape(node.outputs[0], node)), axes(along + len(indices))[along:]
+        self.set(node.outputs[0], {mark.at(places, box) for mark in self.of(node.inputs[1])})
 
     def _reached_operands(self, node: ir.Node) -> list[ir.Value]:
         """The operands with marks, or with marks that have ended."""
