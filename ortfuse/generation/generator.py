@@ -224,7 +224,7 @@ class Generator:
         found: Array = scores[np.arange(len(prompts)), lengths - 1]
         return found
 
-    def _demand_prompts(self, prompts: Sequence[Sequence[int]]) -> Array:
+    def _demand_prompts(self, prompts: Sequence[Prompt]) -> Array:
         """int64 [prompts], how many tokens each has: at least one.
 
         Raises:

@@ -37,17 +37,17 @@ def why_tokens_meet(model: ir.Model, facts: Facts, tokens: ir.Value, positions: 
     Args:
         model: A generator, in topological order.
         facts: Its facts.
-        tokens: The input [batch, new tokens].
-        positions: The positions of the new tokens, of the same shape.
+        tokens: The input [batch, new tokens], or their embeddings [batch, new tokens, size].
+        positions: The positions of the new tokens, [batch, new tokens].
     """
     shape = facts.shape(tokens)
     dtype = facts.dtype(tokens)
-    if shape is None or len(shape) != 2 or dtype is None:
+    if shape is None or len(shape) < 2 or dtype is None:
         return "the shape of its tokens is unknown"
     own = token_of(shape, 2, shape[1])
     # Nothing hides a token but attention over caches: the tokens take the place of a mask that may hold anything.
     setting = Setting(tokens, anything(dtype), anything(dtype), frozenset())
-    dependence = Dependence(facts, setting, Batch(*shape), {}, _OPERATORS)
+    dependence = Dependence(facts, setting, Batch(shape[0], shape[1]), {}, _OPERATORS)
     dependence.marks |= {tokens: frozenset({own}), positions: frozenset({own})}
     try:
         dependence.follow(model.graph)
