@@ -207,6 +207,13 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "generation.against_genai",
+        "how fast are generators beside the models that onnxruntime-genai's builder makes of the same weights?",
+        ("benchmarks.generation.against_genai", "--write"),
+        packages=("torch", "transformers", "onnxruntime_genai"),
+        answer_no=True,
+    ),
+    Job(
         "generation.blocks",
         "how fast are products of one token with weights of 4 and 8 bits, by the rows of a block?",
         ("benchmarks.generation.blocks", "--write"),

@@ -12,7 +12,7 @@ from ortfuse.analysis.index_maps import Box, axes
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.hidden_tokens import Axes, HiddenTokens
 from ortfuse.ir.refusal import Refusal, refuse
-from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, has
+from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, MOVES, has
 from ortfuse.transforms.padding_free.dependence import Dependence, DependsError
 from ortfuse.transforms.padding_free.element_ranges import (
     ANY_AXIS,
@@ -177,15 +177,13 @@ def _has_indices(value: ir.Value) -> bool:
         for use in waiting.pop().uses():
             if use.node.op_type in _LOOKUPS and use.idx == 1:
                 return True
-            if use.node.op_type in _KEEP_NUMBERS and use.idx == 0 and use.node.outputs[0] not in seen:
-                seen.add(use.node.outputs[0])
-                waiting.append(use.node.outputs[0])
+            if use.idx == 0 and (has(use.node, MOVES) or use.node.op_type == "Cast"):
+                waiting += [output for output in use.node.outputs if output not in seen]
+                seen.update(use.node.outputs)
     return False
 
 
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
-
-_KEEP_NUMBERS = frozenset({"Cast", "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand"})
 
 
 def _region(graph: ir.Graph, facts: Facts, candidate: Candidate) -> dict[ir.Node, RowNode]:
