@@ -17,8 +17,9 @@ from ortfuse.api.assess_optimization import Progress, silent
 from ortfuse.api.effective_options import effective_options
 from ortfuse.api.optimize import optimize
 from ortfuse.api.result import Result
-from ortfuse.errors import GenerationError, OptionError
+from ortfuse.errors import GenerationError, OptionError, OutputError
 from ortfuse.generation.generator_interface import METADATA, GeneratorInterface
+from ortfuse.io.atomic_write import check_folder
 from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.io.load_and_save import save
 from ortfuse.ir.declared_sizes import declared_sizes
@@ -317,7 +318,10 @@ def _write(
     from ortfuse.generation.genai_config import copy_files, write_genai_config
     from ortfuse.generation.token_embeddings import EMBEDDINGS_FILE, table_model
 
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be made: {error.strerror or error}; give another folder") from error
     _save(done, folder)
     copy_files(files, folder)
     if isinstance(embeddings, np.ndarray):
@@ -417,6 +421,7 @@ def _folder(output: str | os.PathLike[str], model: AnyModel) -> Path:
             raise OptionError(
                 "output", f"{folder} has the decoder as {file.name}; name another folder, which gets such a file"
             )
+    check_folder(folder)
     return folder
 
 

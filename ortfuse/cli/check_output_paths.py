@@ -100,7 +100,11 @@ def demand_own_files(command: str, values: Mapping[str, Any], declared: Mapping[
     for name in values:
         if name not in (RESULT, *REPORTS, "counterexamples"):
             _add_read(read, name, values[name], called[name])
-    if result is not None and command != "sweep":
+    if result is not None and command == "generator":
+        for file in _generated(result, values):
+            if what := read.what(file):
+                refuse(RESULT, file, what)
+    elif result is not None and command != "sweep":
         _demand_result(read, result, values, refuse)
     written = _Known()
     if result is not None:
@@ -192,6 +196,10 @@ def _add_result(written: _Known, command: str, result: Path, values: Mapping[str
         for model, target in _targets(values, result):
             _add_written(written, target, model, f"a result in {called}")
         return
+    if command == "generator":
+        for file in _generated(result, values):
+            written.add(file, f"a file in {called}")
+        return
     _add_written(written, result, _one(values.get("model")), called)
 
 
@@ -204,6 +212,21 @@ def _add_written(written: _Known, result: Path, model: Path | None, called: str)
     folder = Path(os.path.realpath(result)).parent
     for location in () if model is None else known_locations(model):
         written.add(folder / location, f"a file with weights of {called}")
+
+
+def _generated(folder: Path, values: Mapping[str, Any]) -> Iterator[Path]:
+    """The files that come to stand in the folder of a generator, but for those of a tokenizer that are there."""
+    from ortfuse.generation.genai_config import NAME, tokenizer_files
+    from ortfuse.generation.generator import MODEL_FILE, ONCE_FILE
+    from ortfuse.generation.token_embeddings import EMBEDDINGS_FILE
+
+    yield folder / NAME
+    for name in (MODEL_FILE, ONCE_FILE, EMBEDDINGS_FILE):
+        yield from (folder / name, *_beside(folder / name))
+    tokenizer = _one(values.get("tokenizer"))
+    if tokenizer is not None and os.path.realpath(tokenizer) != os.path.realpath(folder):
+        with contextlib.suppress(OrtfuseError):  # it is said later
+            yield from (folder / file.name for file in tokenizer_files(tokenizer))
 
 
 def _beside(result: Path) -> Iterator[Path]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from ortfuse.errors import OutputError
 
 FILES = "Files and reports"
 """The title of these arguments in the help."""
@@ -76,16 +73,3 @@ Report = Annotated[
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback on errors.", rich_help_panel=FILES)]
-
-
-def check_folder(path: Path) -> None:
-    """Check that a folder exists and is writable, or can be created.
-
-    Raises:
-        OutputError: It is neither.
-    """
-    present = next(place for place in (path, *path.absolute().parents) if place.exists())
-    if not present.is_dir():
-        raise OutputError(f"{path}: cannot be made: {present} is a file; give another folder")
-    if not os.access(present, os.W_OK | os.X_OK):
-        raise OutputError(f"{path}: cannot be written to: the folder {present} is read-only")

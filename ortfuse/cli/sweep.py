@@ -13,8 +13,9 @@ from ortfuse.cli.json_output import check_json
 from ortfuse.cli.options_as_flags import Given, options_of, with_options
 from ortfuse.cli.parsing import NO
 from ortfuse.cli.regression_check import demand_no_regression, stored
-from ortfuse.cli.shared_arguments import Check, Config, check_folder
+from ortfuse.cli.shared_arguments import Check, Config
 from ortfuse.cli.terminal import err, out, shown
+from ortfuse.io.atomic_write import check_folder
 from ortfuse.options.parse_text import seconds, whole_number
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import typer
 from ortfuse.cli.command_output import Answer
 from ortfuse.cli.options_as_flags import with_options
 from ortfuse.cli.parsing import NO
-from ortfuse.cli.shared_arguments import check_folder
 from ortfuse.cli.terminal import progress_line
+from ortfuse.io.atomic_write import check_folder
 from ortfuse.options.parse_text import whole_number
 
 

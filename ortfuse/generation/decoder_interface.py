@@ -465,4 +465,18 @@ def find_interface(model: ir.Model, facts: Facts, given: Mapping[str, str] | Non
     for role, name in (given or {}).items():
         if name not in names:
             raise GenerationError(f"{role}={name}: the model has no input or output of this name")
-    return _Search(model, facts, given or {}).run()
+    found = _Search(model, facts, given or {}).run()
+    for role, name in (given or {}).items():
+        value: ir.Value | None = getattr(found, role)
+        if value is None or value.name != name:
+            raise GenerationError(f"{role}={name}: it is not {_FORMS[role]}")
+    return found
+
+
+_FORMS: Mapping[str, str] = {
+    "tokens": "an input of token ids, integers [batch, new tokens], or of embeddings [batch, new tokens, size]",
+    "mask": "an input [batch, past and new tokens] without another role",
+    "positions": "an input of integers, with the new tokens on the last of one to three axes",
+    "logits": "an output of scores, numbers [batch, new tokens, vocabulary]",
+}
+"""What an input or output of a role is."""

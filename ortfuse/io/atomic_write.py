@@ -276,3 +276,16 @@ def demand_no_link(path: Path, advice: str) -> None:
     """
     if path.is_symlink():
         raise OutputError(f"{path}: is a symbolic link, which is not followed where a file is not named; {advice}")
+
+
+def check_folder(path: Path) -> None:
+    """Check that a folder exists and is writable, or can be created.
+
+    Raises:
+        OutputError: It is neither.
+    """
+    present = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not present.is_dir():
+        raise OutputError(f"{path}: cannot be made: {present} is a file; give another folder")
+    if not os.access(present, os.W_OK | os.X_OK):
+        raise OutputError(f"{path}: cannot be written to: the folder {present} is read-only")

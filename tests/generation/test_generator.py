@@ -242,18 +242,27 @@ def test_the_command(tmp_path: Path) -> None:
         (["--role", "token=x"], "give tokens=NAME"),
         (["--max-length", "0"], "max-length"),
         (["--max-length", "1"], "at least 2"),
+        (["--json", "out/model.onnx"], "is a file in --output too"),
+        (["--report", "out/genai_config.json"], "is a file in --output too"),
+        (["--prompt-model", "out/once.onnx"], "is --prompt-model too"),
     ],
 )
-def test_the_command_refuses(tmp_path: Path, given: list[str], why: str) -> None:
-    ran = CliRunner().invoke(app_of(COMMANDS), ["generator", str(GOLDEN / "llama_cache.sdpa.ts.onnx"), *given])
+def test_the_command_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], why: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "once.onnx").write_bytes(b"")
+    call = ["generator", str(GOLDEN / "llama_cache.sdpa.ts.onnx"), "-o", "out", *given]
+    ran = CliRunner().invoke(app_of(COMMANDS), call)
     assert ran.exit_code == 2
-    assert why in ran.output + ran.stderr
+    assert why in " ".join((ran.output + ran.stderr).split())
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(ortfuse.OrtfuseError, match="is a file"):
         ortfuse.generator(GOLDEN / "llama_cache.sdpa.ts.onnx", tmp_path / "out")
+    with pytest.raises(ortfuse.OrtfuseError, match=r"cannot be made: .* is a file"):
+        ortfuse.generator(GOLDEN / "llama_cache.sdpa.ts.onnx", tmp_path / "out" / "inside")
 
 
 @pytest.mark.parametrize("name", ["llama_cache.sdpa.ts", "gemma_cache.sdpa.ts", "gpt2_cache.eager.ts"])

@@ -120,6 +120,15 @@ def test_a_role_that_names_nothing() -> None:
         generator(GOLDEN / "gpt2_cache.sdpa.ts.onnx", roles={"tokens": "nothing"})
 
 
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [("tokens", "past_key_0"), ("logits", "present_key_0"), ("mask", "input_ids"), ("positions", "past_key_0")],
+)
+def test_a_role_that_an_input_or_output_cannot_have(role: str, name: str) -> None:
+    with pytest.raises(GenerationError, match=f"{role}={name}: it is not an"):
+        generator(GOLDEN / "llama_cache.sdpa.ts.onnx", roles={role: name})
+
+
 def test_older_releases_have_less() -> None:
     plain = generator(GOLDEN / "llama_cache.sdpa.ts.onnx", max_length=40, runtime="1.20")
     assert plain.oldest_runtime is not None
