@@ -40,6 +40,7 @@ EVERYTHING: dict[str, Any] = {
     "threads": 2,
     "output": "/results/out.onnx",
     "link": True,
+    "external_data": True,
 }
 
 
@@ -62,7 +63,8 @@ def test_a_command_has_a_flag_for_each_option_that_is_declared_for_it() -> None:
 @pytest.mark.parametrize("name", [name for name, one in DECLARATIONS.items() if one.in_files])
 def test_the_example_of_each_option_is_read_from_a_file(name: str, tmp_path: Path) -> None:
     """Options that another one is needed for have it."""
-    needed = {"sizes": "bench = true", "fastest": "bench = true", "link": 'output = "out.onnx"'}
+    written = 'output = "out.onnx"'
+    needed = {"sizes": "bench = true", "fastest": "bench = true", "link": written, "external_data": written}
     file = tmp_path / "options.toml"
     file.write_text(f"{name} = {DECLARATIONS[name].example}\n{needed.get(name, '')}")
     assert name in Options.load(file).to_dict() or name == "target"
@@ -137,6 +139,7 @@ def test_objects_cannot_be_written_to_a_file(given: dict[str, Any]) -> None:
         ),
         ({"sizes": {"s": 8}, "bench": True, "inputs": "x.npz"}, "sizes: the `inputs` have sizes of their own"),
         ({"link": True}, "link: needs a file that is written; name it with `output`"),
+        ({"external_data": True}, "external_data: needs a file that is written; name it with `output`"),
         ({"fastest": True}, "fastest: needs measurements; add `bench`"),
         ({"level": "most"}, "level: write 'disabled' or 'basic' or 'extended' or 'all', not 'most'"),
         ({"verify": "all"}, "verify: write true, 'whole' or 'sites', not 'all'"),

@@ -345,10 +345,10 @@ def left_alone(model: AnyModel, options: Options, why: str) -> Result:
     note = f"the model is left as it is: {why}"
     report = RunReport("", [], counts, counts, 0.0, 0.0, Log(), [], [note])
     if options.output is not None:
-        if isinstance(model, str | os.PathLike | onnx.ModelProto):
+        if isinstance(model, str | os.PathLike | onnx.ModelProto) and not options.external_data:
             copy_model(model, options.output, hand_on)
         else:
             hand_on(inside.metadata_props, inside.graph.name or "the model")
-            save(inside, options.output, link=options.link)
+            save(inside, options.output, link=options.link, external_data=options.external_data)
     written = None if options.output is None else Path(options.output)
     return Result(given, report, options, unchanged=why, written=written, original=model)

@@ -98,6 +98,7 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
             inside,
             options.output,
             link=options.link,
+            external_data=options.external_data,
             check=_load_written if check else None,
             source=attempts.source.path,
         )

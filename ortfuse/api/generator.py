@@ -40,6 +40,9 @@ Arrays: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 
 MAX_LENGTH = 4096
 
+WEIGHTS_INSIDE = 32 << 20
+"""Bytes of weights from which on they lie in a data file."""
+
 VERIFY_STEPS = 200
 """How many tokens are generated after each prompt when generations are compared, unless the buffers hold fewer."""
 
@@ -304,7 +307,9 @@ def _save(done: GeneratorResult, folder: Path) -> Path:
 
     if done.once is not None:
         save(done.once, folder / ONCE_FILE)
-    save(done.model, folder / MODEL_FILE)
+    # The runtime maps a data file into memory: it opens faster, and rows of tables that no token asks for take no memory.
+    size = sum(one.const_value.nbytes for one in done.model.graph.initializers.values() if one.const_value is not None)
+    save(done.model, folder / MODEL_FILE, external_data=size > WEIGHTS_INSIDE)
     return folder / MODEL_FILE
 
 

@@ -61,6 +61,7 @@ class QuantizeOptions(PipelineOptions, total=False):
     threads: int
     output: PathLike | None
     link: bool
+    external_data: bool
     loaded: bool
 
 
@@ -352,7 +353,9 @@ def _in_float32(
     Raises:
         OptionError: A pattern matches nothing in the model, as it was or as it is made.
     """
-    plain = options.with_(output=None, verify=None, bench=False, sizes={}, inputs=None, link=False, measure=False)
+    plain = options.with_(
+        output=None, verify=None, bench=False, sizes={}, inputs=None, link=False, measure=False, external_data=False
+    )
     target = _target(plain)
     only, exclude = patterns_of(only), patterns_of(exclude)
     original, found = None, set[str]()
@@ -376,7 +379,7 @@ def _written(model: ir.Model, options: Options, progress: Progress, source: Path
         return None
     progress(f"writing {options.output}")
     check = _load_written if options.loaded else None
-    save(model, options.output, link=options.link, check=check, source=source)
+    save(model, options.output, link=options.link, external_data=options.external_data, check=check, source=source)
     return Path(options.output)
 
 

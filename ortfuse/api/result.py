@@ -118,8 +118,13 @@ class Result(Record):
 
         return None if self.unchanged else oldest_release(enter(self.model, copy=False)[0], target_spec(self.options))
 
-    def save(self, path: str | os.PathLike[str], *, link: bool = False) -> None:
-        """Write the model to a file; `link` says whether external data may be hard links (see `ortfuse.save`).
+    def save(self, path: str | os.PathLike[str], *, link: bool = False, external_data: bool = False) -> None:
+        """Write the model to a file, as `ortfuse.save` does.
+
+        Args:
+            path: The file.
+            link: Whether external data may be hard links.
+            external_data: Whether weights go to a data file in any case.
 
         Raises:
             OutputError: It cannot be written; what was there before is unchanged.
@@ -128,10 +133,10 @@ class Result(Record):
         from ortfuse.io.copy_model import copy_model
         from ortfuse.io.load_and_save import save
 
-        if self.unchanged and isinstance(self.model, str | os.PathLike | onnx.ModelProto):
+        if self.unchanged and isinstance(self.model, str | os.PathLike | onnx.ModelProto) and not external_data:
             copy_model(self.model, path, hand_on)
             return
-        save(enter(self.model, copy=False)[0], path, link=link)
+        save(enter(self.model, copy=False)[0], path, link=link, external_data=external_data)
 
     def summary(self) -> str:
         """The result in a few lines: nodes, fusions, checks, speed, remarks, and the file that was written."""

@@ -14,11 +14,12 @@ import onnx_ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ortfuse.errors import ModelFileError, OrtfuseError, OutputError
-from ortfuse.io import external_data, wire_format
+from ortfuse.io import wire_format
 from ortfuse.io.atomic_write import real, writable_target
 from ortfuse.io.build_graph_from_protobuf import graph_of
 from ortfuse.io.check_model import check
 from ortfuse.io.data_file import DataFile
+from ortfuse.io.external_data import attach, external_tensors
 from ortfuse.io.stored_tensor import FileBytes, StoredTensor
 from ortfuse.io.superseded_data import data_files, remove_unused
 from ortfuse.io.write import Check, write
@@ -60,7 +61,7 @@ def load(path: str | os.PathLike[str]) -> onnx_ir.Model:
             _leave_weights_in_file(model, proto, extents, file)
 
         model = graph_of(proto, outline.weights, bind, name=name)
-        external_data.attach(model, name=name, model_file=Path(path))
+        attach(model, name=name, model_file=Path(path))
     return model
 
 
@@ -83,7 +84,7 @@ def stored_bytes(path: str | os.PathLike[str]) -> int | None:
     """The bytes of a model file and of the files of its external data; `None` if they cannot be read."""
     try:
         skeleton = _outline(_open(path), os.fspath(path)).skeleton
-        tensors = external_data.external_tensors(onnx.ModelProto.FromString(skeleton))
+        tensors = external_tensors(onnx.ModelProto.FromString(skeleton))
         entries = (entry for tensor in tensors for entry in tensor.external_data)
         names = {entry.value for entry in entries if entry.key == "location"}
         sizes: list[int] = [
@@ -195,6 +196,7 @@ def save(
     path: str | os.PathLike[str],
     *,
     link: bool = False,
+    external_data: bool = False,
     check: Check | None = None,
     source: str | os.PathLike[str] | None = None,
 ) -> None:
@@ -220,6 +222,8 @@ def save(
             readable when their file is replaced.
         path: The file to create or replace.
         link: Whether external files may become data files of the result through hard links.
+        external_data: Whether weights go to a data file even if the model has none and fits into one file. The runtime maps
+            them into memory, instead of reading the file and copying them.
         check: Checks what is written before it is moved into place; what it raises undoes all.
         source: The file that the model was made of. If it is the one that is replaced, its data files go with it, unless
             the result or another model has them (`ortfuse.io.superseded_data`).
@@ -236,10 +240,10 @@ def save(
             "write an onnx.ModelProto with onnx.save, or let ortfuse.optimize write it: output=PATH"
         )
     target = writable_target(path)
-    external_data.attach(model, name=os.fspath(path), model_file=None)
+    attach(model, name=os.fspath(path), model_file=None)
     replaced = data_files(target) if source is not None and real(source) == real(target) else []
     try:
-        write(model, target, link=link, check=check)
+        write(model, target, link=link, external_data=external_data, check=check)
     except OrtfuseError:
         raise
     except OSError as error:

@@ -56,14 +56,18 @@ class Placed(NamedTuple):
     length: int
 
 
-def write(model: onnx_ir.Model, target: Path, *, link: bool, check: Check | None = None) -> None:
-    """Write a model to `target`, with data files `<target>.data`, ... if it has external weights or is too large for one file.
+def write(
+    model: onnx_ir.Model, target: Path, *, link: bool, external_data: bool = False, check: Check | None = None
+) -> None:
+    """Write a model to `target`, with data files `<target>.data`, ... if it has external weights, is too large
+    for one file, or they are asked for.
 
     Args:
         model: The model.
         target: The path of the model file. Data files that do not belong to the model that was there are not replaced: the next
             free name is taken.
         link: Whether external files that are still needed may become data files through hard links.
+        external_data: Whether weights go to a data file in any case.
         check: Checks what is written before it is moved into place.
 
     Raises:
@@ -73,7 +77,7 @@ def write(model: onnx_ir.Model, target: Path, *, link: bool, check: Check | None
     """
     proto, weights = separate(model, _STREAMED)
     nested = _nested_external(model, proto)
-    external = bool(nested) or any(isinstance(w.tensor, onnx_ir.ExternalTensor) for w in weights)
+    external = external_data or bool(nested) or any(isinstance(w.tensor, onnx_ir.ExternalTensor) for w in weights)
     if not external:
         external = _size(proto, weights) > MAX_FILE
     avoided = _data_of_others(model, target)

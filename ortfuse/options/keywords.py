@@ -108,6 +108,7 @@ class AllOptions(TypedDict, total=False):
 
     output: PathLike | None
     link: bool
+    external_data: bool
     loaded: bool
     explain: bool | Sequence[str]
     passes: PipelineLike

@@ -54,6 +54,11 @@ class Options:
         False, kinds.FLAG, "Make external data of the result hard links to that of the model.",
         commands="optimize substitute quantize tune", group="result", of_model=False, example="true",
     )  # fmt: skip
+    external_data: bool = option(
+        False, kinds.FLAG, "Write weights into a data file beside the result, which the runtime maps into memory.",
+        commands="optimize substitute quantize", group="result", of_model=False, example="true",
+        more="Results of models with external data, and those larger than 2 GB, have one in any case.",
+    )  # fmt: skip
     loaded: bool = option(
         True, kinds.FLAG,
         "Load the result in the runtime, in a separate process, before it is written (the default).",
@@ -302,6 +307,8 @@ class Options:
             )
         if self.link and self.output is None:
             raise OptionError("link", "needs a file that is written; name it with `output`")
+        if self.external_data and self.output is None:
+            raise OptionError("external_data", "needs a file that is written; name it with `output`")
 
     @classmethod
     def of(cls, options: Options | None, **changes: Unpack[AllOptions]) -> Options:

@@ -96,7 +96,9 @@ def _sites(model: AnyModel | Result, options: Options, families: tuple[str, ...]
     if isinstance(model, Result):
         return Counter(model.report.families()) + Counter(model.report.improved())
     earlier = Counter(site.rule.partition(".")[0] for site in fused_sites(enter(model)[0], chosen))
-    report = optimize(model, options.with_(output=None, bench=False, link=False, fastest=False)).report
+    report = optimize(
+        model, options.with_(output=None, bench=False, link=False, external_data=False, fastest=False)
+    ).report
     return earlier + Counter(report.families()) + Counter(report.improved())
 
 

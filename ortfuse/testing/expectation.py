@@ -47,7 +47,10 @@ class Expectation:
 
         found = cls(versions=_versions())
         try:
-            result = optimize(model, options.with_(verify="whole", output=None, bench=False, link=False, fastest=False))
+            result = optimize(
+                model,
+                options.with_(verify="whole", output=None, bench=False, link=False, external_data=False, fastest=False),
+            )
             return _of_result(found, result)
         except WrongResultError as error:
             return replace(_of_report(found, error.result), verdict="wrong", reason=str(error))

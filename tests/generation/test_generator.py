@@ -349,3 +349,15 @@ def test_decoders_of_float16(name: str, tmp_path: Path) -> None:
     assert model.generate(prompts, max_new_tokens=12) == [
         model.generate([one], max_new_tokens=12)[0] for one in prompts
     ]
+
+
+def test_many_weights_lie_in_a_data_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortfuse.api.generator.WEIGHTS_INSIDE", 1000)
+    ortfuse.generator(GOLDEN / "llama_cache.sdpa.ts.onnx", tmp_path / "apart", max_length=32, verify=True)
+    monkeypatch.undo()
+    ortfuse.generator(GOLDEN / "llama_cache.sdpa.ts.onnx", tmp_path / "inside", max_length=32)
+    assert (tmp_path / "apart" / "model.onnx.data").exists() and not (tmp_path / "inside" / "model.onnx.data").exists()
+    written = [
+        ortfuse.Generator(tmp_path / name).generate([[5, 6, 7]], max_new_tokens=8) for name in ("apart", "inside")
+    ]
+    assert written[0] == written[1]

@@ -12,6 +12,7 @@ import pytest
 from model_files import GOLDEN, large, run, weight_of, write_external, write_linear
 from onnx import TensorProto, helper, numpy_helper, parser
 
+import ortfuse
 import ortfuse.io.write
 from ortfuse.errors import InvalidModelError, ModelFileError, OutputError
 from ortfuse.io import wire_format
@@ -377,3 +378,25 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     kilobytes = int(done.stdout) / (1 if sys.platform != "darwin" else 1024)
     assert kilobytes < 24 * 1024, "the weight alone takes 64 MB"
+
+
+BERT = next(path for path in GOLDEN if path.stem == "bert.sdpa.ts")
+
+
+def test_weights_go_to_a_data_file_where_that_is_asked_for(tmp_path: Path) -> None:
+    model = BERT
+    result = ortfuse.optimize(model, output=tmp_path / "apart.onnx", external_data=True, verify=True)
+    ortfuse.optimize(model, output=tmp_path / "inside.onnx")
+    assert {path.name for path in tmp_path.iterdir()} == {"apart.onnx", "apart.onnx.data", "inside.onnx"}
+    assert result.verdict is not None and result.verdict.ok
+    assert ortfuse.verify(model, tmp_path / "apart.onnx").ok
+    again = ortfuse.optimize(tmp_path / "apart.onnx", passes="dce", output=tmp_path / "again.onnx", external_data=True)
+    assert again.written == tmp_path / "again.onnx" and (tmp_path / "again.onnx.data").exists()
+
+
+def test_a_model_that_is_left_as_it_is_gets_a_data_file_too(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    onnx.save(onnx.load(BERT), model)
+    result = ortfuse.optimize(model, passes="dce", output=tmp_path / "apart.onnx", external_data=True)
+    assert result.report.before.nodes == result.report.after.nodes
+    assert (tmp_path / "apart.onnx.data").stat().st_size > 1024
