@@ -17,6 +17,7 @@ from ortfuse.api.assess_optimization import Progress, silent
 from ortfuse.api.effective_options import effective_options
 from ortfuse.api.optimize import optimize
 from ortfuse.api.result import Result
+from ortfuse.api.verify_on_targets import members_of
 from ortfuse.errors import GenerationError, OptionError, OutputError
 from ortfuse.generation.generator_interface import METADATA, GeneratorInterface
 from ortfuse.io.atomic_write import check_folder
@@ -26,6 +27,7 @@ from ortfuse.ir.declared_sizes import declared_sizes
 from ortfuse.options import Options, PipelineOptions
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.serialization import Record, derived, entry
+from ortfuse.targets import Target, TargetSpec, default_spec
 
 if TYPE_CHECKING:
     from ortfuse.generation.compare_generations import GenerationComparison
@@ -62,6 +64,8 @@ class GeneratorResult(Record):
         once: The model that runs once for each prompt (an `onnx_ir.Model`); `None` if there is none.
         int4: How many matrix products have weights of 4 bits.
         comparison: How its generations compare with the decoder's; `None` if that was not asked for.
+        others: The same on further targets, where several were named.
+        not_run: Why it was never run on a target that it was made for, by the name of the target.
         written: The folder that was written.
     """
 
@@ -75,6 +79,8 @@ class GeneratorResult(Record):
     once: Any = field(default=None, repr=False, metadata=entry(omit=True))
     int4: int = 0
     comparison: GenerationComparison | None = None
+    others: Sequence[GenerationComparison] = ()
+    not_run: Mapping[str, str] = field(default_factory=dict)
     written: Path | None = None
 
     @property
@@ -90,7 +96,7 @@ class GeneratorResult(Record):
     @derived()
     def ok(self) -> bool:
         """Whether the generations are equal, if they were compared."""
-        return self.comparison is None or self.comparison.equal
+        return all(one is None or one.equal for one in (self.comparison, *self.others))
 
 
 def generator(
@@ -147,6 +153,7 @@ def generator(
     from ortfuse.analysis.facts import Facts
     from ortfuse.generation.check_target import demand_kernels
     from ortfuse.generation.genai_config import SpecialTokens, special_tokens_in, tokenizer_files
+    from ortfuse.generation.int8_caches import demand_int8_kernels
     from ortfuse.generation.make_generator import make_generator
     from ortfuse.generation.once_model import split_off_once
 
@@ -154,6 +161,7 @@ def generator(
         raise OptionError("max_length", f"is {max_length}; a generator takes at least 2 tokens")
     progress = progress or silent
     options = effective_options(None, **changes)
+    target = PassManager(options).target
     folder = None if output is None else _folder(output, model)
     files = [] if tokenizer is None else tokenizer_files(Path(tokenizer))
     special = SpecialTokens() if tokenizer is None else special_tokens_in(Path(tokenizer))
@@ -171,22 +179,26 @@ def generator(
         last_logits=last_logits or decoder.last_logits,
         given=roles,
         left=decoder.joined,
+        target=target,
     )
     progress("optimising the generator")
     result = optimize(inside, options)
-    demand_kernels(result.model, PassManager(options).target)
+    demand_kernels(result.model, target)
     once, interface = split_off_once(result.model, made.interface)
     if once is not None:
         once = optimize(once, options).model
     done = GeneratorResult(
         result.model, interface, names, made.kept, made.unsampled, made.one_length, result, once=once
     )
+    done = replace(done, not_run=_not_run(target))
+    if int8_caches:
+        demand_int8_kernels(done.model, done.interface, target)
     if verify:
         progress("comparing generations")
-        done = replace(done, comparison=_compared(sources, done, names, new_tokens, prompts, fixed))
+        done = _compared(sources, done, target, new_tokens, prompts, fixed)
     if int8_caches and done.ok:
         progress("measuring keys and values")
-        done = _with_int8_caches(done, sources, names, new_tokens, prompts, fixed)
+        done = _with_int8_caches(done, sources, target, new_tokens, prompts, fixed)
     if int4 and done.ok:
         progress("rounding weights")
         done = _rounded(done)
@@ -218,13 +230,14 @@ class _Sources:
         given = self.embeddings
         return ModelEmbeddings(Path(given)) if isinstance(given, str | os.PathLike) else embed_of(given)
 
-    def opened(self, file: Path, interface: GeneratorInterface) -> Generator:
-        """A generator with the same embeddings."""
+    def opened(self, file: Path, interface: GeneratorInterface, length: int, spec: TargetSpec) -> Generator:
+        """A generator with the same embeddings and buffers for so many tokens, on a target."""
         from ortfuse.generation.generator import Generator
         from ortfuse.generation.token_embeddings import RandomEmbeddings
 
         random = RandomEmbeddings(interface.embedding) if interface.embedding else None
-        return Generator(file, embeddings=self.embed or random)
+        elsewhere = None if spec.is_default else spec
+        return Generator(file, max_length=length, embeddings=self.embed or random, target=elsewhere)
 
     @functools.cached_property
     def types(self) -> Mapping[str, InputType]:
@@ -272,7 +285,7 @@ class _Sources:
 def _with_int8_caches(
     done: GeneratorResult,
     sources: _Sources,
-    names: InterfaceNames,
+    target: Target,
     new_tokens: int,
     prompts: Sequence[Sequence[int]] | None,
     fixed: Arrays | None,
@@ -280,11 +293,12 @@ def _with_int8_caches(
     """The generator with caches of 8-bit integers."""
     from ortfuse.generation.int8_caches import cache_scales, make_caches_int8
 
-    given = sources.fixed(names, fixed)
+    given = sources.fixed(done.decoder, fixed)
     chosen, room = _prompts(done.interface, new_tokens, prompts)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        file = _save(done, Path(folder))
-        scales = cache_scales(sources.opened(file, done.interface), chosen, room, given)
+        file, spec = _save(done, Path(folder)), _running(done, target)[0]
+        generator = sources.opened(file, done.interface, _length(chosen, room), spec)
+        scales = cache_scales(generator, chosen, room, given)
     return replace(done, interface=make_caches_int8(done.model, done.interface, scales))
 
 
@@ -437,32 +451,59 @@ def _graph_of(result: Result) -> ir.Model:
     return inside
 
 
+def _not_run(target: Target) -> dict[str, str]:
+    """Why nothing runs here on a target or one of those that it stands for, by its name."""
+    from ortfuse.inspection.describe_targets import problem_of_running
+
+    specs = {one.spec.name: one.spec for one in members_of(target)}
+    found = {name: problem_of_running(spec) for name, spec in specs.items() if not spec.is_default}
+    return {name: problem for name, problem in found.items() if problem}
+
+
+def _running(done: GeneratorResult, target: Target) -> list[TargetSpec]:
+    """The targets on which generators run: those that a target stands for and that are here, else the default one."""
+    specs = {one.spec.name: one.spec for one in members_of(target) if one.spec.name not in done.not_run}
+    return list(specs.values()) or [default_spec()]
+
+
+def _length(prompts: Sequence[Sequence[int]], new_tokens: int) -> int:
+    """The number of tokens that buffers have to hold."""
+    return max(2, max(len(prompt) for prompt in prompts) + new_tokens)
+
+
 def _compared(
     sources: _Sources,
     done: GeneratorResult,
-    names: InterfaceNames,
+    target: Target,
     new_tokens: int,
     prompts: Sequence[Sequence[int]] | None,
     fixed: Arrays | None,
-) -> GenerationComparison:
+) -> GeneratorResult:
+    """The generator with its comparisons on each target that runs here, or on the default one if none does."""
     from ortfuse.generation.compare_generations import compare_generations
 
+    interface, names = done.interface, done.decoder
     given = sources.fixed(names, fixed)
-    chosen, room = _prompts(done.interface, new_tokens, prompts)
+    chosen, room = _prompts(interface, new_tokens, prompts)
+    in_one_batch = interface.mixed_lengths and not (given or _has_fixed_batch(done.model)) and len(chosen) > 1
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         file = _save(done, Path(folder))
-        return compare_generations(
-            sources.loop(names),
-            sources.loop(names, optimise=False),
-            sources.opened(file, done.interface),
-            chosen,
-            new_tokens=room,
-            fixed=given,
-            one_at_a_time=done.interface.one_at_a_time,
-            in_one_batch=done.interface.mixed_lengths
-            and not (given or _has_fixed_batch(done.model))
-            and len(chosen) > 1,
-        )
+        loop, unoptimised = sources.loop(names), sources.loop(names, optimise=False)
+        found = [
+            compare_generations(
+                loop,
+                unoptimised,
+                sources.opened(file, interface, _length(chosen, room), spec),
+                chosen,
+                new_tokens=room,
+                fixed=given,
+                one_at_a_time=interface.longest_run == 1,
+                in_one_batch=in_one_batch,
+                target=spec.name,
+            )
+            for spec in _running(done, target)
+        ]
+    return replace(done, comparison=found[0], others=tuple(found[1:]))
 
 
 def _has_fixed_batch(model: ir.Model) -> bool:
@@ -475,7 +516,8 @@ def _prompts(
 ) -> tuple[Sequence[Sequence[int]], int]:
     """The prompts, by default random ones; and how many tokens follow each."""
     random = np.random.default_rng(0)
-    longest = max(1, min(24, interface.max_length // 3))
+    pieces = 2 * interface.longest_run + 1 if interface.longest_run > 1 else 0
+    longest = max(1, min(max(24, pieces), interface.max_length // 3))
     lengths = dict.fromkeys((longest, 1, min(5, longest)))
     chosen = prompts or [random.integers(0, interface.vocabulary or 2, length).tolist() for length in lengths]
     return chosen, max(1, min(new_tokens, interface.max_length - max(len(prompt) for prompt in chosen)))

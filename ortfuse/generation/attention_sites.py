@@ -45,6 +45,7 @@ class AttentionSite:
 
     Attributes:
         node: The node.
+        kind: The element type of what is attended to.
         queries: [batch, sequence, heads * size], or [batch, heads, sequence, size].
         keys: The cache of keys, and what is appended.
         values: The cache of values, and what is appended.
@@ -58,6 +59,7 @@ class AttentionSite:
     """
 
     node: ir.Node
+    kind: ir.DataType
     queries: ir.Value
     keys: CacheOperand
     values: CacheOperand
@@ -68,6 +70,20 @@ class AttentionSite:
     softcap: float
     mask: MaskForm
     rotation: Rotation | None
+
+    @property
+    def attributes(self) -> dict[str, int | float]:
+        """The attributes of GroupQueryAttention."""
+        found: dict[str, int | float] = {"num_heads": self.heads, "kv_num_heads": self.groups}
+        if self.rotation is not None:
+            found |= {"do_rotary": 1, "rotary_interleaved": int(self.rotation.interleaved)}
+        if self.scale is not None:
+            found["scale"] = self.scale
+        if self.softcap:
+            found["softcap"] = self.softcap
+        if self.mask.window >= 0:
+            found["local_window_size"] = self.mask.window
+        return found
 
 
 class SiteReader:
@@ -140,7 +156,7 @@ class SiteReader:
             queries = narrowed
         keys, values = (replace(one, new=self._appended(one, groups)) for one in (keys, values))
         rotation = self._rotation_of(queries, keys.new, size)
-        return AttentionSite(node, queries, keys, values, heads, groups, size, scale, softcap, form, rotation)
+        return AttentionSite(node, kind, queries, keys, values, heads, groups, size, scale, softcap, form, rotation)
 
     def _appended(self, operand: CacheOperand, groups: int) -> ir.Value:
         if operand.layout not in (None, (0, 1, 2, 3)):

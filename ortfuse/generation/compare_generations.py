@@ -61,6 +61,7 @@ class GenerationComparison(Record):
         other_tokens: At how many steps the best token is another one, though it was no near tie.
         near_ties: At how many steps it is another one, and the decoder's first two were as close as its own noise.
         first: Where the first other token or too large difference is, in words; "" if there is none.
+        target: The target that ran the generator.
     """
 
     prompts: int
@@ -71,6 +72,7 @@ class GenerationComparison(Record):
     other_tokens: int
     near_ties: int
     first: str
+    target: str
 
     @property
     @derived()
@@ -114,7 +116,7 @@ class _Tally:
         gap = 0.0 if best == chosen else _difference(wanted[[chosen]], wanted[[best]], _spread(wanted))
         self.found.append(_Found(where, _difference(wanted, got), gap, (chosen, best)))
 
-    def comparison(self, prompts: int, batch: int) -> GenerationComparison:
+    def comparison(self, prompts: int, batch: int, target: str) -> GenerationComparison:
         """What all that says."""
         noise = min(self.noise, MOST_NOISE)
         tolerance, near = max(TOLERANCE, 10 * noise), 4 * max(noise, 1e-6)
@@ -127,7 +129,9 @@ class _Tally:
             first = f"{wrong.where}: {text if is_other else f'scores that differ by {wrong.error:.2g} of their spread'}"
         ties = sum(0 < one.gap <= near for one in self.found)
         largest = max(one.error for one in self.found)
-        return GenerationComparison(prompts, len(self.found), batch, largest, tolerance, len(others), ties, first)
+        return GenerationComparison(
+            prompts, len(self.found), batch, largest, tolerance, len(others), ties, first, target
+        )
 
 
 def _spread(scores: Array) -> float:
@@ -153,6 +157,7 @@ def compare_generations(
     fixed: Mapping[str, Array] | None = None,
     one_at_a_time: bool = False,
     in_one_batch: bool = False,
+    target: str = "",
 ) -> GenerationComparison:
     """Generate after each prompt with both, greedily, and compare all steps.
 
@@ -163,8 +168,9 @@ def compare_generations(
         prompts: Prompts, each a batch of its own.
         new_tokens: The number of steps after the prompt.
         fixed: The inputs that stay the same in all steps.
-        one_at_a_time: Whether a run takes one token only.
+        one_at_a_time: Whether a run of the decoder takes one token only.
         in_one_batch: Whether the first prompts are compared as one batch, too, over the first steps.
+        target: The name of the target that runs the generator.
     """
     tally, kept = _Tally(), list[list[Array]]()
     for number, prompt in enumerate(prompts):
@@ -186,7 +192,7 @@ def compare_generations(
     batch = prompts[:MOST_IN_A_BATCH] if in_one_batch else []
     if batch:
         _compare_batch(tally, generator, batch, kept)
-    return tally.comparison(len(prompts), len(batch))
+    return tally.comparison(len(prompts), len(batch), target)
 
 
 def _compare_batch(

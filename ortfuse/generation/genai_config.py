@@ -127,6 +127,7 @@ def genai_config(interface: GeneratorInterface, hidden_size: int, heads: int, sp
             "temperature": 1.0,
             "top_k": 1,
             "top_p": 1.0,
+            **({"chunk_size": interface.longest_run} if interface.longest_run else {}),
         },
     }
 

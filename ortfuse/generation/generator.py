@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.errors import GenerationError
+from ortfuse.generation.buffered_session import BufferedSession, open_buffered
 from ortfuse.generation.generator_interface import CacheBuffer, GeneratorInterface, interface_of
 from ortfuse.generation.sampling import Chooser, Sampling
 from ortfuse.generation.token_embeddings import (
@@ -21,7 +22,7 @@ from ortfuse.generation.token_embeddings import (
     PromptReader,
     embed_of,
 )
-from ortfuse.runtime.session_settings import session
+from ortfuse.targets import TargetSpec, spec_of
 
 Array = np.ndarray[Any, Any]
 
@@ -48,6 +49,7 @@ class Generator:
         settings: Mapping[str, Any] | None = None,
         max_length: int | None = None,
         embeddings: Embed | Array | None = None,
+        target: str | TargetSpec | None = None,
     ) -> None:
         """Open a generator.
 
@@ -57,32 +59,34 @@ class Generator:
             max_length: The greatest number of tokens in a sequence, if less than the model allows: buffers are of this size.
             embeddings: For a model that takes embeddings, those of token ids: a table [vocabulary, size], or a function from ids
                 [batch, tokens] to [batch, tokens, size]; by default `embed_tokens.onnx` in the folder gives them.
+            target: The target whose runtime executes the model, such as `wasm` in Node.js: buffers are copied to it in each
+                run. By default they stay in place in the runtime's Python package.
 
         Raises:
             GenerationError: The model is no generator, or `max_length` is more than it allows.
             ModelFileError: There is no such file.
-            VerificationError: The runtime refuses the model.
+            TargetError: There is no such target, or models cannot be executed for it here.
+            VerificationError: The runtime refuses the model, or the target lacks something to execute it.
         """
         file = Path(path)
         file = file / MODEL_FILE if file.is_dir() else file
-        self._session: Any = session(file, settings)
-        metadata = self._session.get_modelmeta().custom_metadata_map
-        self.interface: GeneratorInterface = interface_of(metadata, str(file))
-        self._once: Any = session(file.with_name(ONCE_FILE), settings) if self.interface.once else None
+        spec = None if target is None else spec_of(target)
+        self._session: BufferedSession = open_buffered(file, settings, spec)
+        self.interface: GeneratorInterface = interface_of(self._session.metadata, str(file))
+        once = file.with_name(ONCE_FILE)
+        self._once: BufferedSession | None = open_buffered(once, settings, spec) if self.interface.once else None
         self._reader = PromptReader(self.interface.embedding, embed_of(embeddings) or self._embeddings(file, settings))
         self.max_length = max_length or self.interface.max_length
         if not 1 < self.max_length <= self.interface.max_length:
             raise GenerationError(f"max_length={max_length}: the model takes 2 to {self.interface.max_length} tokens")
-        inputs = {value.name: value for value in self._session.get_inputs()}
-        tokens = inputs[self.interface.tokens]
-        self._types = {
-            name: _DTYPES.get(value.type) for name, value in inputs.items()
-        }  # others than stated, once converted
-        self._tokens_dtype = _DTYPES[tokens.type]
-        self._only_batch: int | None = tokens.shape[0] if isinstance(tokens.shape[0], int) else None
+        self._inputs = self._session.inputs  # their types are others than stated, once the model was converted
+        batch = self._inputs[self.interface.tokens].shape[0]
+        self._only_batch: int | None = None if batch < 0 else batch
         self._batch = self._runs = 0
+        self._in_place: list[CacheBuffer] = []
         self._grown: list[CacheBuffer] = []
-        self._values: dict[str, Any] = {}
+        self._caches: dict[str, Array] = {}
+        self._states: dict[str, Array] = {}
         self._fixed: dict[str, Array] = {}
         self._lengths: Array = np.zeros(0, np.int64)
 
@@ -184,7 +188,7 @@ class Generator:
         Sequences that are shorter than others have anything behind their own tokens.
         """
         filled = int(self._lengths.max(initial=0))
-        return {name: value.numpy()[:, :, :filled].copy() for name, value in self._values.items()}
+        return {buffer.past: self._session.buffer(buffer.past)[:, :, :filled].copy() for buffer in self._in_place}
 
     def prompt(
         self,
@@ -208,16 +212,20 @@ class Generator:
                 raise GenerationError("a prefix is shared by prompts of token ids; leave shared_prefix out")
             shared = _common_prefix(prompts)
             if shared:
-                return self._prompt_behind(shared, prompts)
+                return self._prompt_by_rows(shared, prompts, "leave shared_prefix out")
         if not self.interface.mixed_lengths and lengths.min() != lengths.max():
             text = (
                 "this model takes prompts of one length in a batch: its tokens, positions or states are not kept apart"
             )
             raise GenerationError(f"{text}; give them one after the other")
+        most = self.interface.longest_run
+        if most > 1 and lengths.max() > most and len(prompts) > 1:
+            text = f"give prompts of up to {most} tokens, or one after the other"
+            return self._prompt_by_rows(0, prompts, text)
         self.start(len(prompts), fixed)
         padded = self._reader.padded(prompts)
-        if self.interface.one_at_a_time:
-            return [self.step(padded[:, [place]], fixed=fixed) for place in range(padded.shape[1])][-1][:, -1]
+        if most == 1 or (most and lengths.max() > most):
+            return self.step(padded, fixed=fixed)[:, -1]
         scores = self._run(padded, lengths, fixed)
         if self.interface.last_logits:
             return scores[:, -1]
@@ -235,31 +243,31 @@ class Generator:
             raise GenerationError("each sequence needs a prompt of at least one token")
         return lengths
 
-    def _prompt_behind(self, shared: int, prompts: Sequence[Prompt]) -> Array:
-        """The scores after prompts that have so many first tokens in common."""
+    def _prompt_by_rows(self, shared: int, prompts: Sequence[Prompt], instead: str) -> Array:
+        """The scores after prompts that have so many first tokens in common, computed one after the other.
+
+        Raises:
+            GenerationError: Not all that a prompt leaves behind is in buffers; the message ends with `instead`.
+        """
         interface = self.interface
         if interface.fixed or interface.states or self._is_growing() or not interface.mixed_lengths:
-            text = "a prefix is shared by generators that take prompts of several lengths and have no other inputs"
-            raise GenerationError(f"{text}; leave shared_prefix out")
+            text = "prompts are computed apart by generators that take several lengths and have no other inputs"
+            raise GenerationError(f"{text}; {instead}")
         scores, rows = [], []
-        self.prompt([prompts[0][:shared]])
+        if shared:
+            self.prompt([prompts[0][:shared]])
+        else:
+            self.start(1)
         for prompt in prompts:
             self._lengths = np.array([shared], np.int64)  # what lies behind is written over
-            scores.append(self._appended(prompt[shared:]))
+            scores.append(self.step(self._reader.padded([prompt[shared:]]))[:, -1])
             rows.append(self.cached())
         self.start(len(prompts))
         for number, row in enumerate(rows):
             for name, array in row.items():
-                self._values[name].numpy()[number, :, : array.shape[2]] = array[0]
+                self._session.buffer(name)[number, :, : array.shape[2]] = array[0]
         self._lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         return np.concatenate(scores)
-
-    def _appended(self, tokens: Prompt) -> Array:
-        """The scores after tokens that are appended to one sequence, [1, vocabulary]."""
-        pieces = [[token] for token in tokens] if self.interface.one_at_a_time else [list(tokens)]
-        for piece in pieces:
-            scores = self.step(np.array([piece]))
-        return scores[:, -1]
 
     def _is_growing(self) -> bool:
         return any(not cache.in_place for cache in self.interface.caches)
@@ -277,8 +285,7 @@ class Generator:
             sizes = list(buffer_of.shape)
             sizes[buffer.axis] = 0
             self._caches[buffer.past] = np.zeros(sizes, buffer_of.dtype)
-        for array in self._states.values():
-            array[...] = 0
+        self._states = {name: np.zeros_like(array) for name, array in self._states.items()}
 
     def step(self, tokens: Array, *, fixed: Mapping[str, Array] | None = None) -> Array:
         """Append tokens, as many to each sequence; the scores after each, or after the last one with `last_logits`.
@@ -295,76 +302,63 @@ class Generator:
         if tokens.ndim != 2 + self._reader.is_embedded(tokens) or len(tokens) != self._batch or not tokens.size:
             expected = f"[{self._batch}, new tokens] are expected, as was started, of at least one token"
             raise GenerationError(f"tokens {tokens.shape}: {expected}")
-        if tokens.shape[1] > 1 and self._batch > 1 and self._lengths.any():
+        most = self.interface.longest_run or tokens.shape[1]
+        if self._batch > 1 and most > 1 and tokens.shape[1] > (1 if self._lengths.any() else most):
             raise GenerationError("several tokens after others can be appended to one sequence only, not to a batch")
-        return self._run(self._reader.tokens(tokens), self._lengths + tokens.shape[1], fixed)
+        given = self._reader.tokens(tokens)
+        pieces = [given[:, begin : begin + most] for begin in range(0, given.shape[1], most)]
+        scores = [self._run(piece, self._lengths + piece.shape[1], fixed) for piece in pieces]
+        return scores[-1] if self.interface.last_logits else np.concatenate(scores, axis=1)
 
     def _run(self, tokens: Array, lengths: Array, fixed: Mapping[str, Array] | None) -> Array:
         total = int(lengths.max())
         if total > self.max_length:
             raise GenerationError(f"{total} tokens are more than the {self.max_length} that the buffers hold")
         interface = self.interface
-        binding: Any = self._session.io_binding()
-        mask = (np.arange(total) < lengths[:, None]).astype(np.int64)
-        binding.bind_cpu_input(interface.tokens, np.ascontiguousarray(tokens, self._tokens_dtype))
-        binding.bind_cpu_input(interface.mask, mask)
         given = {**(fixed or {}), **self._fixed}
-        for name in interface.fixed:
-            binding.bind_cpu_input(name, np.ascontiguousarray(_demanded(given, name)))
-        for name, value in self._values.items():
-            binding.bind_ortvalue_input(name, value)
-        for buffer in self._grown:
-            binding.bind_cpu_input(buffer.past, self._caches[buffer.past])
-        for state, array in self._states.items():
-            binding.bind_cpu_input(state, array)
-        asked = [
-            interface.logits,
-            *(buffer.present for buffer in self._grown),
-            *(one.after for one in interface.states),
-        ]
-        for name in asked:
-            binding.bind_output(name)
-        for buffer in interface.caches:
-            if buffer.in_place:
-                binding.bind_ortvalue_output(buffer.present, self._values[buffer.past])
+        feeds = {
+            interface.tokens: tokens.astype(self._inputs[interface.tokens].dtype),
+            interface.mask: (np.arange(total) < lengths[:, None]).astype(np.int64),
+            **{name: _demanded(given, name) for name in interface.fixed},
+            **self._caches,
+            **self._states,
+        }
+        grown, states = (
+            {one.present: one.past for one in self._grown},
+            {one.after: one.before for one in interface.states},
+        )
         with _explained(tokens):
-            self._session.run_with_iobinding(binding)
-        results = dict(zip(asked, binding.get_outputs(), strict=False))
-        for buffer in self._grown:
-            self._caches[buffer.past] = results[buffer.present].numpy()
-        for one in interface.states:
-            self._states[one.before] = results[one.after].numpy()
+            results = self._session.run(feeds, [interface.logits, *grown, *states])
+        self._caches = {past: results[present] for present, past in grown.items()}
+        self._states = {before: results[after] for after, before in states.items()}
         self._lengths = lengths
         self._runs += 1
-        return np.asarray(results[interface.logits].numpy())
+        return results[interface.logits]
 
     def _run_once(self, fixed: Mapping[str, Array]) -> dict[str, Array]:
-        names = [value.name for value in self._once.get_outputs()]
+        assert self._once is not None
         given = {name: _demanded(fixed, name) for name in self.interface.once}
+        made = [name for name in self.interface.fixed if name not in given]
         with _explained(None):
-            found = self._once.run(names, given)
-        return dict(zip(names, found, strict=True))
+            return self._once.run(given, made)
 
     def _allocate(self, batch: int) -> None:
-        import onnxruntime
-
         if batch < 1:
             raise GenerationError(f"a batch of {batch}: at least one sequence is started")
         if self._only_batch not in (None, batch):
             text = f"the decoder was exported for a batch of {self._only_batch}"
             raise GenerationError(f"a batch of {batch}: {text}; export it with an open axis for more")
         self._batch = batch
+        self._in_place = [buffer for buffer in self.interface.caches if buffer.in_place]
         self._grown = [buffer for buffer in self.interface.caches if not buffer.in_place]
-        self._caches = {
-            buffer.past: self._zeros(buffer.past, self._sizes(buffer), buffer.dtype) for buffer in self._grown
+        zeros = {
+            buffer.past: self._zeros(buffer.past, self._sizes(buffer), buffer.dtype) for buffer in self.interface.caches
         }
-        self._values = {
-            buffer.past: onnxruntime.OrtValue.ortvalue_from_numpy(
-                self._zeros(buffer.past, self._sizes(buffer), buffer.dtype)
-            )
-            for buffer in self.interface.caches
-            if buffer.in_place
-        }
+        self._caches = {buffer.past: zeros[buffer.past] for buffer in self._grown}
+        self._session.allocate(
+            {buffer.past: zeros[buffer.past] for buffer in self._in_place},
+            {buffer.past: buffer.present for buffer in self._in_place},
+        )
         self._states = {
             one.before: self._zeros(one.before, [batch if size < 0 else size for size in one.shape], one.dtype)
             for one in self.interface.states
@@ -372,18 +366,12 @@ class Generator:
 
     def _zeros(self, name: str, sizes: Sequence[int], stated: str) -> Array:
         """Zeros in the type of an input: another than is stated, once the model was converted."""
-        return np.zeros(sizes, self._types[name] or stated)
+        return np.zeros(sizes, self._inputs[name].dtype or stated)
 
     def _sizes(self, buffer: CacheBuffer) -> list[int]:
         sizes = [self._batch if size < 0 else size for size in buffer.shape]
         sizes[buffer.axis] = self.max_length if buffer.in_place else 0
         return sizes
-
-
-_DTYPES = {
-    "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32, "tensor(float16)": np.float16,
-    "tensor(int8)": np.int8,
-}  # fmt: skip
 
 
 @contextlib.contextmanager

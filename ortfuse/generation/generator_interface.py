@@ -80,7 +80,7 @@ class GeneratorInterface(Record):
         max_length: The greatest number of tokens in a sequence, of the prompt and generated.
         last_logits: Whether only the scores after the last token of each sequence are handed out.
         mixed_lengths: Whether prompts of several lengths may be in one batch.
-        one_at_a_time: Whether a run takes one token only, so that a prompt is given token by token.
+        longest_run: The most new tokens of a run, so that a longer prompt is given in pieces; 0 for any number.
         embedding: The size of the embedding of a token; 0 if `tokens` are ids.
     """
 
@@ -94,7 +94,7 @@ class GeneratorInterface(Record):
     max_length: int
     last_logits: bool
     mixed_lengths: bool
-    one_at_a_time: bool
+    longest_run: int
     once: tuple[str, ...] = ()
     embedding: int = 0
 

@@ -15,8 +15,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import GenerationError
+from ortfuse.generation.check_target import demand_kernels
 from ortfuse.generation.generator import Generator
 from ortfuse.generation.generator_interface import GeneratorInterface, write_interface
+from ortfuse.targets import Target
 
 Array = np.ndarray[Any, Any]
 
@@ -86,6 +88,18 @@ def make_caches_int8(model: ir.Model, interface: GeneratorInterface, scales: Map
     found = replace(interface, caches=caches)
     write_interface(model, found)
     return found
+
+
+def demand_int8_kernels(model: ir.Model, interface: GeneratorInterface, target: Target) -> None:
+    """Refuse caches of 8-bit integers that a target does not execute, before their scales are measured.
+
+    Raises:
+        GenerationError: It has no kernel for them, or they cannot be made.
+    """
+    trial = model.clone()
+    sizes = {one.past: one.shape[1] * one.shape[-1] for one in interface.caches if one.in_place}
+    make_caches_int8(trial, interface, {past: np.ones(size, np.float32) for past, size in sizes.items()})
+    demand_kernels(trial, target)
 
 
 def _constant(model: ir.Model, name: str, array: Array) -> ir.Value:

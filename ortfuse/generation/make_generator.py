@@ -29,6 +29,7 @@ from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.errors import GenerationError
 from ortfuse.generation.attention_sites import AttentionSite, SiteReader
 from ortfuse.generation.cache_operands import CacheOperand, Keys, read_last, read_operand
+from ortfuse.generation.check_target import AttentionCheck
 from ortfuse.generation.decoder_interface import Cache, DecoderInterface, find_interface
 from ortfuse.generation.generator_interface import GeneratorInterface, write_interface
 from ortfuse.generation.last_logits import keep_last_logits
@@ -42,6 +43,7 @@ from ortfuse.ir.dims import DimLike, symbols
 from ortfuse.ir.traits import BROADCASTS, MICROSOFT, MOVES, has
 from ortfuse.ir.walk import used_values
 from ortfuse.runtime.submodel import upstream
+from ortfuse.targets import Target
 
 Operands = tuple[CacheOperand, CacheOperand]
 """How attention reads its keys and its values."""
@@ -75,6 +77,7 @@ def make_generator(
     last_logits: bool = False,
     given: Mapping[str, str] | None = None,
     left: Mapping[str, str] | None = None,
+    target: Target | None = None,
 ) -> Made:
     """Rewrite a decoder in place.
 
@@ -85,21 +88,30 @@ def make_generator(
         last_logits: Whether only the scores after the last token of each sequence are handed out.
         given: Names of inputs and outputs by role, where the graph does not tell.
         left: Why a cache in another layout is left as it is, by its name.
+        target: The target that is to execute the generator; by default the installed runtime.
 
     Raises:
         GenerationError: The model is no decoder with caches, or no layer can be rewritten.
     """
     interface = find_interface(model, facts, given)
-    return _Rewriter(model, facts, interface, max_length, left or {}).run(last_logits=last_logits)
+    rewriter = _Rewriter(model, facts, interface, max_length, left or {}, target or Target())
+    return rewriter.run(last_logits=last_logits)
 
 
 class _Rewriter:
     def __init__(
-        self, model: ir.Model, facts: Facts, decoder: DecoderInterface, max_length: int, left: Mapping[str, str]
+        self,
+        model: ir.Model,
+        facts: Facts,
+        decoder: DecoderInterface,
+        max_length: int,
+        left: Mapping[str, str],
+        target: Target,
     ) -> None:
         self.model, self.facts, self.decoder, self.left = model, facts, decoder, left
         self.values = PositionalValues(model, facts, decoder)
         self.max_length = rows_allow(model, facts, self.values, max_length)
+        self.check = AttentionCheck(target, self.max_length)
         self.kept: dict[str, str] = {}
         self.one_length = ""
         self.renamed: dict[ir.Value, ir.Value] = {}
@@ -162,6 +174,7 @@ class _Rewriter:
             renamed=self.renamed,
             max_length=self.max_length,
             last_logits=last_logits or has_one,
+            most_tokens=self.check.most_tokens,
             mixed_lengths=not self.one_length,
         )
         write_interface(self.model, interface)
@@ -226,8 +239,9 @@ class _Rewriter:
         sites = []
         for node in nodes:
             site = reader.read(node)
-            if isinstance(site, str):
-                self.kept[node.name or node.outputs[0].name or ""] = site
+            why = site if isinstance(site, str) else self.check.refusal(site)
+            if isinstance(site, str) or why:
+                self.kept[node.name or node.outputs[0].name or ""] = why
             else:
                 sites.append(site)
         sites = self._without_other_readers(sites)
@@ -237,8 +251,7 @@ class _Rewriter:
                 name = cache.past.name or ""
                 self.kept[name] = self.left.get(name, "its attention is not fused into ai.onnx Attention")
         if not sites:
-            found = "; ".join(f"{name}: {why}" for name, why in self.kept.items())
-            raise GenerationError(f"no layer can keep its cache in place. {found}")
+            raise GenerationError(f"no layer can keep its cache in place. {_reasons(self.kept)}")
         return sites
 
     def _without_other_readers(self, sites: Sequence[AttentionSite]) -> list[AttentionSite]:
@@ -307,22 +320,13 @@ class _Rewriter:
     # Attention
 
     def _replace_attention(self, site: AttentionSite) -> None:
-        node, lengths = site.node, self.lengths
-        kind = self.facts.dtype(site.queries) or ir.DataType.FLOAT
-        attributes: dict[str, object] = {"num_heads": site.heads, "kv_num_heads": site.groups}
+        node, lengths, kind = site.node, self.lengths, site.kind
         inputs = [site.queries, site.keys.new, site.values.new]
         tables: list[ir.Value | None] = [None, None]
         if site.rotation is not None:
             rotation = site.rotation
-            attributes |= {"do_rotary": 1, "rotary_interleaved": int(rotation.interleaved)}
             inputs[:2] = [_given(rotation.queries), _given(rotation.keys)]
             tables = [lengths.constant(rotation.cos), lengths.constant(rotation.sin)]
-        if site.scale is not None:
-            attributes["scale"] = site.scale
-        if site.softcap:
-            attributes["softcap"] = site.softcap
-        if site.mask.window >= 0:
-            attributes["local_window_size"] = site.mask.window
         layouts = (None, site.keys.layout, site.values.layout)
         inputs = [self._in_a_row(value, layout, node) for value, layout in zip(inputs, layouts, strict=True)]
         bias = None if site.mask.bias is None else lengths.bias(site.mask.bias, kind)
@@ -331,7 +335,7 @@ class _Rewriter:
         given: list[ir.Value | None] = [*inputs, *pasts, lengths.seqlens, lengths.total, *tables, None, bias, sink]
         while given[-1] is None:
             given.pop()
-        made = lengths.node("GroupQueryAttention", given, attributes, domain=MICROSOFT, outputs=3, before=node)
+        made = lengths.node("GroupQueryAttention", given, site.attributes, domain=MICROSOFT, outputs=3, before=node)
         result, declared = made.outputs[0], self.facts.dtype(node.outputs[0])
         if declared not in (None, kind):
             result = lengths.node("Cast", [result], {"to": int(declared)}, before=node).outputs[0]
@@ -499,6 +503,14 @@ class _Rewriter:
         return {
             value for cache in caches for value in (cache.past, self.renamed.get(cache.present)) if value is not None
         }
+
+
+def _reasons(kept: Mapping[str, str]) -> str:
+    """The reasons why layers keep growing caches, each once, with the layers that it holds for."""
+    layers: dict[str, list[str]] = {}
+    for name, why in kept.items():
+        layers.setdefault(why, []).append(name)
+    return "; ".join(f"{', '.join(names)}: {why}" for why, names in layers.items())
 
 
 def _is_appended(value: ir.Value) -> bool:

@@ -20,6 +20,7 @@ from ortfuse.generation.generator_interface import (
     GeneratorInterface,
     StateBuffer,
 )
+from ortfuse.ir.declared_sizes import DeclaredSizes
 
 _PAST, _TOTAL = "past_sequence_length", "total_sequence_length"
 
@@ -53,6 +54,7 @@ def set_signature(
     renamed: Mapping[ir.Value, ir.Value],
     max_length: int,
     last_logits: bool,
+    most_tokens: int,
     mixed_lengths: bool,
 ) -> GeneratorInterface:
     """Name, type and order the inputs and outputs of a decoder that was rewritten, and return its interface.
@@ -66,6 +68,7 @@ def set_signature(
         renamed: The values that took the place of outputs of the decoder.
         max_length: The greatest number of tokens.
         last_logits: Whether only the scores after the last token are handed out.
+        most_tokens: The most new tokens that the attention takes at once.
         mixed_lengths: Whether prompts of several lengths may be in one batch.
 
     Raises:
@@ -87,7 +90,10 @@ def set_signature(
         names[past], names[present] = (f"{what}.{plan.layer}.{plan.kind}" for what in ("past_key_values", "present"))
         caches.append(_buffer(plan, present, names, facts, batch, max_length))
     scores = facts.shape(decoder.logits) or (None, None, None)
-    is_single = (facts.shape(decoder.tokens) or (None, None))[1] == 1
+    length = (facts.shape(decoder.tokens) or (None, None))[1]
+    longest_run = 1 if length == 1 else most_tokens if most_tokens < max_length else 0
+    if longest_run > 1 and (name := _text(length)) is not None and not isinstance(name, int):
+        DeclaredSizes(size_range={name: (1, longest_run)}).store(model)
     logits.shape = ir.Shape([_text(scores[0]), 1 if last_logits else _text(scores[1]), _text(scores[2])])
     states = tuple(
         StateBuffer(
@@ -116,7 +122,7 @@ def set_signature(
         max_length=max_length,
         last_logits=last_logits,
         mixed_lengths=mixed_lengths,
-        one_at_a_time=is_single,
+        longest_run=longest_run,
         embedding=decoder.embedding,
     )
 

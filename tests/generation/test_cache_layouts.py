@@ -142,6 +142,8 @@ def test_what_depends_on_an_encoder_alone_is_computed_once(tmp_path: Path) -> No
     running = ortfuse.Generator(tmp_path / "out")
     states = random.standard_normal((2, 5, WIDTH)).astype(np.float32)
     together = running.generate([[1, 2, 3], [4]], max_new_tokens=10, fixed={"states": states})
+    elsewhere = ortfuse.Generator(tmp_path / "out", target="cpu")
+    assert elsewhere.generate([[1, 2, 3], [4]], max_new_tokens=10, fixed={"states": states}) == together
     for number, prompt in enumerate([[1, 2, 3], [4]]):
         own = {"states": states[number : number + 1]}
         assert running.generate([prompt], max_new_tokens=10, fixed=own)[0] == together[number]

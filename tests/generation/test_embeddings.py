@@ -100,7 +100,7 @@ def test_one_token_a_run(placed: bool, tmp_path: Path) -> None:
     edits = [*EDITS, ("embedded,", f"embedded, {POSITIONS},"), PLACED] if placed else EDITS
     path = write(tmp_path / "m.onnx", [*edits, ("sequence", "1")], PLACES)
     done = ortfuse.generator(path, tmp_path / "out", max_length=60, verify=True)
-    assert done.interface.one_at_a_time
+    assert done.interface.longest_run == 1
     assert done.comparison is not None
     assert done.comparison.equal, done.comparison.first
 

@@ -231,7 +231,7 @@ def test_the_command(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app_of(COMMANDS), given)
     assert ran.exit_code == 0, ran.output
     assert "4 of 4 caches stay in place, in buffers for 40 tokens" in ran.output
-    assert "verified: the same tokens" in ran.output
+    assert "verified on cpu: the same tokens" in ran.output
     assert json.loads((tmp_path / "j").read_text())["interface"]["last_logits"]
     assert (out / "model.onnx").is_file()
 

@@ -319,7 +319,7 @@ def test_a_batch_of_one(edits: Edits, tmp_path: Path) -> None:
 
 def test_one_token_a_run(tmp_path: Path) -> None:
     done = made(tmp_path, [("sequence", "1")])
-    assert done.interface.one_at_a_time
+    assert done.interface.longest_run == 1
     model = ortfuse.Generator(tmp_path / "out")
     both = model.generate([[1, 2, 3], [4, 5, 6]], max_new_tokens=6)
     assert both == [model.generate([prompt], max_new_tokens=6)[0] for prompt in ([1, 2, 3], [4, 5, 6])]

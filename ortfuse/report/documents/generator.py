@@ -8,6 +8,7 @@ from ortfuse.report.document import Document, Notes
 
 if TYPE_CHECKING:
     from ortfuse.api.generator import GeneratorResult
+    from ortfuse.generation.compare_generations import GenerationComparison
 
 MOST = 12
 """The layers with a growing cache that the terminal shows."""
@@ -29,14 +30,16 @@ def generator_document(name: str, done: GeneratorResult) -> Document:
     if not interface.mixed_lengths:
         why = f": {done.one_length}" if done.one_length and not done.kept else ""
         lines.append(f"the prompts of a batch have one length{why}")
-    if interface.one_at_a_time:
+    if interface.longest_run == 1:
         lines.append("a run takes one token: a prompt is given token by token")
+    elif interface.longest_run:
+        lines.append(f"a run takes up to {interface.longest_run} tokens: a longer prompt is given in pieces")
     pasts = "each past" if done.unsampled else "a choice of pasts"
     lines.append(f"masks and positions were evaluated after {pasts} up to that, and for prompts")
     if done.oldest_runtime is not None:
         lines.append(f"runs in ONNX Runtime {done.oldest_runtime} and newer")
-    if done.comparison is not None:
-        lines.append(_comparison(done))
+    lines += [_comparison(one) for one in (done.comparison, *done.others) if one is not None]
+    lines += [f"never run on {target}, only checked by its kernel table: {why}" for target, why in done.not_run.items()]
     if any(cache.dtype == "int8" for cache in interface.caches):
         lines.append("keys and values are 8-bit integers: compare their tokens on your own prompts")
     if done.int4:
@@ -54,13 +57,11 @@ def generator_document(name: str, done: GeneratorResult) -> Document:
     return Document(f"{name}, made a generator", f"{'. '.join(lines)}.", blocks)
 
 
-def _comparison(done: GeneratorResult) -> str:
-    comparison = done.comparison
-    assert comparison is not None
+def _comparison(comparison: GenerationComparison) -> str:
     found = f"{comparison.steps} steps of {comparison.prompts} generations"
     if not comparison.equal:
-        return f"differs in {found}, first in {comparison.first}"
+        return f"differs on {comparison.target} in {found}, first in {comparison.first}"
     ties = f", {comparison.near_ties} near ties apart" if comparison.near_ties else ""
     batch = f", {comparison.batch} of them also in one batch" if comparison.batch else ""
     error = f"largest error {comparison.largest_error:.2e} of the scores' spread"
-    return f"verified: the same tokens in {found}{batch}{ties}, {error}"
+    return f"verified on {comparison.target}: the same tokens in {found}{batch}{ties}, {error}"

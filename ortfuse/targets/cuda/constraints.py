@@ -80,11 +80,19 @@ def _resize(node: ir.Node, facts: Facts) -> Refusal | None:
     return input_limit(node, 0, "X", shape_words(given), "sizes that are kept but for the last two")
 
 
+def _grouped_query(node: ir.Node, facts: Facts) -> Refusal | None:
+    """The kernel refuses a bias, by its documentation; that was not tried."""
+    bias = input_at(node, 10)
+    if bias is not None:
+        return input_limit(node, 10, "attention_bias", "given", "none")
+    return one_token_after_a_past(node, facts)
+
+
 CONSTRAINTS: Limits = {
     ("", "Resize"): _resize,
     ("", "Attention"): _attention,
     (MICROSOFT, "MultiHeadAttention"): bias_has_all_rows,
-    (MICROSOFT, "GroupQueryAttention"): one_token_after_a_past,
+    (MICROSOFT, "GroupQueryAttention"): _grouped_query,
     (MICROSOFT, "FusedConv"): _fused_convolution,
     **dict.fromkeys(
         (("", "LayerNormalization"), ("", "RMSNormalization"), ("", "SimplifiedLayerNormalization")), _normalization
