@@ -17,11 +17,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.generation.genai_candidates import GenaiCandidate
 from benchmarks.isolated import call
 from benchmarks.results import Results
 from ortfuse.api.generator import MAX_LENGTH, fused_decoder, generator
-from ortfuse.generation.candidates import Candidate, GeneratorCandidate, PlainCandidate
+from ortfuse.generation.candidates import Candidate, GenaiCandidate, GeneratorCandidate, PlainCandidate
 from ortfuse.generation.generator import MODEL_FILE
 from ortfuse.generation.measure import measure_generations
 from ortfuse.generation.plain_loop import input_types
@@ -79,14 +78,13 @@ def _compared(path: Path, marks: tuple[int, ...], rounds: int) -> dict[str, Any]
         for added, precision in PRECISIONS.items():
             made = folder / f"generator{added}"
             generator(path, made, max_length=longest, last_logits=True, int4=bool(added))
-            _prepare(made, longest)
             candidates[f"generator {added}".strip()] = GeneratorCandidate(made / MODEL_FILE, 0, {})
-            candidates[f"generator {added} in genai".replace("  ", " ")] = GenaiCandidate(made, longest)
+            candidates[f"generator {added} in genai".replace("  ", " ")] = GenaiCandidate(made, 0, longest)
             theirs = folder / f"builder{added}"
             try:
                 build(folder / "checkpoint", theirs, precision)
-                _prepare(theirs, longest)
-                candidates[f"builder {added} in genai".replace("  ", " ")] = GenaiCandidate(theirs, longest)
+                _lengthen(theirs, longest)
+                candidates[f"builder {added} in genai".replace("  ", " ")] = GenaiCandidate(theirs, 0, longest)
             except Exception as error:  # whatever the builder raises
                 refused[precision] = f"{type(error).__name__}: {error}"[:200]
         found: dict[str, Any] = {"builder_refuses": refused} if refused else {}
@@ -104,14 +102,11 @@ def _compared(path: Path, marks: tuple[int, ...], rounds: int) -> dict[str, Any]
         return found
 
 
-def _prepare(folder: Path, length: int) -> None:
-    """Let a model generate so many tokens (the builder takes the number of positions for the most), and let its threads not wait
-    busily while another model runs.
-    """
+def _lengthen(folder: Path, length: int) -> None:
+    """Let a model generate so many tokens: the builder takes the number of positions for the most."""
     file = folder / "genai_config.json"
     config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     config["search"]["max_length"] = max(length, config["search"]["max_length"])
-    config["model"]["decoder"]["session_options"]["session.force_spinning_stop"] = "1"
     file.write_text(json.dumps(config), encoding="utf-8")
 
 

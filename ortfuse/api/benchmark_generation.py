@@ -11,7 +11,8 @@ import numpy as np
 
 from ortfuse.api.generator import MAX_LENGTH, fused_decoder
 from ortfuse.errors import OptionError
-from ortfuse.generation.candidates import Candidate, GeneratorCandidate, PlainCandidate
+from ortfuse.generation.candidates import Candidate, GenaiCandidate, GeneratorCandidate, PlainCandidate
+from ortfuse.generation.genai_config import NAME as GENAI_CONFIG
 from ortfuse.generation.generator import MODEL_FILE
 from ortfuse.generation.generator_interface import METADATA
 from ortfuse.generation.measure import GenerationLatencies, measure_generations
@@ -36,8 +37,8 @@ def benchmark_generation(
     """Measure how fast models generate, in interleaved rounds of greedy decoding with a batch of 1.
 
     Args:
-        models: Decoders with caches, which run in a plain loop with their caches bound, and folders or files of generators.
-            The first one is the baseline.
+        models: Decoders with caches, which run in a plain loop with their caches bound, folders or files of generators, and
+            folders that onnxruntime-genai runs, such as those of its builder. The first one is the baseline.
         new_tokens: How many tokens each generates.
         prompt: How many tokens the prompt has; they are random.
         rounds: How often each generates; one more run before them warms up.
@@ -57,6 +58,9 @@ def benchmark_generation(
     vocabulary = 0
     for model in models:
         path = Path(model)
+        if _is_for_genai(path):
+            candidates[str(model)] = GenaiCandidate(path, threads, prompt + new_tokens + 1)
+            continue
         file = path / MODEL_FILE if path.is_dir() else path
         vocabulary = vocabulary or _vocabulary(file)
         if _is_generator(file):
@@ -70,6 +74,14 @@ def benchmark_generation(
 
 def _is_generator(file: Path) -> bool:
     return METADATA in metadata(file)
+
+
+def _is_for_genai(path: Path) -> bool:
+    """Whether a folder has a model for onnxruntime-genai that is no generator."""
+    if not (path / GENAI_CONFIG).is_file():
+        return False
+    file = path / MODEL_FILE
+    return not (file.is_file() and _is_generator(file))
 
 
 def _vocabulary(file: Path) -> int:

@@ -48,8 +48,8 @@ def bench(
 
     Generated inputs have the sizes that any of the models declares or fixes.
 
-    With --generate, decoders run in a plain loop with their caches bound, beside generators (files or folders): tokens per
-    second, the time to the first token, the time of steps by the number of tokens before them, and memory.
+    With --generate, decoders run in a plain loop with their caches bound, beside generators (files or folders) and folders that
+    onnxruntime-genai runs: tokens per second, the time of the prompt and steps by the number of tokens before them, and memory.
     """
     if generate is not None:
         _bench_generations(given, model, generate, prompt, answer)

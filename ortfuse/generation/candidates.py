@@ -1,7 +1,10 @@
-"""Decoders and generators that are measured side by side: what it takes to run each, here or in a process of its own."""
+"""Models that generate and are measured side by side: what it takes to run each, here or in a process of its own."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ortfuse.errors import GenerationError
 from ortfuse.generation.bound_runs import BoundRuns
 from ortfuse.generation.decoder_interface import InterfaceNames
 from ortfuse.generation.generator import Generator
@@ -78,6 +82,37 @@ class GeneratorCandidate:
         return _InPlace(self)
 
 
+@dataclass(frozen=True)
+class GenaiCandidate:
+    """A folder that onnxruntime-genai runs, in its own loop.
+
+    Attributes:
+        path: The folder, with a `genai_config.json`.
+        threads: Threads of its session; 0 leaves the choice to the runtime.
+        max_length: Tokens of its buffers.
+    """
+
+    path: Path
+    threads: int
+    max_length: int
+
+    def __post_init__(self) -> None:
+        """Raises:
+        GenerationError: onnxruntime-genai is not installed.
+        """
+        if importlib.util.find_spec("onnxruntime_genai") is None:
+            text = "is a model for onnxruntime-genai, which is not installed: pip install onnxruntime-genai"
+            raise GenerationError(f"{self.path} {text}")
+
+    def load(self) -> Running:
+        """Create its session.
+
+        Raises:
+            GenerationError: onnxruntime-genai refuses the folder.
+        """
+        return _Genai(self)
+
+
 class _Plain:
     def __init__(self, candidate: PlainCandidate) -> None:
         names = candidate.names
@@ -107,6 +142,34 @@ class _InPlace:
 
     def next(self, tokens: Array) -> Array:
         return self._generator.step(tokens, fixed=self._fixed)[:, -1]
+
+
+class _Genai:
+    def __init__(self, candidate: GenaiCandidate) -> None:
+        genai: Any = importlib.import_module("onnxruntime_genai")  # an extra
+
+        self._genai, self._max_length = genai, candidate.max_length
+        try:
+            config = genai.Config(str(candidate.path))
+            options = {
+                name: value if isinstance(value, int) else str(value)
+                for name, value in _settings(candidate.threads).items()
+            }
+            config.overlay(json.dumps({"model": {"decoder": {"session_options": options}}}))
+            self._model = genai.Model(config)
+        except Exception as error:  # whatever it raises
+            raise GenerationError(f"onnxruntime-genai cannot open {candidate.path}: {error}") from error
+
+    def first(self, tokens: Array) -> Array:
+        settings = self._genai.GeneratorParams(self._model)
+        settings.set_search_options(max_length=self._max_length, batch_size=1, do_sample=False)
+        self._generator = self._genai.Generator(self._model, settings)
+        return self.next(tokens)
+
+    def next(self, tokens: Array) -> Array:
+        self._generator.append_tokens(tokens.astype(np.int32))
+        scores: Array = np.asarray(self._generator.get_logits())
+        return scores.reshape(1, -1, scores.shape[-1])[:, -1]
 
 
 def _settings(threads: int) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
 import pytest
 
 import ortfuse
 from ortfuse.api.benchmark_generation import benchmark_generation
-from ortfuse.errors import OptionError
+from ortfuse.errors import GenerationError, OptionError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 
@@ -26,3 +27,27 @@ def test_both_write_the_same(tmp_path: Path) -> None:
 def test_numbers_below_one() -> None:
     with pytest.raises(OptionError, match="at least 1"):
         benchmark_generation([GOLDEN / "gpt2_cache.sdpa.ts.onnx"], prompt=0)
+
+
+def _for_genai(folder: Path) -> Path:
+    """A folder that onnxruntime-genai runs and that is no generator, as its builder writes them."""
+    ortfuse.generator(GOLDEN / "llama_cache.sdpa.ts.onnx", folder, max_length=48)
+    model = onnx.load(folder / "model.onnx")
+    del model.metadata_props[:]
+    onnx.save(model, folder / "model.onnx")
+    return folder
+
+
+def test_a_folder_of_genai_is_measured_in_its_loop(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai", reason="the extra genai is not installed")
+    found = benchmark_generation(
+        [GOLDEN / "llama_cache.sdpa.ts.onnx", _for_genai(tmp_path / "out")], new_tokens=16, prompt=8, rounds=1
+    )
+    assert found.same_tokens
+
+
+def test_a_folder_of_genai_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (tmp_path / "genai_config.json").write_text("{}")
+    with pytest.raises(GenerationError, match="pip install onnxruntime-genai"):
+        benchmark_generation([tmp_path])
