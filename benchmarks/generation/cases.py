@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from torch import nn
 from transformers import DynamicCache
 
 from benchmarks.exports.building import build, layered
+from benchmarks.generation.layouts import WindowedDecoder
+from benchmarks.generation.layouts import cases as layout_cases
 
 VOCABULARY = 120
 SIZES = ({"batch": 2, "sequence": 4, "past": 13}, {"batch": 3, "sequence": 1, "past": 20})
@@ -148,7 +150,30 @@ _WHISPER = TOKENS | cache_inputs("past", 4, "past", 16) | cache_inputs("cross", 
 _OLD: Mapping[str, Any] = {"num_key_value_heads": None, "head_dim": None}
 _WINDOW = ["sliding_attention", "full_attention"]
 
+_SINKS = {"num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "batched_mm"}
+
+
+def _llama(attention: str, keys: int) -> nn.Module:
+    return build("LlamaForCausalLM", "LlamaConfig", {**COMMON, "num_key_value_heads": keys}, attention)
+
+
+def _windowed(
+    architecture: str, changes: Mapping[str, Any] | None = None, config: str = ""
+) -> Callable[[str], nn.Module]:
+    options = {**COMMON, "sliding_window": 7, **(changes or {})}
+    name = config or f"{architecture}Config"
+    return lambda attention: WindowedDecoder(build(f"{architecture}ForCausalLM", name, options, attention))
+
+
+_WINDOWED = {
+    "mistral_all": _windowed("Mistral"),
+    "gemma2": _windowed("Gemma2", {"layer_types": _WINDOW, "query_pre_attn_scalar": 24}),
+    "gemma3": _windowed("Gemma3", {"layer_types": _WINDOW, "query_pre_attn_scalar": 24}, "Gemma3TextConfig"),
+    "gpt_oss": _windowed("GptOss", {"layer_types": _WINDOW, **_SINKS}),
+}
+
 CASES = (
+    *layout_cases(_llama, _WINDOWED, TOKENS | MASK | POSITIONS),
     Case("gpt2", _gpt2, TOKENS | MASK | cache_inputs("past", 4, "past", 16), SIZES, ATTENTIONS, EXPORTERS),
     _decoder("gptneox", "GPTNeoX", _OLD | {"rotary_pct": 0.5}, keys=4),
     _decoder("gptj", "GPTJ", _OLD | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512, "rotary_dim": 8}, keys=4, positions=True, attentions=("eager",)),

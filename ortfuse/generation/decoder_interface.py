@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError
-from ortfuse.generation.cache_pairs import find_cache_pairs
+from ortfuse.generation.cache_pairs import find_cache_pairs, find_moved
 from ortfuse.generation.generator_interface import EMBEDDINGS
-from ortfuse.ir.dims import DimLike, evaluate, symbols
+from ortfuse.ir.dims import DimLike, evaluate, symbol, symbols
 from ortfuse.ir.walk import used_values
 from ortfuse.serialization import Record
 
@@ -99,6 +99,10 @@ class DecoderInterface:
                 named = symbols(dim)
                 if size is not None and len(named) == 1 and str(dim) in named:
                     found.setdefault(str(dim), size)
+                elif size is not None and len(unknown := named - set(found)) == 1:
+                    (name,) = unknown  # such as the past of a mask that no cache has as a whole
+                    if isinstance(rest := dim - symbol(name), int) or symbols(rest) <= set(found):
+                        found[name] = size - evaluate(rest, found)
         return found
 
     def mask_kept(self, facts: Facts) -> int | None:
@@ -270,6 +274,10 @@ class _Search:
                     continue
                 if joined.is_graph_output():
                     return f"{value.name} has a fixed length: export the decoder with an open axis for its past"
+        moved = find_moved(self.inputs, self.outputs, self.facts)
+        if moved is not None:
+            text = "is not that input with new tokens behind it, all of them or the last ones"
+            return f"the output {moved[1].name} has elements of the input {moved[0].name}, but {text}"
         text = "takes no keys and values of earlier steps: no input is appended to and handed out as an output"
         return f"the model {text}; export the decoder with its past, such as use_cache=True"
 

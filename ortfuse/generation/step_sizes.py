@@ -56,7 +56,10 @@ def declare_step_sizes(model: ir.Model, interface: DecoderInterface) -> str:
 
 
 def _joined_sizes(model: ir.Model, interface: DecoderInterface) -> dict[str, str]:
-    """What other axes of caches than those of tokens have to equal, by name, as something is joined to them in each step."""
+    """What other axes of caches than those of tokens equal, by name.
+
+    What a step hands out is the next input, and has the axes of what is joined to the cache.
+    """
     facts = Facts(model)
     tokens = {name for dim in facts.shape(interface.tokens) or () for name in symbols(dim)}
     open_ones = {
@@ -66,6 +69,11 @@ def _joined_sizes(model: ir.Model, interface: DecoderInterface) -> dict[str, str
         if axis != cache.axis and symbols(dim) == {str(dim)}
     } - tokens
     found: dict[str, str] = {}
+    for cache in interface.caches:
+        sizes = zip(facts.shape(cache.past) or (), facts.shape(cache.present) or (), strict=False)
+        for axis, (before, after) in enumerate(sizes):
+            if axis != cache.axis and str(before) in open_ones and symbols(after) and symbols(after) <= tokens:
+                found.setdefault(str(before), str(after))
     for node in model.graph if open_ones else ():
         shapes = [facts.shape(value) for value in node.inputs] if node.op_type == "Concat" else []
         along = node.attributes.get_int("axis", 0) or 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
-from stacked_decoders import GROUPS, HEADS, LAYERS, LAYOUTS, SIZE, write_stacked
+from stacked_decoders import GROUPS, HEADS, LAYERS, LAYOUTS, SIZE, Layout, write_stacked
 
 import ortfuse
+from ortfuse.errors import GenerationError
 from ortfuse.generation.plain_loop import PlainLoop, input_types
 from ortfuse.io.convert_model_objects import enter
 from ortfuse.runtime.session import Session
@@ -50,4 +52,62 @@ def test_layouts(name: str, tmp_path: Path) -> None:
     assert {node.op_type for node in done.model.graph if node.op_type in ("Split", "Concat", "Unsqueeze", "Pad")} <= {
         "Unsqueeze"
     }
+    is_right(tmp_path, done)
+
+
+SPLIT, CUT = LAYOUTS["one tensor, by Split"], LAYOUTS["one tensor, cut to a window"]
+ORDER = "(uk_0, uv_0, uk_1, uv_1)"
+
+
+def changed(layout: Layout, *edits: tuple[str, str], outputs: str = "") -> Layout:
+    """A layout that hands out something else."""
+    store = layout.store
+    for old, new in edits:
+        assert old in store, old
+        store = store.replace(old, new)
+    return dataclasses.replace(layout, store=store, outputs=layout.outputs + outputs)
+
+
+@pytest.mark.parametrize(
+    ("layout", "why"),
+    [
+        (changed(SPLIT, (ORDER, "(uk_1, uv_1, uk_0, uv_0)")), "present has elements of the input past, but"),
+        (changed(SPLIT, (ORDER, "(uk_0, uv_1, uk_1, uv_0)")), "past: what is handed out is not what it attends to"),
+        (changed(SPLIT, ("uv_1 = Unsqueeze(v_1, ", "n_1 = Neg(v_1)\n  uv_1 = Unsqueeze(n_1, ")), "not what it attends to"),
+        (
+            changed(SPLIT, ("  present =", "  mean = ReduceMean<keepdims = 0>(past)\n  present ="), outputs=", float mean"),
+            "past: it is read by something else, too",
+        ),
+        (changed(CUT, ("[-6]", "[0]"), ("[9223372036854775807]", "[6]")), "present has elements of the input past, but"),
+        (changed(CUT, ("[-6]", "[-5]")), "other keys are visible than the 6 last ones"),
+    ],
+    ids=["other layers", "other values", "negated", "read twice", "first tokens", "too few"],
+)  # fmt: skip
+def test_what_is_no_cache_is_left(layout: Layout, why: str, tmp_path: Path) -> None:
+    write_stacked(tmp_path / "m.onnx", layout)
+    with pytest.raises(GenerationError, match=why):
+        ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
+
+
+RANGE = """
+  length = Shape<start = 3, end = 4>(whole)
+  six = Constant<value_ints = [6]>()
+  least = Min(length, six)
+  start = Sub(length, least)
+  from = Squeeze(start)
+  to = Squeeze(length)
+  range = Range(from, to, one)
+  present = Gather<axis = 3>(whole, range)"""
+
+
+@pytest.mark.parametrize("kept", [6, 9])
+def test_what_is_cut_in_another_way(kept: int, tmp_path: Path) -> None:
+    """More tokens may be kept than the window has."""
+    lines = CUT.store[: CUT.store.index("  before =")].rstrip() + RANGE.replace("[6]", f"[{kept}]")
+    write_stacked(tmp_path / "m.onnx", dataclasses.replace(CUT, store=lines))
+    done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
+    assert not done.kept
+    assert {
+        node.attributes["local_window_size"].value for node in done.model.graph if node.op_type.startswith("Group")
+    } == {7}
     is_right(tmp_path, done)

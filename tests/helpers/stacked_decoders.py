@@ -207,6 +207,43 @@ LAYOUTS: Mapping[str, Layout] = {
   k_{0} = Transpose<perm = [0, 1, 3, 2]>(kr_{0})
   v_{0} = Reshape(new_v{0}, four_{0})""",
     ),
+    "heads and batch in one axis, apart before something is appended": Layout(
+        each(", float[rows, 16, past] past_k{0}, float[rows, past, 16] past_v{0}"),
+        each(", float[rows, 16, total] new_k{0}, float[rows, total, 16] new_v{0}"),
+        each("""
+  ps_{0} = Shape<start = 1, end = 2>(past_v{0})
+  four_{0} = Concat<axis = 0>(bs, at_two, ps_{0}, sixteen)
+  fourk_{0} = Concat<axis = 0>(bs, at_two, sixteen, ps_{0})
+  past_v_{0} = Reshape<allowzero = 1>(past_v{0}, four_{0})
+  kr_{0} = Reshape<allowzero = 1>(past_k{0}, fourk_{0})
+  past_k_{0} = Transpose<perm = [0, 1, 3, 2]>(kr_{0})""").replace(
+            "\n  ps_0", "\n  sixteen = Constant<value_ints = [16]>()\n  ps_0", 1
+        ),
+        each("""
+  minus_{0} = Constant<value_ints = [-1]>()
+  flatk_{0} = Concat<axis = 0>(minus_{0}, sixteen, t)
+  flatv_{0} = Concat<axis = 0>(minus_{0}, t, sixteen)
+  kt_{0} = Transpose<perm = [0, 1, 3, 2]>(k_{0})
+  new_k{0} = Reshape(kt_{0}, flatk_{0})
+  new_v{0} = Reshape(v_{0}, flatv_{0})"""),
+    ),
+    "appended together, by ScatterND": Layout(
+        ", float[4, batch, 2, past, 16] past",
+        ", float[4, batch, 2, total, 16] present",
+        """
+  s0, s1, s2, s3 = Split<axis = 0, num_outputs = 4>(past)
+  past_k_0 = Squeeze(s0, at_zero)
+  past_v_0 = Squeeze(s1, at_zero)
+  past_k_1 = Squeeze(s2, at_zero)
+  past_v_1 = Squeeze(s3, at_zero)
+  last = Concat<axis = 0>(at_zero, at_zero, at_zero, at_zero, at_zero, at_zero, at_zero, at_zero, sn, at_zero)
+  grown_0 = Pad(past, last)""".replace("  last =", "  sn = Shape<start = 1, end = 2>(ids)\n  last ="),
+        "".join(
+            f"\n  i_{what} = Constant<value = int64[1, 1] {{{number}}}>()\n  u_{what} = Unsqueeze({what}, at_zero)"
+            f"\n  {'present' if number == 3 else f'grown_{number + 1}'} = ScatterND(grown_{number}, i_{what}, u_{what})"
+            for number, what in enumerate(("k_0", "v_0", "k_1", "v_1"))
+        ),
+    ),
     "heads and sizes in one axis": Layout(
         each(", float[batch, past, 32] past_k{0}, float[batch, past, 32] past_v{0}"),
         each(", float[batch, total, 32] new_k{0}, float[batch, total, 32] new_v{0}"),
