@@ -29,7 +29,7 @@ class GenerationLatency(Record):
         steps: Seconds of single steps by the number of tokens before them (median over rounds).
         ratio: The first model's median step over this one's (median over rounds).
         ratio_first: The same for the prompt.
-        memory: The most bytes that a process of its own holds while it generates, less what it holds before the model is loaded;
+        memory: The most bytes that a process of its own holds while it generates, less what it holds with a model of one node;
             `None` if the system does not tell.
     """
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ortfuse.errors import CrashError
 from ortfuse.generation.candidates import Candidate
@@ -23,8 +24,11 @@ _RESET = Path("/proc/self/clear_refs")
 """Where a process writes 5 to make the system forget the most memory that it held (Linux)."""
 
 
+_SMALLEST = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }'
+
+
 def peak_memory(candidate: Candidate, prompt: Array, new_tokens: int) -> int | None:
-    """The most bytes that a process holds while it generates, less what it held before the model was loaded.
+    """The most bytes that a process holds while it generates, less what it held with a model of one node.
 
     What loading takes is not counted: the file and the weights that are repacked are in memory at the same time then.
 
@@ -51,8 +55,11 @@ def peak_memory(candidate: Candidate, prompt: Array, new_tokens: int) -> int | N
 
 
 def _measured(candidate: Candidate, prompt: Array, new_tokens: int) -> int | None:
-    import onnxruntime  # noqa: F401 - the memory of the runtime itself is not the model's
+    from onnxruntime import InferenceSession
 
+    # What the runtime itself holds is not the model's.
+    smallest = InferenceSession(ir.to_proto(ir.from_onnx_text(_SMALLEST)).SerializeToString())
+    smallest.run(None, {"x": np.zeros(1, np.float32)})
     before = _held()
     model = candidate.load()
     try:

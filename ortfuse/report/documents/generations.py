@@ -38,7 +38,7 @@ def generations_document(found: GenerationLatencies) -> Document:
     ]
     about = f"Medians of {found.rounds} interleaved rounds. Ratios are times of {names[0]} over those of the model. "
     about += "“step N” is the time of a step with N tokens before it, and “peak MB” the most memory that a process holds while "
-    about += "it generates, less that without the model."
+    about += "it generates, less that with a model of one node."
     numbers = frozenset(range(1, len(headings)))
     table = Rows("Generations", tuple(headings), rows, about, numbers, whole=frozenset({0}))
     same = "all take the same tokens" if found.same_tokens else "their tokens differ: see `ortfuse generator --verify`"
