@@ -223,6 +223,16 @@ def test_a_hidden_token_that_matters_is_refused_with_the_reason(name: str) -> No
     assert why in reason(result), reason(result)
 
 
+def test_sizes_of_a_mask_with_other_names_are_asked_for() -> None:
+    """As torch.onnx.export names the sequences of a mask that could be broadcast."""
+    model = encoder(EMBED + MASK + ATTEND, "int64[b, s] ids, int64[c, s] mask")
+    result = packed(model)
+    assert not is_packed(result)
+    assert "ids is [b, s] and mask [c, s]" in reason(result)
+    assert "declare it with --same c=b" in reason(result)
+    assert is_packed(packed(model, same={"c": "b"}))
+
+
 def test_a_mask_that_the_model_computes_from_its_ids_is_found() -> None:
     model = encoder(
         EMBED + "pads = Equal(ids, pad)  shown = Not(pads)" + MASK.partition(")")[2] + ATTEND, "int64[b, s] ids"

@@ -26,7 +26,7 @@ from ortfuse.ir.walk import Scope, nested_nodes
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.padding_free.pack_rows import PackRows
-from ortfuse.transforms.padding_free.plan import Plan, find_plan
+from ortfuse.transforms.padding_free.plan import Plan, find_plan, sizes_apart
 
 OLDEST_OPSET = 14
 """The oldest opset in whose form the indices are built."""
@@ -48,7 +48,7 @@ class PaddingFree:
         context.editor.sort(graph)
         plan = find_plan(graph, context.facts)
         if isinstance(plan, Refusal):
-            context.note(f"padding is not removed: {plan.reason}")
+            context.note(f"padding is not removed: {plan.reason}{sizes_apart(graph, context.facts)}")
             return 0
         return _packed(plan, context)
 

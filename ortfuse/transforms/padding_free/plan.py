@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,9 +10,9 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import Box, axes
-from ortfuse.ir.dims import DimLike
+from ortfuse.ir.dims import DimLike, symbols
 from ortfuse.ir.hidden_tokens import Axes, HiddenTokens
-from ortfuse.ir.refusal import Refusal, refuse
+from ortfuse.ir.refusal import Refusal, refuse, words
 from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, MOVES, has
 from ortfuse.transforms.padding_free.dependence import Dependence, DependsError
 from ortfuse.transforms.padding_free.element_ranges import (
@@ -123,6 +124,18 @@ def find_plan(graph: ir.Graph, facts: Facts) -> Plan | Refusal:
         if not has_hidden or (dependence.attentions and _says_padding(candidate.value, graph, facts)):
             return Plan(candidate, rows, dependence)
     return nearest
+
+
+def sizes_apart(graph: ir.Graph, facts: Facts) -> str:
+    """A hint at inputs [batch, sequence] whose batches have two names, as exporters give axes that may be broadcast; or ""."""
+    shapes = {value: facts.shape(value) or () for value in graph.inputs}
+    shaped = [(value, shape) for value, shape in shapes.items() if len(shape) == 2]
+    for (one, first), (other, second) in itertools.combinations(shaped, 2):
+        are_named = all(len(symbols(dim)) == 1 and str(dim) in symbols(dim) for dim in (first[0], second[0]))
+        if first[0] != second[0] and first[1] == second[1] and are_named:
+            sizes = f"{one.name} is {words(first)} and {other.name} {words(second)}"
+            return f"; {sizes}: if they have as many sequences, declare it with --same {second[0]}={first[0]}"
+    return ""
 
 
 def _says_padding(mask: ir.Value, graph: ir.Graph, facts: Facts) -> bool:
