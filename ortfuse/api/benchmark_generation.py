@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from ortfuse.api.generator import MAX_LENGTH, fused_decoder
-from ortfuse.errors import OptionError
+from ortfuse.errors import GenerationError, OptionError
 from ortfuse.generation.candidates import Candidate, GenaiCandidate, GeneratorCandidate, PlainCandidate
 from ortfuse.generation.genai_config import NAME as GENAI_CONFIG
 from ortfuse.generation.generator import MODEL_FILE
-from ortfuse.generation.generator_interface import METADATA
+from ortfuse.generation.generator_interface import METADATA, interface_of
 from ortfuse.generation.measure import GenerationLatencies, measure_generations
 from ortfuse.generation.plain_loop import input_types
 from ortfuse.io.load_and_save import load, metadata
@@ -64,6 +64,7 @@ def benchmark_generation(
         file = path / MODEL_FILE if path.is_dir() else path
         vocabulary = vocabulary or _vocabulary(file)
         if _is_generator(file):
+            _demand_room(file, prompt + new_tokens)
             candidates[str(model)] = GeneratorCandidate(file, threads, fixed or {})
         else:
             names = fused_decoder(file, Options(), MAX_LENGTH, roles or {}).names
@@ -74,6 +75,16 @@ def benchmark_generation(
 
 def _is_generator(file: Path) -> bool:
     return METADATA in metadata(file)
+
+
+def _demand_room(file: Path, tokens: int) -> None:
+    """Raises:
+    GenerationError: The buffers of a generator hold fewer tokens.
+    """
+    most = interface_of(metadata(file), str(file)).max_length
+    if tokens > most:
+        text = f"{tokens} tokens, of the prompt and generated, are more than the {most} that its buffers hold"
+        raise GenerationError(f"{file}: {text}; generate fewer, or make it with a greater --max-length")
 
 
 def _is_for_genai(path: Path) -> bool:

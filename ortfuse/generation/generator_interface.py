@@ -116,7 +116,10 @@ def interface_of(metadata: Mapping[str, str], source: str) -> GeneratorInterface
     try:
         return _read(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise GenerationError(f"{source}: its metadata {METADATA} cannot be read: {error}") from error
+        text = (
+            f"its metadata {METADATA} are not those of this release ({error}); make the generator again of its decoder"
+        )
+        raise GenerationError(f"{source}: {text}") from error
 
 
 def _read(data: dict[str, Any]) -> GeneratorInterface:

@@ -38,6 +38,12 @@ def _for_genai(folder: Path) -> Path:
     return folder
 
 
+def test_more_tokens_than_the_buffers_hold(tmp_path: Path) -> None:
+    ortfuse.generator(GOLDEN / "llama_cache.sdpa.ts.onnx", tmp_path / "out", max_length=48)
+    with pytest.raises(GenerationError, match="49 tokens, of the prompt and generated, are more than the 48"):
+        benchmark_generation([tmp_path / "out"], new_tokens=40, prompt=9)
+
+
 def test_a_folder_of_genai_is_measured_in_its_loop(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime_genai", reason="the extra genai is not installed")
     found = benchmark_generation(
