@@ -169,6 +169,13 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "targets.generator_wheels",
+        "do generators for older releases write the same on the wheels of these releases?",
+        ("benchmarks.targets.generator_wheels", "--write"),
+        ("1.20.1", "--model", "llama_cache.sdpa.ts"),
+        answer_no=True,
+    ),
+    Job(
         "targets.openvino",
         "are results for OpenVINO's provider right there, in one partition, and no slower than originals?",
         ("benchmarks.targets.openvino", "--write"),
