@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 import ortfuse
 from ortfuse.targets import Target, resolve_target
@@ -118,6 +121,45 @@ def test_operators_that_the_runtime_writes_into_models_are_lowered(name: str) ->
     result = optimized(f'<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g {text}', max_opset=17)
     assert counted(result) >= Counter(made)
     assert all(not node.domain for node in result.model.graph)
+
+
+def in_few_bits(opset: int, bits: int, length: int, *, zeros: bool = True) -> onnx.ModelProto:
+    """A product with weights [6, length] in blocks of 32."""
+    inputs = "x, packed, scales, zeros, , bias" if zeros else "x, packed, scales, , , bias"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1]>
+        g (float[b,s,{length}] x) => (float[b,s,6] y) {{
+            y = com.microsoft.MatMulNBits<K = {length}, N = 6, bits = {bits}, block_size = 32>({inputs}) }}"""
+    )
+    random, blocks = np.random.default_rng(0), -(-length // 32)
+    made = {
+        "packed": random.integers(0, 256, (6, blocks, 4 * bits)).astype(np.uint8),
+        "scales": random.random(6 * blocks).astype(np.float32),
+        "zeros": random.integers(0, 256, 6 * -(-blocks * bits // 8)).astype(np.uint8),
+        "bias": random.random(6).astype(np.float32),
+    }
+    if not zeros:
+        del made["zeros"]
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in made.items())
+    return model
+
+
+@pytest.mark.parametrize(("bits", "zeros"), [(4, True), (4, False), (8, True)])
+@pytest.mark.parametrize(("opset", "wanted"), [(17, "Add"), (21, "DequantizeLinear")])
+@pytest.mark.parametrize("length", [64, 70])
+def test_weights_of_few_bits_are_dequantised(bits: int, zeros: bool, opset: int, wanted: str, length: int) -> None:
+    model = in_few_bits(17, bits, length, zeros=zeros)
+    result = ortfuse.optimize(model, target="portable", max_opset=opset, verify=True)
+    made = result.model
+    onnx.checker.check_model(made, full_check=True)
+    assert wanted in {node.op_type for node in made.graph.node}
+    assert all(not node.domain for node in made.graph.node)
+    x = np.random.default_rng(1).standard_normal((2, 3, length)).astype(np.float32)
+    found = ReferenceEvaluator(made).run(None, {"x": x})[0]
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+    packed = [one for one in made.graph.initializer if one.data_type == onnx.TensorProto.UINT4]
+    assert bool(packed) == (opset == 21 and bits == 4)
 
 
 def test_an_attention_with_a_mask_stays_since_softmax_is_nan_where_a_row_is_hidden() -> None:
