@@ -16,6 +16,9 @@ from ortfuse.generation.length_functions import MaskForm, RowForm
 from ortfuse.ir.dims import minimum, upper_bound
 from ortfuse.ir.traits import MICROSOFT
 
+KERNEL_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+"""The types of caches that the kernel takes."""
+
 _HEAD_MULTIPLE = 8
 _ROTARY_MULTIPLE = 16
 
@@ -135,7 +138,7 @@ class SiteReader:
         if length != new:
             return f"there are {length} queries and {new} new keys"
         kind = facts.dtype(keys.new)
-        if kind not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+        if kind not in KERNEL_TYPES:
             return f"its type is {kind}, and the kernel takes FLOAT and FLOAT16"
         if node.attributes.get_int("is_causal", 0) == 1 and keys.layout is not None:
             return "it is causal from the first key on, whatever its past: its cache is appended outside of it"

@@ -6,6 +6,7 @@ the same for all queries, is what is left of a sink: a number for each head in t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +14,9 @@ from typing import Literal
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.index_maps import Fill, Read, axis, leaves
+from ortfuse.analysis.index_maps import Element, Fill, IndexMap, Read, axis, leaves
+from ortfuse.analysis.index_maps.element_expressions import at, lifted
+from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
 from ortfuse.generation.decoder_interface import Cache
 from ortfuse.ir.dims import DimLike, at_most, floor_div
 
@@ -93,7 +96,7 @@ def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts
         caches: The caches by their output, to which a Concat appends or another attention.
         facts: The facts of the model.
     """
-    found = facts.index_map(narrow(value, facts) or value, list(caches))
+    found = _followed(value, caches, facts)
     if found is None or len(found.shape) != 4:
         return "keys or values are no tensor [batch, heads, length, size]"
     reads = {leaf for leaf in leaves(found.element) if isinstance(leaf, Read)}
@@ -141,6 +144,28 @@ def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts
         return "nothing is appended to its cache"
     fewer = None if seen == length else seen
     return CacheOperand(cache, new, (layout[0], layout[1], layout[2], layout[3]), repeats, extra, fewer)
+
+
+def _followed(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts) -> IndexMap | None:
+    """The elements of an operand, followed to the caches through casts from float16 to float32, which keep each number."""
+    found = facts.index_map(value, list(caches))
+    while found is not None:
+        ends = {leaf.value: narrow(leaf.value, facts) for leaf in leaves(found.element) if isinstance(leaf, Read)}
+        wide, source = next(((one, source) for one, source in ends.items() if source is not None), (None, None))
+        above = None if source is None or wide in caches else facts.index_map(source, list(caches))
+        if above is None:
+            return found
+        try:
+            element = lifted(functools.partial(_instead_of, wide, above.element), found.element)
+        except UnknownError:
+            return found
+        found = IndexMap.of(found.shape, element)
+    return found
+
+
+def _instead_of(value: ir.Value | None, element: Element, leaf: Element) -> Element:
+    """An element of a value at the index of a leaf that reads another; any other leaf as it is."""
+    return at(element, leaf.index) if isinstance(leaf, Read) and leaf.value is value else leaf
 
 
 def narrow(value: ir.Value, facts: Facts) -> ir.Value | None:

@@ -66,7 +66,8 @@ class DecoderInterface:
 
     Attributes:
         tokens: Token ids, [batch, sequence], or their embeddings, [batch, sequence, size].
-        mask: Which of the past and new tokens are visible, [batch, past + sequence]; `None` if the decoder takes none.
+        mask: Which of the past and new tokens are visible, [batch, past + sequence], or which keys each new token sees,
+            [batch, 1, sequence, past + sequence], those up to itself; `None` if the decoder takes none.
         positions: Positions of the new tokens, [batch, sequence]; `None` if the decoder takes none.
         caches: Keys and values of the layers, in the order of the inputs.
         states: Other values that a step hands to the next one.
@@ -110,7 +111,7 @@ class DecoderInterface:
 
         The declared length of the mask tells it.
         """
-        named = symbols((facts.shape(self.mask) or (0, 0))[1]) if self.mask is not None else set()
+        named = symbols((facts.shape(self.mask) or (0,))[-1]) if self.mask is not None else set()
         pasts = {cache.kept: symbols((facts.shape(cache.past) or ())[cache.axis]) for cache in reversed(self.caches)}
         if pasts.get(None, set()) & named:
             return None
@@ -126,7 +127,8 @@ class DecoderInterface:
             rank = len(self.positions.shape or ())
             yield self.positions, [None, batch, length][3 - rank :]
         if self.mask is not None:
-            yield self.mask, [batch, past + length]
+            is_by_query = len(self.mask.shape or ()) == 4
+            yield self.mask, [batch, None, length, past + length] if is_by_query else [batch, past + length]
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ class _Search:
         positions = self._positions(tokens)
         if positions is not None:
             self.inputs.remove(positions)
-        mask = self._mask(caches)
+        mask = self._mask(caches, tokens)
         if mask is not None:
             self.inputs.remove(mask)
         fixed, others = tuple(self.inputs), tuple(self.outputs)
@@ -393,7 +395,7 @@ class _Search:
                 found.append(value)
         return found[0] if len(found) == 1 else None
 
-    def _mask(self, caches: tuple[Cache, ...]) -> ir.Value | None:
+    def _mask(self, caches: tuple[Cache, ...], tokens: ir.Value) -> ir.Value | None:
         asked = self.given.get("mask")
         candidates = [value for value in self.inputs if self.facts.rank(value) == 2]
         exact = [value for value in candidates if value.name == (asked or "attention_mask")]
@@ -401,7 +403,19 @@ class _Search:
             return exact[0]
         lengths = [(self.facts.shape(cache.present) or ())[cache.axis] for cache in caches]
         fitting = [value for value in candidates if (self.facts.shape(value) or ())[1] in lengths]
-        return fitting[0] if len(fitting) == 1 else None
+        by_query = [value for value in self.inputs if self._is_by_query(value, tokens)]
+        for found in (fitting, [value for value in by_query if value.name == asked], by_query):
+            if len(found) == 1:
+                return found[0]
+        return None
+
+    def _is_by_query(self, value: ir.Value, tokens: ir.Value) -> bool:
+        """Whether an input [batch, heads, sequence, keys] has a row for each new token, of numbers to add or truths."""
+        shape, length = self.facts.shape(value), (self.facts.shape(tokens) or (None, None))[1]
+        is_mask = self._is_float(value) or self.facts.dtype(value) == ir.DataType.BOOL
+        return (
+            is_mask and shape is not None and len(shape) == 4 and shape[2] == length and not isinstance(shape[3], int)
+        )
 
     def _is_of_another(self, mask: ir.Value) -> bool:
         """Whether a mask has the length of numbers that another input gives, such as an encoder's states."""

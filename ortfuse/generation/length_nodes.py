@@ -132,6 +132,15 @@ class LengthNodes:
             self._biases[key] = self.add("Transpose", [found], perm=[1, 0, 2, 3])
         return self._biases[key]
 
+    def causal_mask(self, kind: ir.DataType) -> ir.Value:
+        """[batch, 1, sequence, total], whether each new token sees a key, or 0 where it does and the lowest number elsewhere."""
+        queries = self.add("Unsqueeze", [self.positions, self.constant([1, 3])])
+        seen = self.add("LessOrEqual", [self._keys, queries])
+        if kind == ir.DataType.BOOL:
+            return seen
+        numbers = (np.zeros((), kind.numpy()), np.array(np.finfo(kind.numpy()).min))
+        return self.add("Where", [seen, *(self.constant(number) for number in numbers)])
+
     def finish(self) -> None:
         """Put the nodes before all others of the graph."""
         self._graph.insert_before(self._graph[0], self._nodes)

@@ -27,7 +27,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.errors import GenerationError
-from ortfuse.generation.attention_sites import AttentionSite, SiteReader
+from ortfuse.generation.attention_sites import KERNEL_TYPES, AttentionSite, SiteReader
 from ortfuse.generation.cache_operands import CacheOperand, Keys, read_last, read_operand
 from ortfuse.generation.check_target import AttentionCheck
 from ortfuse.generation.decoder_interface import Cache, DecoderInterface, find_interface
@@ -249,10 +249,16 @@ class _Rewriter:
         for cache in self.decoder.caches:
             if cache.past not in attended:
                 name = cache.past.name or ""
-                self.kept[name] = self.left.get(name, "its attention is not fused into ai.onnx Attention")
+                self.kept[name] = self.left.get(name) or self._why_not_attended(cache)
         if not sites:
             raise GenerationError(f"no layer can keep its cache in place. {_reasons(self.kept)}")
         return sites
+
+    def _why_not_attended(self, cache: Cache) -> str:
+        kind = self.facts.dtype(cache.past)
+        if kind not in KERNEL_TYPES:
+            return f"its type is {kind}, and the kernel takes FLOAT and FLOAT16"
+        return "its attention is not fused into ai.onnx Attention"
 
     def _without_other_readers(self, sites: Sequence[AttentionSite]) -> list[AttentionSite]:
         """The sites whose caches nothing but such sites reads: what else reads a cache would see the whole buffer."""
@@ -430,7 +436,7 @@ class _Rewriter:
     def _replace_sources(self, queries: Mapping[ir.Node, Shape | None], sites: Sequence[AttentionSite]) -> None:
         """Let what is left be computed from the new inputs: sizes that count tokens of the past, the mask and positions."""
         buffers = self._buffers(sites)
-        masks = [] if self.decoder.mask is None else [(self.facts.shape(self.decoder.mask) or (0, 0))[1]]
+        masks = [] if self.decoder.mask is None else [(self.facts.shape(self.decoder.mask) or (0,))[-1]]
         counted = {name for dim in [*self._pasts(), *masks] for name in symbols(dim)} - self._given()
         for node, dims in queries.items():
             if node.op_type == "Shape" and dims is not None:
@@ -448,6 +454,8 @@ class _Rewriter:
     def _as_declared(self, value: ir.Value, source: ir.Value) -> ir.Value:
         """An int64 value [batch, length] in the type and rank of an input of the decoder."""
         shape, kind = self.facts.shape(source) or (None, None), self.facts.dtype(source) or ir.DataType.INT64
+        if len(shape) == 4:
+            return self.lengths.causal_mask(kind)
         if len(shape) == 1 or shape[-2] == 1:  # one row for all sequences
             value = self.lengths.add("Gather", [value, self.lengths.constant(0 if len(shape) == 1 else [0])], axis=0)
         if len(shape) == 3:
@@ -469,7 +477,7 @@ class _Rewriter:
         pasts = self._pasts()
         totals = [(self.facts.shape(cache.present) or ())[cache.axis] for cache in whole]
         if self.decoder.mask is not None:
-            totals.append((self.facts.shape(self.decoder.mask) or ())[1])
+            totals += (self.facts.shape(self.decoder.mask) or ())[-1:]
         found = [(batch, lengths.batch), (length, lengths.length), *((one, lengths.past) for one in pasts)]
         known = next((value for one, value in [*found, *((one, lengths.whole) for one in totals)] if one == dim), None)
         return known or lengths.size(

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import GenerationError
 from ortfuse.generation.decoder_interface import InterfaceNames
+from ortfuse.generation.step_masks import step_mask
 from ortfuse.generation.token_embeddings import Embed, RandomEmbeddings
 
 Array = np.ndarray[Any, Any]
@@ -120,7 +121,8 @@ class PlainLoop:
         feeds[names.tokens] = given.astype(self._types[names.tokens].dtype)
         if names.mask:
             columns = length + (min(self.past, names.mask_kept) if names.mask_kept else self.past)
-            feeds[names.mask] = np.ones((self._batch, columns), self._types[names.mask].dtype)
+            kind = self._types[names.mask]
+            feeds[names.mask] = step_mask(kind.shape, kind.dtype, self._batch, columns, length)
         if names.positions:
             kind = self._types[names.positions]
             row = np.arange(self.past, self.past + length, dtype=kind.dtype)

@@ -8,7 +8,7 @@ length up to a bound is found by evaluating each of them, and needs no knowledge
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError, VerificationError
 from ortfuse.generation.cache_operands import Keys
 from ortfuse.generation.decoder_interface import DecoderInterface
+from ortfuse.generation.step_masks import step_mask
 from ortfuse.ir.dims import evaluate, symbols
 from ortfuse.ir.walk import used_values
 from ortfuse.runtime.session import Session
@@ -84,6 +85,11 @@ class PositionalValues:
     def takes_one_token(self) -> bool:
         """Whether a run takes one token only, by the declared size of its input."""
         return (self._facts.shape(self._interface.tokens) or (None, None))[1] == 1
+
+    def possible(self, step: Step) -> Step:
+        """A step, of as many sequences as a run takes, if that number is fixed."""
+        batch = (self._facts.shape(self._interface.tokens) or (None,))[0]
+        return replace(step, batch=batch) if isinstance(batch, int) else step
 
     def __contains__(self, value: ir.Value | None) -> bool:
         """Whether lengths determine a value (constants are no such value)."""
@@ -188,7 +194,8 @@ class PositionalValues:
         if mask is not None:
             kept = self._interface.mask_kept(self._facts)
             total = step.total if kept is None else min(step.past, kept) + step.length
-            found[mask] = np.ones((step.batch, total), _dtype(self._facts, mask))
+            declared = [dim if isinstance(dim, int) else -1 for dim in self._facts.shape(mask) or ()]
+            found[mask] = step_mask(declared, _dtype(self._facts, mask), step.batch, total, step.length)
         if positions is not None:
             row = np.arange(step.past, step.total, dtype=_dtype(self._facts, positions))
             sizes = [dim if isinstance(dim, int) else step.batch for dim in (self._facts.shape(positions) or ())[:-1]]
@@ -232,6 +239,7 @@ class Evaluator:
         self._session = Session(part, threads=1)
 
     def _feeds(self, step: Step) -> dict[str, Array]:
+        step = self._owner.possible(step)
         arrays = self._owner.given_arrays(step)
         feeds = {self._names[value]: arrays[value] for value in arrays if value in self._names}
         for value, node in self._queries.items():

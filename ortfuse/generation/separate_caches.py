@@ -405,12 +405,13 @@ class _Separation:
         length = nodes.add("Shape", [self.interface.tokens], {"start": 1, "end": 2})
         columns = nodes.add("Add", [length, nodes.ints([kept])])
         start = nodes.add("Mul", [columns, nodes.ints([-1])])
-        last = nodes.add("Slice", [mask, start, nodes.ints([_ALL]), nodes.ints([1])])
+        last = nodes.add("Slice", [mask, start, nodes.ints([_ALL]), nodes.ints([-1])])
         last.type = mask.type
         for use in uses:
             use.node.replace_input_with(use.idx, last)
-        batch, added = (self.facts.shape(self.interface.tokens) or (1, 1))[:2]
-        mask.shape = ir.Shape([_text(batch), f"{self._past_text()} + {_text(added)}"])
+        added = (self.facts.shape(self.interface.tokens) or (1, 1))[1]
+        first = (self.facts.shape(mask) or (1,))[:-1]
+        mask.shape = ir.Shape([*map(_text, first), f"{self._past_text()} + {_text(added)}"])
 
 
 def _text(dim: DimLike) -> int | str:

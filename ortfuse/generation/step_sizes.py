@@ -39,7 +39,7 @@ def declare_step_sizes(model: ir.Model, interface: DecoderInterface) -> str:
     wanted = [(value, axis, names[part]) for value, axis, part in _axes(interface)]
     mask = interface.mask
     if mask is not None and names[_PAST] and names[_LENGTH]:
-        wanted.append((mask, 1, f"{names[_PAST]} + {names[_LENGTH]}"))
+        wanted.append((mask, len(mask.shape or ()) - 1, f"{names[_PAST]} + {names[_LENGTH]}"))
     for value, axis, text in wanted:
         dim = value.shape[axis] if value.shape is not None else None
         if not text or not isinstance(dim, ir.SymbolicDim):
@@ -97,6 +97,8 @@ def _axes(interface: DecoderInterface) -> Iterator[tuple[ir.Value, int, str]]:
             yield cache.past, is_open[0], _BATCH
     if interface.mask is not None:
         yield interface.mask, 0, _BATCH
+        if len(interface.mask.shape or ()) == 4:
+            yield interface.mask, 2, _LENGTH
     if interface.positions is not None and interface.positions.shape is not None:
         rank = len(interface.positions.shape)
         yield from (
