@@ -26,7 +26,7 @@ from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.load_check import UnloadableError
 from ortfuse.runtime.worker import WORKER
 from ortfuse.targets import installed
-from ortfuse.targets.resolve import members
+from ortfuse.targets.resolve import members, resolve_target
 
 if TYPE_CHECKING:
     pass
@@ -71,14 +71,21 @@ def optimize(
 
 
 def options_by_target(options: Options) -> dict[str, Options]:
-    """Return the options for each of the targets and releases that they list, by its name in those of files."""
+    """Return the options for each of the targets and releases that they list, by its name in those of files.
+
+    Raises:
+        TargetError: There is no such target or release, so that nothing is done for the others.
+    """
+    listed = members(options.target, options.runtime)
+    for one in listed:
+        resolve_target(one.target, runtime=one.release, max_opset=options.max_opset)
     return {
         one.label: options.with_(
             target=one.target,
             runtime=one.release,
             output=None if options.output is None else with_target(options.output, one.label),
         )
-        for one in members(options.target, options.runtime)
+        for one in listed
     }
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.errors import OptionError
+from ortfuse.errors import OptionError, TargetError
 from ortfuse.targets.resolve import members
 
 GELU = """<ir_version: 10, opset_import: ["": 20]> g (float[8, 16] x) => (float[8, 16] y)
@@ -57,6 +57,13 @@ def test_a_file_for_all_is_no_file_for_each(model: Path, tmp_path: Path) -> None
     with pytest.raises(OptionError, match="optimize_for_targets"):
         ortfuse.optimize(model, target="cpu,portable", output=tmp_path / "{target}.onnx")
     assert list(ortfuse.optimize_for_targets(model, target="cpu,portable")) == ["cpu", "portable"]
+
+
+def test_a_target_that_there_is_not_is_told_before_anything_is_written(model: Path, tmp_path: Path) -> None:
+    for wrong in ({"target": "cpu,nowhere"}, {"runtime": "1.24,1.5"}):
+        with pytest.raises(TargetError, match=r"nowhere|1\.5"):
+            ortfuse.optimize_for_targets(model, output=tmp_path / "r.{target}.onnx", **wrong)  # type: ignore[arg-type]
+    assert not list(tmp_path.glob("r.*"))
 
 
 def test_the_command_writes_a_file_and_a_report_for_each(model: Path, tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ def check_blocks(checks: Sequence[SiteCheck], *, own: bool = False) -> list[Bloc
     texts = {state: [one.text() for one in checks if one.state == state] for state in ("undone", "unchecked")}
     said = f"verified: {summary(checks)}"
     if own:
-        said = f"checked: your own rules and passes, each change on its own nodes: {by_author(checks)}"
+        said = (
+            f"checked: rules and passes of your own or of the target, each change on its own nodes: {by_author(checks)}"
+        )
     return [
         Notes("Checks of changes", [said], style="bold red" if texts["undone"] else "green"),
         Notes("", [] if own else texts["undone"], "undone: ", "red"),
