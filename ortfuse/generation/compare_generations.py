@@ -124,9 +124,11 @@ class _Tally:
         wrong = next((one for one in self.found if one.gap > near or one.error > tolerance), None)
         first = ""
         if wrong is not None:
-            is_other = wrong.gap > near
             text = "token {} instead of {}".format(*wrong.tokens)
-            first = f"{wrong.where}: {text if is_other else f'scores that differ by {wrong.error:.2g} of their spread'}"
+            if not wrong.gap > near:
+                by = f"differ by {wrong.error:.2g} of their spread"
+                text = f"scores that {by if np.isfinite(wrong.error) else 'are no numbers in one of them'}"
+            first = f"{wrong.where}: {text}"
         ties = sum(0 < one.gap <= near for one in self.found)
         largest = max(one.error for one in self.found)
         return GenerationComparison(

@@ -59,10 +59,13 @@ def test_other_scores_in_a_batch_are_found() -> None:
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_is_another_score(wrong: float) -> None:
     def change(scores: Array, _: int, length: int) -> Array:
-        scores[0 if length == 7 else slice(0)] = wrong
+        scores[np.argmin(scores) if length == 7 else slice(0)] = wrong
         return scores
 
-    assert not fresh(change).equal
+    found = fresh(change)
+    assert not found.equal
+    if wrong == -np.inf:
+        assert "scores that are no numbers in one of them" in found.first
 
 
 def test_scores_that_both_leave_out_are_equal() -> None:
