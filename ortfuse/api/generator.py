@@ -182,11 +182,14 @@ def generator(
         target=target,
     )
     progress("optimising the generator")
-    result = optimize(inside, options)
+    declared = replace(
+        options, same={}, fix={}, size_range={}
+    )  # the decoder has them; what caches become has other names
+    result = optimize(inside, declared)
     demand_kernels(result.model, target)
     once, interface = split_off_once(result.model, made.interface)
     if once is not None:
-        once = optimize(once, options).model
+        once = optimize(once, declared).model
     done = GeneratorResult(
         result.model, interface, names, made.kept, made.unsampled, made.one_length, result, once=once
     )

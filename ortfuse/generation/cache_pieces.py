@@ -10,7 +10,7 @@ one: a cache of this attention's own, [batch, heads, length, size], may take the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -20,7 +20,7 @@ from ortfuse.analysis.index_maps.element_expressions import at as moved
 from ortfuse.analysis.index_maps.element_expressions import simplest
 from ortfuse.analysis.index_maps.simplify_formulas import simplified
 from ortfuse.generation.cache_elements import Elements
-from ortfuse.generation.cache_operands import Extra
+from ortfuse.generation.cache_operands import Extra, narrow
 from ortfuse.generation.decoder_interface import Cache
 from ortfuse.ir.dims import Dim, DimLike, floor_div, substituted
 
@@ -42,6 +42,7 @@ class Piece:
         added: How many are new.
         repeats: How many heads of queries share one.
         extra: Where a key of zeros stands.
+        is_wide: Whether attention reads float16 numbers in float32.
     """
 
     cache: Cache
@@ -54,6 +55,12 @@ class Piece:
     added: DimLike
     repeats: int
     extra: Extra
+    is_wide: bool = False
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether attention is given all keys or values, and does not append itself."""
+        return bool(self.extra) or self.is_wide
 
     @property
     def new_box(self) -> Box:
@@ -78,6 +85,7 @@ class PieceReader:
         found = set()
         for number in (1, 2, 4, 5):
             value = node.inputs[number] if len(node.inputs) > number else None
+            value = value if value is None else narrow(value, self._facts) or value
             shape = None if value is None else self._facts.shape(value)
             if value is not None and shape is not None:
                 element = self._elements.at(value, axes(len(shape)), Box.of_shape(shape))
@@ -89,8 +97,10 @@ class PieceReader:
         past = node.inputs[number + 3] if len(node.inputs) > number + 3 else None
         new = node.inputs[number]
         assert new is not None
-        found = self._of_one(node, new) if past is None else self._of_two(past, new)
+        small = narrow(new, self._facts) if past is None else None
+        found = self._of_one(node, small or new) if past is None else self._of_two(past, new)
         if isinstance(found, Piece):
+            found = replace(found, is_wide=small is not None)
             return self._why_not_handed_on(found) or found
         return found
 

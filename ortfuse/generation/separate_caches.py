@@ -150,7 +150,8 @@ class _Separation:
                 return one
         assert isinstance(keys, Piece)
         assert isinstance(values, Piece)
-        if (keys.repeats, keys.extra, keys.added) != (values.repeats, values.extra, values.added):
+        kinds = [(one.repeats, one.extra, one.is_wide, one.added) for one in (keys, values)]
+        if kinds[0] != kinds[1]:
             return "its keys and values are read differently"
         if (keys.cache.kept, keys.past) != (values.cache.kept, values.past):
             return "its keys and values keep different tokens"
@@ -159,8 +160,8 @@ class _Separation:
             return "it is causal from the first key on, whatever its past"
         if len(node.inputs) > 6 and node.inputs[6] is not None:
             return "it counts the keys that are no padding"
-        if keys.extra and self.facts.rank(node.inputs[1]) != 4:
-            return "a key of zeros stands beside keys without an axis of heads"
+        if keys.is_apart and self.facts.rank(node.inputs[1]) != 4:
+            return "its keys have no axis of heads"
         if any(self._plan(one) is None for one in (keys, values)):
             return "what is appended to its cache is moved in a way that no operators are known for"
         return ""
@@ -193,9 +194,9 @@ class _Separation:
 
     def _replace(self, node: ir.Node, pieces: Pieces) -> None:
         keys = pieces[0]
-        rank = 4 if keys.extra else self.facts.rank(node.inputs[1]) or 4
+        rank = 4 if keys.is_apart else self.facts.rank(node.inputs[1]) or 4
         owns = [self._own(piece) for piece in pieces]
-        if keys.extra:
+        if keys.is_apart:
             for number, (piece, own) in enumerate(zip(pieces, owns, strict=True), 1):
                 node.replace_input_with(number, self._all(piece, own, node))
         else:
@@ -216,7 +217,7 @@ class _Separation:
             if own.past in self.done:
                 continue
             self.done.add(own.past)
-            is_own = not keys.extra and own.read is own.past
+            is_own = not keys.is_apart and own.read is own.past
             present = node.outputs[number] if is_own else self._appended(piece, own, node)
             if present not in self.model.graph.outputs:
                 present.type = own.past.type
@@ -250,7 +251,7 @@ class _Separation:
         return self.appended[own.past]
 
     def _all(self, piece: Piece, own: _Own, before: ir.Node) -> ir.Value:
-        """[batch, heads of queries, length, size], all that attention reads, with a key of zeros."""
+        """[batch, heads of queries, length, size], all that attention reads, with a key of zeros where there is one."""
         nodes = self.nodes
         found = self._appended(piece, own, before)
         if own.read is not own.past:
@@ -261,9 +262,13 @@ class _Separation:
         if piece.repeats > 1:
             heads = [head // piece.repeats for head in range(piece.groups * piece.repeats)]
             found = nodes.add("Gather", [found, nodes.ints(heads)], {"axis": 1}, before=before)
-        pads = [0] * 8
-        pads[2 if piece.extra == "first" else 6] = 1
-        return nodes.add("Pad", [found, nodes.ints(pads)], before=before)
+        if piece.extra:
+            pads = [0] * 8
+            pads[2 if piece.extra == "first" else 6] = 1
+            found = nodes.add("Pad", [found, nodes.ints(pads)], before=before)
+        if piece.is_wide:
+            found = nodes.add("Cast", [found], {"to": int(ir.DataType.FLOAT)}, before=before)
+        return found
 
     def _plan(self, piece: Piece) -> Plan | None:
         """What is appended as [batch, new tokens, heads * size]."""

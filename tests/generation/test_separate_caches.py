@@ -89,6 +89,35 @@ def test_what_is_no_cache_is_left(layout: Layout, why: str, tmp_path: Path) -> N
         ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
 
 
+@pytest.mark.parametrize("name", ["one tensor, by Split", "one tensor, cut to a window"])
+def test_float16(name: str, tmp_path: Path) -> None:
+    """Attention of float16 is computed in float32."""
+    write_stacked(tmp_path / "single.onnx", LAYOUTS[name])
+    ortfuse.convert(tmp_path / "single.onnx", to="float16", output=tmp_path / "m.onnx")
+    done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
+    assert not done.kept
+    assert {cache.dtype for cache in done.interface.caches} == {"float16"}
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
+
+
+def test_rows_that_are_told(tmp_path: Path) -> None:
+    """How many sequences there are cannot be seen in a cache of which each row is one head, where a size is -1."""
+    layout = LAYOUTS["heads and batch in one axis, apart before something is appended"]
+    load = layout.load.replace("ps_0, sixteen)", "minus, sixteen)")
+    load = load.replace("ps_1, sixteen)", "minus, sixteen)").replace("<allowzero = 1>", "")
+    load = load.replace("\n  sixteen =", "\n  minus = Constant<value_ints = [-1]>()\n  sixteen =", 1)
+    load = load.replace("sixteen, ps_0)", "sixteen, minus)").replace("sixteen, ps_1)", "sixteen, minus)")
+    write_stacked(tmp_path / "m.onnx", dataclasses.replace(layout, load=load))
+    with pytest.raises(GenerationError, match="has elements of the input past_k0"):
+        ortfuse.generator(tmp_path / "m.onnx", max_length=60)
+    done = ortfuse.generator(
+        tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True, same={"rows": "2*batch"}
+    )
+    assert not done.kept
+    is_right(tmp_path, done)
+
+
 RANGE = """
   length = Shape<start = 3, end = 4>(whole)
   six = Constant<value_ints = [6]>()
