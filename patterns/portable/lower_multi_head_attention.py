@@ -1,45 +1,119 @@
-"""Lower com.microsoft MultiHeadAttention without a mask to operators of the standard.
+"""Lower com.microsoft MultiHeadAttention to operators of the standard.
 
-mha(q, k, v) = merged(softmax(scale split(q) split(k)^T) split(v)), heads split from and merged into the last axis
+mha(q, k, v) = merged(softmax(scale split(q + bq) [past_k, split(k + bk)]^T + hidden + added) [past_v, split(v + bv)])
 
-Rationale: the kernel gives zeros for rows of which a mask hides all keys, and Softmax gives NaN. Only attention that has no
-mask, cache or bias is lowered.
+Heads are split from and merged into the last axis. `hidden` is `mask_filter_value` where the mask of keys is 0 or less, and
+`added` the bias of the scores. Keys and values with heads in front stay as they are.
+
+*Does not handle:* packed queries, keys and values; masks that are lengths; causal attention with a mask, a past or other than as
+many keys as queries.
+
+Rationale: a row of which -inf hides all keys is NaN in the kernel, as in Softmax. Where the mask of keys hides all of them,
+scores near -10000 are rounded to 0.001, in the kernel and here. The kernel of ONNX Runtime 1.32 ignores a past whose present
+keys and values are not asked for, so that such a node stays.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.ir.dims import DimLike
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.pattern import Match, Pattern, attr, built, ms, op, var
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, ms, op, opt, var
 
-from .._shared_guards import constant
+from .._shared_guards import array_like, constant
 
 PASS = "canonicalize"
 
 _PARTS = ("query", "key", "value")
-query, key, value = (var(name) for name in _PARTS)
+_PASTS = ("past_key", "past_value")
+_FILLER = -10000.0
+"""What hides a key, where the attribute is not given."""
+
+query, key, value, bias, padding, added = (var(name) for name in (*_PARTS, "bias", "padding", "added"))
+past_key, past_value = (var(name) for name in _PASTS)
 
 
-def heads_are_in_the_last_axis(match: Match) -> Refusal | None:
-    """The number of heads divides the known last axes, and no key is hidden."""
-    if match["unidirectional"]:
-        return match.refuse("attribute", "unidirectional", 0)
+def heads_are_known(match: Match) -> Refusal | None:
+    """The number of heads divides the known last axes, or heads stand in front of the rows of keys and values."""
     heads = match["num_heads"]
+    apart = _is_apart(match, "key")
     for name in _PARTS:
         shape = match.shape(name)
-        if shape is None or len(shape) != 3 or not isinstance(shape[-1], int) or not heads or shape[-1] % heads:
-            return match.refuse_dimension(name, -1, "a known multiple of the number of heads, of three axes")
+        last = None if shape is None else shape[-1]
+        if shape is None or not isinstance(last, int) or not heads or last == 0:
+            return match.refuse_dimension(name, -1, "a known size")
+        is_split = len(shape) == 4 and name != "query" and shape[1] == heads
+        if not (is_split if apart and name != "query" else len(shape) == 3 and last % heads == 0):
+            return match.refuse_dimension(name, -1, "a multiple of the number of heads, or of a head of four axes")
+    if apart and (match.get("bias") is not None or match.get("past_key") is not None):
+        return match.refuse("shape", "key", "three axes where there is a bias or a past")
     return _alike(match)
 
 
 def _alike(match: Match) -> Refusal | None:
-    """Queries and keys have one size, and batches are equal."""
-    shapes = [match.shape(name) or () for name in _PARTS]
-    if shapes[0][-1] != shapes[1][-1] or len({shape[0] for shape in shapes}) > 1 or shapes[1][1] != shapes[2][1]:
+    """Queries and keys have one size of heads, batches are equal, and so are the rows of keys and values."""
+    rows = [_rows(match, name) for name in _PARTS]
+    batches = {(match.shape(name) or (None,))[0] for name in _PARTS}
+    if _size(match, "query") != _size(match, "key") or len(batches) > 1 or rows[1] != rows[2]:
         return match.refuse("shape", "key", "the batch and size of the queries, and as many rows as the values")
+    if (match.get("past_key") is None) != (match.get("past_value") is None):
+        return match.refuse("missing_input", "past_value", "one where there is a past of keys")
+    for name, part in zip(_PASTS, _PARTS[1:], strict=True):
+        if match.get(name) is None:
+            continue
+        shape = match.shape(name)
+        batch = (match.shape(part) or (None,))[0]
+        if shape is None or len(shape) != 4 or (shape[0], shape[1], shape[3]) != (
+            batch, match["num_heads"], _size(match, part)
+        ):  # fmt: skip
+            return match.refuse("shape", name, "heads and sizes of the new ones")
+    pasts = [(match.shape(name) or (None,) * 3)[2] for name in _PASTS if match.get(name) is not None]
+    if len({*pasts}) > 1:
+        return match.refuse("shape", "past_value", "as many rows as the past of the keys")
+    if match.get("bias") is not None:
+        length = sum(_last(match, name) for name in _PARTS)
+        return match.unless_shape((length,), "bias")
     return None
+
+
+def masks_are_of_all_keys(match: Match) -> Refusal | None:
+    """Masks have a column for each key, and causal attention has none."""
+    total, rows = _total(match), _rows(match, "query")
+    batch = (match.shape("query") or (None,))[0]
+    if match["unidirectional"] not in (None, 0, 1):
+        return match.refuse("attribute", "unidirectional", "0 or 1")
+    if match["unidirectional"]:
+        others = [name for name in ("padding", "added", "past_key") if match.get(name) is not None]
+        if others or total != rows:
+            return match.refuse("attribute", "unidirectional", "0, or no mask, no past and as many keys as queries")
+    if match.get("padding") is not None and (found := match.unless_dtype("query", ir.DataType.FLOAT)) is not None:
+        return found
+    if match.get("padding") is not None and match.shape("padding") not in ((batch, total), (batch, rows, total)):
+        return match.refuse("shape", "padding", "a number for each key of each batch")
+    shape = match.shape("added")
+    if match.get("added") is not None and (shape is None or len(shape) != 4 or shape[2:] != (rows, total)):
+        return match.refuse("shape", "added", "a number for each query and key")
+    return None
+
+
+def presents_are_used(match: Match) -> Refusal | None:
+    """Where there is a past, something reads the present keys and values."""
+    for name in ("present_key", "present_value"):
+        if match.get(name) is None or not match.is_used_elsewhere(name):
+            return match.refuse("use", name, "something else, as kernels ignore the past otherwise")
+    return None
+
+
+def _is_apart(match: Match, name: str) -> bool:
+    """Whether heads stand in front of the rows."""
+    return match.rank(name) == 4
 
 
 def _last(match: Match, name: str) -> int:
@@ -48,43 +122,168 @@ def _last(match: Match, name: str) -> int:
     return shape[-1]
 
 
+def _size(match: Match, name: str) -> int:
+    """The size of a head."""
+    last = _last(match, name)
+    return last if _is_apart(match, name) else last // int(match["num_heads"])
+
+
+def _rows(match: Match, name: str) -> DimLike | None:
+    return (match.shape(name) or (None,) * 3)[2 if _is_apart(match, name) else 1]
+
+
+def _total(match: Match) -> DimLike | None:
+    """The number of keys, those of the past included."""
+    new = _rows(match, "key")
+    past = None if match.get("past_key") is None else match.shape("past_key")
+    return new if past is None or new is None else past[2] + new
+
+
+def _heads_first(match: Match, name: str) -> Pattern:
+    """New queries, keys or values with their bias, [batch, heads, rows, size]."""
+    found: Pattern = var(name)
+    if _is_apart(match, name):
+        return found
+    if match.get("bias") is not None:
+        before = sum(_last(match, other) for other in _PARTS[: _PARTS.index(name)])
+        found = op.Add(found, op.Slice(bias, constant(before), constant(before + _last(match, name)), constant(0)))
+    made: Pattern = op.Transpose(
+        op.Reshape(found, constant(0, 0, match["num_heads"], _size(match, name))), perm=(0, 2, 1, 3)
+    )
+    return made
+
+
+def _present(match: Match, name: str, past: Pattern) -> Pattern:
+    """All keys or values, [batch, heads, rows, size]."""
+    new = _heads_first(match, name)
+    if match.get("past_key") is not None:
+        return op.Concat(past, new, axis=2)
+    return op.Identity(new) if _is_apart(match, name) else new
+
+
+def _keys(match: Match) -> Pattern:
+    return _present(match, "key", past_key)
+
+
+def _values(match: Match) -> Pattern:
+    return _present(match, "value", past_value)
+
+
+def _number(name: str, number: float) -> Pattern:
+    return computed(name, lambda match: array_like(match, number))
+
+
+def _masked(match: Match, scores: Pattern) -> Pattern:
+    if match.get("padding") is not None:
+        filler = _FILLER if match["filler"] is None else match["filler"]
+        nothing, least = (_number(name, number) for name, number in (("nothing", 0.0), ("filler", filler)))
+        hidden = op.Where(op.Greater(padding, computed("hides", lambda match: np.int32(0))), nothing, least)
+        scores = op.Add(scores, op.Unsqueeze(hidden, constant(*((1, 2) if match.rank("padding") == 2 else (1,)))))
+    if match.get("added") is not None:
+        scores = op.Add(scores, added)
+    if match["unidirectional"]:
+        count = op.Squeeze(op.Gather(op.Shape(query), constant(1), axis=0), constant(0))
+        first, step = computed("first", lambda match: np.int64(0)), computed("step", lambda match: np.int64(1))
+        places = op.Range(first, count, step)
+        seen = op.LessOrEqual(places, op.Unsqueeze(places, constant(1)))
+        scores = op.Where(seen, scores, _number("later", -math.inf))  # each query sees its own key
+    return scores
+
+
 def _attended(match: Match) -> Pattern:
-    heads = match["num_heads"]
-    sizes = {name: _last(match, name) for name in _PARTS}
-    scale = match["scale"] or 1 / math.sqrt(sizes["query"] // heads)
-
-    def split(part: Pattern, name: str, order: tuple[int, ...]) -> Pattern:
-        made: Pattern = op.Transpose(op.Reshape(part, constant(0, 0, heads, sizes[name] // heads)), perm=order)
-        return made
-
-    scores = op.MatMul(op.Mul(split(query, "query", (0, 2, 1, 3)), scale), split(key, "key", (0, 2, 3, 1)))
-    found = op.MatMul(op.Softmax(scores, axis=-1), split(value, "value", (0, 2, 1, 3)))
-    merged: Pattern = op.Reshape(op.Transpose(found, perm=(0, 2, 1, 3)), constant(0, 0, sizes["value"]))
+    scale = match["scale"] or 1 / math.sqrt(_size(match, "query"))
+    queries = op.Mul(_heads_first(match, "query"), scale)
+    scores = op.MatMul(queries, op.Transpose(_keys(match), perm=(0, 1, 3, 2)))
+    found = op.MatMul(op.Softmax(_masked(match, scores), axis=-1), _values(match))
+    width = match["num_heads"] * _size(match, "value")
+    merged: Pattern = op.Reshape(op.Transpose(found, perm=(0, 2, 1, 3)), constant(0, 0, width))
     return merged
 
 
-RULES = [
-    Rule(
-        name="attention.lower_multi_head_attention",
-        formula="com.microsoft.MultiHeadAttention(query, key, value)",
+def _mask_of_keys(build: Any) -> Any:
+    """Any 32-bit integers, of which those above 0 show a key; the first key is always shown."""
+    dims = build.dims("padding")
+    first = np.full(dims[-1], -5, np.int32)
+    first[0] = 1
+    given = build.input("mask", list(dims), ir.DataType.INT32)
+    return build.node("Max", [given, build.constant(first)]).outputs[0]
+
+
+def _with_presents(build: Any, root: Any) -> Any:
+    """The root, in a model that uses the present keys and values, too."""
+    node = root.producer()
+    node.resize_outputs(3)
+    sums = [build.node("ReduceSum", [value], {"keepdims": 0}).outputs[0] for value in node.outputs[1:]]
+    return build.node("Add", [root, build.node("Add", sums).outputs[0]]).outputs[0]
+
+
+_THREE = {"query": "b s 8", "key": "b t 8", "value": "b t 8"}
+_FOUR = {"query": "b s 8", "key": "b 4 8", "value": "b 4 8"}
+_APART = {"query": "b s 8", "key": "b 2 t 4", "value": "b 2 t 4"}
+_AFTER_PAST = {"query": "2 3 8", "key": "2 4 8", "value": "2 4 8", "past_key": "2 2 5 4", "past_value": "2 2 5 4"}
+_SEEN: Mapping[str, Sequence[Any]] = {
+    "num_heads": [2],
+    "scale": [None, 0.25],
+    "unidirectional": [None, 0],
+    "filler": [None],
+}
+_HIDING = {**_SEEN, "scale": [None], "filler": [None, -3.0]}
+_CAUSAL = {**_SEEN, "unidirectional": [1]}
+
+Case = tuple[Mapping[str, str], Mapping[str, Sequence[Any]]]
+
+
+def _rule(name: str, masks: Pattern | None, pasts: tuple[Pattern | None, ...], *cases: Case) -> Rule:
+    """The rule for attention that has a mask of keys and a past, or has none."""
+    return Rule(
+        name=f"attention.{name}",
+        formula="com.microsoft.MultiHeadAttention(query, key, value, bias, padding, added, past_key, past_value)",
         pattern=ms.MultiHeadAttention(
-            query,
-            key,
-            value,
-            num_heads=attr("num_heads"),
-            scale=attr("scale"),
-            unidirectional=attr("unidirectional"),
+            query, key, value, opt(bias), masks, opt(added), *pasts,
+            num_heads=attr("num_heads"), scale=attr("scale"), unidirectional=attr("unidirectional"),
             mask_filter_value=attr("filler"),
+        ).naming(present_key=1, present_value=2),
+        replace=built(
+            _attended,
+            makes=(
+                *("Reshape", "Transpose", "Mul", "MatMul", "Softmax", "Add", "Slice", "Concat", "Where", "Greater"),
+                *("Unsqueeze", "Identity", "Shape", "Gather", "Squeeze", "Range", "LessOrEqual"),
+            ),
         ),
-        replace=built(_attended, makes=("Reshape", "Transpose", "Mul", "MatMul", "Softmax")),
+        intermediates={
+            "present_key": built(_keys, makes=("Reshape", "Transpose", "Add", "Slice", "Concat", "Identity")),
+            "present_value": built(_values, makes=("Reshape", "Transpose", "Add", "Slice", "Concat", "Identity")),
+        },
         is_refinement=True,
-        guards=(heads_are_in_the_last_axis,),
+        guards=(heads_are_known, masks_are_of_all_keys, *((presents_are_used,) if pasts else ())),
         exactness=Exactness.ROUNDING,
         source="com.microsoft operators of ONNX Runtime; arXiv:1706.03762",
         test=RuleTest(
-            shapes={"query": "b s 8", "key": "b t 8", "value": "b t 8"},
-            attributes={"num_heads": [2], "scale": [None, 0.25], "unidirectional": [None, 0], "filler": [None]},
+            shapes=tuple(shapes for shapes, _ in cases),
+            attributes=tuple(attributes for _, attributes in cases),
+            inputs={} if masks is None else {"padding": _mask_of_keys},
             never_empty={"*": "the kernel refuses empty tensors"},
+            followed_by=_with_presents if pasts else None,
         ),
-    )
-]
+    )  # fmt: skip
+
+
+RULES = [
+    _rule(
+        "lower_multi_head_attention", None, (),
+        (_THREE, _SEEN), (_THREE | {"bias": "24", "added": "1 1 s t"}, _SEEN), (_APART, _SEEN),
+        ({"query": "b s 8", "key": "b s 8", "value": "b s 8"}, _CAUSAL),
+    ),
+    _rule(
+        "lower_multi_head_attention_with_mask_of_keys", padding, (),
+        (_FOUR | {"padding": "b 4", "bias": "24"}, _HIDING), (_FOUR | {"padding": "b s 4", "added": "b 2 s 4"}, _HIDING),
+    ),
+    _rule(
+        "lower_multi_head_attention_with_past", None, (past_key, past_value),
+        (_AFTER_PAST | {"bias": "24", "added": "2 1 3 9"}, _SEEN),
+    ),
+    _rule(
+        "lower_multi_head_attention_with_past_and_mask_of_keys", padding, (past_key, past_value),
+        (_AFTER_PAST | {"padding": "2 9", "bias": "24", "added": "2 1 3 9"}, _HIDING),
+    ),
+]  # fmt: skip

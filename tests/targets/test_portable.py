@@ -162,10 +162,47 @@ def test_weights_of_few_bits_are_dequantised(bits: int, zeros: bool, opset: int,
     assert bool(packed) == (opset == 21 and bits == 4)
 
 
-def test_an_attention_with_a_mask_stays_since_softmax_is_nan_where_a_row_is_hidden() -> None:
+ATTENTIONS = {
+    "bias of scores": ("q, k, v, , , m", "float[2,4,3,5] m", ""),
+    "mask of keys": ("q, k, v, c, h", "float[48] c, int32[2,5] h", ""),
+    "mask of queries and keys": ("q, k, v, , h, m", "int32[2,3,5] h, float[1,1,3,5] m", "mask_filter_value = -5.0,"),
+    "past": ("q, k, v, c, h, m, p, r", "float[48] c, int32[2,7] h, float[2,4,3,7] m, float[2,4,2,4] p, float[2,4,2,4] r", ""),
+    "heads in front": ("q, x, z", "float[2,4,5,4] x, float[2,4,5,4] z", "scale = 0.3,"),
+    "causal": ("q, q, q", "float[1] unused", "unidirectional = 1,"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("opset", [17, 23])
+def test_masked_attention_is_lowered(name: str, opset: int) -> None:
+    given, more, attributes = ATTENTIONS[name]
+    presents = ", nk, nv" if name == "past" else ""
+    outs = ", float[2,4,7,4] nk, float[2,4,7,4] nv" if presents else ""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[2,3,16] q, float[2,5,16] k, float[2,5,16] v, {more}) => (float[2,3,16] y{outs}) {{
+            y{presents} = com.microsoft.MultiHeadAttention<{attributes} num_heads = 4>({given}) }}"""
+    )
+    made = ortfuse.optimize(model, target="portable", max_opset=opset, verify=True).model
+    onnx.checker.check_model(made, full_check=True)
+    assert all(not node.domain for node in made.graph.node)
+    random = np.random.default_rng(2)
+    feeds = {}
+    for value in model.graph.input:
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        feeds[value.name] = (
+            np.maximum(random.integers(0, 2, shape), np.arange(shape[-1]) == 0).astype(np.int32)
+            if value.name == "h"
+            else random.standard_normal(shape).astype(np.float32)
+        )
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    for wanted, found in zip(expected, ReferenceEvaluator(made).run(None, feeds), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_an_attention_that_ignores_its_past_stays() -> None:
     text = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
-    g (float[b,s,8] q, float[b,t,8] k, float[b,t,8] v, float[b,2,s,t] m) => (float[b,s,8] y) {
-        y = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v, , , m) }"""
-    assert [
-        node.op_type for node in ortfuse.optimize(ir.from_onnx_text(text), target="portable", max_opset=17).model.graph
-    ] == ["MultiHeadAttention"]
+    g (float[2,3,8] q, float[2,4,8] k, float[2,4,8] v, float[2,2,5,4] p, float[2,2,5,4] r) => (float[2,3,8] y) {
+        y = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v, , , , p, r) }"""
+    made = ortfuse.optimize(ir.from_onnx_text(text), target="portable", max_opset=17).model
+    assert [node.op_type for node in made.graph] == ["MultiHeadAttention"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ortfuse.targets.attention_constraints import attention_is_plain
 from ortfuse.targets.portable.standard_operators import standard_operators
 from ortfuse.targets.target_spec import TargetSpec
 
@@ -16,6 +17,7 @@ TARGET = TargetSpec(
     provider="portable",
     folder=Path(__file__).parent,
     kernels=standard_operators,
+    constraints={("", "Attention"): attention_is_plain},  # what ONNX Runtime, which runs results here, takes
     runs_on=("CPUExecutionProvider",),
     tried="golden models and other exports: ONNX's checker and strict inference, ONNX Runtime on the CPU, OpenVINO",
 )
