@@ -17,7 +17,7 @@ from ortfuse.io.check_node import OperatorCheck, check_imports
 from ortfuse.io.convert_modelproto import has_kept_type
 from ortfuse.ir import walk
 from ortfuse.ir.enumerate_tensors import tensors_of
-from ortfuse.ir.traits import MICROSOFT
+from ortfuse.ir.traits import MICROSOFT, NAMES_INPUTS, has
 from ortfuse.ir.walk import describe
 
 
@@ -85,11 +85,13 @@ class _Scope:
         self._own: set[str] = set()
         self._graphs: list[onnx_ir.Graph] = []
 
-    def enter(self, graph: onnx_ir.Graph) -> None:
-        """Check a graph and everything nested in it."""
+    def enter(self, graph: onnx_ir.Graph, *, named: bool = False) -> None:
+        """Check a graph and everything nested in it; if it is `named`, its inputs may hide values outside."""
         self.check_text(graph.name, graph.doc_string, *graph.metadata_props, *graph.metadata_props.values())
         self._graphs.append(graph)
         own, self._own = self._own, set()
+        inputs = {value.name or "" for value in graph.inputs} if named else set[str]()
+        hidden = {name: self._visible.pop(name) for name in inputs & self._visible.keys()}
         self._declare_sources(graph)
         for node in graph:
             self._check_node(node)
@@ -98,6 +100,7 @@ class _Scope:
                 raise self._unproduced_output(graph, value)
         for name in self._own:
             del self._visible[name]
+        self._visible |= hidden
         self._own = own
         self._graphs.pop()
 
@@ -179,7 +182,7 @@ class _Scope:
             if attribute.type not in _NESTED:
                 continue
             for graph in walk.graphs_of(attribute):
-                self.enter(graph)
+                self.enter(graph, named=has(node, NAMES_INPUTS))
             for tensor in tensors_of(attribute):
                 if (found := check_tensor_bytes.problem(tensor)) is not None:
                     raise InvalidModelError(

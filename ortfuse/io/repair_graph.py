@@ -19,7 +19,7 @@ import onnx_ir
 from ortfuse.errors import InvalidModelError
 from ortfuse.io.check_model import RepairableError, check
 from ortfuse.ir import walk
-from ortfuse.ir.traits import MICROSOFT
+from ortfuse.ir.traits import MICROSOFT, NAMES_INPUTS, has
 from ortfuse.ir.walk import describe
 
 
@@ -160,17 +160,20 @@ def _rename_shadowing(model: onnx_ir.Model) -> None:
         _rename_inside(root, set(), fresh)
 
 
-def _rename_inside(graph: onnx_ir.Graph, outside: set[str | None], fresh: Callable[[str | None], str]) -> None:
+def _rename_inside(
+    graph: onnx_ir.Graph, outside: set[str | None], fresh: Callable[[str | None], str], *, named: bool = False
+) -> None:
+    """Rename in a graph; if it is `named`, its inputs keep their names."""
     own: set[str | None] = set()
     for value in [*graph.inputs, *graph.initializers.values()]:
-        if value.name in outside:
+        if value.name in outside and not (named and value.is_graph_input()):
             value.name = fresh(value.name)
         own.add(value.name)
     added = own - outside
     outside |= added
     for node in graph:
         for inner in walk.subgraphs(node):
-            _rename_inside(inner, outside, fresh)
+            _rename_inside(inner, outside, fresh, named=has(node, NAMES_INPUTS))
         outputs = {output.name for output in node.outputs} - outside
         added |= outputs
         outside |= outputs

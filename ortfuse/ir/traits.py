@@ -103,7 +103,8 @@ MelWeightMatrix                                                : -
 
 Bernoulli Multinomial RandomNormal RandomNormalLike            : random seeded
 RandomUniform RandomUniformLike                                : random seeded
-BeamSearch GreedySearch Sampling WhisperBeamSearch @ms         : random
+BeamSearch GreedySearch WhisperBeamSearch @ms                  : names
+Sampling @ms                                                   : names random
 BiasDropout BitmaskBiasDropout BitmaskDropout @ms              : random
 Dropout                                                        : inplace seeded smooth
 
@@ -260,8 +261,11 @@ DEQUANTISES = _OPERATORS["dequantises"]
 SIZES = _OPERATORS["sizes"]
 """Reads only the shape of its input."""
 
+NAMES_INPUTS = _OPERATORS["names"]
+"""Knows the inputs and outputs of its bodies by their names, which may be those of values outside."""
+
 RANDOM = _OPERATORS["random"]
-"""Draws random numbers or, like BeamSearch, may do so. Dropout does so only in training."""
+"""Draws random numbers. Dropout does so only in training."""
 
 PURE = _OPERATORS["pure"]
 """Deterministic and without side effects, though of a domain that is not known here."""

@@ -34,6 +34,7 @@ from ortfuse.analysis.loop_summary.nonempty_sizes import Nonempty
 from ortfuse.errors import TargetError
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.editor import RULE_KEY, Editor
+from ortfuse.ir.traits import NAMES_INPUTS, has
 from ortfuse.ir.walk import Scope, nested, nested_nodes, nodes_within, roots, subgraphs
 from ortfuse.targets import missing_functions, opset_needed, raise_opset
 from ortfuse.transforms.context import Context
@@ -264,19 +265,20 @@ class _Names:
 def _name_values(root: ir.Graph, editor: Editor) -> int:
     """Name unnamed values, and rename values that share a name with another value of the same or an outer graph."""
     changes = 0
-    pending: list[tuple[ir.Graph, _Names | None]] = [(root, None)]
+    pending: list[tuple[ir.Graph, _Names | None, bool]] = [(root, None, False)]
     while pending:
-        graph, outer = pending.pop()
+        graph, outer, named = pending.pop()
         names = _Names(set(), outer)
         # In this order, names that callers of the model know are claimed before any other value can take them.
         values = dict.fromkeys([*graph.inputs, *graph.outputs, *graph.initializers.values()])
         values.update(dict.fromkeys(output for node in graph for output in node.outputs if output.name != ""))
+        kept = {*graph.inputs, *graph.outputs} if named else set()
         for value in values:
-            if value.name is None or names.has(value.name):
+            if value.name is None or (names.has(value.name) and value not in kept):
                 editor.rename(value, _unused_name(value, names))
                 changes += 1
             names.taken.add(value.name or "")
-        pending += [(inner, names) for node in graph for inner in subgraphs(node)]
+        pending += [(inner, names, has(node, NAMES_INPUTS)) for node in graph for inner in subgraphs(node)]
     return changes
 
 

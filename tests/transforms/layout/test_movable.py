@@ -37,6 +37,7 @@ STAYS = {
     "numbers are packed along one of its axes": "com.microsoft.GatherBlockQuantized",
     "the runtime has no kernel for it": "CumProd SwiGLU com.microsoft.LayerNormalization com.microsoft.SimplifiedLayerNormalization",
     "later opsets have it under another name": "Scatter",
+    "it returns token ids": "com.microsoft.BeamSearch com.microsoft.GreedySearch com.microsoft.Sampling",
 }
 
 
