@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from cases.caching import CachedDecoder, MaskedCrossDecoder, PositionedDecoder, UnmaskedCrossDecoder, cache_inputs
 from cases.seq2seq import T5Head
 from drawing import Input
 from exporting import Case
 from torch import nn
-from transformers import DynamicCache
 
 from benchmarks.exports.building import build, layered
+from benchmarks.generation.hybrid import hybrid, hybrid_inputs
 from benchmarks.generation.layouts import WindowedDecoder
 from benchmarks.generation.layouts import cases as layout_cases
 
@@ -109,35 +108,18 @@ def _whisper(attention: str) -> nn.Module:
     return layered(UnmaskedCrossDecoder, ["input_ids"], 2)(model, model.get_decoder(), model.proj_out)
 
 
-class _Hybrid(nn.Module):
-    """LFM2 of two layers: a short convolution whose window is a state, and attention with a cache."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self.config = model, model.config
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        window: torch.Tensor,
-        past_key_0: torch.Tensor,
-        past_value_0: torch.Tensor,
-    ) -> dict[str, torch.Tensor]:
-        cache = DynamicCache(config=self.config)
-        first, second = cache.layers
-        first.lazy_initialization(conv_states=window)
-        first.conv_states[0], first.has_previous_state[0] = window.clone(), True
-        second.lazy_initialization(past_key_0, past_value_0)
-        second.keys, second.values = past_key_0, past_value_0
-        out = self.model(input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
-        present = {"present_key_0": second.keys, "present_value_0": second.values}
-        return {"logits": out.logits, "next_window": first.conv_states[0], **present}
-
-
-def _lfm2(attention: str) -> nn.Module:
-    options = COMMON | {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3, "block_auto_adjust_ff_dim": False}
-    return _Hybrid(build("Lfm2ForCausalLM", "Lfm2Config", options, attention))
+def _hybrid(
+    name: str,
+    architecture: str,
+    changes: Mapping[str, Any],
+    layers: tuple[Mapping[str, tuple[int | str, ...]], ...],
+    attentions: tuple[str, ...] = ("eager",),
+) -> Case:
+    """A decoder with states: for each layer, the sizes of the tensors in its cache without the batch."""
+    options = {key: value for key, value in {**COMMON, **changes}.items() if value is not None}
+    held = hybrid_inputs(layers)
+    sizes = ({"batch": 2, "sequence": 4, "past": 13}, {"batch": 3, "sequence": 5, "past": 20})
+    return Case(name, hybrid(architecture, options, list(held)), TOKENS | MASK | held, sizes, attentions, EXPORTERS)
 
 
 _CROSS = (
@@ -148,6 +130,19 @@ _CROSS = (
 )
 _WHISPER = TOKENS | cache_inputs("past", 4, "past", 16) | cache_inputs("cross", 4, 24, 16)
 _OLD: Mapping[str, Any] = {"num_key_value_heads": None, "head_dim": None}
+_GPT: Mapping[str, Any] = {
+    "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512, "hidden_size": None, "num_hidden_layers": None,
+    "num_attention_heads": None, "max_position_embeddings": None,
+}  # fmt: skip
+_EXPERTS: Mapping[str, Any] = {
+    "num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "experts_implementation": "batched_mm",
+}  # fmt: skip
+_MAMBA: Mapping[str, Any] = {
+    "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 64,
+}  # fmt: skip
+_KEYS: Mapping[str, tuple[int | str, ...]] = {"past_key": (2, "past", 16), "past_value": (2, "past", 16)}
+_RECURRENT: Mapping[str, tuple[int | str, ...]] = {"conv": (144, 4), "recurrent": (8, 16, 8)}
 _WINDOW = ["sliding_attention", "full_attention"]
 
 _SINKS = {"num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "batched_mm"}
@@ -204,14 +199,31 @@ CASES = (
     _decoder("stablelm", "StableLm", {"partial_rotary_factor": 0.5}),
     _decoder("granite", "Granite", {"attention_multiplier": 0.2, "residual_multiplier": 0.7, "logits_scaling": 1.5, "embedding_multiplier": 2.0}),
     _decoder("starcoder2", "Starcoder2", {"sliding_window": None}),
-    Case(
-        "lfm2",
-        _lfm2,
-        TOKENS | MASK | {"window": Input(("batch", 64, 3), "normal")} | cache_inputs("past", 2, "past", 16, 1),
-        ({"batch": 2, "sequence": 4, "past": 13}, {"batch": 3, "sequence": 5, "past": 20}),
-        ATTENTIONS,
-        EXPORTERS,
-    ),
+    _hybrid("lfm2", "Lfm2", {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3, "block_auto_adjust_ff_dim": False}, ({"conv": (64, 3)}, _KEYS), ATTENTIONS),
+    _hybrid("falcon_h1", "FalconH1", _MAMBA | {"mamba_d_ssm": 64, "mamba_n_heads": 4}, ({**_KEYS, "conv": (80, 4), "recurrent": (4, 16, 8)},) * 2),
+    _hybrid("bamba", "Bamba", _MAMBA | {"attn_layer_indices": [1], "head_dim": None}, (_RECURRENT, _KEYS)),
+    _hybrid("granitemoehybrid", "GraniteMoeHybrid", _MAMBA | {"layer_types": ["mamba", "attention"], "head_dim": None, "num_local_experts": 0, "shared_intermediate_size": 96}, (_RECURRENT, _KEYS)),
+    _hybrid("nemotron_h", "NemotronH", {"layers_block_type": ["mamba", "attention"], "mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 8, "n_groups": 1, "chunk_size": 64}, (_RECURRENT, _KEYS)),
+    _hybrid("qwen3_next", "Qwen3Next", _EXPERTS | {"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "shared_expert_intermediate_size": 32}, ({"conv": (128, 4), "recurrent": (4, 16, 16)}, _KEYS)),
+    _decoder("nemotron", "Nemotron", attentions=("eager",)),
+    _decoder("bigcode", "GPTBigCode", _OLD | _GPT | {"multi_query": True}, keys=1, attentions=("eager",)),
+    _decoder("codegen", "CodeGen", _OLD | _GPT | {"rotary_dim": 8}, keys=4, positions=True, attentions=("eager",)),
+    _decoder("gptneo", "GPTNeo", _OLD | _GPT | {"hidden_size": 64, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 512, "attention_types": [[["global", "local"], 1]], "window_size": 7}, keys=4, attentions=("eager",)),
+    _decoder("xglm", "XGLM", _OLD | {"d_model": 64, "ffn_dim": 96, "num_layers": 2, "attention_heads": 4, "hidden_size": None, "num_hidden_layers": None, "num_attention_heads": None}, keys=4, attentions=("eager",)),
+    _decoder("biogpt", "BioGpt", _OLD, keys=4, attentions=("eager",)),
+    _decoder("persimmon", "Persimmon", _OLD | {"partial_rotary_factor": 0.5}, keys=4, attentions=("eager",)),
+    _decoder("olmo", "Olmo", {"clip_qkv": 2.0}, attentions=("eager",)),
+    _decoder("olmo3", "Olmo3", {"sliding_window": 7, "layer_types": _WINDOW}, attentions=("eager",)),
+    _decoder("olmoe", "Olmoe", _EXPERTS | {"head_dim": None}, attentions=("eager",)),
+    _decoder("qwen3_moe", "Qwen3Moe", _EXPERTS, attentions=("eager",)),
+    _decoder("modernbert", "ModernBertDecoder", {"local_attention": 8, "layer_types": _WINDOW, "head_dim": None, "num_key_value_heads": None}, keys=4, attentions=("eager",)),
+    _decoder("hunyuan", "HunYuanDenseV1", attentions=("eager",)),
+    _decoder("exaone4", "Exaone4", {"sliding_window": 7, "layer_types": _WINDOW}, attentions=("eager",)),
+    _decoder("gemma4", "Gemma4", {"sliding_window": 7, "layer_types": _WINDOW, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 0, "global_head_dim": 16}, config="Gemma4TextConfig", attentions=("eager",)),
+    _decoder("helium", "Helium", attentions=("eager",)),
+    _decoder("arcee", "Arcee", attentions=("eager",)),
+    _decoder("apertus", "Apertus", {"head_dim": None}, attentions=("eager",)),
+    _decoder("afmoe", "Afmoe", _EXPERTS | {"sliding_window": 7, "layer_types": _WINDOW, "num_dense_layers": 2, "n_group": 1, "topk_group": 1}, attentions=("eager",)),
     Case("t5", _t5, _CROSS, CROSS_SIZES, ATTENTIONS, EXPORTERS),
     Case("bart", _bart, _CROSS, CROSS_SIZES, ATTENTIONS, EXPORTERS),
     Case("whisper", _whisper, _WHISPER, SIZES, ATTENTIONS, EXPORTERS),
