@@ -634,6 +634,45 @@ def test_tokens_that_meet_outside_of_attention_need_one_length(kind: str, tmp_pa
             model.generate(PROMPTS, max_new_tokens=3, shared_prefix=shared)
 
 
+TURNED = (
+    "  xt = Transpose<perm = [0, 2, 1]>(x0)\n  c = {conv}\n  ct = Transpose<perm = [0, 2, 1]>(c)\n  x = Add(x0, ct)"
+)
+APART = {
+    "an expert for each token": """  router = MatMul(x0, wr)
+  best, expert = TopK<axis = -1>(router, at_one)
+  own = Gather(experts, expert)
+  flat = Squeeze(own, at_two)
+  x = Mul(x0, flat)""",
+    "the weights of its expert": """  router = MatMul(x0, wr)
+  best, expert = TopK<axis = -1>(router, at_one)
+  tuple = Unsqueeze(expert, at_two)
+  own = GatherND(experts, tuple)
+  flat = Squeeze(own, at_two)
+  x = Mul(x0, flat)""",
+    "channels": TURNED.format(conv="Conv(xt, kernel1)"),
+}
+
+
+@pytest.mark.parametrize("kind", APART)
+def test_tokens_that_stay_apart_take_several_lengths(kind: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(4)
+    numbers = {"wr": (64, 4), "experts": (4, 64), "kernel1": (64, 64, 1)}
+    arrays = {name: (random.standard_normal(shape) / 8).astype(np.float32) for name, shape in numbers.items()}
+    done = made(tmp_path, [(EMBEDDED, APART[kind])], {**arrays, "at_two": np.array([2])})
+    assert done.interface.mixed_lengths, done.one_length
+    is_right(tmp_path, done)
+
+
+@pytest.mark.parametrize(
+    "conv", ["Conv<pads = [2, 0]>(xt, kernel3)", "Conv<pads = [1, 1]>(xt, kernel3)", "Conv<pads = [1, 0]>(xt, kernel2)"]
+)
+def test_convolutions_over_tokens_need_one_length(conv: str, tmp_path: Path) -> None:
+    kernels = {f"kernel{size}": np.full((64, 64, size), 0.01, np.float32) for size in (2, 3)}
+    done = made(tmp_path, [(EMBEDDED, TURNED.format(conv=conv))], kernels)
+    assert "Conv" in done.one_length
+    is_right(tmp_path, done)
+
+
 def test_positions_that_wrap_are_those_of_each_sequence(tmp_path: Path) -> None:
     wrapped = "  iw = Mod(i0, eight)\n  p1 = Gather(rows, iw)\n  x = Add(x0, p1)"
     done = made(tmp_path, [(EMBEDDED, wrapped)], {"eight": np.array(8), "rows": TABLE})

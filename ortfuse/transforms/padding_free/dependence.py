@@ -309,7 +309,7 @@ class Dependence:
 
     def _follow_movement(self, node: ir.Node) -> None:
         """Elements that go elsewhere: their marks go with them, and tokens that are taken one by one are packed."""
-        if node.op_type == "Gather" and not self.of(node.inputs[0]):
+        if node.op_type in _LOOKUPS and not self.of(node.inputs[0]):
             self._follow_table(node)
             return
         if node.op_type != "Concat":
@@ -329,10 +329,18 @@ class Dependence:
 
     def _follow_table(self, node: ir.Node) -> None:
         """Elements of a table at indices of tokens: each belongs to the token of its index."""
-        along, indices = parameter(node, "axis", self.facts), self.shape(node.inputs[1], node)
-        if not isinstance(along, int):
-            raise mixed(node, "its axis is not known")
-        box, places = Box.of_shape(self.shape(node.outputs[0], node)), axes(along + len(indices))[along:]
+        indices = self.shape(node.inputs[1], node)
+        places: list[DimLike] = [*axes(len(indices))]
+        if node.op_type == "Gather":
+            along = parameter(node, "axis", self.facts)
+            if not isinstance(along, int):
+                raise mixed(node, "its axis is not known")
+            places = [*axes(along + len(indices))[along:]]
+        elif node.op_type == "GatherND":
+            places[-1] = 0  # the last axis has the indices of one element
+            if any(mark.mentions(len(indices) - 1) for mark in self.of(node.inputs[1])):
+                raise mixed(node, "it takes elements at indices of several tokens")
+        box = Box.of_shape(self.shape(node.outputs[0], node))
         self.set(node.outputs[0], {mark.at(places, box) for mark in self.of(node.inputs[1])})
 
     def _reached_operands(self, node: ir.Node) -> list[ir.Value]:
@@ -400,6 +408,9 @@ class Dependence:
             source, index = lookup_of(value, self._ask(self.setting.maps, value), place, box)
             if all(isinstance(formula, int) or formula == axis(0) for formula in index):  # one for each sequence
                 self.selected.add((source, index))
+
+
+_LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
 def _present(value: ir.Value | None) -> ir.Value:

@@ -190,6 +190,19 @@ def _gemm(dependence: Dependence, node: ir.Node) -> None:
     dependence.set(node.outputs[0], dependence.of(node.inputs[0]))
 
 
+def _convolution(dependence: Dependence, node: ir.Node) -> None:
+    """Sums over the channels, and over axes along which the kernel has more than one element or takes others."""
+    dependence.only_data(node)
+    kernel = dependence.shape(node.inputs[1], node)
+    count = len(kernel) - 2
+    plain = {"strides": [1] * count, "pads": [0] * (2 * count)}
+    given = {name: attribute_value(node, name, dependence.facts) for name in plain}
+    moves = any(value is not None and list(value) != plain[name] for name, value in given.items())
+    summed = [number for number in range(2, 2 + count) if moves or kernel[number] != 1]
+    dependence.keep(node, [1, *summed])
+    dependence.set(node.outputs[0], dependence.of(node.inputs[0]))
+
+
 def _attention(dependence: Dependence, node: ir.Node) -> None:
     """Attention of ai.onnx."""
     facts = dependence.facts
@@ -305,6 +318,7 @@ MIXING: Mapping[tuple[str, str], Callable[[Dependence, ir.Node], None]] = {
     ("", "Softmax"): _softmax,
     ("", "MatMul"): _matmul,
     ("", "Gemm"): _gemm,
+    ("", "Conv"): _convolution,
     ("", "Attention"): _attention,
     ("", "RotaryEmbedding"): _rotary,
     (MICROSOFT, "RotaryEmbedding"): _rotary,
