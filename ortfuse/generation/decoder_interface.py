@@ -402,6 +402,9 @@ class _Search:
         if exact and (asked or not self._is_of_another(exact[0])):
             return exact[0]
         lengths = [(self.facts.shape(cache.present) or ())[cache.axis] for cache in caches]
+        # Caches that are cut have fewer tokens than attention sees keys.
+        added = (self.facts.shape(tokens) or (0, 0))[1]
+        lengths += [(self.facts.shape(cache.past) or ())[cache.axis] + added for cache in caches]
         fitting = [value for value in candidates if (self.facts.shape(value) or ())[1] in lengths]
         by_query = [value for value in self.inputs if self._is_by_query(value, tokens)]
         for found in (fitting, [value for value in by_query if value.name == asked], by_query):

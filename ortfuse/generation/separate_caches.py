@@ -103,8 +103,8 @@ class _Separation:
             self.nodes = PlanNodes(self.model.graph, "separate")
             for node, pieces in found.items():
                 self._replace(node, pieces)
-            self._drop(found)
             self._widen_mask()
+            self._drop(found)
         return self.kept
 
     # What is there
@@ -311,13 +311,16 @@ class _Separation:
     def _past_text(self) -> str:
         """The name of the number of tokens of the past."""
         if not self.past_name:
-            whole = [
-                (self.facts.shape(cache.past) or ())[cache.axis]
-                for cache in self.interface.caches
-                if cache.kept is None
-            ]
+            shapes = {value: self.facts.shape(value) or () for value in self.model.graph.inputs}
+            whole = [shapes[cache.past][cache.axis] for cache in self.interface.caches if cache.kept is None]
+            if self.interface.mask is not None and self.interface.mask_kept(self.facts) is None:
+                whole.append(shapes[self.interface.mask][-1] - shapes[self.interface.tokens][1])
             names = [str(dim) for dim in whole if symbols(dim) == {str(dim)}]
-            self.past_name = names[0] if names else self.nodes.name("past_tokens")
+            taken = {name for shape in shapes.values() for dim in shape for name in symbols(dim)}
+            unused = "past_tokens"
+            while unused in taken:
+                unused += "_"
+            self.past_name = names[0] if names else unused
         return self.past_name
 
     # What is left

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from stacked_decoders import GROUPS, HEADS, LAYERS, LAYOUTS, SIZE, Layout, write_stacked
 
@@ -139,4 +140,24 @@ def test_what_is_cut_in_another_way(kept: int, tmp_path: Path) -> None:
     assert {
         node.attributes["local_window_size"].value for node in done.model.graph if node.op_type.startswith("Group")
     } == {7}
+    is_right(tmp_path, done)
+
+
+def test_a_mask_that_is_cut_with_the_caches(tmp_path: Path) -> None:
+    """A mask of as many columns as there are keys, of which the generator has one for all tokens."""
+    layout = dataclasses.replace(
+        CUT,
+        inputs=CUT.inputs + ", int64[batch, columns] shown",
+        seen=CUT.seen.replace("  seen =", "  close =") + """
+  is_shown = Cast<to = 9>(shown)
+  by_key = Unsqueeze(is_shown, first_two_axes)
+  seen = And(close, by_key)""".replace("first_two_axes", "middle"),
+        load=CUT.load + "\n  middle = Constant<value_ints = [1, 2]>()",
+    )  # fmt: skip
+    model = onnx.load(write_stacked(tmp_path / "m.onnx", layout))
+    model.graph.input[-1].type.tensor_type.shape.dim[1].dim_param = "past + sequence"
+    onnx.save(model, tmp_path / "m.onnx")
+    done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
+    assert done.decoder.mask_kept == 6
+    assert not done.kept
     is_right(tmp_path, done)
