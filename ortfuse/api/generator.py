@@ -23,7 +23,7 @@ from ortfuse.generation.generator_interface import METADATA, GeneratorInterface
 from ortfuse.io.atomic_write import check_folder
 from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.io.load_and_save import save
-from ortfuse.ir.declared_sizes import declared_sizes
+from ortfuse.ir.declared_sizes import DeclaredSizes, declared_sizes
 from ortfuse.options import Options, PipelineOptions
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.serialization import Record, derived, entry
@@ -170,7 +170,9 @@ def generator(
     inside, names, sources = decoder.model, decoder.names, _Sources(model, prompt_model, embeddings)
     if names.branch or prompt_model is not None:
         progress("comparing the first step")
-        sources.demand_equal_first_step(inside, names, fixed)
+        if not sources.takes_several_tokens(inside, names, fixed):
+            decoder = fused_decoder(model, options, max_length, roles, prompt_model, one_token=True)
+            inside, names = decoder.model, decoder.names
     progress("finding masks and positions")
     made = make_generator(
         inside,
@@ -273,16 +275,16 @@ class _Sources:
         random = np.random.default_rng(0)
         return {name: _drawn(self.types[name], random) for name in names.fixed} | dict(given or {})
 
-    def demand_equal_first_step(self, inside: ir.Model, names: InterfaceNames, fixed: Arrays | None) -> None:
-        """Refuse a decoder whose first step is another function than a step with empty caches."""
+    def takes_several_tokens(self, inside: ir.Model, names: InterfaceNames, fixed: Arrays | None) -> bool:
+        """Whether a step with empty caches is the first step; otherwise it is so token by token."""
         from ortfuse.analysis.facts import Facts
-        from ortfuse.generation.prompt_model import demand_equal_first_step
+        from ortfuse.generation.prompt_model import takes_several_tokens
 
         scores = next(value for value in inside.graph.outputs if value.name == names.logits)
         width = (Facts(inside).shape(scores) or (2,))[-1]
         model, prompt = self.sessions()
         vocabulary = width if isinstance(width, int) else 2
-        demand_equal_first_step(prompt or model, model, names, self.types, self.fixed(names, fixed), vocabulary)
+        return takes_several_tokens(prompt or model, model, names, self.types, self.fixed(names, fixed), vocabulary)
 
 
 def _with_int8_caches(
@@ -379,8 +381,10 @@ def fused_decoder(
     max_length: int,
     roles: Mapping[str, str] | None,
     prompt_model: AnyModel | None = None,
+    *,
+    one_token: bool = False,
 ) -> FusedDecoder:
-    """Optimise a decoder so that its attention is fused.
+    """Optimise a decoder so that its attention is fused; `one_token` fixes the number of new tokens to 1.
 
     Raises:
         GenerationError: The model is no decoder with caches, or cannot be rewritten.
@@ -399,6 +403,8 @@ def fused_decoder(
     if branched is not None and prompt is None:
         prompt, source, branch = branched.prompt, branched.step, branched.choice
     crossed = () if prompt is None else compute_crossed(source, prompt, roles)
+    if one_token:
+        _fix_to_one_token(source, roles)
     length, most, is_last = _declare_steps(source, max_length, roles)
     low, high = declared_sizes(source).size_range.get(length, (1, most))
     ranges = ({length: (max(low, 1), min(high, most))} if length else {}) | dict(options.size_range)
@@ -407,6 +413,20 @@ def fused_decoder(
     interface = find_interface(inside, facts, roles)
     names = names_of(interface, facts, branch, crossed)
     return FusedDecoder(inside, names, most, is_last, separate_caches(inside, facts, interface))
+
+
+def _fix_to_one_token(source: ir.Model, roles: Mapping[str, str] | None) -> None:
+    """Let a decoder take one new token a run, in place."""
+    from ortfuse.analysis.facts import Facts
+    from ortfuse.generation.decoder_interface import find_interface
+    from ortfuse.io.declare_sizes import declare_sizes
+
+    tokens = find_interface(source, Facts(source), roles).tokens
+    dim = tokens.shape[1] if tokens.shape is not None else None
+    if isinstance(dim, ir.SymbolicDim) and dim.value:
+        declare_sizes(source, DeclaredSizes(fix={dim.value: 1}))
+    elif tokens.shape is not None:
+        tokens.shape = ir.Shape([tokens.shape[0], 1, *tokens.shape[2:]])
 
 
 def _declare_steps(source: ir.Model, max_length: int, roles: Mapping[str, str] | None) -> tuple[str, int, bool]:

@@ -68,7 +68,7 @@ class PositionalValues:
         for node in model.graph:
             used = list(used_values(node))
             if node.op_type in ("Shape", "Size") and not node.domain:
-                found = self._positional if self._size_depends(node) else None
+                found = self._of_sizes(node)
             elif any(value in self._tainted for value in used):
                 found = self._tainted
             else:
@@ -76,10 +76,18 @@ class PositionalValues:
             if found is not None:
                 found.update(node.outputs)
 
-    def _size_depends(self, node: ir.Node) -> bool:
-        """Whether the sizes that a Shape gives are not all constant."""
-        value = node.inputs[0]
-        return any(not isinstance(dim, int) for dim in (self._facts.shape(value) or ("?",)))
+    def _of_sizes(self, node: ir.Node) -> set[ir.Value] | None:
+        """Where the sizes that a Shape gives belong: those of other inputs, as an encoder's states, follow from no length."""
+        shape = self._facts.shape(node.inputs[0])
+        if shape is None:
+            return self._positional
+        asked = shape
+        if node.op_type == "Shape":
+            asked = shape[node.attributes.get_int("start", 0) : node.attributes.get_int("end", None)]
+        named = {name for dim in asked for name in symbols(dim)}
+        if node.inputs[0] in self._tainted and not named <= set(self._interface.sizes(self._facts, 1, 3, 2)):
+            return self._tainted
+        return self._positional if any(not isinstance(dim, int) for dim in shape) else None
 
     @property
     def takes_one_token(self) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cached_decoders import write
-from test_near_misses import MASK, given, is_right, made
+from test_near_misses import EMBEDDED, MASK, given, is_right, made
 
 import ortfuse
 from ortfuse.errors import GenerationError
@@ -70,6 +70,16 @@ def test_a_layer_that_stays_sees_the_mask_for_each_query(kind: str, tmp_path: Pa
     assert len(done.kept) >= 1
     assert sum(cache.in_place for cache in done.interface.caches) == 2
     is_right(tmp_path, done)
+
+
+def test_numbers_of_the_sizes_of_an_encoder(tmp_path: Path) -> None:
+    """They follow from no length of tokens, and are the same in all steps."""
+    body = "  es = Shape<start = 1, end = 2>(states)\n  ef = Cast<to = 1>(es)\n  eh = Div(x0, ef)\n  x = Add(x0, eh)"
+    done = made(tmp_path, [given("float[batch, source, 64] states"), (EMBEDDED, body)])
+    assert done.interface.fixed == ("states",)
+    assert not done.kept
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
 
 
 def test_sizes_that_hold_for_a_batch_of_one(tmp_path: Path) -> None:

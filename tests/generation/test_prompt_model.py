@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,11 @@ def numbers() -> dict[str, Any]:
 
 
 def pair(
-    folder: Path, inputs: tuple[str, str] = INPUTS, outputs: tuple[str, str] = OUTPUTS, computed: str = COMPUTED
+    folder: Path,
+    inputs: tuple[str, str] = INPUTS,
+    outputs: tuple[str, str] = OUTPUTS,
+    computed: str = COMPUTED,
+    edits: Sequence[tuple[str, str]] = (),
 ) -> tuple[Path, Path]:
     """A decoder with past keys and values of both attentions, and one for the prompt, which computes those of the second."""
     crossed = dict(zip(("key", "value"), outputs, strict=True))
@@ -75,7 +79,7 @@ def pair(
     )
     step = write(
         folder / "step.onnx",
-        [],
+        edits,
         {"wq2": numbers()["wq2"]},
         more_in="".join(f", {KEYS} {name}" for name in inputs),
         before=CROSSED.format(key=inputs[0], value=inputs[1]),
@@ -180,6 +184,16 @@ def test_what_depends_on_the_prompt_is_not_computed_once(tmp_path: Path) -> None
         "  ck0 =", "  n0 = Shape<start = 1, end = 2>(ids)\n  n1 = Cast<to = 1>(n0)\n  grown = Mul(states, n1)\n  ck0 ="
     )
     refused(tmp_path, "present_encoder_value of the prompt's model depends on the prompt", {"computed": computed})
+
+
+def test_a_step_that_was_traced_for_one_token(tmp_path: Path) -> None:
+    """It has no mask among several, so that prompts are given token by token."""
+    prompt, step = pair(tmp_path, edits=[("  mask = Where(seen, none, low)", "  mask = Identity(none)")])
+    done = ortfuse.generator(step, tmp_path / "out", prompt_model=prompt, max_length=60, verify=True)
+    assert done.interface.longest_run == 1
+    assert not done.kept
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
 
 
 def test_inputs_that_the_prompt_does_not_give(tmp_path: Path) -> None:
