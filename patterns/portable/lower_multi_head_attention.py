@@ -28,6 +28,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, ms, op, opt, var
 
 from .._shared_guards import array_like, constant
+from ._present_outputs import presents_are_used, with_presents
 
 PASS = "canonicalize"
 
@@ -100,14 +101,6 @@ def masks_are_of_all_keys(match: Match) -> Refusal | None:
     shape = match.shape("added")
     if match.get("added") is not None and (shape is None or len(shape) != 4 or shape[2:] != (rows, total)):
         return match.refuse("shape", "added", "a number for each query and key")
-    return None
-
-
-def presents_are_used(match: Match) -> Refusal | None:
-    """Where there is a past, something reads the present keys and values."""
-    for name in ("present_key", "present_value"):
-        if match.get(name) is None or not match.is_used_elsewhere(name):
-            return match.refuse("use", name, "something else, as kernels ignore the past otherwise")
     return None
 
 
@@ -209,14 +202,6 @@ def _mask_of_keys(build: Any) -> Any:
     return build.node("Max", [given, build.constant(first)]).outputs[0]
 
 
-def _with_presents(build: Any, root: Any) -> Any:
-    """The root, in a model that uses the present keys and values, too."""
-    node = root.producer()
-    node.resize_outputs(3)
-    sums = [build.node("ReduceSum", [value], {"keepdims": 0}).outputs[0] for value in node.outputs[1:]]
-    return build.node("Add", [root, build.node("Add", sums).outputs[0]]).outputs[0]
-
-
 _THREE = {"query": "b s 8", "key": "b t 8", "value": "b t 8"}
 _FOUR = {"query": "b s 8", "key": "b 4 8", "value": "b 4 8"}
 _APART = {"query": "b s 8", "key": "b 2 t 4", "value": "b 2 t 4"}
@@ -263,7 +248,7 @@ def _rule(name: str, masks: Pattern | None, pasts: tuple[Pattern | None, ...], *
             attributes=tuple(attributes for _, attributes in cases),
             inputs={} if masks is None else {"padding": _mask_of_keys},
             never_empty={"*": "the kernel refuses empty tensors"},
-            followed_by=_with_presents if pasts else None,
+            followed_by=with_presents if pasts else None,
         ),
     )  # fmt: skip
 

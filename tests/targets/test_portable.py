@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,6 +14,8 @@ from onnx.reference import ReferenceEvaluator
 
 import ortfuse
 from ortfuse.targets import Target, resolve_target
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +201,30 @@ def test_masked_attention_is_lowered(name: str, opset: int) -> None:
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
     for wanted, found in zip(expected, ReferenceEvaluator(made).run(None, feeds), strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_a_generator_becomes_portable() -> None:
+    made = ortfuse.generator(GOLDEN / "llama_cache.sdpa.ts.onnx", max_length=24)
+    model = ir.to_proto(made.model)
+    lowered = ortfuse.optimize(model, target="portable", max_opset=18, loaded=False).model
+    onnx.checker.check_model(lowered, full_check=True)
+    assert all(not node.domain for node in lowered.graph.node)
+    random = np.random.default_rng(4)
+    for mask in (np.ones((2, 5)), np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])):
+        feeds = {"input_ids": random.integers(0, 90, (2, 5)), "attention_mask": mask.astype(np.int64)}
+        feeds |= {cache.past: np.zeros((2, 2, 24, 8), np.float32) for cache in made.interface.caches}
+        presents = [cache.present for cache in made.interface.caches]
+        for length in (5, 6):
+            expected = onnxruntime.InferenceSession(model.SerializeToString()).run(["logits", *presents], feeds)
+            found = ReferenceEvaluator(lowered).run(["logits", *presents], feeds)
+            seen = feeds["attention_mask"][:, -expected[0].shape[1] :, None]
+            np.testing.assert_allclose(found[0] * seen, expected[0] * seen, atol=1e-4)
+            for wanted, one in zip(expected[1:], found[1:], strict=True):
+                np.testing.assert_allclose(one, wanted, atol=1e-5)
+            past = dict(zip((cache.past for cache in made.interface.caches), expected[1:], strict=True))
+            lengths = feeds["attention_mask"].sum(-1, keepdims=True) + 1
+            mask = (np.arange(length + 1) < lengths).astype(np.int64)
+            feeds = {"input_ids": random.integers(0, 90, (2, 1)), "attention_mask": mask, **past}
 
 
 def test_an_attention_that_ignores_its_past_stays() -> None:

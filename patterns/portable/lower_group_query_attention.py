@@ -1,0 +1,312 @@
+"""Lower com.microsoft GroupQueryAttention to operators of the standard.
+
+present[t] = past[t] for t < start, new[t - start] for start <= t < start + S, 0 behind
+y[s] = softmax(cap tanh(scale q[s] present_k^T / cap) where start + s - window < t <= start + s, t < length) present_v
+
+`start` is 0 for a prompt (S = total), else the length of the sequence before the S new tokens. Keys and values have as many rows
+as the past, or as there are tokens if these are more. With tables, queries and keys are rotated by halves at start + s (RoFormer,
+arXiv:2104.09864).
+
+*Requires:* known numbers and sizes of heads. *Does not handle:* packed inputs, neighbours that are rotated, biases, sinks,
+integer caches, positions of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.ir.refusal import Refusal
+from ortfuse.rewrite import Exactness, Rule, RuleTest
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, ms, op, var
+
+from .._shared_guards import array_like, constant
+from ._present_outputs import presents_are_used, with_presents
+
+PASS = "canonicalize"
+
+_NEW = ("query", "key", "value")
+query, key, value, past_key, past_value = (var(name) for name in (*_NEW, "past_key", "past_value"))
+seqlens, total, cos, sin = (var(name) for name in ("seqlens", "total", "cos", "sin"))
+
+zero, one = computed("zero", lambda match: np.int64(0)), computed("one", lambda match: np.int64(1))
+
+
+def heads_are_known(match: Match) -> Refusal | None:
+    """Queries, keys, values and their past have known numbers and sizes of heads, in float32."""
+    heads, groups, shape = match["num_heads"], match["kv_num_heads"], match.shape("query")
+    last = None if shape is None or len(shape) != 3 else shape[-1]
+    if not heads or not groups or heads % groups or not isinstance(last, int) or not last or last % heads:
+        return match.refuse_dimension("query", -1, "a known multiple of the number of heads")
+    assert shape is not None
+    size = last // heads
+    for name in ("key", "value"):
+        if match.shape(name) != (*shape[:2], groups * size):
+            return match.refuse("shape", name, "the batch and rows of the queries, and heads of their size")
+    for name in ("past_key", "past_value"):
+        found = match.shape(name)
+        if found is None or len(found) != 4 or (found[0], found[1], found[3]) != (shape[0], groups, size):
+            return match.refuse("shape", name, "heads of the size of the new ones")
+    if match.shape("past_key") != match.shape("past_value"):
+        return match.refuse("shape", "past_value", "that of the past of the keys")
+    lengths = match.shape("seqlens")
+    if lengths is None or lengths[0] != shape[0] or math.prod(lengths[1:]) != 1:
+        return match.refuse("shape", "seqlens", "a length for each batch")
+    return match.unless_dtype("query", ir.DataType.FLOAT) or _bounds_are_usual(match)
+
+
+def _bounds_are_usual(match: Match) -> Refusal | None:
+    """There is no window or one of keys, and no bound of scores or one above 0."""
+    window, cap = match["window"], match["softcap"]
+    found = match.unless_value("window", window in (None, -1) or window > 0, "-1 or more than 0")
+    return found or match.unless_value("softcap", cap is None or cap >= 0, "at least 0")
+
+
+def rotates_halves(match: Match) -> Refusal | None:
+    """Halves are rotated, by tables no wider than a head."""
+    if match["do_rotary"] != 1:
+        return match.refuse("attribute", "do_rotary", 1)
+    if match["interleaved"]:
+        return match.refuse("attribute", "interleaved", 0)
+    table = match.shape("cos")
+    if table is None or len(table) != 2 or table != match.shape("sin") or not isinstance(table[1], int):
+        return match.refuse("shape", "cos", "a table as that of the sines, with a known number of columns")
+    return match.unless_value("cos", 2 * table[1] <= _size(match), "at most half of a head")
+
+
+def rotates_nothing(match: Match) -> Refusal | None:
+    """Nothing is rotated."""
+    return match.unless_value("do_rotary", match["do_rotary"] in (None, 0), 0)
+
+
+def _size(match: Match) -> int:
+    """The size of a head."""
+    shape = match.shape("query")
+    assert shape is not None and isinstance(shape[-1], int)
+    return shape[-1] // int(match["num_heads"])
+
+
+def _at(shape: Pattern, axis: int) -> Pattern:
+    """[1], the size of an axis."""
+    made: Pattern = op.Gather(shape, constant(axis), axis=0)
+    return made
+
+
+def _rows() -> Pattern:
+    """[1], how many tokens are new."""
+    return _at(op.Shape(query), 1)
+
+
+def _all() -> Pattern:
+    """[1], how many tokens there are."""
+    made: Pattern = op.Reshape(op.Cast(total, to=ir.DataType.INT64), constant(1))
+    return made
+
+
+def _lengths() -> Pattern:
+    """[batch, 1], the length of each sequence."""
+    made: Pattern = op.Add(op.Reshape(op.Cast(seqlens, to=ir.DataType.INT64), constant(-1, 1)), one)
+    return made
+
+
+def _start() -> Pattern:
+    """[batch, 1], the position of the first new token."""
+    made: Pattern = op.Where(op.Equal(_rows(), _all()), zero, op.Sub(_lengths(), _rows()))
+    return made
+
+
+def _positions() -> Pattern:
+    """[batch, rows], the positions of the new tokens."""
+    made: Pattern = op.Add(op.Range(zero, op.Squeeze(_rows(), constant(0)), one), _start())
+    return made
+
+
+def _room() -> Pattern:
+    """[1], how many rows the present keys and values have."""
+    made: Pattern = op.Max(_at(op.Shape(past_key), 2), _all())
+    return made
+
+
+def _keys_range() -> Pattern:
+    """[room], the numbers of the present keys."""
+    made: Pattern = op.Range(zero, op.Squeeze(_room(), constant(0)), one)
+    return made
+
+
+def _split(match: Match, part: Pattern, heads: int) -> Pattern:
+    """[batch, heads, rows, size] of [batch, rows, heads * size]."""
+    made: Pattern = op.Transpose(op.Reshape(part, constant(0, 0, heads, _size(match))), perm=(0, 2, 1, 3))
+    return made
+
+
+def _rotated(match: Match, part: Pattern) -> Pattern:
+    """[batch, heads, rows, size], rotated at the positions."""
+    if match["do_rotary"] != 1:
+        return part
+    half, size = (match.shape("cos") or (0, 0))[1], _size(match)
+    assert isinstance(half, int)
+    cosines, sines = (op.Unsqueeze(op.Gather(table, _positions(), axis=0), constant(1)) for table in (cos, sin))
+    cuts = [0, half, 2 * half, size]
+    first, second, *rest = (
+        op.Slice(part, constant(start), constant(end), constant(-1))
+        for start, end in itertools.pairwise(cuts)
+        if start < end
+    )
+    made: Pattern = op.Concat(
+        op.Sub(op.Mul(first, cosines), op.Mul(second, sines)),
+        op.Add(op.Mul(second, cosines), op.Mul(first, sines)),
+        *rest,
+        axis=-1,
+    )
+    return made
+
+
+def _present(match: Match, new: Pattern, past: Pattern) -> Pattern:
+    """[batch, groups, room, size], the past with what is new in its place."""
+    groups, size = match["kv_num_heads"], _size(match)
+    last = op.Sub(_rows(), one)
+    indices = op.Max(op.Min(op.Sub(_keys_range(), _start()), last), zero)
+    sizes = op.Concat(_at(op.Shape(query), 0), constant(groups), _room(), constant(size), axis=0)
+    spread = op.Expand(op.Unsqueeze(indices, constant(1, 3)), sizes)
+    added = op.Sub(_room(), _at(op.Shape(past_key), 2))
+    padded = op.Pad(past, op.Concat(constant(0, 0, 0, 0, 0, 0), added, constant(0), axis=0))
+    is_past, is_known = (
+        op.Unsqueeze(op.Less(_keys_range(), end), constant(1, 3)) for end in (_start(), op.Add(_start(), _rows()))
+    )
+    nothing = computed("nothing", lambda match: array_like(match, 0.0))
+    made: Pattern = op.Where(is_past, padded, op.Where(is_known, op.GatherElements(new, spread, axis=2), nothing))
+    return made
+
+
+def _keys(match: Match) -> Pattern:
+    return _present(match, _rotated(match, _split(match, key, match["kv_num_heads"])), past_key)
+
+
+def _values(match: Match) -> Pattern:
+    return _present(match, _split(match, value, match["kv_num_heads"]), past_value)
+
+
+def _has_window(match: Match) -> bool:
+    return match["window"] is not None and match["window"] > 0
+
+
+def _seen(match: Match) -> Pattern:
+    """[batch, 1, rows, room], whether a query sees a key. Rows of padding see none behind the last token."""
+    places = op.Unsqueeze(_positions(), constant(2))
+    is_own = op.Less(_keys_range(), op.Unsqueeze(_lengths(), constant(2)))
+    made: Pattern = op.And(op.LessOrEqual(_keys_range(), places), is_own)
+    if _has_window(match):
+        first = op.Sub(places, computed("window", lambda match: np.int64(match["window"])))
+        made = op.And(made, op.Greater(_keys_range(), first))
+    return op.Unsqueeze(made, constant(1))
+
+
+def _attended(match: Match) -> Pattern:
+    heads, groups, size = match["num_heads"], match["kv_num_heads"], _size(match)
+    scale = match["scale"] or 1 / math.sqrt(size)
+    queries: Pattern = op.Mul(_rotated(match, _split(match, query, heads)), scale)
+    keys, values, seen = _keys(match), _values(match), _seen(match)
+    is_grouped = heads != groups
+    if is_grouped:  # heads that share keys are an axis of their own
+        queries = op.Reshape(queries, constant(0, groups, heads // groups, -1, size))
+        keys, values, seen = (op.Unsqueeze(part, constant(2)) for part in (keys, values, seen))
+    scores: Pattern = op.MatMul(queries, op.Transpose(keys, perm=(0, 1, 2, 4, 3) if is_grouped else (0, 1, 3, 2)))
+    if match["softcap"]:
+        scores = op.Mul(op.Tanh(op.Div(scores, match["softcap"])), match["softcap"])
+    hidden = computed("hidden", lambda match: array_like(match, -math.inf))
+    weights: Pattern = op.Softmax(op.Where(seen, scores, hidden), axis=-1)
+    if _has_window(match):  # a row of padding may see no key: it is 0 then, as in the kernel
+        weights = op.Where(seen, weights, computed("nothing", lambda match: array_like(match, 0.0)))
+    found: Pattern = op.MatMul(weights, values)
+    if is_grouped:
+        found = op.Reshape(found, constant(0, heads, -1, size))
+    return op.Reshape(op.Transpose(found, perm=(0, 2, 1, 3)), constant(0, 0, heads * size))
+
+
+_MAKES = (
+    *(
+        "Add",
+        "And",
+        "Cast",
+        "Concat",
+        "Div",
+        "Equal",
+        "Expand",
+        "Gather",
+        "GatherElements",
+        "Greater",
+        "Less",
+        "Greater",
+        "LessOrEqual",
+    ),
+    *("MatMul", "Max", "Min", "Mul", "Pad", "Range", "Reshape", "Shape", "Slice", "Softmax", "Squeeze", "Sub", "Tanh"),
+    *("Transpose", "Unsqueeze", "Where"),
+)
+
+
+def _last_tokens(build: Any) -> Any:
+    """The lengths less 1: two prompts of 4 and 2 tokens, or a token after 5 and 3."""
+    return build.constant(np.array([3, 1] if build.dims("query")[1] == 4 else [5, 3], np.int32))
+
+
+def _tokens(build: Any) -> Any:
+    """The most tokens of a sequence."""
+    return build.constant(np.array([4 if build.dims("query")[1] == 4 else 6], np.int32))
+
+
+def _sizes(rows: int, past: int, **tables: str) -> Mapping[str, str]:
+    new, old = f"2 {rows} 32", f"2 2 {past} 16"
+    return {
+        "query": f"2 {rows} 64", "key": new, "value": new, "past_key": old, "past_value": old, "seqlens": "2", "total": "1",
+    } | tables  # fmt: skip
+
+
+_CAPS = [0.0, 2.0]
+"""Not tried on prompts with padding, whose rows the kernel computes otherwise with a window and a bound; nothing reads them."""
+
+_ATTRIBUTES: Mapping[str, Sequence[Any]] = {
+    "num_heads": [4], "kv_num_heads": [2], "scale": [None, 0.3], "window": [None, 3],
+    "do_rotary": [0], "interleaved": [0],
+}  # fmt: skip
+
+
+def _rule(name: str, tables: tuple[Pattern, ...], columns: str, rotary: int) -> Rule:
+    more = {"cos": f"9 {columns}", "sin": f"9 {columns}"} if tables else {}
+    return Rule(
+        name=f"attention.{name}",
+        formula="com.microsoft.GroupQueryAttention(query, key, value, past_key, past_value, seqlens, total, cos, sin)",
+        pattern=ms.GroupQueryAttention(
+            query, key, value, past_key, past_value, seqlens, total, *tables,
+            num_heads=attr("num_heads"), kv_num_heads=attr("kv_num_heads"), scale=attr("scale"),
+            local_window_size=attr("window"), softcap=attr("softcap"), do_rotary=attr("do_rotary"),
+            rotary_interleaved=attr("interleaved"),
+        ).naming(present_key=1, present_value=2),
+        replace=built(_attended, makes=_MAKES),
+        intermediates={"present_key": built(_keys, makes=_MAKES), "present_value": built(_values, makes=_MAKES)},
+        is_refinement=True,
+        guards=(heads_are_known, rotates_halves if tables else rotates_nothing, presents_are_used),
+        exactness=Exactness.ROUNDING,
+        source="com.microsoft operators of ONNX Runtime; arXiv:2305.13245",
+        test=RuleTest(
+            shapes=(_sizes(4, 9, **more), _sizes(1, 9, **more), _sizes(1, 5, **more)),
+            attributes=tuple({**_ATTRIBUTES, "do_rotary": [rotary], "softcap": caps} for caps in ([0.0], _CAPS, _CAPS)),
+            inputs={"seqlens": _last_tokens, "total": _tokens},
+            never_empty={"*": "the kernel refuses empty tensors"},
+            followed_by=with_presents,
+            assumes={
+                "input 0 of GroupQueryAttention* is *inf*": "scores are taken to be finite",
+                "input 2 of GroupQueryAttention* is *inf*": "values of padding are taken to be finite",
+            },
+        ),
+    )  # fmt: skip
+
+
+RULES = [
+    _rule("lower_group_query_attention", (), "", 0),
+    _rule("lower_group_query_attention_with_rotary_embedding", (cos, sin), "8", 1),
+]
