@@ -145,7 +145,7 @@ def _flattened(key: torch.Tensor, value: torch.Tensor) -> Tensors:
 
 
 def _unflattened(batch: Any, key: torch.Tensor, value: torch.Tensor) -> Tensors:
-    return key.view(batch, 4, 16, -1).transpose(2, 3), value.view(batch, 4, -1, 16)
+    return key.view(batch, 4, 16, key.shape[2]).transpose(2, 3), value.view(batch, 4, value.shape[1], 16)
 
 
 def _tokens_first(key: torch.Tensor, value: torch.Tensor) -> Tensors:
