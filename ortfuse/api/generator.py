@@ -23,7 +23,7 @@ from ortfuse.generation.generator_interface import METADATA, GeneratorInterface
 from ortfuse.io.atomic_write import check_folder
 from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.io.load_and_save import save
-from ortfuse.ir.declared_sizes import DeclaredSizes, declared_sizes
+from ortfuse.ir.declared_sizes import declared_sizes
 from ortfuse.options import Options, PipelineOptions
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.serialization import Record, derived, entry
@@ -177,11 +177,11 @@ def generator(
     made = make_generator(
         inside,
         Facts(inside),
+        target,
         max_length=decoder.max_length,
         last_logits=last_logits or decoder.last_logits,
         given=roles,
         left=decoder.joined,
-        target=target,
     )
     progress("optimising the generator")
     declared = replace(
@@ -404,7 +404,9 @@ def fused_decoder(
         prompt, source, branch = branched.prompt, branched.step, branched.choice
     crossed = () if prompt is None else compute_crossed(source, prompt, roles)
     if one_token:
-        _fix_to_one_token(source, roles)
+        from ortfuse.generation.step_sizes import fix_to_one_token
+
+        fix_to_one_token(source, find_interface(source, Facts(source), roles))
     length, most, is_last = _declare_steps(source, max_length, roles)
     low, high = declared_sizes(source).size_range.get(length, (1, most))
     ranges = ({length: (max(low, 1), min(high, most))} if length else {}) | dict(options.size_range)
@@ -413,20 +415,6 @@ def fused_decoder(
     interface = find_interface(inside, facts, roles)
     names = names_of(interface, facts, branch, crossed)
     return FusedDecoder(inside, names, most, is_last, separate_caches(inside, facts, interface))
-
-
-def _fix_to_one_token(source: ir.Model, roles: Mapping[str, str] | None) -> None:
-    """Let a decoder take one new token a run, in place."""
-    from ortfuse.analysis.facts import Facts
-    from ortfuse.generation.decoder_interface import find_interface
-    from ortfuse.io.declare_sizes import declare_sizes
-
-    tokens = find_interface(source, Facts(source), roles).tokens
-    dim = tokens.shape[1] if tokens.shape is not None else None
-    if isinstance(dim, ir.SymbolicDim) and dim.value:
-        declare_sizes(source, DeclaredSizes(fix={dim.value: 1}))
-    elif tokens.shape is not None:
-        tokens.shape = ir.Shape([tokens.shape[0], 1, *tokens.shape[2:]])
 
 
 def _declare_steps(source: ir.Model, max_length: int, roles: Mapping[str, str] | None) -> tuple[str, int, bool]:

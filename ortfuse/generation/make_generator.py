@@ -72,29 +72,29 @@ class Made:
 def make_generator(
     model: ir.Model,
     facts: Facts,
+    target: Target,
     *,
     max_length: int,
     last_logits: bool = False,
     given: Mapping[str, str] | None = None,
     left: Mapping[str, str] | None = None,
-    target: Target | None = None,
 ) -> Made:
     """Rewrite a decoder in place.
 
     Args:
         model: A decoder whose attention is fused, in topological order.
         facts: Its facts. They do not hold afterwards.
+        target: The target that is to execute the generator.
         max_length: The greatest number of tokens, of the prompt and generated.
         last_logits: Whether only the scores after the last token of each sequence are handed out.
         given: Names of inputs and outputs by role, where the graph does not tell.
         left: Why a cache in another layout is left as it is, by its name.
-        target: The target that is to execute the generator; by default the installed runtime.
 
     Raises:
         GenerationError: The model is no decoder with caches, or no layer can be rewritten.
     """
     interface = find_interface(model, facts, given)
-    rewriter = _Rewriter(model, facts, interface, max_length, left or {}, target or Target())
+    rewriter = _Rewriter(model, facts, interface, max_length, left or {}, target)
     return rewriter.run(last_logits=last_logits)
 
 

@@ -55,6 +55,16 @@ def declare_step_sizes(model: ir.Model, interface: DecoderInterface) -> str:
     return names[_LENGTH]
 
 
+def fix_to_one_token(model: ir.Model, interface: DecoderInterface) -> None:
+    """Let a decoder take one new token a run, in place."""
+    tokens = interface.tokens
+    dim = tokens.shape[1] if tokens.shape is not None else None
+    if isinstance(dim, ir.SymbolicDim) and dim.value:
+        declare_sizes(model, DeclaredSizes(fix={dim.value: 1}))
+    elif tokens.shape is not None:
+        tokens.shape = ir.Shape([tokens.shape[0], 1, *tokens.shape[2:]])
+
+
 def _joined_sizes(model: ir.Model, interface: DecoderInterface) -> dict[str, str]:
     """What other axes of caches than those of tokens equal, by name.
 
