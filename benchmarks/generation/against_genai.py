@@ -2,13 +2,14 @@
 
 The builder makes its models from a checkpoint, with the architecture known by name; a generator is made from the export. Both
 have the weights of the same module. The export runs in a plain loop, the generator in `ortfuse.Generator` and in
-onnxruntime-genai, and the builder's model in onnxruntime-genai, in interleaved rounds. Needs PyTorch, transformers and
-onnxruntime-genai.
+onnxruntime-genai, and the builder's model in onnxruntime-genai, in interleaved rounds, with as many threads: onnxruntime-genai
+takes one by default. Needs PyTorch, transformers and onnxruntime-genai.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import tempfile
 from pathlib import Path
@@ -67,24 +68,24 @@ def build(checkpoint: Path, folder: Path, precision: str) -> None:
         create_model(*asked, **parse_extra_options(*asked, ["hf_token=false", "hf_remote=false"]))
 
 
-def _compared(path: Path, marks: tuple[int, ...], rounds: int) -> dict[str, Any]:
+def _compared(path: Path, marks: tuple[int, ...], rounds: int, threads: int) -> dict[str, Any]:
     longest = max(marks) + STEPS + 2
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         save_checkpoint(path.stem, folder / "checkpoint")
         names = fused_decoder(path, Options(), MAX_LENGTH, {}).names
-        candidates: dict[str, Candidate] = {"export": PlainCandidate(path, names, input_types(load(path)), 0, {})}
+        candidates: dict[str, Candidate] = {"export": PlainCandidate(path, names, input_types(load(path)), threads, {})}
         refused = {}
         for added, precision in PRECISIONS.items():
             made = folder / f"generator{added}"
             generator(path, made, max_length=longest, last_logits=True, int4=bool(added))
-            candidates[f"generator {added}".strip()] = GeneratorCandidate(made / MODEL_FILE, 0, {})
-            candidates[f"generator {added} in genai".replace("  ", " ")] = GenaiCandidate(made, 0, longest)
+            candidates[f"generator {added}".strip()] = GeneratorCandidate(made / MODEL_FILE, threads, {})
+            candidates[f"generator {added} in genai".replace("  ", " ")] = GenaiCandidate(made, threads, longest)
             theirs = folder / f"builder{added}"
             try:
                 build(folder / "checkpoint", theirs, precision)
                 _lengthen(theirs, longest)
-                candidates[f"builder {added} in genai".replace("  ", " ")] = GenaiCandidate(theirs, 0, longest)
+                candidates[f"builder {added} in genai".replace("  ", " ")] = GenaiCandidate(theirs, threads, longest)
             except Exception as error:  # whatever the builder raises
                 refused[precision] = f"{type(error).__name__}: {error}"[:200]
         found: dict[str, Any] = {"builder_refuses": refused} if refused else {}
@@ -116,6 +117,7 @@ def main(
     ] = "llama,qwen3,mistral,gemma3",
     marks: Annotated[str, typer.Option(help="Numbers of cached tokens to measure at.")] = "32,1000",
     rounds: Annotated[int, typer.Option(help="Rounds of each measurement.")] = 3,
+    threads: Annotated[int, typer.Option(help="Threads of each; by default as many as there are processors.")] = 0,
     write: Annotated[bool, typer.Option(help="Store the result.")] = False,
     output: Annotated[Path | None, typer.Option(help="File of the raw result.")] = None,
 ) -> None:
@@ -124,7 +126,7 @@ def main(
     at = tuple(int(one) for one in marks.split(","))
     for path in sorted(FOLDER.glob("*.onnx")):
         if path.stem.startswith(tuple(names.split(","))):
-            outcome = call(_compared, path, at, rounds, limit=2400)
+            outcome = call(_compared, path, at, rounds, threads or os.cpu_count(), limit=2400)
             found[path.stem] = outcome.value if outcome.error is None else {"failed": outcome.error}
             print(path.stem, json.dumps(found[path.stem], indent=1), flush=True)
     if write:
