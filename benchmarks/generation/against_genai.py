@@ -20,7 +20,8 @@ import typer
 
 from benchmarks.isolated import call
 from benchmarks.results import Results
-from ortfuse.api.generator import MAX_LENGTH, fused_decoder, generator
+from ortfuse.api.fused_decoder import fused_decoder
+from ortfuse.api.generator import MAX_LENGTH, generator
 from ortfuse.generation.candidates import Candidate, GenaiCandidate, GeneratorCandidate, PlainCandidate
 from ortfuse.generation.generator import MODEL_FILE
 from ortfuse.generation.measure import measure_generations

@@ -65,7 +65,7 @@ def hybrid_inputs(layers: Sequence[Mapping[str, Sequence[int | str]]]) -> dict[s
 
 
 def hybrid(architecture: str, options: Mapping[str, Any], held: Sequence[str]) -> Callable[[str], nn.Module]:
-    """What builds a decoder with these tensors in its cache."""
+    """The class of decoders with these tensors in their cache."""
 
     def made(attention: str) -> nn.Module:
         def forward(self: _Hybrid, **values: torch.Tensor) -> dict[str, torch.Tensor]:

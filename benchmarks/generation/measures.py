@@ -1,4 +1,4 @@
-"""What is measured of one decoder, in a process of its own."""
+"""Measure one decoder, in a process of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROMPTS = ([5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 8, 9], [11])
 
 
 def equal(path: Path, max_length: int) -> dict[str, Any]:
-    """What becomes of one decoder, and whether its generations are equal."""
+    """Make a generator of a decoder; which layers it has in place, and whether its generations are equal."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             done = generator(path, folder, max_length=max_length, last_logits=True, verify=True)

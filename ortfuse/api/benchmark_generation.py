@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.api.generator import MAX_LENGTH, fused_decoder
+from ortfuse.api.fused_decoder import fused_decoder
+from ortfuse.api.generator import MAX_LENGTH
 from ortfuse.errors import GenerationError, OptionError
 from ortfuse.generation.candidates import Candidate, GenaiCandidate, GeneratorCandidate, PlainCandidate
 from ortfuse.generation.genai_config import NAME as GENAI_CONFIG

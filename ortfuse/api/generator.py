@@ -15,16 +15,16 @@ import onnx_ir as ir
 
 from ortfuse.api.assess_optimization import Progress, silent
 from ortfuse.api.effective_options import effective_options
+from ortfuse.api.fused_decoder import fused_decoder
 from ortfuse.api.optimize import optimize
 from ortfuse.api.result import Result
 from ortfuse.api.verify_on_targets import members_of
-from ortfuse.errors import GenerationError, OptionError, OutputError
-from ortfuse.generation.generator_interface import METADATA, GeneratorInterface
+from ortfuse.errors import OptionError, OutputError
+from ortfuse.generation.generator_interface import GeneratorInterface
 from ortfuse.io.atomic_write import check_folder
 from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.io.load_and_save import save
-from ortfuse.ir.declared_sizes import declared_sizes
-from ortfuse.options import Options, PipelineOptions
+from ortfuse.options import PipelineOptions
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.serialization import Record, derived, entry
 from ortfuse.targets import Target, TargetSpec, default_spec
@@ -184,9 +184,8 @@ def generator(
         left=decoder.joined,
     )
     progress("optimising the generator")
-    declared = replace(
-        options, same={}, fix={}, size_range={}
-    )  # the decoder has them; what caches become has other names
+    # Sizes are declared of the decoder; the generator has other names for them.
+    declared = replace(options, same={}, fix={}, size_range={})
     result = optimize(inside, declared)
     demand_kernels(result.model, target)
     once, interface = split_off_once(result.model, made.interface)
@@ -229,7 +228,7 @@ class _Sources:
 
     @functools.cached_property
     def embed(self) -> Embed | None:
-        """What gives the embeddings of token ids."""
+        """The function from token ids to embeddings; `None` for random ones."""
         from ortfuse.generation.token_embeddings import ModelEmbeddings, embed_of
 
         given = self.embeddings
@@ -253,7 +252,7 @@ class _Sources:
         return {name: kind for one in models for name, kind in input_types(enter(one, copy=True)[0]).items()}
 
     def sessions(self, *, optimise: bool = True) -> tuple[Session, Session | None]:
-        """What runs both."""
+        """Sessions of the decoder, and of the one for the prompt."""
         from ortfuse.runtime.session import Session
 
         model, prompt = (
@@ -309,7 +308,7 @@ def _with_int8_caches(
 
 INT4_SCHEMES = ("weight_int4.block32_level4", "weight_int4")
 """Blocks of 32 rows and products of 8-bit integers: for one token these kernels take 0.6 times as long as those of 16 rows, which
-are nearer to the weights, and half of those with products in float32 (`python -m benchmarks.generation.blocks`)."""
+are nearer to the weights, and 0.4 to 0.5 times as long as those in float32 (`python -m benchmarks.generation.blocks`)."""
 
 
 def _rounded(done: GeneratorResult) -> GeneratorResult:
@@ -356,89 +355,6 @@ def _write(
     return folder
 
 
-@dataclass(frozen=True)
-class FusedDecoder:
-    """A decoder with its attention fused, in the branch for steps with a past.
-
-    Attributes:
-        model: The model.
-        names: The roles of its inputs and outputs, which are those of the original.
-        max_length: The greatest number of tokens that was asked for, or for which its tables have rows.
-        last_logits: Whether the original hands out the scores after the last token alone; `model` does so for all.
-        joined: Why a cache in another layout than [batch, heads, length, size] is left as it is, by its name.
-    """
-
-    model: ir.Model
-    names: InterfaceNames
-    max_length: int
-    last_logits: bool
-    joined: Mapping[str, str]
-
-
-def fused_decoder(
-    model: AnyModel,
-    options: Options,
-    max_length: int,
-    roles: Mapping[str, str] | None,
-    prompt_model: AnyModel | None = None,
-    *,
-    one_token: bool = False,
-) -> FusedDecoder:
-    """Optimise a decoder so that its attention is fused; `one_token` fixes the number of new tokens to 1.
-
-    Raises:
-        GenerationError: The model is no decoder with caches, or cannot be rewritten.
-    """
-    from ortfuse.analysis.facts import Facts
-    from ortfuse.generation.cached_branch import split_branches
-    from ortfuse.generation.decoder_interface import find_interface, names_of
-    from ortfuse.generation.prompt_model import compute_crossed
-    from ortfuse.generation.separate_caches import separate_caches
-
-    source: ir.Model = enter(model, copy=True)[0]
-    if METADATA in source.metadata_props:
-        raise GenerationError("the model is a generator already; make another one of the decoder that was exported")
-    prompt = None if prompt_model is None else enter(prompt_model, copy=True)[0]
-    branched, branch = split_branches(source), ""
-    if branched is not None and prompt is None:
-        prompt, source, branch = branched.prompt, branched.step, branched.choice
-    crossed = () if prompt is None else compute_crossed(source, prompt, roles)
-    if one_token:
-        from ortfuse.generation.step_sizes import fix_to_one_token
-
-        fix_to_one_token(source, find_interface(source, Facts(source), roles))
-    length, most, is_last = _declare_steps(source, max_length, roles)
-    low, high = declared_sizes(source).size_range.get(length, (1, most))
-    ranges = ({length: (max(low, 1), min(high, most))} if length else {}) | dict(options.size_range)
-    inside = _graph_of(optimize(source, Options(loaded=False, same=options.same, fix=options.fix, size_range=ranges)))
-    facts = Facts(inside)
-    interface = find_interface(inside, facts, roles)
-    names = names_of(interface, facts, branch, crossed)
-    return FusedDecoder(inside, names, most, is_last, separate_caches(inside, facts, interface))
-
-
-def _declare_steps(source: ir.Model, max_length: int, roles: Mapping[str, str] | None) -> tuple[str, int, bool]:
-    """Prepare a decoder for what steps have in common, in place.
-
-    Returns:
-        The name of the number of new tokens, the greatest length, and whether it had the scores after the last token alone.
-    """
-    from ortfuse.analysis.facts import Facts
-    from ortfuse.generation.decoder_interface import find_interface
-    from ortfuse.generation.last_logits import with_all_logits
-    from ortfuse.generation.step_sizes import declare_step_sizes
-    from ortfuse.generation.table_rows import slices_to_rows
-
-    try:
-        interface = find_interface(source, Facts(source), roles)
-    except GenerationError:
-        return "", max_length, False
-    length = declare_step_sizes(source, interface)
-    facts = Facts(source)
-    is_last = bool(length) and with_all_logits(interface.logits, ir.SymbolicDim(length), facts)
-    return length, slices_to_rows(source, Facts(source), interface, max_length), is_last
-
-
 def _folder(output: str | os.PathLike[str], model: AnyModel) -> Path:
     """The folder to write, in which the decoder is not one of the files that are replaced."""
     from ortfuse.generation.generator import MODEL_FILE, ONCE_FILE
@@ -453,13 +369,6 @@ def _folder(output: str | os.PathLike[str], model: AnyModel) -> Path:
             )
     check_folder(folder)
     return folder
-
-
-def _graph_of(result: Result) -> ir.Model:
-    if result.unchanged:
-        raise GenerationError(f"the decoder cannot be rewritten: {result.unchanged}")
-    inside: ir.Model = enter(result.model, copy=True)[0]
-    return inside
 
 
 def _not_run(target: Target) -> dict[str, str]:

@@ -21,7 +21,7 @@ from ortfuse.generation.decoder_interface import Cache
 from ortfuse.ir.dims import DimLike, at_most, floor_div
 
 Extra = Literal["", "first", "last"]
-"""Where a key of zeros stands besides those of the cache."""
+"""The place of a key of zeros besides those of the cache."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def narrow(value: ir.Value, facts: Facts) -> ir.Value | None:
 
 
 def _appended(cache: Cache) -> ir.Value | None:
-    """What a Concat appends to a cache, or attention."""
+    """The value that a Concat or attention appends to a cache."""
     producer = cache.present.producer()
     if producer is None:
         return None

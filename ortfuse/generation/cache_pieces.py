@@ -105,7 +105,7 @@ class PieceReader:
         return found
 
     def _of_two(self, past: ir.Value, new: ir.Value) -> Piece | str:
-        """Of attention that appends itself."""
+        """Read attention that appends itself."""
         before, added = self._facts.shape(past), self._facts.shape(new)
         if before is None or added is None:
             return "the shape of its keys or values is unknown"
@@ -119,7 +119,7 @@ class PieceReader:
         return self._checked(read, fresh, (batch, groups, length, size), count, "")
 
     def _of_one(self, node: ir.Node, value: ir.Value) -> Piece | str:
-        """Of attention that is given all keys or values."""
+        """Read attention that is given all keys or values."""
         shape = self._facts.shape(value)
         if shape is not None and len(shape) == 3:
             count, width = node.attributes.get_int("kv_num_heads", 0) or 0, shape[2]
@@ -148,7 +148,7 @@ class PieceReader:
         return self._checked(read, fresh, (batch, heads, length, size), total - length, extra)
 
     def _extra(self, value: ir.Value, place: Index, shape: tuple[DimLike, ...]) -> Extra:
-        """Where a key of zeros is."""
+        """The place of a key of zeros."""
         batch, heads, total, size = shape
         for low, extra in ((0, "first"), (total - 1, "last")):
             box = Box((0, 0, low, 0), (batch, heads, low + 1, size))

@@ -16,8 +16,10 @@ from ortfuse.errors import GenerationError
 from ortfuse.generation.bound_runs import BoundRuns
 from ortfuse.generation.decoder_interface import InterfaceNames
 from ortfuse.generation.generator import Generator
+from ortfuse.generation.generator_interface import interface_of
 from ortfuse.generation.plain_loop import InputType, PlainLoop
 from ortfuse.generation.token_embeddings import RandomEmbeddings
+from ortfuse.io.load_and_save import metadata
 from ortfuse.runtime.session_settings import session
 
 Array = np.ndarray[Any, Any]
@@ -68,7 +70,7 @@ class GeneratorCandidate:
     """A generator.
 
     Attributes:
-        path: Its folder or file.
+        path: Its file.
         threads: Threads of its session; 0 leaves the choice to the runtime.
         fixed: Arrays for inputs that stay the same in all steps.
     """
@@ -131,10 +133,10 @@ class _Plain:
 class _InPlace:
     def __init__(self, candidate: GeneratorCandidate) -> None:
         settings = _settings(candidate.threads)
-        self._generator = Generator(candidate.path, settings=settings)
-        size = self._generator.interface.embedding
-        if size:  # those of the plain loop, so that both take the same tokens
-            self._generator = Generator(candidate.path, settings=settings, embeddings=RandomEmbeddings(size))
+        size = interface_of(metadata(candidate.path), str(candidate.path)).embedding
+        # Those of the plain loop, so that both take the same tokens.
+        embeddings = RandomEmbeddings(size) if size else None
+        self._generator = Generator(candidate.path, settings=settings, embeddings=embeddings)
         self._fixed = candidate.fixed
 
     def first(self, tokens: Array) -> Array:

@@ -99,7 +99,7 @@ class _Found:
 
 
 class _Tally:
-    """What was found at all steps, and the decoder's own noise."""
+    """Findings at all steps, and the decoder's own noise."""
 
     def __init__(self) -> None:
         self.found: list[_Found] = []

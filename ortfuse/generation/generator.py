@@ -91,7 +91,7 @@ class Generator:
         self._lengths: Array = np.zeros(0, np.int64)
 
     def _embeddings(self, file: Path, settings: Mapping[str, Any] | None) -> Embed | None:
-        """What gives embeddings of token ids beside the model."""
+        """The model beside a generator that gives embeddings of token ids, if there is one."""
         beside = file.with_name(EMBEDDINGS_FILE)
         return ModelEmbeddings(beside, settings) if self.interface.embedding and beside.is_file() else None
 

@@ -29,6 +29,7 @@ from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.errors import GenerationError
 from ortfuse.generation.attention_sites import KERNEL_TYPES, AttentionSite, SiteReader
 from ortfuse.generation.cache_operands import CacheOperand, Keys, read_last, read_operand
+from ortfuse.generation.cache_readers import read_outside
 from ortfuse.generation.check_target import AttentionCheck
 from ortfuse.generation.decoder_interface import Cache, DecoderInterface, find_interface
 from ortfuse.generation.generator_interface import GeneratorInterface, write_interface
@@ -41,7 +42,6 @@ from ortfuse.generation.table_rows import rows_allow
 from ortfuse.generation.token_independence import why_tokens_meet
 from ortfuse.ir.dims import DimLike, symbols
 from ortfuse.ir.traits import BROADCASTS, MICROSOFT, MOVES, has
-from ortfuse.ir.walk import used_values
 from ortfuse.runtime.submodel import upstream
 from ortfuse.targets import Target
 
@@ -54,7 +54,7 @@ Layer = tuple[int, Literal["key", "value"]]
 
 @dataclass(frozen=True)
 class Made:
-    """What became of a decoder.
+    """The result of rewriting a decoder.
 
     Attributes:
         interface: The inputs and outputs of the generator.
@@ -228,7 +228,7 @@ class _Rewriter:
         return found
 
     def _reached(self, sources: Collection[ir.Value]) -> set[ir.Value]:
-        """What is computed from some values without an operator that multiplies matrices in between."""
+        """Values that are computed from some others without an operator that multiplies matrices in between."""
         found = set(sources)
         for node in self.model.graph:
             if node.op_type not in ("Attention", "MatMul", "Gemm") and any(value in found for value in node.inputs):
@@ -279,22 +279,14 @@ class _Rewriter:
         caches = [one.cache for site in sites for one in (site.keys, site.values)]
         owners = {value: cache for cache in caches for value in (cache.past, cache.present)}
         replaced = {site.node: site for site in sites}
-        pending = [value for value in self.model.graph.outputs if value not in owners]
-        seen, found = set[ir.Value](), set[Cache]()
-        while pending:
-            value = pending.pop()
-            if value in owners:
-                found.add(owners[value])
-            producer = value.producer()
-            if producer is None or value in seen:
-                continue
-            seen.add(value)
+
+        def reads(value: ir.Value, producer: ir.Node) -> list[ir.Value] | None:
             site = replaced.get(producer)
             if site is not None:
-                pending += [site.queries, site.keys.new, site.values.new]
-            elif producer.op_type not in ("Shape", "Size") or producer.domain:
-                pending += used_values(producer)
-        return found
+                return [site.queries, site.keys.new, site.values.new]
+            return [] if producer.op_type in ("Shape", "Size") and not producer.domain else None
+
+        return read_outside((value for value in self.model.graph.outputs if value not in owners), owners, reads)
 
     @staticmethod
     def _read(reader: SiteReader, node: ir.Node) -> tuple[CacheOperand, ...]:

@@ -13,18 +13,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.errors import CrashError
+from ortfuse.errors import CrashError, GenerationError, OrtfuseError
 from ortfuse.generation.candidates import Candidate
 from ortfuse.io.python_subprocess import start
+from ortfuse.runtime.memory_footprint import ONE_NODE
 from ortfuse.runtime.session_subprocess import peak_bytes
 
 Array = np.ndarray[Any, Any]
 
 _RESET = Path("/proc/self/clear_refs")
-"""Where a process writes 5 to make the system forget the most memory that it held (Linux)."""
-
-
-_SMALLEST = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }'
+"""The file to which a process writes 5 to make the system forget the most memory that it held (Linux)."""
 
 
 def peak_memory(candidate: Candidate, prompt: Array, new_tokens: int) -> int | None:
@@ -42,6 +40,7 @@ def peak_memory(candidate: Candidate, prompt: Array, new_tokens: int) -> int | N
 
     Raises:
         CrashError: The process ends without an answer.
+        GenerationError: The model cannot be loaded, or does not generate.
     """
     if not _RESET.exists():
         return None
@@ -50,15 +49,19 @@ def peak_memory(candidate: Candidate, prompt: Array, new_tokens: int) -> int | N
     if process.returncode:
         last = errors.decode(errors="replace").strip().splitlines()[-1:]
         raise CrashError(f"a process that generates ended with status {process.returncode}: {''.join(last)}")
-    found: int | None = json.loads(answer)
-    return found
+    found: dict[str, Any] = json.loads(answer)
+    if "error" in found:
+        raise GenerationError(found["error"])
+    peak: int | None = found["peak"]
+    return peak
 
 
 def _measured(candidate: Candidate, prompt: Array, new_tokens: int) -> int | None:
     from onnxruntime import InferenceSession
 
     # What the runtime itself holds is not the model's.
-    smallest = InferenceSession(ir.to_proto(ir.from_onnx_text(_SMALLEST)).SerializeToString())
+    one_node = ir.to_proto(ir.from_onnx_text(ONE_NODE)).SerializeToString()
+    smallest = InferenceSession(one_node, providers=["CPUExecutionProvider"])
     smallest.run(None, {"x": np.zeros(1, np.float32)})
     before = _held()
     model = candidate.load()
@@ -79,4 +82,8 @@ def _held() -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_measured(*pickle.load(sys.stdin.buffer))))
+    try:
+        found: dict[str, int | str | None] = {"peak": _measured(*pickle.load(sys.stdin.buffer))}
+    except OrtfuseError as error:
+        found = {"error": str(error)}
+    print(json.dumps(found))

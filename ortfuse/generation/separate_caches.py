@@ -28,6 +28,7 @@ from ortfuse.analysis.index_maps.element_expressions import at as moved
 from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.generation.cache_operands import read_operand
 from ortfuse.generation.cache_pieces import Piece, PieceReader
+from ortfuse.generation.cache_readers import read_outside
 from ortfuse.generation.decoder_interface import Cache, DecoderInterface
 from ortfuse.generation.plan_nodes import PlanNodes
 from ortfuse.generation.size_nodes import size_of
@@ -170,25 +171,15 @@ class _Separation:
         """The caches that something reads besides attention that is replaced."""
         owners = {piece.cache.past: piece.cache for pieces in found.values() for piece in pieces}
         handed_on = {cache.present for cache in owners.values()}
-        pending = [value for value in self.model.graph.outputs if value not in handed_on]
-        seen, read = set[ir.Value](), set[Cache]()
-        while pending:
-            value = pending.pop()
-            if value in owners:
-                read.add(owners[value])
-            producer = value.producer()
-            if producer is None or value in seen:
-                continue
-            seen.add(value)
+
+        def reads(value: ir.Value, producer: ir.Node) -> list[ir.Value] | None:
             if producer in found and value is producer.outputs[0]:
                 used = [producer.inputs[0], producer.inputs[3] if len(producer.inputs) > 3 else None]
-                pending += [one for one in used if one is not None]
-                pending += [
-                    leaf.value for piece in found[producer] for leaf in leaves(piece.new) if isinstance(leaf, Read)
-                ]
-            elif producer.op_type != "Shape" or producer.domain:
-                pending += used_values(producer)
-        return read
+                new = [leaf.value for one in found[producer] for leaf in leaves(one.new) if isinstance(leaf, Read)]
+                return [*(one for one in used if one is not None), *new]
+            return [] if producer.op_type == "Shape" and not producer.domain else None
+
+        return read_outside((value for value in self.model.graph.outputs if value not in handed_on), owners, reads)
 
     # What it becomes
 

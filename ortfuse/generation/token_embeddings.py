@@ -151,7 +151,7 @@ def _token_ids(tokens: Prompt) -> Array:
 
 
 def embed_of(given: Embed | Array | None) -> Embed | None:
-    """What gives embeddings: a function, or the rows of a table [vocabulary, size]."""
+    """The function that gives embeddings: one that is given, or that of the rows of a table [vocabulary, size]."""
     if isinstance(given, np.ndarray):
         table = given
         return lambda tokens: table[tokens]

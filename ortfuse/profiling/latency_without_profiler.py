@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ortfuse.profiling.settled_runs import AWAKE, WARMUP, settling_runs
 from ortfuse.runtime.bench.confidence import quartile_spread
 from ortfuse.runtime.inputs.random_inputs import Inputs
+from ortfuse.runtime.memory_footprint import ONE_NODE
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.unrepresentable_models import Runnable
 from ortfuse.runtime.worker import WORKER
@@ -25,8 +26,6 @@ SESSIONS = 3
 
 Source: TypeAlias = "Runnable | str | os.PathLike[str]"
 """A model, or the path of its file, which is how programs open it."""
-
-_SMALLEST = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }'
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def peak_memory(source: Source, inputs: Inputs, threads: int) -> int | None:
         VerificationError: It refuses the model, or cannot execute it on the inputs.
     """
     WORKER.stop()
-    before = Session(ir.from_onnx_text(_SMALLEST), threads=threads).peak_bytes()
+    before = Session(ir.from_onnx_text(ONE_NODE), threads=threads).peak_bytes()
     session = Session(source, threads=threads)
     session.run(inputs)
     after = session.peak_bytes()

@@ -18,6 +18,9 @@ from ortfuse.runtime.worker import Worker
 from ortfuse.targets import libraries, with_functions
 from ortfuse.targets.processor import demand_threads
 
+ONE_NODE = '<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }'
+"""A model of one node, in ONNX text: what a process holds with it is what the runtime itself takes."""
+
 
 def demand_footprints() -> None:
     """Check that the memory of a process can be asked for here.

@@ -57,3 +57,10 @@ def test_a_folder_of_genai_without_it(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "genai_config.json").write_text("{}")
     with pytest.raises(GenerationError, match="pip install onnxruntime-genai"):
         benchmark_generation([tmp_path])
+
+
+def test_inputs_that_are_not_given(tmp_path: Path) -> None:
+    """The process that measures memory says what the model says."""
+    ortfuse.generator(GOLDEN / "t5_decoder.sdpa.ts.onnx", tmp_path / "out", max_length=32)
+    with pytest.raises(GenerationError, match="needs an array"):
+        benchmark_generation([tmp_path / "out"], new_tokens=4, prompt=2, rounds=1)
