@@ -101,3 +101,12 @@ def test_attention_is_fused_and_sequences_stay(operator: str) -> None:
         for one in (model, result.model)
     ]
     np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("inputs", [1, 3])
+def test_of_other_decoders_nothing_is_assumed(inputs: int) -> None:
+    model = ir.from_proto(_model("GreedySearch"))
+    body = model.graph[0].attributes["decoder"].as_graph()
+    del body.inputs[inputs:]
+    del body.outputs[1:]
+    assert Facts(model).shape(body.inputs[0]) is None

@@ -12,13 +12,18 @@ from ortfuse.analysis.transfer.value_fact import UNKNOWN, Fact
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.traits import MICROSOFT
 
+_BODIES = ("encoder", "init_decoder", "decoder")
+
 _TOKENS = 3
 """The inputs of a decoder before its caches: token ids, positions and the mask."""
 
 
 def _generates(op: Op) -> tuple[Fact, ...]:
-    for graph in op.node.attributes.values():
-        if graph.type == ir.AttributeType.GRAPH and op.analysis.enter(body := graph.as_graph(), op.node):
+    for name in _BODIES:
+        if name not in op.node.attributes:
+            continue
+        body = op.graph(name)
+        if op.analysis.enter(body, op.node):
             if op.attr_int("model_type", 0) == 0 and _takes_cached_pairs(body):
                 _assume_step(op, body)
             op.analysis.run(body)
@@ -28,7 +33,9 @@ def _generates(op: Op) -> tuple[Fact, ...]:
 def _takes_cached_pairs(body: ir.Graph) -> bool:
     """Whether a decoder takes ids, positions, a mask, and keys and values of each layer as [2, batch, heads, past, size]."""
     tokens, caches = body.inputs[:_TOKENS], body.inputs[_TOKENS:]
-    if len(body.outputs) != 1 + len(caches) or any(value.dtype != ir.DataType.INT32 for value in tokens):
+    if len(tokens) < _TOKENS or not caches or len(body.outputs) != 1 + len(caches):
+        return False
+    if any(value.dtype != ir.DataType.INT32 for value in tokens):
         return False
     shapes = [value.shape for value in caches]
     return all(shape is not None and len(shape) == 5 and shape[0] == 2 and _are_fixed(shape) for shape in shapes)
@@ -53,7 +60,7 @@ def _assume_step(op: Op, body: ir.Graph) -> None:
         found = op.analysis.assume(cache, Fact(cache.dtype, (2, batch, heads, past, size))).shape
         assert found is not None
         past = found[3]
-    op.analysis.assume(mask, Fact(mask.dtype, (batch, past + length if caches else length)))
+    op.analysis.assume(mask, Fact(mask.dtype, (batch, past + length)))
 
 
 for _name in ("BeamSearch", "GreedySearch", "Sampling"):
