@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ortfuse.errors import CrashError, GenerationError, OrtfuseError
 from ortfuse.generation.candidates import Candidate
 from ortfuse.io.python_subprocess import start
+from ortfuse.runtime.current_execution_target import execution_target
 from ortfuse.runtime.memory_footprint import ONE_NODE
 from ortfuse.runtime.session_subprocess import peak_bytes
 
@@ -61,7 +62,7 @@ def _measured(candidate: Candidate, prompt: Array, new_tokens: int) -> int | Non
 
     # What the runtime itself holds is not the model's.
     one_node = ir.to_proto(ir.from_onnx_text(ONE_NODE)).SerializeToString()
-    smallest = InferenceSession(one_node, providers=["CPUExecutionProvider"])
+    smallest = InferenceSession(one_node, providers=list(execution_target().session_providers()))
     smallest.run(None, {"x": np.zeros(1, np.float32)})
     before = _held()
     model = candidate.load()
