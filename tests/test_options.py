@@ -138,6 +138,10 @@ def test_objects_cannot_be_written_to_a_file(given: dict[str, Any]) -> None:
             "sizes: s=8 is a size for measuring or verifying; add `bench`, `measure` or `verify`",
         ),
         ({"sizes": {"s": 8}, "bench": True, "inputs": "x.npz"}, "sizes: the `inputs` have sizes of their own"),
+        (
+            {"output": "x.{Targets}.onnx"},
+            "x.{Targets}.onnx: {Targets} is no place for the name of a target; write {target}",
+        ),
         ({"link": True}, "link: needs a file that is written; name it with `output`"),
         ({"external_data": True}, "external_data: needs a file that is written; name it with `output`"),
         ({"fastest": True}, "fastest: needs measurements; add `bench`"),

@@ -17,6 +17,7 @@ from ortfuse.options import kinds
 from ortfuse.options.declaration import Declaration, declarations_of, former_names, option
 from ortfuse.options.files import as_data, as_toml, options_in
 from ortfuse.options.former_options import accept_former_names, with_names_of_today
+from ortfuse.options.target_in_file_name import TARGET, misspelled_target
 from ortfuse.options.type_aliases import (
     FixedLike,
     InputsLike,
@@ -305,6 +306,8 @@ class Options:
             raise OptionError(
                 "padding_free", "changes hidden tokens, which checks of single sites compare, too; take verify='whole'"
             )
+        if self.output is not None and (place := misspelled_target(self.output)):
+            raise OptionError("output", f"{self.output}: {place} is no place for the name of a target; write {TARGET}")
         if self.link and self.output is None:
             raise OptionError("link", "needs a file that is written; name it with `output`")
         if self.external_data and self.output is None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ortfuse.targets import node_sessions
+from ortfuse.runtime import node_sessions
 
 REQUIRED = "ORTFUSE_BROWSER_REQUIRED"
 """Environment variable: whether a missing browser or package is a failure, as it is in CI."""

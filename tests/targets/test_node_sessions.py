@@ -14,12 +14,16 @@ import pytest
 
 import ortfuse
 from ortfuse.errors import VerificationError
+from ortfuse.runtime import node_sessions
 from ortfuse.runtime.current_execution_target import executing_for
+from ortfuse.runtime.node_sessions import NodeError, node_process
+from ortfuse.runtime.node_sessions.logs import placement_in
+from ortfuse.runtime.node_sessions.model_content import load_arguments
+from ortfuse.runtime.node_sessions.session_options import js_options
 from ortfuse.runtime.placement import placement
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.session_subprocess import Loaded, Settings
-from ortfuse.targets import node_sessions, spec_of
-from ortfuse.targets.node_sessions import NodeError
+from ortfuse.targets import spec_of
 
 FAKE = '''#!{python} -SE
 """Stands in for Node.js: answers each request with what the script for its action makes of it."""
@@ -62,7 +66,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     (tmp_path / "node_modules" / "toy").mkdir(parents=True)
     (tmp_path / "node_modules" / "toy" / "package.json").write_text("{}")
     monkeypatch.setenv(node_sessions.MODULES, str(tmp_path))
-    monkeypatch.setattr(node_sessions, "_running", {})
+    monkeypatch.setattr(node_process, "_running", {})
 
     def made(run: str = ECHO, start: str = "", **settings: Any) -> Any:
         program = tmp_path / "node"
@@ -190,7 +194,7 @@ def test_settings_are_options_of_javascript() -> None:
         "graph_optimization_level": "none",
         "enable_mem_pattern": True,
     }
-    assert node_sessions.js_options(settings, others, "wasm") == {
+    assert js_options(settings, others, "wasm") == {
         "executionProviders": ["wasm"],
         "graphOptimizationLevel": "disabled",
         "logSeverityLevel": 4,
@@ -205,7 +209,7 @@ def test_settings_are_options_of_javascript() -> None:
         },
     }
     with pytest.raises(NodeError, match="the session option use_deterministic_compute does not exist in JavaScript"):
-        node_sessions.js_options(settings, {"use_deterministic_compute": True}, "wasm")
+        js_options(settings, {"use_deterministic_compute": True}, "wasm")
 
 
 def test_settings_that_javascript_lacks_are_refused(fake: Fake) -> None:
@@ -229,11 +233,11 @@ def _weighty(external: bool) -> onnx.ModelProto:
 
 def test_weights_and_data_files_are_handed_over(tmp_path: Path) -> None:
     weights = {"w": np.array([3, 4], np.float32)}
-    path, content, external = node_sessions.load_arguments(_weighty(True).SerializeToString(), weights, "")
+    path, content, external = load_arguments(_weighty(True).SerializeToString(), weights, "")
     assert (path, external) == ("", [])
     assert onnx.numpy_helper.to_array(onnx.ModelProto.FromString(content).graph.initializer[0]).tolist() == [3, 4]
     onnx.save(_weighty(True), tmp_path / "m.onnx")
-    found = node_sessions.load_arguments(str(tmp_path / "m.onnx"), {}, "")
+    found = load_arguments(str(tmp_path / "m.onnx"), {}, "")
     assert found == (str(tmp_path / "m.onnx"), b"", [{"name": "w.bin", "file": str(tmp_path / "w.bin")}])
 
 
@@ -250,14 +254,14 @@ LOG = """2026 [V:onnxruntime:, session_state.cc:1377 VerifyEachNodeIsAssignedToA
 
 def test_the_placement_of_nodes_is_read_from_the_log() -> None:
     own = ("ToyProvider", [("", "", "")])
-    assert node_sessions.placement_in(LOG) == [
+    assert placement_in(LOG) == [
         ("CPUExecutionProvider", [("", "Gather", "/a/b")]),
         ("ToyProvider", [("", "Relu", "")]),
         own,
         own,
     ]
     with pytest.raises(NodeError, match="names no providers"):
-        node_sessions.placement_in("nothing")
+        placement_in("nothing")
 
 
 def _missing() -> str:

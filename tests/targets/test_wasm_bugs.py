@@ -13,10 +13,11 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.errors import OrtfuseError
+from ortfuse.runtime import node_sessions
 from ortfuse.runtime.bench import executed_ops
 from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.session import Session
-from ortfuse.targets import Quirk, node_sessions, spec_of
+from ortfuse.targets import Quirk, spec_of
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 

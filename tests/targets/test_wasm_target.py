@@ -13,9 +13,10 @@ from graphs import operators
 import ortfuse
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import Rule
+from ortfuse.runtime import node_sessions
 from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.session import Session
-from ortfuse.targets import node_sessions, spec_of
+from ortfuse.targets import spec_of
 from ortfuse.verification.rule_tests import prove
 
 RULES = [rule for file in load_catalogue([], spec_of("wasm")).files if file.source == "target" for rule in file.rules]

@@ -14,10 +14,11 @@ import ortfuse
 from ortfuse.analysis.facts import Facts
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import Rule
+from ortfuse.runtime import node_sessions
 from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.placement import placement
 from ortfuse.runtime.session import Session
-from ortfuse.targets import Target, node_sessions, spec_of
+from ortfuse.targets import Target, spec_of
 from ortfuse.targets.webgpu import runner
 from ortfuse.verification.rule_tests import prove
 

@@ -23,9 +23,10 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.targets.web import single_nodes
+from ortfuse.runtime.node_sessions import NodeError, find_package
+from ortfuse.runtime.node_sessions.node_process import Node
 from ortfuse.targets import default_spec, spec_of
 from ortfuse.targets.kernel_table import Kernel, KernelTable, Operator, Schema
-from ortfuse.targets.node_sessions import Node, NodeError, find_package
 from ortfuse.targets.release_kernel_tables import releases_of, table_of_release, write_releases
 from ortfuse.targets.target_spec import release_number
 from ortfuse.targets.webgpu.runner import environment

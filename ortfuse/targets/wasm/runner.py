@@ -6,7 +6,7 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any
 
-_LOADER = Path(__file__).parents[1] / "load_node_sessions.py"
+_LOADER = Path(__file__).parents[2] / "runtime" / "load_node_sessions.py"
 
 
 def session_class(base: Any) -> Any:

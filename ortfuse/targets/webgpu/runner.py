@@ -18,7 +18,7 @@ DEVICES = Path("/dev")
 """The folder of devices."""
 
 _DRIVERS = "VK_ICD_FILENAMES"
-_LOADER = Path(__file__).parents[1] / "load_node_sessions.py"
+_LOADER = Path(__file__).parents[2] / "runtime" / "load_node_sessions.py"
 
 
 def session_class(base: Any) -> Any:

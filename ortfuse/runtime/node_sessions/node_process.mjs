@@ -1,6 +1,6 @@
-// Sessions of ONNX Runtime's JavaScript packages on request: the program that node_sessions.py starts.
+// Sessions of ONNX Runtime's JavaScript packages on request: the program that `node_process.py` starts.
 //
-//     node node_sessions.mjs PACKAGE OUTPUT [THREADS]
+//     node node_process.mjs PACKAGE OUTPUT [THREADS]
 //
 // PACKAGE is the folder of an npm package, OUTPUT the file descriptor for answers. A message in either direction is the
 // length of a JSON text (4 bytes, little-endian), that text, and the buffers whose sizes it lists under `buffers`.
