@@ -38,7 +38,7 @@ from ortfuse.pipeline.rule_catalogue import Catalogue
 from ortfuse.pipeline.run_rules_of_forced_choices_first import checked, forced_first, forced_rules, with_forced_passes
 from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.steps import CANONICALIZE, Builder, Repeated, Single, Step, call_of
-from ortfuse.rewrite import Debugging, Log, Rule
+from ortfuse.rewrite import Debugging, Log, NearMiss, Rule
 from ortfuse.targets import DEFECTS, Target, default_spec, lower_opset, resolve_target
 from ortfuse.targets.upgrade_opset import AUTHOR as RAISE_OPSET
 from ortfuse.transforms import Choices, Context, Finalize, Meter, Pass
@@ -200,6 +200,7 @@ class PassManager:
             release(walk.nodes(model))
             self._tell_of_defects(context)
             self._tell_of_foreign_operators(context)
+            self._tell_of_limits(context)
             self._tell_of_unchecked(context, users)
         return RunReport(
             pipeline=_text(steps),
@@ -238,6 +239,17 @@ class PassManager:
                     f"{name}, {hits} times: when it optimises a model, ONNX Runtime {defect.value}; that happens to the model "
                     "as it was, and not to the result"
                 )
+
+    def _tell_of_limits(self, context: Context) -> None:
+        """Note where the limits of a kernel kept an operator from what it would have become, so that others compute it."""
+        sites: dict[tuple[str, str], list[NearMiss]] = {}
+        for miss in context.log.limited({rule.name for rule in self._catalogue.passes().get(LOWERING, ())}):
+            sites.setdefault((miss.rule, str(miss.refusal.needed)), []).append(miss)
+        for (rule, _), (first, *others) in sites.items():
+            more = f" and at {len(others)} more" if others else ""
+            context.note(
+                f"{rule} was stopped at '{first.site}'{more}, so other operators compute that: {first.refusal.reason}"
+            )
 
     def _tell_of_foreign_operators(self, context: Context) -> None:
         """Note which operators of ONNX and ONNX Runtime the result has that the target does not know at all."""

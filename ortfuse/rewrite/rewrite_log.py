@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -187,6 +187,17 @@ class Log:
         site = value.name or "?"
         kept = self.misses if self.explains(rule) else self.near
         kept[rule, site] = NearMiss(rule, site, step, matched, refusal, value.producer(), tuple(nodes))
+
+    def limited(self, rules: Collection[str]) -> list[NearMiss]:
+        """The sites where the limits of a kernel stopped one of these rules, so that another one of them was applied."""
+        return [
+            miss
+            for miss in (*self.misses.values(), *self.near.values())
+            if miss.rule in rules
+            and miss.refusal.code == "kernel_limit"
+            and miss.taker in rules
+            and miss.taker != miss.rule
+        ]
 
     def there(self, rule: str, hits: int) -> int:
         """The number of sites that a rule rewrote and that are still there."""

@@ -136,7 +136,8 @@ class Rewriter:
                 self.log.statistics(rule.name).hits += 1
                 return True
             refusals += refused
-        if self.log.explains(rule.name) or rule.notable < sys.maxsize:
+        limited = rule.because is not None and refusals[0].code == "kernel_limit"
+        if limited or self.log.explains(rule.name) or rule.notable < sys.maxsize:
             # Report what was in the way of the preferred replacement, not of a fallback.
             self.log.miss(rule.name, match.root, "replacement", len(match.nodes), refusals[0], match.nodes)
         return False

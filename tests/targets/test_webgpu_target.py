@@ -42,6 +42,9 @@ def test_many_queries_are_left_to_products_since_some_devices_compute_them_wrong
         found = operators(result.model)
         assert "Softmax" in found
         assert not {"Attention", "MultiHeadAttention"} & {*found}
+        (note,) = (one for one in result.report.notes if "lower_to_multi_head_attention" in one)
+        assert note.endswith("the kernel takes fewer than 32 queries, as more are computed wrongly on some devices")
+        assert not result.report.remarks
     few = ir.from_onnx_text(ATTENTION.replace(" 6", " 31"))
     assert "MultiHeadAttention" in operators(ortfuse.optimize(few, target="webgpu", loaded=False).model)
 

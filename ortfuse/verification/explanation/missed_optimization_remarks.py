@@ -82,7 +82,12 @@ def remarks(model: ir.Model, report: RunReport, catalogue: Catalogue) -> list[Re
     tell = [miss for miss in misses if miss.rule in own or _is_candidate(miss, fusions[miss.rule], at_hand)]
     preparing = _Loaded({name: rule for name, rule in entries.items() if rule.is_refinement})
     found = nearest(tell, Nearness(fusions, own, fusions.keys()), fusions, preparing)
-    found += _left_over(model, misses, fusions, {miss.site for miss in found}, at_hand)
+    lowered = {miss.rule.partition(".")[0] for miss in report.log.limited(entries.keys())}
+    found += [
+        miss
+        for miss in _left_over(model, misses, fusions, {miss.site for miss in found}, at_hand)
+        if miss.family not in lowered  # what the target made of operators that it lacks
+    ]
     by_family: dict[str, list[Missed]] = {}
     for miss in sorted(found, key=lambda miss: miss.rule not in own):
         by_family.setdefault(miss.family, []).append(miss)
