@@ -46,6 +46,10 @@ class BufferedSession(Protocol):
     def inputs(self) -> Mapping[str, InputDescription]:
         """The inputs by name."""
 
+    @property
+    def release(self) -> tuple[int, int] | None:
+        """The release of the runtime's Python package, such as (1, 20); `None` if something else runs the model."""
+
     def allocate(self, buffers: Mapping[str, Array], outputs: Mapping[str, str]) -> None:
         """Take the buffers by the name of their input, instead of earlier ones, and the name of the output of each."""
 
@@ -80,6 +84,14 @@ class BoundSession:
             )
             for value in self._session.get_inputs()
         }
+
+    @property
+    def release(self) -> tuple[int, int] | None:
+        """The release of the runtime."""
+        import onnxruntime
+
+        major, minor = onnxruntime.__version__.split(".")[:2]
+        return int(major), int(minor)
 
     def allocate(self, buffers: Mapping[str, Array], outputs: Mapping[str, str]) -> None:
         """Take the buffers, and the names of their outputs."""
@@ -144,6 +156,11 @@ class CopyingSession:
     def inputs(self) -> Mapping[str, InputDescription]:
         """The inputs by name."""
         return self._inputs
+
+    @property
+    def release(self) -> tuple[int, int] | None:
+        """Nothing: the target has a runtime of its own."""
+        return None
 
     def allocate(self, buffers: Mapping[str, Array], outputs: Mapping[str, str]) -> None:
         """Take the buffers, and the names of their outputs."""

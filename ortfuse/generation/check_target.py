@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
@@ -31,12 +32,16 @@ class AttentionCheck:
         self._target, self._max_length = target, max_length
         self.most_tokens = max_length
 
-    def refusal(self, site: AttentionSite) -> str:
-        """Why the target does not execute a site for any number of new tokens; "" if it does."""
+    def executed(self, site: AttentionSite) -> AttentionSite | str:
+        """The site in a form that the target executes, or why it executes none for any number of new tokens.
+
+        A window that the kernel does not take becomes a bias, if it takes one.
+        """
+        for form in (site, *_window_as_bias(site, self._max_length)):
+            if not self._refusal(form, 1):
+                self.most_tokens = self._most(form)
+                return form
         why = self._refusal(site, 1)
-        if not why:
-            self.most_tokens = self._most(site)
-            return ""
         instead = next((text for text, other in _easier(site) if not self._refusal(other, 1)), "")
         does = f"executes it only {instead}" if instead else "does not execute it"
         return f"{_words(self._target)} {does}: {why}"
@@ -56,6 +61,17 @@ class AttentionCheck:
         (node,) = model.graph
         refusal = self._target.check_node(node, model.opset_imports, Facts(model))
         return "" if refusal is None else refusal.reason
+
+
+def _window_as_bias(site: AttentionSite, length: int) -> Iterator[AttentionSite]:
+    """The same site with a bias that hides the keys before its window, if it has one."""
+    window = site.mask.window
+    if window < 0:
+        return
+    # A sum with scores of either sign is finite, also in float16, and far below that of any visible key.
+    hides = np.where(np.arange(length) < window, 0, np.finfo(site.kind.numpy()).min / 2).astype(np.float32)[None]
+    bias = hides if site.mask.bias is None else np.where(hides < 0, hides, site.mask.bias)
+    yield replace(site, mask=replace(site.mask, window=-1, bias=bias))
 
 
 def _easier(site: AttentionSite) -> Iterator[tuple[str, AttentionSite]]:

@@ -33,6 +33,10 @@ ONCE_FILE = "once.onnx"
 """The name of the model beside it that runs once for each prompt, if there is one."""
 
 
+_COUNT_FROM_ZERO = ((1, 18), (1, 19))
+"""Releases whose kernel hides keys from several new tokens as if nothing stood before them."""
+
+
 class Generator:
     """A generator with its session and buffers.
 
@@ -305,6 +309,11 @@ class Generator:
         most = self.interface.longest_run or tokens.shape[1]
         if self._batch > 1 and most > 1 and tokens.shape[1] > (1 if self._lengths.any() else most):
             raise GenerationError("several tokens after others can be appended to one sequence only, not to a batch")
+        if most > 1 and tokens.shape[1] > 1 and self._lengths.any() and self._session.release in _COUNT_FROM_ZERO:
+            raise GenerationError(
+                "this release of ONNX Runtime takes several tokens after others for the first ones of a sequence; "
+                "append one at a time, or install ONNX Runtime 1.20 or newer"
+            )
         given = self._reader.tokens(tokens)
         pieces = [given[:, begin : begin + most] for begin in range(0, given.shape[1], most)]
         scores = [self._run(piece, self._lengths + piece.shape[1], fixed) for piece in pieces]

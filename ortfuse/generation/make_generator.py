@@ -239,11 +239,11 @@ class _Rewriter:
         sites = []
         for node in nodes:
             site = reader.read(node)
-            why = site if isinstance(site, str) else self.check.refusal(site)
-            if isinstance(site, str) or why:
-                self.kept[node.name or node.outputs[0].name or ""] = why
+            found = site if isinstance(site, str) else self.check.executed(site)
+            if isinstance(found, str):
+                self.kept[node.name or node.outputs[0].name or ""] = found
             else:
-                sites.append(site)
+                sites.append(found)
         sites = self._without_other_readers(sites)
         attended = {one.cache.past for node in nodes for one in self._read(reader, node)}
         for cache in self.decoder.caches:

@@ -138,19 +138,33 @@ def test_older_releases_have_less() -> None:
         generator(GOLDEN / "t5_decoder.sdpa.ts.onnx", max_length=40, runtime="1.20")
 
 
-@pytest.mark.parametrize(
-    "limit", [{"runtime": "1.23"}, {"runtime": "1.20,1.24"}, {"target": "wasm", "runtime": "1.19"}]
-)
-def test_windows_need_a_release_that_counts_their_keys(limit: dict[str, str], tmp_path: Path) -> None:
+def _windowed(folder: Path) -> Path:
     near = "  d = Sub(i, j)\n  near = Less(d, seven)\n  both = And(seen, near)\n  mask = Where(both, none, low)"
-    path = write(
-        tmp_path / "window.onnx", [("  mask = Where(seen, none, low)", near)], {"seven": np.array(7, np.int64)}
-    )
+    return write(folder / "window.onnx", [("  mask = Where(seen, none, low)", near)], {"seven": np.array(7, np.int64)})
+
+
+@pytest.mark.parametrize("limit", [{"runtime": "1.20,1.24"}, {"target": "wasm", "runtime": "1.19"}])
+def test_windows_need_a_release_that_counts_their_keys_or_takes_a_bias(limit: dict[str, str], tmp_path: Path) -> None:
+    path = _windowed(tmp_path)
     with pytest.raises(
         GenerationError, match=r"local_window_size .* is 7, and the kernel takes none, as one key more is seen"
     ):
         generator(path, max_length=40, **limit)
     assert generator(path, max_length=40, runtime="1.24").oldest_runtime == "1.24"
+
+
+def test_a_window_is_a_bias_for_releases_that_show_one_key_more(tmp_path: Path) -> None:
+    done = generator(_windowed(tmp_path), tmp_path / "out", max_length=40, runtime="1.22,1.24", verify=True)
+    assert done.comparison is not None
+    assert done.comparison.equal
+    assert done.oldest_runtime == "1.22"
+    (attention,) = (node for node in done.model.graph if node.op_type == "GroupQueryAttention")
+    assert "local_window_size" not in attention.attributes
+    model = ortfuse.Generator(tmp_path / "out")
+    prompts = [list(range(1, 20)), [4, 2]]
+    assert model.generate(prompts, max_new_tokens=12) == [
+        model.generate([one], max_new_tokens=12)[0] for one in prompts
+    ]
 
 
 def test_a_generator_is_no_decoder(tmp_path: Path) -> None:
