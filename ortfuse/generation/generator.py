@@ -6,14 +6,16 @@ import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from ortfuse.errors import GenerationError
 from ortfuse.generation.buffered_session import BufferedSession, open_buffered
+from ortfuse.generation.generation_options import MAX_NEW_TOKENS, GenerationOptions, demand_names
 from ortfuse.generation.generator_interface import CacheBuffer, GeneratorInterface, interface_of
-from ortfuse.generation.sampling import Chooser, Sampling
+from ortfuse.generation.prompt_batches import common_prefix, without_padding
+from ortfuse.generation.sampling import Chooser
 from ortfuse.generation.token_embeddings import (
     EMBEDDINGS_FILE,
     Embed,
@@ -101,56 +103,31 @@ class Generator:
 
     # Whole generations
 
-    def generate(
-        self,
-        prompts: Sequence[Prompt],
-        *,
-        max_new_tokens: int = 128,
-        stop_tokens: Collection[int] = (),
-        sampling: Sampling | None = None,
-        fixed: Mapping[str, Array] | None = None,
-        shared_prefix: bool = False,
-    ) -> list[list[int]]:
+    def generate(self, prompts: Sequence[Prompt], **options: Unpack[GenerationOptions]) -> list[list[int]]:
         """The tokens that follow each prompt.
 
         Args:
             prompts: Token ids of each sequence, or embeddings [tokens, size] if the model takes such. They may be of several
                 lengths, if `interface.mixed_lengths` says so.
-            max_new_tokens: The most tokens to generate for each.
-            stop_tokens: Tokens that end a sequence. They are the last of its result.
-            sampling: How tokens are drawn; by default the best one is taken.
-            fixed: Arrays for the inputs of `interface.fixed`, such as an encoder's states.
-            shared_prefix: Compute the first tokens that all prompts have in common once.
+            **options: Those of `GenerationOptions`.
 
         Raises:
-            GenerationError: A prompt is empty, prompts have several lengths where the model does not take them, or the
-                sequences would become longer than `max_length`.
+            GenerationError: A prompt is empty, prompts have several lengths where the model does not take them, the mask has
+                padding between tokens, or the sequences would become longer than `max_length`.
         """
         results: list[list[int]] = [[] for _ in prompts]
-        for chosen in self.stream(
-            prompts,
-            max_new_tokens=max_new_tokens,
-            stop_tokens=stop_tokens,
-            sampling=sampling,
-            fixed=fixed,
-            shared_prefix=shared_prefix,
-        ):
+        for chosen in self.stream(prompts, **options):
             for result, token in zip(results, chosen, strict=True):
                 if token is not None:
                     result.append(token)
         return results
 
-    def stream(
-        self,
-        prompts: Sequence[Prompt],
-        *,
-        max_new_tokens: int = 128,
-        stop_tokens: Collection[int] = (),
-        sampling: Sampling | None = None,
-        fixed: Mapping[str, Array] | None = None,
-        shared_prefix: bool = False,
-    ) -> Iterator[list[int | None]]:
-        """After each step the new token of each sequence, `None` for those that have ended; the rest is as for `generate`."""
+    def stream(self, prompts: Sequence[Prompt], **options: Unpack[GenerationOptions]) -> Iterator[list[int | None]]:
+        """The new token of each sequence after each step, `None` for those that have ended; the rest is as for `generate`."""
+        demand_names(options)
+        mask, fixed = options.get("attention_mask"), options.get("fixed")
+        max_new_tokens, stop_tokens = options.get("max_new_tokens", MAX_NEW_TOKENS), options.get("stop_tokens", ())
+        prompts = prompts if mask is None else without_padding(prompts, mask)
         longest = int(self._demand_prompts(prompts).max())
         if longest + max_new_tokens > self.max_length:
             raise GenerationError(
@@ -163,8 +140,8 @@ class Generator:
             self._reader.tokens(np.zeros((1, 1), np.int64))  # raises what new tokens would
         if not isinstance(stop_tokens, Collection):
             raise GenerationError(f"stop_tokens={stop_tokens}: give a list of tokens, such as [2]")
-        chooser = Chooser(sampling)
-        scores = self.prompt(prompts, fixed=fixed, shared_prefix=shared_prefix)
+        chooser = Chooser(options.get("sampling"))
+        scores = self.prompt(prompts, fixed=fixed, shared_prefix=options.get("shared_prefix", False))
         runs = self._runs
         ended = [False] * len(prompts)
         for number in range(max_new_tokens):
@@ -214,7 +191,7 @@ class Generator:
         if shared_prefix and len(prompts) > 1:
             if any(self._reader.is_embedded(prompt) for prompt in prompts):
                 raise GenerationError("a prefix is shared by prompts of token ids; leave shared_prefix out")
-            shared = _common_prefix(prompts)
+            shared = common_prefix(prompts)
             if shared:
                 return self._prompt_by_rows(shared, prompts, "leave shared_prefix out")
         if not self.interface.mixed_lengths and lengths.min() != lengths.max():
@@ -403,10 +380,3 @@ def _demanded(fixed: Mapping[str, Array], name: str) -> Array:
     if name not in fixed:
         raise GenerationError(f"the input {name} needs an array: pass fixed={{{name!r}: ...}}")
     return fixed[name]
-
-
-def _common_prefix(prompts: Sequence[Prompt]) -> int:
-    """How many first tokens all prompts have in common, with one more in each."""
-    longest = min(len(prompt) for prompt in prompts) - 1
-    columns = zip(*(prompt[:longest] for prompt in prompts), strict=True)
-    return next((number for number, column in enumerate(columns) if len(set(column)) > 1), longest)

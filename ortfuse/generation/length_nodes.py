@@ -14,6 +14,9 @@ from ortfuse.ir.dims import DimLike
 
 Array = np.ndarray[Any, Any]
 
+RIGHT_PADDING = "attention_mask_must_have_its_padding_on_the_right"
+"""The name of the node that fails otherwise, which the runtime's error states."""
+
 
 class LengthNodes:
     """Nodes that use nothing but a generator's inputs and constants, and come before all others.
@@ -42,7 +45,7 @@ class LengthNodes:
             shape=ir.Shape([batch, "total_sequence_length"]),
         )
         one, minus = self.constant([1]), self.constant([-1])
-        sums = self.add("ReduceSum", [self.mask, one], keepdims=0)
+        sums = self._sums()
         self.whole = total = self.add("Shape", [self.mask], start=1, end=2)
         self.batch = self.add("Shape", [tokens], start=0, end=1)
         self.length = length = self.add("Shape", [tokens], start=1, end=2)
@@ -59,6 +62,18 @@ class LengthNodes:
         self.positions = self.add("Add", [self.add("Unsqueeze", [starts, one]), count])
         self._keys = self.add("Range", [zero, whole, step])
         self.last = self.add("Unsqueeze", [self.add("Sub", [before_last, starts]), self.constant([1, 2])])
+
+    def _sums(self) -> ir.Value:
+        """[batch], how many tokens each sequence has; a run fails if a row of the mask starts with padding.
+
+        Lengths tell nothing of padding on the left, and the result would be wrong: the index is out of bounds then.
+        """
+        one = self.constant([1])
+        sums = self.add("ReduceSum", [self.mask, one], keepdims=1)
+        starts_with_padding = self.add("Sub", [one, self.add("Gather", [self.mask, self.constant([0])], axis=1)])
+        checked = self.node("GatherElements", [sums, starts_with_padding], {"axis": 1})
+        checked.name = RIGHT_PADDING
+        return self.add("Squeeze", [checked.outputs[0], one])
 
     def node(
         self,

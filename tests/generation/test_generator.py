@@ -23,6 +23,7 @@ from ortfuse.generation.sampling import Chooser, Sampling
 from ortfuse.ir.dims import symbols
 from ortfuse.runtime.inputs.input_roles import Use
 from ortfuse.runtime.inputs.random_inputs import input_specs, make_inputs
+from ortfuse.runtime.session import Session
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 PROMPT = [4, 8, 15]
@@ -50,6 +51,54 @@ def test_streams_hand_out_each_token(folder: Path) -> None:
     model = ortfuse.Generator(folder)
     whole = model.generate([PROMPT], max_new_tokens=6)[0]
     assert [token for (token,) in model.stream([PROMPT], max_new_tokens=6)] == whole
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_of_a_batch_is_taken_away(folder: Path, side: str) -> None:
+    model, prompts = ortfuse.Generator(folder), [PROMPT, [7], [3, 9]]
+    rows, mask = np.zeros((3, 3), np.int64), np.zeros((3, 3), np.int64)
+    for number, prompt in enumerate(prompts):
+        begin = 3 - len(prompt) if side == "left" else 0
+        rows[number, begin : begin + len(prompt)] = prompt
+        mask[number, begin : begin + len(prompt)] = 1
+    alone = [model.generate([prompt], max_new_tokens=9)[0] for prompt in prompts]
+    assert model.generate(rows, attention_mask=mask, max_new_tokens=9) == alone
+    assert model.generate(rows.tolist(), attention_mask=mask.tolist(), max_new_tokens=9) == alone
+
+
+@pytest.mark.parametrize(
+    ("mask", "why"),
+    [
+        ([[1, 0, 1], [1, 1, 1]], "hides a token between others"),
+        ([[0, 0, 0], [1, 1, 1]], "at least one token"),
+        ([[1, 1, 1]], "needs a row for each prompt"),
+        ([[0, -9, 1], [1, 1, 1]], "other numbers than 1"),
+    ],
+)
+def test_masks_that_do_not_fit(folder: Path, mask: list[list[int]], why: str) -> None:
+    with pytest.raises(GenerationError, match=why):
+        ortfuse.Generator(folder).generate([PROMPT, PROMPT], attention_mask=mask)
+
+
+@pytest.mark.parametrize("last_logits", [False, True])
+def test_the_model_refuses_padding_on_the_left(last_logits: bool, tmp_path: Path) -> None:
+    done = ortfuse.generator(
+        GOLDEN / "llama_cache.sdpa.ts.onnx", tmp_path / "out", max_length=48, last_logits=last_logits
+    )
+    session = Session(tmp_path / "out" / "model.onnx")
+    feeds = {
+        cache.past: np.zeros([2 if size < 0 else size for size in cache.shape], cache.dtype)
+        for cache in done.interface.caches
+    }
+    feeds["input_ids"] = np.array([PROMPT, PROMPT])
+    session.run(feeds | {"attention_mask": np.array([[1, 1, 1], [1, 0, 0]])})
+    with pytest.raises(Exception, match="attention_mask_must_have_its_padding_on_the_right"):
+        session.run(feeds | {"attention_mask": np.array([[1, 1, 1], [0, 0, 1]])})
+
+
+def test_an_option_that_there_is_not(folder: Path) -> None:
+    with pytest.raises(TypeError, match="new_tokens is no option"):
+        ortfuse.Generator(folder).generate([PROMPT], new_tokens=3)  # type: ignore[call-arg]
 
 
 def test_sampling_is_seeded_and_bounded(folder: Path) -> None:
