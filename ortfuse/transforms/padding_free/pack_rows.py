@@ -1,18 +1,20 @@
 """Rewrite row-wise nodes to packed tokens: a Gather of their rows before them, and one with inverse indices behind them.
 
-pack(x)   = gather(reshape(x, [-1, hidden]), rows)
-unpack(y) = gather(y, row_of)
+pack(x)   = gather(reshape(x, [-1, hidden]), rows)            [batch, sequence, hidden] becomes [1, tokens, hidden]
+unpack(y) = gather(reshape(y, [-1, hidden]), row_of)
+
+Rationale: ranks stay what they are, for kernels depend on them. ONNX Runtime makes a Gemm of MatMul and Add of rank 2, which is
+slower than both with a bias that the next kernel adds, and fuses others of rank 3 alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.editor import Editor
-from ortfuse.ir.traits import BROADCASTS, ELEMENTWISE, has
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.padding_free.padded_regions import MASKS, PaddedRegion, cut_axes, padded_regions
 from ortfuse.transforms.padding_free.plan import Plan
@@ -49,43 +51,47 @@ class PackRows:
         node = row.node
         operands = [self._operand(row, number) for number in range(len(node.inputs))]
         if row.target is not None:
-            made = self._build.node("Reshape", [operands[0], self._build.ints([0, *row.target])])
+            made: Sequence[ir.Value] = [self._reshaped(row, _present(operands[0]))]
         else:
-            made = self._copy(row, operands)
+            made = self._copy(node, operands)
         for before, after in zip(node.outputs, made, strict=True):
             self._packed[before] = after
 
-    def _copy(self, row: RowNode, operands: list[ir.Value | None]) -> tuple[ir.Value, ...]:
-        node = row.node
-        changed = ir.convenience.convert_attributes(dict(row.attributes))
-        kept = [attribute for attribute in node.attributes.values() if attribute.name not in row.attributes]
+    def _reshaped(self, row: RowNode, value: ir.Value) -> ir.Value:
+        """A packed value with other axes behind those of the tokens."""
+        before, after = self._lead(_present(row.node.inputs[0])), self._lead(row.node.outputs[0])
+        behind = row.target or ()
+        if before == after:
+            return self._build.reshape(value, [*[0] * after, *behind])
+        if after == 1:
+            return self._build.reshape(value, [-1, *behind])
+        sizes = self._build.concat([self.indices.sizes, self._build.ints(behind)], 0)
+        return self._build.node("Reshape", [value, sizes], {"allowzero": 1})[0]
+
+    def _copy(self, node: ir.Node, operands: list[ir.Value | None]) -> Sequence[ir.Value]:
         outputs = [ir.Value(name="" if output.name == "" else None) for output in node.outputs]
-        made = ir.Node(node.domain, node.op_type, operands, [*kept, *changed], outputs=outputs, version=node.version)
+        attributes = list(node.attributes.values())
+        made = ir.Node(node.domain, node.op_type, operands, attributes, outputs=outputs, version=node.version)
         self._build.insert(made)
-        return tuple(made.outputs)
+        return made.outputs
 
     def _operand(self, row: RowNode, number: int) -> ir.Value | None:
         value = row.node.inputs[number]
         role = row.roles[number] if number < len(row.roles) else "whole"
-        if number in row.parameters:
-            return self._build.ints(row.parameters[number])
         if value is None or (row.target is not None and number):
             return None
         if role == "rows":
             return self._pack(value)
         if role == "positions":
-            return self._build.node("Gather", [self._dropped(value, row), self.indices.positions])[0]
+            return self._build.node("Gather", [self._without_sequences(value, row), self.indices.positions])[0]
         if role == "sequences":
             return self._build.node("Gather", [self._build.squeeze(value, 1), self.indices.sequences])[0]
-        return self._dropped(value, row) if has(row.node, ELEMENTWISE | BROADCASTS) else value
+        return value
 
-    def _dropped(self, value: ir.Value, row: RowNode) -> ir.Value:
-        """An operand without its first axis, of size 1, if it has both axes of tokens."""
-        batch = self._plan.mask.batch
-        rank, result = self._facts.rank(value), self._facts.shape(row.node.outputs[0])
-        assert rank is not None and result is not None
-        has_both = batch.lead(result) == 2 and rank == len(result)
-        return self._build.squeeze(value, 0) if has_both else value
+    def _without_sequences(self, value: ir.Value, row: RowNode) -> ir.Value:
+        """An operand of positions without the axis of sequences, of size 1, if it has one."""
+        has_sequences = self._facts.rank(value) == self._facts.rank(row.node.outputs[0])
+        return self._build.squeeze(value, 0) if has_sequences else value
 
     def _pack(self, value: ir.Value) -> ir.Value:
         """The rows of packed tokens."""
@@ -94,16 +100,17 @@ class PackRows:
         if value in self._regions:
             self._rewrite_region(self._regions[value])
             return self._packed[value]
-        shape = self._facts.shape(value)
-        assert shape is not None
-        flat = value
-        if self._plan.mask.batch.lead(shape) == 2:
-            flat = self._flattened(value, shape)
-        self._packed[value] = found = self._build.node("Gather", [flat, self.indices.rows])[0]
+        if self._lead(value) == 2:
+            found = self._build.node("Gather", [self._flattened(value, value), self.indices.rows])[0]
+        else:
+            found = self._build.node("Gather", [value, self.indices.flat_rows])[0]
+        self._packed[value] = found
         return found
 
-    def _flattened(self, value: ir.Value, shape: tuple[object, ...]) -> ir.Value:
-        """The value with one axis for all tokens."""
+    def _flattened(self, value: ir.Value, like: ir.Value) -> ir.Value:
+        """A value with one axis for the tokens, which has the shape of another one behind them."""
+        shape = self._facts.shape(like)
+        assert shape is not None
         behind = [dim for dim in shape[2:] if isinstance(dim, int)]
         if len(behind) == len(shape) - 2:
             return self._build.reshape(value, [-1, *behind])
@@ -112,9 +119,10 @@ class PackRows:
 
     def _unpack(self, value: ir.Value) -> ir.Value:
         """A row for each token, from its packed rows."""
-        flat = self._plan.mask.batch.lead(self._facts.shape(value)) == 1
-        index = self.indices.row_of_flat if flat else self.indices.row_of
-        return self._build.node("Gather", [self._packed[value], index])[0]
+        packed = self._packed[value]
+        if self._lead(value) == 1:
+            return self._build.node("Gather", [packed, self.indices.row_of_flat])[0]
+        return self._build.node("Gather", [self._flattened(packed, value), self.indices.row_of])[0]
 
     def _rewrite_region(self, region: PaddedRegion) -> None:
         """Compute a region of padded nodes in the branches of an If."""
@@ -126,30 +134,31 @@ class PackRows:
         self._packed.update(zip(region.results, made, strict=True))
 
     def _branch(self, region: PaddedRegion, *, are_all: bool) -> ir.Graph:
-        """The region on all tokens, or between a Gather for each input and each result."""
+        """The region on values as they are, or between a Gather for each input and each result."""
         indices, build = self.indices, self._build
         is_cut = region.is_cut and not are_all
         body = Body()
         for value in region.inputs:
-            packed, is_flat = self._packed[value], self._lead(value) == 1
-            if not are_all:
-                index = indices.cut_row_of if is_cut else indices.row_of_flat if is_flat else indices.row_of
-                body.values[value] = body.add("Gather", [packed, index])
-            elif is_flat:
+            packed = self._packed[value]
+            if are_all:
                 body.values[value] = packed
+            elif self._lead(value) == 1:
+                body.values[value] = body.add("Gather", [packed, indices.row_of_flat])
             else:
-                sizes = build.concat([indices.shape, self._sizes_behind(value)], 0)
-                body.values[value] = body.add("Reshape", [packed, sizes], {"allowzero": 1})
+                found = body.add("Gather", [packed, indices.cut_row_of if is_cut else indices.row_of], {"axis": 1})
+                body.values[value] = body.add("Squeeze", [found, build.ints([0])])
         for node in region.nodes:
-            self.copies.add(body.copy(node, self._cut_masks(node) if is_cut else {}))
+            self.copies.add(body.copy(node, self._cut_masks(node, body) if is_cut else {}))
         for value in region.results:
             found = body.values[value]
-            if self._lead(value) == 2:
+            if are_all:
+                body.results.append(found)
+            elif self._lead(value) == 1:
+                body.results.append(body.add("Gather", [found, indices.flat_rows]))
+            else:
                 sizes = build.concat([build.ints([-1]), self._sizes_behind(value)], 0)
-                found = body.add("Reshape", [found, sizes])
-            if not are_all:
-                found = body.add("Gather", [found, indices.cut_rows if is_cut else indices.rows])
-            body.results.append(found)
+                flat = body.add("Reshape", [found, sizes])
+                body.results.append(body.add("Gather", [flat, indices.cut_rows if is_cut else indices.rows]))
         return body.graph("all_tokens" if are_all else "packed_tokens")
 
     def _lead(self, value: ir.Value) -> int:
@@ -161,17 +170,26 @@ class PackRows:
         assert shape is not None
         return self._build.ints([dim for dim in shape[2:] if isinstance(dim, int)])
 
-    def _cut_masks(self, node: ir.Node) -> dict[int, ir.Value]:
-        """The masks of attention, cut to the longest sequence of packed tokens."""
+    def _cut_masks(self, node: ir.Node, body: Body) -> dict[int, ir.Value]:
+        """The masks of attention, cut to the longest sequence of packed tokens: in the branch, unless others read them, too."""
         found = {}
         for number, candidates in MASKS[node.domain, node.op_type].items():
             value = node.inputs[number] if number < len(node.inputs) else None
             axes = (
                 None if value is None else cut_axes(self._facts.shape(value), candidates, self._plan.mask.batch.length)
             )
-            if value is not None and axes is not None:
+            if value is None or not axes:
+                continue
+            if len(value.uses()) == 1:
+                found[number] = body.add("Slice", [value, *self.indices.cut_bounds(axes)])
+            else:
                 found[number] = self.indices.cut(value, axes)
         return found
+
+
+def _present(value: ir.Value | None) -> ir.Value:
+    assert value is not None
+    return value
 
 
 class Body:

@@ -1,8 +1,8 @@
 """Padded regions: connected nodes that mix tokens, such as attention, between nodes that run on packed ones.
 
-A region becomes an If: where all tokens are packed, a Reshape is enough around it, and nothing is moved.
+A region becomes an If: where all tokens are packed, values have the sizes of the model, and nothing is moved.
 
-    if all tokens are packed:   reshape(attention(reshape(q), reshape(k), reshape(v), mask))
+    if all tokens are packed:   attention(q, k, v, mask)
     else:                       gather(attention(gather(q), gather(k), gather(v), mask))
 
 A region of one attention operator is also cut to the longest sequence of packed tokens: behind it all keys are hidden.

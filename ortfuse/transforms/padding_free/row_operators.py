@@ -4,14 +4,15 @@
     [batch, sequence, hidden] = Add([batch, sequence, hidden], [sequence, hidden])      a row of positions for each token
     [batch, sequence, heads, size] = Reshape([batch, sequence, hidden], [0, 0, heads, size])
 
-The first axes are those of the tokens: [batch, sequence, ...], or [batch*sequence, ...]. Packed, they are one axis.
+The first axes are those of the tokens: [batch, sequence, ...], or [batch*sequence, ...]. Packed, they are [1, tokens, ...], or
+[tokens, ...]: ranks stay, and so do attributes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import onnx_ir as ir
 
@@ -54,16 +55,12 @@ class RowNode:
         node: The node.
         roles: How it reads each operand, `None` for absent ones.
         is_costly: Whether it computes so much that it pays to compute it for packed tokens alone.
-        attributes: The attributes that change when it is packed.
-        parameters: Operands that are replaced by constants of int64 when it is packed.
-        target: The shape behind the token axis, for a Reshape.
+        target: The shape behind the axes of the tokens, for a Reshape.
     """
 
     node: ir.Node
     roles: tuple[Role | None, ...]
     is_costly: bool = False
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    parameters: Mapping[int, Sequence[int]] = field(default_factory=dict)
     target: tuple[int, ...] | None = None
 
 
@@ -165,7 +162,7 @@ class RowOperators:
             if value is not None and (self._facts.rank(value) is None or (self._facts.rank(value) or 0) > most):
                 return None
         rest: list[Role | None] = [None if value is None else "whole" for value in node.inputs[1:]]
-        return RowNode(node, ("rows", *rest), True, {"axis": first - rank})
+        return RowNode(node, ("rows", *rest), is_costly=True)
 
     def _skip_normalization(self, node: ir.Node, lead: int) -> RowNode | None:
         """Add two operands and normalise each row by itself."""
@@ -191,7 +188,7 @@ class RowOperators:
             return None
         rest: list[Role | None] = ["whole"] * (len(node.inputs) - len(data))
         rows: list[Role | None] = ["rows"] * len(data)
-        return RowNode(node, (*rows, *rest), attributes={"axis": along - (lead - 1)})
+        return RowNode(node, (*rows, *rest))
 
     def _reduction(self, node: ir.Node, lead: int) -> RowNode | None:
         """Reduce along axes that are not those of the tokens."""
@@ -201,10 +198,8 @@ class RowOperators:
         numbers = [number for number in reduced if isinstance(number, int)]
         if not numbers or len(numbers) != len(reduced) or min(numbers) < lead:
             return None
-        moved = [number - (lead - 1) for number in numbers]
-        if len(node.inputs) > 1:
-            return RowNode(node, ("rows", "whole"), parameters={1: moved})
-        return RowNode(node, ("rows",), attributes={"axes": moved})
+        rest: list[Role | None] = ["whole"] * (len(node.inputs) - 1)
+        return RowNode(node, ("rows", *rest))
 
     def _gather(self, node: ir.Node, lead: int) -> RowNode | None:
         """Look up a row of a table for each token, or take elements within each row."""
@@ -215,7 +210,7 @@ class RowOperators:
             floats = (self._facts.dtype(data) or ir.DataType.INT64).is_floating_point()
             return RowNode(node, ("whole", "rows"), is_costly=floats)
         if along >= lead and self._is_rows(data, lead):
-            return RowNode(node, ("rows", "whole"), attributes={"axis": along - (lead - 1)})
+            return RowNode(node, ("rows", "whole"))
         return None
 
     def _slice(self, node: ir.Node, lead: int) -> RowNode | None:
@@ -226,9 +221,8 @@ class RowOperators:
         numbers = [number for number in taken if isinstance(number, int)]
         if len(numbers) != len(taken) or min(numbers, default=0) < lead:
             return None
-        moved = {3: [number - (lead - 1) for number in numbers]}
         rest: list[Role | None] = ["whole"] * (len(node.inputs) - 1)
-        return RowNode(node, ("rows", *rest), parameters=moved)
+        return RowNode(node, ("rows", *rest))
 
     def _transpose(self, node: ir.Node, lead: int) -> RowNode | None:
         """Transpose each row."""
@@ -237,7 +231,7 @@ class RowOperators:
             return None
         if not self._is_rows(node.inputs[0], lead):
             return None
-        return RowNode(node, ("rows",), attributes={"perm": [0, *(number - (lead - 1) for number in perm[lead:])]})
+        return RowNode(node, ("rows",))
 
     def _reshape(self, node: ir.Node, lead: int) -> RowNode | None:
         """Reshape each row."""
@@ -246,6 +240,8 @@ class RowOperators:
         behind = None if shape is None else [dim for dim in shape[lead:] if isinstance(dim, int)]
         if value is None or shape is None or behind is None or not before or len(behind) != len(shape) - lead:
             return None
+        if 0 in behind:
+            return None  # in a new shape, 0 stands for the size before
         found = self._facts.index_map(result, [value])
         if found is None or not isinstance(found.element, Read) or found.element.value is not value:
             return None

@@ -3,8 +3,12 @@
     packed  = visible, and the tokens that are taken one by one, and all tokens of a sequence without a visible one
     rows    = nonzero(flatten(packed))                                    the packed tokens, in order
     row_of  = first row of the sequence + max(cumsum(packed) - 1, 0)      a packed token of the same sequence, for each token
+    sizes   = [batch, sequence] if all tokens are packed, else [1, tokens]
 
 A hidden token so is a copy of a packed one of its own sequence: finite wherever that is, and no sequence reads another one.
+
+Packed values have as many axes of tokens as those of the model. If all tokens are packed, they are those of the model, and
+attention reads them as they are.
 """
 
 from __future__ import annotations
@@ -107,10 +111,21 @@ class TokenIndices:
         return self._node("Size", self._plan.mask.value)
 
     @cached_property
-    def rows(self) -> ir.Value:
+    def flat_rows(self) -> ir.Value:
         """The packed tokens among all: int64 of shape [tokens]."""
         flat = self._build.reshape(self.packed, [-1])
         return self._build.reshape(self._node("NonZero", flat), [-1])
+
+    @cached_property
+    def rows(self) -> ir.Value:
+        """The packed tokens among all: int64 of the sizes of packed tokens."""
+        return self._node("Reshape", self.flat_rows, self.sizes, allowzero=1)
+
+    @cached_property
+    def sizes(self) -> ir.Value:
+        """The sizes of the axes of packed tokens: [batch, sequence] if they are all, else [1, tokens]."""
+        in_one = self._build.concat([self._build.ints([1]), self._node("Shape", self.flat_rows)], 0)
+        return self._node("Where", self.are_all, self.shape, in_one)
 
     @cached_property
     def row_of(self) -> ir.Value:
@@ -128,12 +143,12 @@ class TokenIndices:
 
     @cached_property
     def positions(self) -> ir.Value:
-        """The position of each packed token: int64 of shape [tokens]."""
+        """The position of each packed token: int64 of the sizes of packed tokens."""
         return self._node("Mod", self.rows, self._divisor)
 
     @cached_property
     def sequences(self) -> ir.Value:
-        """The sequence of each packed token: int64 of shape [tokens]."""
+        """The sequence of each packed token: int64 of the sizes of packed tokens."""
         return self._node("Div", self.rows, self._divisor)
 
     @cached_property
@@ -144,12 +159,12 @@ class TokenIndices:
     @cached_property
     def are_all(self) -> ir.Value:
         """Whether all tokens are packed: one truth value."""
-        return self._node("Equal", self._node("Size", self.rows), self.count)
+        return self._node("Equal", self._node("Size", self.flat_rows), self.count)
 
     @cached_property
     def longest(self) -> ir.Value:
         """The number of positions up to the last packed one of any sequence: int64 of shape [1]."""
-        ends = self._node("Add", self.positions, self._build.ints(1))
+        ends = self._node("Add", self._build.reshape(self.positions, [-1]), self._build.ints(1))
         return self._node("ReduceMax", self._build.concat([ends, self._build.ints([0])], 0), keepdims=1)
 
     @cached_property
@@ -159,16 +174,17 @@ class TokenIndices:
 
     @cached_property
     def cut_rows(self) -> ir.Value:
-        """The packed tokens among those up to the longest."""
+        """The packed tokens among those up to the longest: int64 of the sizes of packed tokens."""
         first = self._node("Mul", self.sequences, self._build.reshape(self.longest, []))
         return self._node("Add", first, self.positions)
 
     def cut(self, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """A value cut to the longest sequence of packed tokens along some axes; itself if there are none."""
-        if not axes:
-            return value
+        """A value cut to the longest sequence of packed tokens along some axes."""
         if (value, tuple(axes)) not in self._cut:
-            ends = self._build.concat([self.longest] * len(axes), 0)
-            bounds = (self._build.ints([0] * len(axes)), ends, self._build.ints(list(axes)))
-            self._cut[value, tuple(axes)] = self._node("Slice", value, *bounds)
+            self._cut[value, tuple(axes)] = self._node("Slice", value, *self.cut_bounds(axes))
         return self._cut[value, tuple(axes)]
+
+    def cut_bounds(self, axes: Sequence[int]) -> tuple[ir.Value, ...]:
+        """The operands of a Slice along some axes to the longest sequence of packed tokens."""
+        ends = self._build.concat([self.longest] * len(axes), 0)
+        return self._build.ints([0] * len(axes)), ends, self._build.ints(list(axes))
