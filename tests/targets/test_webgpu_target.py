@@ -49,6 +49,32 @@ def test_many_queries_are_left_to_products_since_some_devices_compute_them_wrong
     assert "MultiHeadAttention" in operators(ortfuse.optimize(few, target="webgpu", loaded=False).model)
 
 
+SAME_FOR_ALL_QUERIES = """<ir_version: 10, opset_import: ["": 17]>
+g (float[2, 6, 32] q, float[2, 7, 32] k, float[2, 7, 32] v, bool[2, 1, 1, 7] seen) => (float[2, 6, 32] y)
+<int64[4] heads = {0, 0, 4, 8}, int64[3] merged = {0, 0, 32}, float zero = {0}, float low = {-10000}> {
+    q_apart = Reshape(q, heads)
+    queries = Transpose <perm = [0, 2, 1, 3]> (q_apart)
+    k_apart = Reshape(k, heads)
+    keys = Transpose <perm = [0, 2, 3, 1]> (k_apart)
+    v_apart = Reshape(v, heads)
+    values = Transpose <perm = [0, 2, 1, 3]> (v_apart)
+    scores = MatMul(queries, keys)
+    mask = Where(seen, zero, low)
+    masked = Add(scores, mask)
+    weights = Softmax <axis = -1> (masked)
+    mixed = MatMul(weights, values)
+    apart = Transpose <perm = [0, 2, 1, 3]> (mixed)
+    y = Reshape(apart, merged)
+}"""
+
+
+def test_a_bias_for_all_queries_is_repeated_for_each() -> None:
+    original = ir.from_onnx_text(SAME_FOR_ALL_QUERIES)
+    result = ortfuse.optimize(original, target="webgpu", loaded=False)
+    assert "MultiHeadAttention" in operators(result.model)
+    assert ortfuse.verify(original, result.model).ok  # on the processor, whose kernel has the same checks
+
+
 def test_int64_arithmetic_has_no_kernels_on_webgpu() -> None:
     target = Target("webgpu")
     assert target.supports("", "Add", 14, ["float", "float"], ["float"])

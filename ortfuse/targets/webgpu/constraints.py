@@ -16,6 +16,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import upper_bound
 from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.traits import MICROSOFT
+from ortfuse.targets.attention_constraints import bias_has_all_rows
 from ortfuse.targets.kernel_constraints import Limits, attribute_limit, input_limit, shape_words
 
 FEWEST_TILED_QUERIES = 32
@@ -36,6 +37,10 @@ def _few_queries(node: ir.Node, facts: Facts) -> Refusal | None:
     return input_limit(node, 0, "query", shape_words(shape), needed)
 
 
+def _multi_head(node: ir.Node, facts: Facts) -> Refusal | None:
+    return bias_has_all_rows(node, facts) or _few_queries(node, facts)
+
+
 _NOT_TAKEN = {
     "softcap": (0.0, "none, which it would ignore"),
     "k_quant_type": ("NONE", "keys that are floating-point numbers"),
@@ -53,6 +58,6 @@ def _grouped_query(node: ir.Node, facts: Facts) -> Refusal | None:
 
 
 CONSTRAINTS: Limits = {
-    (MICROSOFT, "MultiHeadAttention"): _few_queries,
+    (MICROSOFT, "MultiHeadAttention"): _multi_head,
     (MICROSOFT, "GroupQueryAttention"): _grouped_query,
 }
