@@ -74,6 +74,21 @@ def test_nothing_is_decomposed_for_the_speed_of_the_cpu() -> None:
     assert counted(optimized(text, max_opset=17)) == {"Softplus": 1, "ReduceMean": 1}
 
 
+@pytest.mark.parametrize(("kind", "made"), [("float", "Resize"), ("double", "Expand"), ("int64", "Expand")])
+def test_what_is_repeated_is_resized_in_the_types_of_pixels(kind: str, made: str) -> None:
+    result = optimized(
+        f"""<ir_version: 8, opset_import: ["": 17]> g ({kind}[b, 3, 4] x) => ({kind}[b, 3, 8] y)
+        <int64[4] twice = {{1, 1, 1, 2}}, int64[3] target = {{0, 3, 8}}, int64[1] last = {{-1}}> {{
+            apart = Unsqueeze(x, last)
+            wide = Expand(apart, twice)
+            y = Reshape(wide, target)
+        }}""",
+        max_opset=17,
+    )
+    assert made in counted(result)
+    assert not [note for note in result.report.notes if "would not load" in note]
+
+
 def test_operators_of_the_runtime_that_stay_are_named() -> None:
     text = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
     g (float[2,4,4] x) => (float[2,4,4] y) { y = com.microsoft.Inverse(x) }"""

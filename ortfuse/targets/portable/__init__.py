@@ -8,16 +8,36 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir.refusal import Refusal, words
 from ortfuse.targets.attention_constraints import attention_is_plain
+from ortfuse.targets.kernel_constraints import input_limit
 from ortfuse.targets.portable.standard_operators import standard_operators
 from ortfuse.targets.target_spec import TargetSpec
+
+_RESIZED = frozenset(
+    {
+        *(ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16),
+        *(ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32),
+    }
+)
+
+
+def _resizes_pixels(node: ir.Node, facts: Facts) -> Refusal | None:
+    """Refuse Resize of other numbers than pixels, as of positions in int64 or angles in float64: runtimes have no kernels for it."""
+    dtype = facts.dtype(node.inputs[0])
+    return None if dtype in _RESIZED else input_limit(node, 0, "X", words(dtype), "of a type that pixels have")
+
 
 TARGET = TargetSpec(
     name="portable",
     provider="portable",
     folder=Path(__file__).parent,
     kernels=standard_operators,
-    constraints={("", "Attention"): attention_is_plain},  # what ONNX Runtime, which runs results here, takes
+    constraints={("", "Attention"): attention_is_plain, ("", "Resize"): _resizes_pixels},
+    # what ONNX Runtime, which runs results here, takes
     runs_on=("CPUExecutionProvider",),
     tried="golden models and other exports: ONNX's checker and strict inference, ONNX Runtime on the CPU, OpenVINO",
 )
