@@ -26,7 +26,7 @@ _RESIZED = frozenset(
 
 
 def _resizes_pixels(node: ir.Node, facts: Facts) -> Refusal | None:
-    """Refuse Resize of other numbers than pixels, as of positions in int64 or angles in float64: runtimes have no kernels for it."""
+    """Refuse Resize of what are no pixels, as positions in int64 and angles in float64: runtimes have no kernels for it."""
     dtype = facts.dtype(node.inputs[0])
     return None if dtype in _RESIZED else input_limit(node, 0, "X", words(dtype), "of a type that pixels have")
 
