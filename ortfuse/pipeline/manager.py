@@ -40,6 +40,7 @@ from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.steps import CANONICALIZE, Builder, Repeated, Single, Step, call_of
 from ortfuse.rewrite import Debugging, Log, NearMiss, Rule
 from ortfuse.targets import DEFECTS, Target, default_spec, lower_opset, resolve_target
+from ortfuse.targets.joint_target import JointTarget
 from ortfuse.targets.upgrade_opset import AUTHOR as RAISE_OPSET
 from ortfuse.transforms import Choices, Context, Finalize, Meter, Pass
 from ortfuse.transforms.choose_legal_form import full_name, names_one
@@ -200,6 +201,7 @@ class PassManager:
             release(walk.nodes(model))
             self._tell_of_defects(context)
             self._tell_of_foreign_operators(context)
+            self._tell_of_missing_kernels(context)
             self._tell_of_limits(context)
             self._tell_of_unchecked(context, users)
         return RunReport(
@@ -264,6 +266,19 @@ class PassManager:
         if left:
             names = ", ".join(f"{name} ({count})" for name, count in sorted(left.items()))
             context.note(f"{self._target.table.runtime} has no such operators, and nothing lowers them: {names}")
+
+    def _tell_of_missing_kernels(self, context: Context) -> None:
+        """Note which nodes of the result a named release of the default target has no kernel for, so that it loads no such model.
+
+        The installed runtime is asked by loading the result, and other targets leave such nodes to the processor.
+        """
+        if self._options.runtime is None:
+            return
+        target = self._target
+        for one in target.members if isinstance(target, JointTarget) else (target,):
+            if one.spec.is_default:
+                for text in _missing_kernels(context.model, one, context.facts):
+                    context.note(text)
 
     def _is_for_the_user(self, turn: Turn, error: Exception) -> bool:
         """Whether an error is about something that the user gave: a pass or rules, or what a pass says on purpose."""
@@ -367,6 +382,23 @@ class PassManager:
         if files and not any(file.pass_name in run for file in files):
             names = ", ".join(dict.fromkeys(file.pass_name for file in files))
             raise PipelineError(f"the pipeline does not run the rules of {files[0].origin}: add `user`, or {names}")
+
+
+def _missing_kernels(model: ir.Model, target: Target, facts: Facts) -> Iterable[str]:
+    """Say which nodes a target has no kernel for and cannot execute otherwise, a text for each reason."""
+    sites: dict[str, list[str]] = {}
+    for scope in walk.scopes(model):
+        imports = scope.root.opset_imports
+        for node in scope.graph:
+            refusal = target.check_node(node, imports, facts)
+            if refusal is None or refusal.code != "no_kernel" or node.op_identifier() in model.functions:
+                continue
+            if target.may_have_kernel(node, imports, facts) or target.instead_of_kernel(node, imports, facts):
+                continue
+            sites.setdefault(refusal.reason, []).append(node.name or str(node.outputs[0].name))
+    for reason, (first, *others) in sites.items():
+        more = f" and at {len(others)} more" if others else ""
+        yield f"the result does not load in {target.table.runtime}: {reason} (at '{first}'{more})"
 
 
 def _text(steps: tuple[Step, ...]) -> str:

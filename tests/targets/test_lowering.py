@@ -283,3 +283,18 @@ def test_axes_that_count_back_are_numbered_before_opset_11(text: str, axes: list
     (node,) = result.graph
     assert result.opset_imports[""] == (13 if axes is None else 9)
     assert axes is None or list(node.attributes["axes"].value) == axes
+
+
+def test_nodes_that_a_release_has_no_kernel_for_are_told() -> None:
+    original = model("""<ir_version: 8, opset_import: ["": 17]> g (double[3] x) => (double[3] y, double[3] z) {
+        y = Cos(x) z = Cos(y)
+    }""")
+    for release in ("1.17", "1.17,1.30"):
+        notes = ortfuse.optimize(original, runtime=release, loaded=False).report.notes
+        (note,) = (one for one in notes if "does not load" in one)
+        assert note.startswith(
+            "the result does not load in onnxruntime 1.17.3: CPUExecutionProvider has no kernel for Cos"
+        )
+        assert note.endswith("(at 'y' and at 1 more)")
+    half = model('<ir_version: 8, opset_import: ["": 17]> g (float16[3] x) => (float16[3] y) { y = Cos(x) }')
+    assert not ortfuse.optimize(half, runtime="1.17", loaded=False).report.notes  # it runs between Casts
