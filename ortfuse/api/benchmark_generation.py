@@ -11,7 +11,7 @@ import numpy as np
 
 from ortfuse.api.fused_decoder import fused_decoder
 from ortfuse.api.generator import MAX_LENGTH
-from ortfuse.errors import GenerationError, OptionError
+from ortfuse.errors import GenerationError, ModelFileError, OptionError
 from ortfuse.generation.candidates import Candidate, GenaiCandidate, GeneratorCandidate, PlainCandidate
 from ortfuse.generation.genai_config import NAME as GENAI_CONFIG
 from ortfuse.generation.generator import MODEL_FILE
@@ -72,6 +72,21 @@ def benchmark_generation(
             candidates[str(model)] = PlainCandidate(file, names, input_types(load(file)), threads, fixed or {})
     tokens = np.random.default_rng(seed).integers(0, max(vocabulary, 2), (1, prompt))
     return measure_generations(candidates, tokens, new_tokens, rounds)
+
+
+def demand_single_runs(models: Sequence[str | os.PathLike[str]]) -> None:
+    """Refuse folders that generate: one run of a model says little of them.
+
+    Raises:
+        ModelFileError: There is one.
+    """
+    for path in map(Path, models):
+        if path.is_dir() and (
+            _is_for_genai(path) or ((path / MODEL_FILE).is_file() and _is_generator(path / MODEL_FILE))
+        ):
+            raise ModelFileError(
+                f"{path}: is the folder of a generator; measure whole generations of it with --generate 256"
+            )
 
 
 def _is_generator(file: Path) -> bool:

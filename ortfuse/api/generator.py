@@ -105,6 +105,7 @@ def generator(
     *,
     max_length: int = MAX_LENGTH,
     last_logits: bool = False,
+    shared_prefix: bool = False,
     int4: bool = False,
     int8_caches: bool = False,
     verify: bool = False,
@@ -129,6 +130,7 @@ def generator(
         output: A folder for the model and `genai_config.json`.
         max_length: The greatest number of tokens in a sequence. Tables of positions may allow fewer.
         last_logits: Hand out the scores after the last token of each sequence only.
+        shared_prefix: Let `ortfuse.Generator` compute the first tokens that all prompts of a batch have in common once.
         int4: Round the weights of matrix products to 4 bits (MatMulNBits), after the generations were compared in the
             decoder's own precision.
         int8_caches: Keep keys and values as 8-bit integers, with scales from generations that follow `prompts`.
@@ -146,13 +148,15 @@ def generator(
         **changes: Options of `optimize`, such as `target`.
 
     Raises:
-        GenerationError: The model is no decoder with caches, or none of its layers can keep its cache in place.
+        GenerationError: The model is no decoder with caches, none of its layers can keep its cache in place, or prompts cannot
+            share a prefix.
         OptionError: An option has an invalid value.
         OrtfuseError: The model cannot be used; the message says what to do.
     """
     from ortfuse.analysis.facts import Facts
     from ortfuse.generation.check_target import demand_kernels
     from ortfuse.generation.genai_config import SpecialTokens, special_tokens_in, tokenizer_files
+    from ortfuse.generation.generator_interface import share_prefixes
     from ortfuse.generation.int8_caches import demand_int8_kernels
     from ortfuse.generation.make_generator import make_generator
     from ortfuse.generation.once_model import split_off_once
@@ -189,6 +193,8 @@ def generator(
     result = optimize(inside, declared)
     demand_kernels(result.model, target)
     once, interface = split_off_once(result.model, made.interface)
+    if shared_prefix:
+        interface = share_prefixes(result.model, interface)
     if once is not None:
         once = optimize(once, declared).model
     done = GeneratorResult(
@@ -439,7 +445,10 @@ def _prompts(
     pieces = 2 * interface.longest_run + 1 if interface.longest_run > 1 else 0
     longest = max(1, min(max(24, pieces), interface.max_length // 3))
     lengths = dict.fromkeys((longest, 1, min(5, longest)))
-    chosen = prompts or [random.integers(0, interface.vocabulary or 2, length).tolist() for length in lengths]
+    drawn = [random.integers(0, interface.vocabulary or 2, length).tolist() for length in lengths]
+    if interface.shared_prefix:  # all begin with the same tokens
+        drawn = [drawn[0][: longest // 2] + one for one in drawn]
+    chosen = prompts or drawn
     return chosen, max(1, min(new_tokens, interface.max_length - max(len(prompt) for prompt in chosen)))
 
 

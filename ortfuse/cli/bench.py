@@ -54,8 +54,11 @@ def bench(
     if generate is not None:
         _bench_generations(given, model, generate, prompt, answer)
         return
+    from ortfuse.api.benchmark_generation import demand_single_runs
     from ortfuse.report.documents.bench import bench_document
     from ortfuse.runtime.bench import numbered
+
+    demand_single_runs(model)
 
     known = stored(check, "bench")
     options = options_of(given, None, settings_of(models, model[0]), bench=True)

@@ -33,6 +33,10 @@ def generator(
     last_logits: Annotated[
         bool, typer.Option("--last-logits", help="Compute the scores after the last token of each sequence only.")
     ] = False,
+    shared_prefix: Annotated[
+        bool,
+        typer.Option("--shared-prefix", help="Compute the first tokens that all prompts of a batch share once."),
+    ] = False,
     int4: Annotated[bool, typer.Option("--int4", help="Round the weights of matrix products to 4 bits.")] = False,
     int8_caches: Annotated[bool, typer.Option("--int8-caches", help="Keep keys and values as 8-bit integers.")] = False,
     verify: Annotated[
@@ -87,7 +91,7 @@ def generator(
     options = options_of(given)
     with progress_line() as progress:
         done = ortfuse.generator(
-            model, output, max_length=max_length, last_logits=last_logits, int4=int4,
+            model, output, max_length=max_length, last_logits=last_logits, shared_prefix=shared_prefix, int4=int4,
             int8_caches=int8_caches, verify=verify, new_tokens=new_tokens,
             tokenizer=tokenizer, roles=_roles(role or ()), prompt_model=prompt_model, embeddings=embeddings,
             progress=progress, target=options.target, runtime=options.runtime,

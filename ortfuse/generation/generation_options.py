@@ -23,7 +23,8 @@ class GenerationOptions(TypedDict, total=False):
         stop_tokens: Tokens that end a sequence. They are the last of its result.
         sampling: How tokens are drawn; by default the best one is taken.
         fixed: Arrays for the inputs of `interface.fixed`, such as an encoder's states.
-        shared_prefix: Whether the first tokens that all prompts have in common are computed once.
+        shared_prefix: Whether the first tokens that all prompts have in common are computed once; by default as the generator
+            was made (`--shared-prefix`).
         attention_mask: [batch, tokens], 1 for the tokens of prompts and 0 for padding, on the left or on the right, as
             tokenizers give them: padding is taken away.
     """
@@ -32,7 +33,7 @@ class GenerationOptions(TypedDict, total=False):
     stop_tokens: Collection[int]
     sampling: Sampling | None
     fixed: Mapping[str, Array] | None
-    shared_prefix: bool
+    shared_prefix: bool | None
     attention_mask: Array | Sequence[Sequence[int]] | None
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ortfuse.errors import GenerationError
 from ortfuse.generation.buffered_session import BufferedSession, open_buffered
 from ortfuse.generation.generation_options import MAX_NEW_TOKENS, GenerationOptions, demand_names
-from ortfuse.generation.generator_interface import CacheBuffer, GeneratorInterface, interface_of
+from ortfuse.generation.generator_interface import ROWS_APART, CacheBuffer, GeneratorInterface, interface_of
 from ortfuse.generation.prompt_batches import common_prefix, without_padding
 from ortfuse.generation.sampling import Chooser
 from ortfuse.generation.token_embeddings import (
@@ -141,7 +141,7 @@ class Generator:
         if not isinstance(stop_tokens, Collection):
             raise GenerationError(f"stop_tokens={stop_tokens}: give a list of tokens, such as [2]")
         chooser = Chooser(options.get("sampling"))
-        scores = self.prompt(prompts, fixed=fixed, shared_prefix=options.get("shared_prefix", False))
+        scores = self.prompt(prompts, fixed=fixed, shared_prefix=options.get("shared_prefix"))
         runs = self._runs
         ended = [False] * len(prompts)
         for number in range(max_new_tokens):
@@ -176,20 +176,23 @@ class Generator:
         prompts: Sequence[Prompt],
         *,
         fixed: Mapping[str, Array] | None = None,
-        shared_prefix: bool = False,
+        shared_prefix: bool | None = None,
     ) -> Array:
         """Start anew with prompts; the scores after the last token of each, [batch, vocabulary].
 
-        With `shared_prefix`, the first tokens that all have in common are computed once, and the others for one prompt after
-        the other.
+        With `shared_prefix`, by default as the interface says, the first tokens that all have in common are computed once,
+        and the others for one prompt after the other.
 
         Raises:
             GenerationError: There is no prompt, one is empty, too long or has something else than token ids, or they have
                 several lengths where the model does not take them.
         """
         lengths = self._demand_prompts(prompts)
+        embedded = any(self._reader.is_embedded(prompt) for prompt in prompts)
+        if shared_prefix is None:
+            shared_prefix = self.interface.shared_prefix and not embedded
         if shared_prefix and len(prompts) > 1:
-            if any(self._reader.is_embedded(prompt) for prompt in prompts):
+            if embedded:
                 raise GenerationError("a prefix is shared by prompts of token ids; leave shared_prefix out")
             shared = common_prefix(prompts)
             if shared:
@@ -230,10 +233,8 @@ class Generator:
         Raises:
             GenerationError: Not all that a prompt leaves behind is in buffers; the message ends with `instead`.
         """
-        interface = self.interface
-        if interface.fixed or interface.states or self._is_growing() or not interface.mixed_lengths:
-            text = "prompts are computed apart by generators that take several lengths and have no other inputs"
-            raise GenerationError(f"{text}; {instead}")
+        if not self.interface.takes_rows_apart:
+            raise GenerationError(f"{ROWS_APART}; {instead}")
         scores, rows = [], []
         if shared:
             self.prompt([prompts[0][:shared]])
@@ -249,9 +250,6 @@ class Generator:
                 self._session.buffer(name)[number, :, : array.shape[2]] = array[0]
         self._lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         return np.concatenate(scores)
-
-    def _is_growing(self) -> bool:
-        return any(not cache.in_place for cache in self.interface.caches)
 
     def start(self, batch: int, fixed: Mapping[str, Array] | None = None) -> None:
         """Empty the caches, for a number of sequences; the fixed inputs are taken, if some of them are only used once."""

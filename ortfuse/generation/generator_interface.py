@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import onnx_ir as ir
@@ -14,6 +14,11 @@ from ortfuse.serialization import Record
 
 METADATA = "ortfuse_generator"
 """The key of the interface among the metadata of a model."""
+
+ROWS_APART = (
+    "prompts are computed apart by generators of several lengths without growing caches, states or other inputs"
+)
+"""Which generators compute the prompts of a batch one after the other."""
 
 TOKENS, EMBEDDINGS, MASK, LOGITS = "input_ids", "inputs_embeds", "attention_mask", "logits"
 
@@ -82,6 +87,8 @@ class GeneratorInterface(Record):
         mixed_lengths: Whether prompts of several lengths may be in one batch.
         longest_run: The most new tokens of a run, so that a longer prompt is given in pieces; 0 for any number.
         embedding: The size of the embedding of a token; 0 if `tokens` are ids.
+        shared_prefix: Whether the first tokens that all prompts of a batch have in common are computed once, unless a
+            generation says otherwise.
     """
 
     tokens: str
@@ -97,11 +104,31 @@ class GeneratorInterface(Record):
     longest_run: int
     once: tuple[str, ...] = ()
     embedding: int = 0
+    shared_prefix: bool = False
+
+    @property
+    def takes_rows_apart(self) -> bool:
+        """Whether prompts of a batch can be computed one after the other: all that a prompt leaves behind is in buffers."""
+        growing = any(not cache.in_place for cache in self.caches)
+        return self.mixed_lengths and not (self.fixed or self.states or growing)
 
 
 def write_interface(model: ir.Model, interface: GeneratorInterface) -> None:
     """State the interface in the metadata of a model."""
     model.metadata_props[METADATA] = json.dumps(interface.to_dict(), sort_keys=True)
+
+
+def share_prefixes(model: ir.Model, interface: GeneratorInterface) -> GeneratorInterface:
+    """Let prompts share their first tokens by default, and state it in the metadata of a model.
+
+    Raises:
+        GenerationError: Prompts cannot be computed one after the other.
+    """
+    if not interface.takes_rows_apart:
+        raise GenerationError(f"{ROWS_APART}; leave --shared-prefix out")
+    shared = replace(interface, shared_prefix=True)
+    write_interface(model, shared)
+    return shared
 
 
 def interface_of(metadata: Mapping[str, str], source: str) -> GeneratorInterface:

@@ -53,6 +53,33 @@ def test_streams_hand_out_each_token(folder: Path) -> None:
     assert [token for (token,) in model.stream([PROMPT], max_new_tokens=6)] == whole
 
 
+def test_a_generator_that_computes_shared_prefixes_once(tmp_path: Path) -> None:
+    done = ortfuse.generator(
+        GOLDEN / "llama_cache.sdpa.ts.onnx",
+        tmp_path / "out",
+        max_length=48,
+        shared_prefix=True,
+        verify=True,
+        new_tokens=6,
+    )
+    assert done.comparison is not None
+    assert done.comparison.equal
+    assert done.comparison.batch
+    model, runs = ortfuse.Generator(tmp_path / "out"), list[int]()
+    run = model._session.run
+    model._session.run = lambda feeds, asked: (runs.append(feeds["input_ids"].size), run(feeds, asked))[1]  # type: ignore[method-assign]
+    prompts = [[4, 8, 15, 16, 23], [4, 8, 15, 16, 42, 7]]
+    shared = model.generate(prompts, max_new_tokens=1)
+    assert runs == [4, 1, 2]
+    assert model.generate(prompts, max_new_tokens=1, shared_prefix=False) == shared
+    assert runs[3:] == [12]
+
+
+def test_prefixes_that_cannot_be_shared() -> None:
+    with pytest.raises(GenerationError, match="leave --shared-prefix out"):
+        ortfuse.generator(GOLDEN / "whisper_decoder.sdpa.ts.onnx", max_length=48, shared_prefix=True)
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_of_a_batch_is_taken_away(folder: Path, side: str) -> None:
     model, prompts = ortfuse.Generator(folder), [PROMPT, [7], [3, 9]]

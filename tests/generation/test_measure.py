@@ -6,10 +6,13 @@ from pathlib import Path
 
 import onnx
 import pytest
+from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.api.benchmark_generation import benchmark_generation
-from ortfuse.errors import GenerationError, OptionError
+from ortfuse.cli.app import app_of
+from ortfuse.cli.parsing import COMMANDS
+from ortfuse.errors import GenerationError, ModelFileError, OptionError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 
@@ -64,3 +67,11 @@ def test_inputs_that_are_not_given(tmp_path: Path) -> None:
     ortfuse.generator(GOLDEN / "t5_decoder.sdpa.ts.onnx", tmp_path / "out", max_length=32)
     with pytest.raises(GenerationError, match="needs an array"):
         benchmark_generation([tmp_path / "out"], new_tokens=4, prompt=2, rounds=1)
+
+
+def test_single_runs_of_the_folder_of_a_generator(tmp_path: Path) -> None:
+    ortfuse.generator(GOLDEN / "gpt2_cache.sdpa.ts.onnx", tmp_path / "out", max_length=32)
+    found = CliRunner().invoke(app_of(COMMANDS), ["bench", str(tmp_path / "out")])
+    assert found.exit_code
+    assert isinstance(found.exception, ModelFileError | SystemExit)
+    assert "--generate" in f"{found.exception} {found.output}"
