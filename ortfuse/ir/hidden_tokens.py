@@ -16,6 +16,9 @@ import onnx_ir as ir
 KEY = "ortfuse.hidden_tokens"
 """The key of the metadata."""
 
+HIDING = -5000.0
+"""A number of at most this hides a key, in a mask that is added to scores."""
+
 Axes = tuple[int | None, int]
 """The axis of the sequences (`None`: there is one sequence) and that of the positions."""
 
@@ -25,14 +28,16 @@ class HiddenTokens:
     """The tokens of a model that its mask hides.
 
     Attributes:
-        mask: The name of the mask, a value of shape [batch, sequence].
+        mask: The name of the mask, a value of shape [batch, sequence], which may have axes of size 1 between these.
         shows_zeros: Whether zeros of the mask are visible tokens; otherwise they are the hidden ones.
+        is_added: Whether the mask is added to scores: numbers of at most `HIDING` hide, whatever `shows_zeros` says.
         outputs: For each output with elements of hidden tokens, the axes of the tokens; several if one hidden token is enough.
         inputs: The inputs of floats, of shape [batch, sequence, ...], that may hold anything at hidden tokens.
     """
 
     mask: str
     shows_zeros: bool = False
+    is_added: bool = False
     outputs: Mapping[str, tuple[Axes, ...]] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
 
@@ -50,7 +55,8 @@ def hidden_tokens(model: ir.Model) -> HiddenTokens | None:
             return None
         outputs = {str(name): tuple(_axes(pair) for pair in pairs) for name, pairs in data["outputs"].items()}
         inputs = tuple(str(name) for name in data["inputs"])
-        return HiddenTokens(str(data["mask"]), bool(data["shows_zeros"]), outputs, inputs)
+        flags = (bool(data["shows_zeros"]), bool(data.get("is_added", False)))
+        return HiddenTokens(str(data["mask"]), *flags, outputs, inputs)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
-from ortfuse.ir.hidden_tokens import KEY, Axes, HiddenTokens, hidden_tokens
+from ortfuse.ir.hidden_tokens import HIDING, KEY, Axes, HiddenTokens, hidden_tokens
 from ortfuse.ir.inlinable_functions import looked_into
 from ortfuse.runtime.inputs.mask_of_fill import lengths
 from ortfuse.runtime.inputs.random_inputs import Array, Inputs
@@ -29,6 +29,7 @@ HUGE, HUGE_HALF = 3e38, 6e4
 """Numbers at hidden tokens, and those of 16 bits."""
 
 _BYTES_OF_HALF = 2
+_RANK = 2
 _AXES_ARE_INPUTS = 13
 _PREFIX = "ortfuse_hidden_tokens"
 _NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -96,6 +97,10 @@ class _Blanking:
         """Whether each token is visible: bool of shape [batch, sequence]."""
         inputs = {value.name: value for value in self._graph.inputs}
         mask = inputs.get(self._hidden.mask) or self._copied_mask(result, inputs)
+        mask = self._add("Flatten", [mask], {"axis": 1})
+        if self._hidden.is_added:
+            numbers = self._add("Cast", [mask], {"to": ir.DataType.FLOAT})
+            return self._add("Greater", [numbers, self._constant(np.array(HIDING, np.float32))])
         shown = self._add("Cast", [mask], {"to": ir.DataType.BOOL})
         return self._add("Not", [shown]) if self._hidden.shows_zeros else shown
 
@@ -241,10 +246,10 @@ def explored_with_hidden_tokens(
 def poisoned(inputs: Inputs, hidden: HiddenTokens, seed: int) -> Iterator[tuple[str, Inputs]]:
     """Yield inputs with other masks, and NaN and huge numbers at hidden tokens of inputs of floats, each with a label."""
     mask = inputs.get(hidden.mask)
-    if mask is None or mask.ndim != 2 or not mask.size:
+    if mask is None or mask.ndim < _RANK or not mask.size:
         return
-    for label, visible in _patterns(mask.shape, np.random.default_rng(seed)):
-        made = {**inputs, hidden.mask: (visible != hidden.shows_zeros).astype(mask.dtype)}
+    for label, visible in _patterns((mask.shape[0], mask.shape[-1]), np.random.default_rng(seed)):
+        made = {**inputs, hidden.mask: _as_mask(visible, mask, hidden)}
         for name in hidden.inputs:
             if name in made:
                 made[name] = _with_poison(made[name], visible)
@@ -263,6 +268,16 @@ def _patterns(shape: tuple[int, ...], rng: np.random.Generator) -> Iterator[tupl
         "a sequence without a visible token",
         (positions < lengths(batch, length, 0.5, rng)[:, None]) & (np.arange(batch) > 0)[:, None],
     )
+
+
+def _as_mask(visible: Array, like: Array, hidden: HiddenTokens) -> Array:
+    """A mask of the shape and dtype of another one that shows some tokens."""
+    if hidden.is_added:
+        wide = like.dtype.itemsize > _BYTES_OF_HALF
+        made = np.where(visible, 0.0, -(HUGE if wide else HUGE_HALF))
+    else:
+        made = visible != hidden.shows_zeros
+    return made.astype(like.dtype).reshape(like.shape)
 
 
 def _with_poison(array: Array, visible: Array) -> Array:

@@ -133,6 +133,15 @@ def test_masks_are_recognised_and_which_value_hides(case: str) -> None:
     assert role(body, f"int64[b,s] m, {others}", "float[b,s] y", f"<{LOW}>").mask is use
 
 
+@pytest.mark.parametrize(
+    ("body", "use"),
+    [("g = Sub(one, m) l = Mul(g, low) s = Add(l, x)", Use.KEEP), ("l = Mul(m, low) s = Add(x, l)", Use.HIDE)],
+)
+def test_a_mask_of_floats_that_is_multiplied_by_a_low_number_is_not_added_itself(body: str, use: Use) -> None:
+    assert role(f"{body} y = Softmax(s)", "float[b,s] m, float[b,s] x", "float[b,s] y", f"<{LOW}>").mask is use
+    assert role("s = Add(m, x) y = Softmax(s)", "float[b,s] m, float[b,s] x", "float[b,s] y").mask is Use.BIAS
+
+
 def test_a_boolean_mask_needs_no_cast() -> None:
     assert role("y = Where(m, inf, nil)", "bool[b,s] m", "float[b,s] y", f"<{LOW}>").mask is Use.HIDE
     assert role("y = Identity(m)", "bool[b,s] m", "bool[b,s] y").mask is None

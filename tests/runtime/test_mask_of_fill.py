@@ -36,6 +36,19 @@ def test_masks_of_either_sense_show_the_share(body: str, shown: int) -> None:
     assert found["x"] is inputs["x"]
 
 
+@pytest.mark.parametrize(("body", "low"), [("s = Add(x, mask)", -1000), ("m = Mul(mask, low)  s = Add(x, m)", 1)])
+def test_masks_of_floats_show_the_share_with_axes_of_size_1_between(body: str, low: float) -> None:
+    made = model(
+        f"{body}  y = Softmax(s)", "float[b, h, q, s] x, float[b, 1, 1, s] mask", "float[b, h, q, s] y",
+        initializers="float low = {-1e30}",
+    )  # fmt: skip
+    inputs = {"x": np.zeros((4, 2, 3, 8), np.float32), "mask": np.zeros((4, 1, 1, 8), np.float32)}
+    found = with_fill(made, inputs, 0.25, 0)["mask"]
+    assert found.shape == (4, 1, 1, 8)
+    assert (found == 0).sum() == 8
+    assert found.min() <= low or found.max() == low
+
+
 def test_a_model_without_a_mask_has_no_fill() -> None:
     with pytest.raises(VerificationError, match="mask of shape"):
         with_fill(model("y = Relu(x)"), {"x": np.zeros((2, 3), np.float32)}, 0.3, 0)

@@ -40,6 +40,7 @@ CONSTANTS: dict[str, Any] = {
     "moderate": np.array(-10000.0, np.float32),
     "small": np.array(-10.0, np.float32),
     "pad": np.array(0, np.int64),
+    "most": np.array(31, np.int64),
     "half": np.array(0.25, np.float32),
     "means": np.zeros(16, np.float32),
 }
@@ -341,6 +342,94 @@ def test_a_result_says_which_elements_are_hidden_and_is_compared_without_them() 
     assert not ortfuse.verify(
         model, packed(encoder(EMBED + MASK.replace("low", "moderate") + ATTEND.replace("half", "unit"))).model
     ).ok
+
+
+def ones(mask: np.ndarray, dtype: Any) -> np.ndarray:
+    return mask.astype(dtype)
+
+
+def zeros(mask: np.ndarray, dtype: Any) -> np.ndarray:
+    return (mask == 0).astype(dtype)
+
+
+def low(mask: np.ndarray, dtype: Any) -> np.ndarray:
+    return np.where(mask != 0, 0, -np.inf).astype(dtype)
+
+
+def lowest(mask: np.ndarray, dtype: Any) -> np.ndarray:
+    return np.where(mask != 0, 0, -10000).astype(dtype)
+
+
+PRODUCT = "g = Sub(unit, wide)  bias = Mul(g, moderate) "
+FORMS: dict[str, tuple[str, str, Any, tuple[int, ...]]] = {
+    "bool": ("bool[b, s]", "wide = Unsqueeze(mask, ends)  bias = Where(wide, none, low) ", ones, ()),
+    "int32": ("int32[b, s]", MASK, ones, ()),
+    "float": ("float[b, s]", "wide = Unsqueeze(mask, ends) " + PRODUCT, ones, ()),
+    "bool that hides": ("bool[b, s]", "wide = Unsqueeze(mask, ends)  bias = Where(wide, low, none) ", zeros, ()),
+    "float that hides": ("float[b, s]", "wide = Unsqueeze(mask, ends)  bias = Mul(wide, moderate) ", zeros, ()),
+    "added": ("float[b, s]", "bias = Unsqueeze(mask, ends) ", low, ()),
+    "added of rank 4": ("float[b, 1, 1, s]", "bias = Identity(mask) ", lowest, (1, 2)),
+    "added in float16": ("float16[b, 1, 1, s]", "bias = Cast <to = 1> (mask) ", low, (1, 2)),
+    "bool of rank 4": ("bool[b, 1, 1, s]", "bias = Where(mask, none, low) ", ones, (1, 2)),
+    "int64 of rank 4": ("int64[b, 1, 1, s]", "wide = Cast <to = 1> (mask) " + PRODUCT, ones, (1, 2)),
+    "bool of rank 3": ("bool[b, 1, s]", "wide = Unsqueeze(mask, one)  bias = Where(wide, none, low) ", ones, (1,)),
+}
+DTYPES = {"bool": np.bool_, "int32": np.int32, "int64": np.int64, "float": np.float32, "float16": np.float16}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_masks_of_any_type_and_of_rank_up_to_4_are_found(form: str) -> None:
+    kind, body, numbers, axes = FORMS[form]
+    embed = EMBED.replace("Gather(table, ids)", "Identity(ids)")
+    model = encoder(embed + body + ATTEND, f"float[b, s, 16] ids, {kind} mask")
+    result = packed(model, verify="whole")
+    assert is_packed(result), reason(result)
+    assert result.verdict is not None
+    assert any("left-padded, anything" in trial.inputs for trial in result.verdict.trials)
+    for visible in map(np.array, MASKS.values()):
+        if not visible.any(1).all():
+            continue
+        mask = np.expand_dims(numbers(visible, DTYPES[kind.partition("[")[0]]), axes)
+        embedded = np.random.default_rng(2).standard_normal((*visible.shape, 16)).astype(np.float32)
+        poisoned = np.where(visible[..., None] != 0, embedded, np.float32("nan"))
+        wanted = run(model, {"ids": embedded, "mask": mask})[0]
+        found = run(result.model, {"ids": poisoned, "mask": mask})[0]
+        np.testing.assert_allclose(found[visible != 0], wanted[visible != 0], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bool[b, 1, s, s]", "float[b, 1, s, s]"])
+def test_masks_of_queries_do_not_say_what_is_padding(kind: str) -> None:
+    body = "bias = Where(mask, none, low) " if kind.startswith("bool") else "bias = Identity(mask) "
+    result = packed(encoder(EMBED + body + ATTEND, f"int64[b, s] ids, {kind} mask"))
+    assert not is_packed(result)
+    assert "mask is [b, 1, s, s], and may hide other keys from each query" in reason(result)
+
+
+def test_a_mask_that_the_model_computes_from_lengths_is_found() -> None:
+    body = """ns = Squeeze(n)  l = Unsqueeze(lengths, one)  steps = Range(first, ns, unit_int)  shown = Less(steps, l)
+        wide = Unsqueeze(shown, ends)  bias = Where(wide, none, low) """
+    constants = {**CONSTANTS, "unit_int": np.array(1)}
+    inputs = "int64[b, s] ids, int64[b] lengths"
+    model = proto(EMBED + body + ATTEND, inputs, "float[b, s, 16] y", constants=constants, opset=18)
+    result = packed(model, verify="whole")
+    assert is_packed(result), reason(result)
+    lengths, ids = np.array([3, 6, 1]), np.random.default_rng(1).integers(3, 40, (3, 6))
+    visible = np.arange(6) < lengths[:, None]
+    feeds = {"ids": ids, "lengths": lengths}
+    np.testing.assert_allclose(run(result.model, feeds)[0][visible], run(model, feeds)[0][visible], atol=1e-5)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_positions_that_are_counted_from_the_first_visible_token_stay(mask: Any) -> None:
+    """As models of which sequences are padded on the left count them."""
+    body = EMBED.partition("n = Shape")[0] + """one_axis = Squeeze(one)  count = CumSum(mask, one_axis)  c1 = Mul(count, mask)
+        c2 = Min(c1, most)  p = Gather(positions, c2)  x0 = Add(e, p)  x = LayerNormalization(x0, scale, shift) """  # fmt: skip
+    model = encoder(body + MASK + ATTEND)
+    result = packed(model, verify="whole")
+    assert is_packed(result), reason(result)
+    feeds = feeds_of(mask)
+    visible = feeds["mask"] != 0
+    np.testing.assert_allclose(run(result.model, feeds)[0][visible], run(model, feeds)[0][visible], atol=1e-5)
 
 
 BEHIND = {

@@ -110,6 +110,7 @@ class _Step:
         flipped: Whether what is true or large here was 0 in the input.
         scored: Whether it has been added to something that is not constant.
         summed: Whether it is a sum of the input's numbers.
+        hides: Whether it has been multiplied by a large negative number, as zeros and ones that hide are.
     """
 
     value: ir.Value
@@ -119,6 +120,7 @@ class _Step:
     flipped: bool = False
     scored: bool = False
     summed: bool = False
+    hides: bool = False
 
 
 def role_of(value: ir.Value, facts: Facts, *, tells_sizes: bool = False) -> Role:
@@ -186,7 +188,7 @@ class _Walk:
         if (node.domain, node.op_type, index) == _LENGTHS:
             if step.summed:  # the length of a sequence is the sum of its mask
                 self._uses.add(Use.KEEP)
-        elif fused is not None:
+        elif fused is not None and not step.hides:
             self._uses.add(Use.BIAS if self._floating else _fused_use(fused, step.flipped))
         elif node.domain:
             return
@@ -196,7 +198,7 @@ class _Walk:
             yield from self._arithmetic(step, node, index)
         elif node.op_type in _LOGIC:
             yield from self._logic(step, node, index)
-        elif node.op_type == "Softmax" and step.scored and self._floating:
+        elif node.op_type == "Softmax" and step.scored and self._floating and not step.hides:
             self._uses.add(Use.BIAS)
         elif node.op_type == "Conv" and index == 0:
             self._image = self._is_image(step, node)
@@ -274,7 +276,7 @@ class _Walk:
             self._uses.add(Use.KEEP if step.flipped else Use.HIDE)
         whole = step.scale and float(other).is_integer() and other > 0
         scale, offset = (step.scale * int(other), step.offset * int(other)) if whole else (0, 0)
-        yield replace(step, value=output, scale=scale, offset=offset, most=None)
+        yield replace(step, value=output, scale=scale, offset=offset, most=None, hides=step.hides or _hides(other))
 
     def _logic(self, step: _Step, node: ir.Node, index: int) -> Iterator[_Step]:
         """Comparisons, boolean operators, casts and Where."""

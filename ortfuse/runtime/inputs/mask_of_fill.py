@@ -12,6 +12,7 @@ from ortfuse.runtime.inputs.random_inputs import Inputs, input_specs
 from ortfuse.runtime.unrepresentable_models import Runnable, signature_of
 
 _RANK = 2
+_LOW = -10000.0
 
 SPREAD = 0.5
 """Lengths differ from their mean by up to this share of it."""
@@ -47,6 +48,8 @@ def lengths(batch: int, longest: int, fill: float, rng: np.random.Generator) -> 
 def with_fill(model: Runnable, inputs: Inputs, fill: float, seed: int) -> Inputs:
     """Return inputs whose masks of shape [batch, sequence] show a share of the tokens, the first ones of each sequence.
 
+    Axes of size 1 may be between the two. Masks that are added to scores are 0 at these tokens, and -10000 at others.
+
     Args:
         model: The model, whose graph says which inputs are masks.
         inputs: The inputs.
@@ -59,11 +62,15 @@ def with_fill(model: Runnable, inputs: Inputs, fill: float, seed: int) -> Inputs
     made = dict(inputs)
     for spec in input_specs(signature_of(model)):
         mask = spec.role.mask
-        if mask is None or mask is Use.BIAS or spec.name not in made or made[spec.name].ndim != _RANK:
+        shape: tuple[int, ...] = made[spec.name].shape if spec.name in made else ()
+        if mask is None or len(shape) < _RANK or any(size != 1 for size in shape[1:-1]):
             continue
-        batch, longest = made[spec.name].shape
+        batch, longest = shape[0], shape[-1]
         shown = np.arange(longest) < lengths(batch, longest, fill, np.random.default_rng(seed))[:, None]
-        made[spec.name] = (shown != (mask is Use.HIDE)).astype(made[spec.name].dtype)
+        numbers = np.where(shown, 0.0, _LOW) if mask is Use.BIAS else shown != (mask is Use.HIDE)
+        made[spec.name] = numbers.astype(made[spec.name].dtype).reshape(shape)
     if all(made[name] is array for name, array in inputs.items()):
-        raise VerificationError("no input is a mask of shape [batch, sequence], of which --fill could show a share")
+        raise VerificationError(
+            "no input is a mask of shape [batch, sequence] or [batch, 1, 1, sequence], of which --fill could show a share"
+        )
     return made

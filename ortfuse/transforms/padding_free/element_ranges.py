@@ -30,14 +30,18 @@ from ortfuse.analysis.ranges.range import Range, anything, between, of_array, of
 from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
 from ortfuse.analysis.transfer.value_fact import INTEGERS
 from ortfuse.ir.dims import DimLike, bounds
+from ortfuse.ir.hidden_tokens import HIDING
 from ortfuse.ir.traits import BROADCASTS, CONTRACTS, ELEMENTWISE, LAYER, has
 from ortfuse.transforms.padding_free.token_marks import Mark
 
 ORDINARY = between(-1000.0, 1000.0)
 """The numbers that activations are taken to be."""
 
-LOW = -5000.0
+LOW = HIDING
 """A score of at most this hides its key: next to a score of at least -1000, its weight is 0 in every float type."""
+
+LOWEST = -9000.0
+"""What hides in a mask that is added to scores is at most this: the sum with any ordinary score hides its key."""
 
 ANY_AXIS = 40
 """The number of a variable for positions about which nothing is known."""
@@ -52,7 +56,7 @@ class Setting:
     """What one analysis takes as given.
 
     Attributes:
-        mask: The value of shape [batch, sequence] whose zeros hide tokens.
+        mask: The value of shape [batch, sequence] that hides tokens; axes of size 1 may be between these.
         hidden: The numbers of the mask at hidden tokens.
         visible: Those at visible ones.
         packed: The values that are computed for packed tokens alone.
@@ -121,7 +125,7 @@ class ElementRange(Question):
         if dtype is None:
             return None
         if value is case.setting.mask:
-            is_the_token = self.index == (case.token.sequence, case.token.position)
+            is_the_token = (self.index[0], self.index[-1]) == (case.token.sequence, case.token.position)
             return case.mask_range if is_the_token else anything(dtype)
         if value in case.setting.packed:
             return ORDINARY if dtype.is_floating_point() else anything(dtype)
@@ -299,12 +303,15 @@ def is_one_number(found: Range) -> bool:
     return found.levels is not None and len(found.levels) == 1
 
 
-def mask_ranges(dtype: ir.DataType, *, shows_zeros: bool) -> tuple[Range, Range]:
+def mask_ranges(dtype: ir.DataType, *, shows_zeros: bool, is_added: bool = False) -> tuple[Range, Range]:
     """The numbers of a mask at hidden and at visible tokens. A mask of other types than BOOL holds zeros and ones.
 
     Args:
         dtype: The element type.
         shows_zeros: Whether zeros are visible, and ones hidden.
+        is_added: Whether it holds ordinary numbers, and -9000 or less at hidden tokens, instead.
     """
+    if is_added:
+        return between(-math.inf, LOWEST), ORDINARY
     zero, one = (one_of(0), one_of(1)) if dtype in INTEGERS else (one_of(0.0), one_of(1.0))
     return (one, zero) if shows_zeros else (zero, one)

@@ -1,12 +1,13 @@
 """Compute row-wise nodes for the visible tokens of a padded batch alone (padding-free, or packed, batches).
 
-*Transforms:* encoders with a mask of shape [batch, sequence]. Embeddings, projections, normalisations, feed-forward layers and
-heads of tokens run on [tokens, hidden]. Attention runs on padded batches of what is gathered from packed tokens.
+*Transforms:* encoders with a mask of shape [batch, sequence] or [batch, 1, 1, sequence]. Embeddings, projections, normalisations,
+feed-forward layers and heads of tokens run on [1, tokens, hidden]. Attention runs on padded batches of rows gathered from these.
 
 *Requires:* a proof that no hidden token reaches a visible one (`dependence`). Otherwise nothing is changed, and the report says
 where it fails. Outputs hold anything for hidden tokens: a contract that the user agrees to by asking for the pass.
 
-*Does not handle:* masks of other shapes; batches with the sequence first; bodies of loops and branches; decoders with caches.
+*Does not handle:* masks of other shapes, such as one for each query; batches with the sequence first; bodies of loops and
+branches; decoders with caches.
 
 Rationale: the time of an encoder is that of its matrix products, which is proportional to the number of tokens. Packed batches
 are described as "effective transformer" (https://github.com/bytedance/effective_transformer) and in arXiv:2210.03052.
@@ -26,7 +27,7 @@ from ortfuse.ir.walk import Scope, nested_nodes
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.padding_free.pack_rows import PackRows
-from ortfuse.transforms.padding_free.plan import Plan, find_plan, sizes_apart
+from ortfuse.transforms.padding_free.plan import Plan, find_plan, masks_of_queries, sizes_apart
 
 OLDEST_OPSET = 14
 """The oldest opset in whose form the indices are built."""
@@ -48,7 +49,8 @@ class PaddingFree:
         context.editor.sort(graph)
         plan = find_plan(graph, context.facts)
         if isinstance(plan, Refusal):
-            context.note(f"padding is not removed: {plan.reason}{sizes_apart(graph, context.facts)}")
+            hints = sizes_apart(graph, context.facts) or masks_of_queries(graph, context.facts)
+            context.note(f"padding is not removed: {plan.reason}{hints}")
             return 0
         return _packed(plan, context)
 
@@ -68,7 +70,7 @@ def _packed(plan: Plan, context: Context) -> int:
         context.note(f"padding is not removed: {change.refusal}")
         return 0
     hidden.store(context.model)
-    sense = "is false" if plan.mask.shows_zeros else "is not 0"
+    sense = "is above -5000" if plan.mask.is_added else "is 0" if plan.mask.shows_zeros else "is not 0"
     context.note(f"{len(plan.rows)} nodes run on the tokens alone at which {plan.mask.value.name} {sense}")
     return len(plan.rows)
 

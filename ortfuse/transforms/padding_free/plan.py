@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import Box, axes
+from ortfuse.analysis.ranges.range import Range
 from ortfuse.ir.dims import DimLike, symbols
 from ortfuse.ir.hidden_tokens import Axes, HiddenTokens
 from ortfuse.ir.refusal import Refusal, refuse, words
@@ -36,14 +37,20 @@ class Candidate:
     """A value that may be the mask.
 
     Attributes:
-        value: The value, of shape [batch, sequence].
+        value: The value, of shape [batch, sequence], with any axes of size 1 between these.
         batch: The sizes of the batch.
         shows_zeros: Whether its zeros are visible tokens, and its ones hidden.
+        is_added: Whether it is added to scores: low numbers are hidden tokens, and ordinary ones visible.
     """
 
     value: ir.Value
     batch: Batch
     shows_zeros: bool = False
+    is_added: bool = False
+
+    def ranges(self, facts: Facts) -> tuple[Range, Range]:
+        """Its numbers at hidden and at visible tokens."""
+        return mask_ranges(_dtype(facts, self.value), shows_zeros=self.shows_zeros, is_added=self.is_added)
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ class Plan:
         return HiddenTokens(
             self.mask.value.name or "",
             self.mask.shows_zeros,
+            self.mask.is_added,
             {name: tuple(sorted(map(_axes, marks), key=str)) for name, marks in outputs.items()},
             tuple(value.name or "" for value in graph.inputs if self._holds_anything(value)),
         )
@@ -110,7 +118,7 @@ def find_plan(graph: ir.Graph, facts: Facts) -> Plan | Refusal:
         rows = _region(graph, facts, candidate)
         if not any(row.is_costly for row in rows.values()):
             continue
-        hidden, visible = mask_ranges(_dtype(facts, candidate.value), shows_zeros=candidate.shows_zeros)
+        hidden, visible = candidate.ranges(facts)
         packed = frozenset(output for node in rows for output in node.outputs)
         setting = Setting(candidate.value, hidden, visible, packed)
         dependence = Dependence(facts, setting, candidate.batch, rows, MIXING)
@@ -124,6 +132,16 @@ def find_plan(graph: ir.Graph, facts: Facts) -> Plan | Refusal:
         if not has_hidden or (dependence.attentions and _says_padding(candidate.value, graph, facts)):
             return Plan(candidate, rows, dependence)
     return nearest
+
+
+def masks_of_queries(graph: ir.Graph, facts: Facts) -> str:
+    """A hint at inputs [..., sequence, sequence], which may hide other keys from each query, so that none is padding; or ""."""
+    for value in graph.inputs:
+        shape = facts.shape(value) or ()
+        if len(shape) > 2 and shape[-1] == shape[-2] and not isinstance(shape[-1], int):
+            said = f"{value.name} is {words(shape)}, and may hide other keys from each query"
+            return f"; {said}: padding is known of a mask of shape [batch, sequence] or [batch, 1, 1, sequence]"
+    return ""
 
 
 def sizes_apart(graph: ir.Graph, facts: Facts) -> str:
@@ -168,19 +186,22 @@ def _dtype(facts: Facts, value: ir.Value) -> ir.DataType:
 
 
 def _candidates(graph: ir.Graph, facts: Facts) -> Iterator[Candidate]:
-    """The inputs that may be masks of zeros and ones, then truth values that the model computes."""
+    """The inputs that may be masks, then truth values that the model computes."""
     computed = [output for node in graph for output in node.outputs if facts.dtype(output) == ir.DataType.BOOL]
     inputs = [value for value in graph.inputs if not _has_indices(value)]
     for value in (*inputs, *computed[:MOST_COMPUTED]):
         shape, dtype = facts.shape(value), facts.dtype(value)
-        if shape is None or len(shape) != 2 or shape[0] == shape[1] or dtype is None or facts.is_const(value):
+        if shape is None or len(shape) < 2 or shape[0] == shape[-1] or dtype is None or facts.is_const(value):
+            continue
+        if any(dim != 1 for dim in shape[1:-1]):
             continue
         if not (dtype == ir.DataType.BOOL or dtype.is_integer() or dtype.is_floating_point()):
             continue
-        batch = Batch(shape[0], shape[1])
+        batch = Batch(shape[0], shape[-1])
         yield Candidate(value, batch)
-        if dtype == ir.DataType.BOOL:
-            yield Candidate(value, batch, shows_zeros=True)
+        yield Candidate(value, batch, shows_zeros=True)
+        if dtype.is_floating_point():
+            yield Candidate(value, batch, is_added=True)
 
 
 def _has_indices(value: ir.Value) -> bool:
@@ -215,7 +236,7 @@ def _region(graph: ir.Graph, facts: Facts, candidate: Candidate) -> dict[ir.Node
 
 def _leave_out_blanking(rows: dict[ir.Node, RowNode], facts: Facts, candidate: Candidate) -> None:
     """Leave out nodes that set hidden tokens to one number for others that read all tokens."""
-    hidden, visible = mask_ranges(_dtype(facts, candidate.value), shows_zeros=candidate.shows_zeros)
+    hidden, visible = candidate.ranges(facts)
     packed = frozenset(output for node in rows for output in node.outputs)
     ask = facts.asking()
     for node in reversed(list(rows)):

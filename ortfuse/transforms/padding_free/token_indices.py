@@ -19,11 +19,12 @@ from functools import cached_property, reduce
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.ir.hidden_tokens import HIDING
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.padding_free.dependence import Selection
 from ortfuse.transforms.padding_free.plan import Plan
 
-_BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
+_BOOL, _INT64, _FLOAT = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.FLOAT
 
 
 class TokenIndices:
@@ -40,13 +41,23 @@ class TokenIndices:
         return self._node("Cast", value, to=dtype)
 
     @cached_property
+    def mask(self) -> ir.Value:
+        """The mask, of shape [batch, sequence]."""
+        value = self._plan.mask.value
+        rank = self._plan.dependence.facts.rank(value)
+        assert rank is not None
+        return self._build.squeeze(value, *range(1, rank - 1))
+
+    @cached_property
     def visible(self) -> ir.Value:
         """Whether the mask shows each token: bool of shape [batch, sequence]."""
-        mask = self._plan.mask
-        shown = mask.value
-        if self._plan.dependence.facts.dtype(shown) != _BOOL:
-            shown = self._cast(shown, _BOOL)
-        return self._node("Not", shown) if mask.shows_zeros else shown
+        plan, dtype = self._plan.mask, self._plan.dependence.facts.dtype(self._plan.mask.value)
+        if plan.is_added:
+            numbers = self.mask if dtype == _FLOAT else self._cast(self.mask, _FLOAT)
+            least = self._build.constant(ir.Tensor(np.array(HIDING, np.float32)))
+            return self._node("Greater", numbers, least)
+        shown = self.mask if dtype == _BOOL else self._cast(self.mask, _BOOL)
+        return self._node("Not", shown) if plan.shows_zeros else shown
 
     @cached_property
     def packed(self) -> ir.Value:
@@ -98,7 +109,7 @@ class TokenIndices:
     @cached_property
     def shape(self) -> ir.Value:
         """The shape [batch, sequence]."""
-        return self._node("Shape", self._plan.mask.value)
+        return self._node("Shape", self.mask)
 
     @cached_property
     def length(self) -> ir.Value:
@@ -108,7 +119,7 @@ class TokenIndices:
     @cached_property
     def count(self) -> ir.Value:
         """The number of all tokens."""
-        return self._node("Size", self._plan.mask.value)
+        return self._node("Size", self.visible)  # masks have types of which no kernel tells the size, such as FLOAT16
 
     @cached_property
     def flat_rows(self) -> ir.Value:
