@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -27,6 +28,14 @@ AXES_AS_INPUT = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13}
 
 PARTS_BY_NUMBER, SIZES_AS_INPUT = 18, 13
 """The opsets at which Split took a number of parts, and at which their sizes became an input."""
+
+AXES_OF_ALL_REDUCTIONS = 18
+"""The opset at which axes became an input of the reductions besides ReduceSum."""
+
+SCALES_OF_CHANNELS = 21
+"""The opset from which on GroupNormalization scales channels, not groups."""
+
+_GROUP_TYPES: dict[ir.DataType | None, str] = {ir.DataType.FLOAT: "float", ir.DataType.DOUBLE: "double"}
 
 NEGATIVE_AXES = 11
 """The opset at which most operators began to count axes from the end too."""
@@ -70,7 +79,7 @@ def write_for_older(node: ir.Node, version: int, older: int, facts: Facts, edito
         if found is not None and means_the_same(found, older, older):
             _replace(one, found, editor)
             continue
-        body = _body(one, read_at, older, facts)
+        body = _centred_groups(one, read_at, older, facts) or _body(one, read_at, older, facts)
         if body is None:
             raise NoOlderFormError(node)
         made, written_for = body
@@ -166,6 +175,41 @@ def _sizes_of_parts(node: ir.Node, facts: Facts) -> list[int] | None:
     each = -(-size // count)
     last = size - each * (count - 1)
     return [each] * (count - 1) + [last] if last > 0 else None
+
+
+def _centred_groups(node: ir.Node, version: int, older: int, facts: Facts) -> tuple[ir.Function, int] | None:
+    """The body of a GroupNormalization with the variance as the mean of squared deviations, and the opset that it is written for.
+
+    The body in its definition takes the difference of two means, which loses digits, and no fusion may take for the variance.
+    """
+    kind, rank = _GROUP_TYPES.get(facts.dtype(node.inputs[0])), facts.rank(node.inputs[0])
+    if node.op_type != "GroupNormalization" or version < SCALES_OF_CHANNELS or kind is None or rank is None:
+        return None
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return None
+    groups, epsilon = node.attributes["num_groups"].as_int(), node.attributes.get_float("epsilon", 1e-5)
+    written_for, mean = (18, "({}, last)") if older >= AXES_OF_ALL_REDUCTIONS else (13, "<axes = [-1]> ({})")
+    text = f"""<domain: "", opset_import: ["": {written_for}]> Groups (x, scale, bias) => (y) {{
+        split_sizes = Constant <value = int64[3] {{0, {groups}, -1}}> ()
+        beside_pixels = Constant <value = int64[{rank - 1}] {{{", ".join(["-1", *["1"] * (rank - 2)])}}}> ()
+        last = Constant <value = int64[1] {{-1}}> ()
+        epsilon = Constant <value = {kind} {{{epsilon!r}}}> ()
+        split = Reshape(x, split_sizes)
+        mean = ReduceMean {mean.format("split")}
+        deviation = Sub(split, mean)
+        squares = Mul(deviation, deviation)
+        variance = ReduceMean {mean.format("squares")}
+        more = Add(variance, epsilon)
+        spread = Sqrt(more)
+        normal = Div(deviation, spread)
+        sizes = Shape(x)
+        merged = Reshape(normal, sizes)
+        factor = Reshape(scale, beside_pixels)
+        term = Reshape(bias, beside_pixels)
+        scaled = Mul(merged, factor)
+        y = Add(scaled, term)
+    }}"""
+    return ir.serde.deserialize_function(onnx.parser.parse_function(text)), written_for
 
 
 def _body(node: ir.Node, version: int, older: int, facts: Facts) -> tuple[ir.Function, int] | None:

@@ -9,14 +9,14 @@ result is the bias with all of its digits.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.ir.dims import DimLike, is_nonzero, product
+from ortfuse.ir.dims import DimLike, exact_div, is_nonzero, product
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite.pattern import Guard, Match, redundant
 
@@ -62,8 +62,11 @@ def keeps_digits(sizes: Callable[[Match], Sequence[DimLike] | None]) -> Guard:
 
 
 def _wanting(image: ir.Value, sizes: Sequence[DimLike], facts: Facts) -> list[DimLike]:
-    """Those of the sizes that may be 0: neither proved, nor of a convolution before, which fails if its result is empty."""
-    wanting = [size for size in sizes if not is_nonzero(size)]
+    """Those of the sizes that may be 0: neither proved, nor of a convolution before, which fails if its result is empty.
+
+    A product of sizes is 0 only if one of them is.
+    """
+    wanting = {size: size for size in sizes if not is_nonzero(size)}
     pending, seen = deque([image]), {image}
     while wanting and pending:
         value = pending.popleft()
@@ -72,12 +75,20 @@ def _wanting(image: ir.Value, sizes: Sequence[DimLike], facts: Facts) -> list[Di
             continue
         if node.op_type == "Conv" and not node.domain:
             found = (facts.shape(value) or ())[2:]
-            wanting = [size for size in wanting if size not in found]
+            wanting = {size: rest for size, left in wanting.items() if not is_nonzero(rest := _without(left, found))}
         for operand in node.inputs:
             if operand is not None and operand not in seen and len(seen) < MOST:
                 seen.add(operand)
                 pending.append(operand)
-    return wanting
+    return list(wanting)
+
+
+def _without(size: DimLike, factors: Iterable[DimLike]) -> DimLike:
+    """A size divided by those of the factors that it is a multiple of."""
+    for factor in factors:
+        if not isinstance(factor, int) and (rest := exact_div(size, factor)) is not None:
+            size = rest
+    return size
 
 
 def convolved(channels: int) -> Any:

@@ -298,3 +298,31 @@ def test_nodes_that_a_release_has_no_kernel_for_are_told() -> None:
         assert note.endswith("(at 'y' and at 1 more)")
     half = model('<ir_version: 8, opset_import: ["": 17]> g (float16[3] x) => (float16[3] y) { y = Cos(x) }')
     assert not ortfuse.optimize(half, runtime="1.17", loaded=False).report.notes  # it runs between Casts
+
+
+GROUPS = """<ir_version: 10, opset_import: ["": 22]>
+g (float[b,4,h,w] x, float[4,4,3,3] k) => (float[b,4,p,q] y) <float[4] scale = {1, 2, 3, 4}, float[4] shift = {0, 1, 2, 3}> {
+    made = Conv(x, k)
+    y = GroupNormalization <num_groups = 2> (made, scale, shift)
+}"""
+
+
+def test_groups_of_channels_become_an_instance_normalization_where_the_opset_lacks_their_form() -> None:
+    original = model(GROUPS)
+    result = ortfuse.optimize(original, runtime="1.17", verify=True)
+    assert result.verdict is not None
+    assert result.verdict.ok
+    assert "InstanceNormalization" in ops(result.model)
+    assert "ReduceMean" not in ops(result.model)
+
+
+def test_groups_of_channels_keep_their_digits_in_the_nodes_of_an_older_opset() -> None:
+    original = model(GROUPS.replace("made = Conv(x, k)", "made = Identity(x)").replace(", float[4,4,3,3] k", ""))
+    for opset in (13, 18):
+        result = ortfuse.optimize(original, target="portable", max_opset=opset, passes="").model
+        x = np.random.default_rng(0).normal(4000.0, 1.0, (2, 4, 5, 6)).astype(np.float32)
+        grouped = x.astype(np.float64).reshape(2, 2, -1)
+        normal = (grouped - grouped.mean(-1, keepdims=True)) / np.sqrt(grouped.var(-1, keepdims=True) + 1e-5)
+        expected = normal.reshape(x.shape) * np.arange(1, 5)[:, None, None] + np.arange(4)[:, None, None]
+        found = Session(result, optimise=False, threads=1).run({"x": x})["y"]
+        np.testing.assert_allclose(found, expected, atol=0.02)
