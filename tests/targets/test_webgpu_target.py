@@ -128,6 +128,43 @@ def test_indices_are_computed_in_int32_where_they_read_truth_values() -> None:
     assert operators(made) == ["Add", "Gather"]  # what reads inputs alone stays on the processor, where they are
 
 
+CAUSAL = """<ir_version: 10, opset_import: ["": 17]>
+g (float[n, 8] x, float[n, m] w) => (float[n, m] y) <int64 zero = {0}, int64 one = {1}, int64[1] rows = {1}, float nil = {0}> {
+    s = Shape <start = 0, end = 1> (x)  n = Squeeze (s)  t = Shape <start = 1, end = 2> (w)  m = Squeeze (t)
+    i = Range (zero, n, one)  j = Range (zero, m, one)  k = Unsqueeze (i, rows)  seen = LessOrEqual (j, k)
+    y = Where (seen, w, nil) }"""
+"""A mask of numbers that sizes determine."""
+
+
+def test_numbers_between_sizes_are_compared_in_int32() -> None:
+    made = ortfuse.optimize(ir.from_onnx_text(CAUSAL), target="webgpu", loaded=False).model
+    types = {node.op_type: node.inputs[0].dtype for node in made.graph}
+    assert types["Range"] == types["Unsqueeze"] == types["LessOrEqual"] == ir.DataType.INT32
+    unknown = CAUSAL.replace("float[n, m] w)", "float[n, m] w, int64[m] j)").replace("j = Range (zero, m, one)", "")
+    made = ortfuse.optimize(ir.from_onnx_text(unknown), target="webgpu", loaded=False).model
+    assert {node.op_type: node.inputs[0].dtype for node in made.graph}["LessOrEqual"] == ir.DataType.INT64
+
+
+@pytest.mark.usefixtures("webgpu")
+@pytest.mark.parametrize(
+    "text",
+    [
+        CAUSAL,
+        """<ir_version: 10, opset_import: ["": 17]>
+        g (float[n, 4] x, float[4, 3] rows) => (float[k, 3] y) <int64[1] two = {2}, int64[1] flat = {-1}> {
+            v, i = TopK (x, two)  j = Reshape (i, flat)  y = Gather (rows, j) }""",
+    ],
+)
+def test_the_processor_has_sizes_alone(text: str) -> None:
+    model = ir.from_onnx_text(text)
+    result = ortfuse.optimize(model, target="webgpu", verify=True)
+    assert result.verdict is not None
+    assert result.verdict.ok
+    with executing_for(spec_of("webgpu")):
+        off = {node.op_type for node in placement(result.model).off_provider}
+    assert off <= {"Shape", "Squeeze", "Cast"}
+
+
 def test_an_operator_without_a_kernel_is_made_of_others() -> None:
     model = ir.from_onnx_text(
         """<ir_version: 10, opset_import: ["": 17]> g (float[n, 8] x) => (float[n, 8] y) { y = LogSoftmax (x) }"""

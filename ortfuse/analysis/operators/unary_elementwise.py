@@ -160,6 +160,30 @@ def exp_range(op: Asking) -> Range | None:
     return stored([piece], op.result_dtype, found.nan)
 
 
+@ranges("Log", by_element=True)
+def log_range(op: Asking) -> Range | None:
+    """Logarithms: -inf of 0 and of numbers that may be taken for it, else at least that of the smallest number."""
+    found = op.range_or_anything(0)
+    normal, smallest = _SMALLEST.get(op.result_dtype, (0.0, 0.0))
+    if not smallest or found.high < 0:
+        return None
+    pieces: list[tuple[Number, Number]] = []
+    for low, high in found.pieces:
+        if low < normal and high >= 0:
+            pieces.append((-math.inf, -math.inf))
+        if high > 0:
+            ends = math.log(max(low, smallest)), math.log(high)
+            pieces.append((ends[0] - SLACK * (1 + abs(ends[0])), ends[1] + SLACK * (1 + abs(ends[1]))))
+    return stored(pieces, op.result_dtype, found.nan or found.low < 0)
+
+
+_SMALLEST = {
+    dtype: (float(np.finfo(dtype.numpy()).smallest_normal), float(np.finfo(dtype.numpy()).smallest_subnormal))
+    for dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
+}
+"""The smallest numbers above 0 with all digits and with fewer, by element type."""
+
+
 def _power_of_e(number: Number) -> float:
     try:
         return math.exp(number)

@@ -1,20 +1,22 @@
-"""Compute indices in int32, for which WebGPU has kernels, where some of their int64 arithmetic reads values of the GPU.
+"""Compute indices in int32, for which WebGPU has kernels, where some of their int64 arithmetic reads elements of tensors.
 
 int32(int64(a)) = int32(a)                          a of truth values or int32
 gather(x, i) = gather(x, int32(i))                  an index of a run that succeeds is below the size of an axis
-int32(a + b) = int32(a) + int32(b)                  also of a - b, a b, where(c, a, b) and cumsum(a), modulo 2^32
+int32(a + b) = int32(a) + int32(b)                  also of a - b, a b, -a, where(c, a, b) and cumsum(a), modulo 2^32
+int32(move(a)) = move(int32(a))                     move: Unsqueeze, Squeeze, Reshape, Expand, Transpose, Tile, Concat
 
-*Requires:* a Cast of truth values or int32 to int64, or a Where, among the operands of the arithmetic. Without any, it reads
-sizes and inputs, which are on the processor, and stays there.
+*Requires:* a Cast of truth values, int32 or floats to int64, a Where, a Range or an ArgMax, among what the arithmetic reads.
+Without any, it reads sizes and inputs, which are on the processor, and stays there.
 
 Rationale: WebGPU has no int64 arithmetic. Each time the processor does it with a value that the GPU made, it waits for the GPU.
-Truncation commutes with sums and products, so no range has to be known.
+Truncation commutes with sums and products, so no range has to be known. Where it has to be, `narrow_bounded_arithmetic` does it.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,40 +24,19 @@ import onnx_ir as ir
 
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.pattern import Match, Pattern, attr, op, var
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, rest, var
+from ortfuse.targets.webgpu.index_ranges import has_elements
 
 LONG, SHORT = ir.DataType.INT64, ir.DataType.INT32
-ARITHMETIC = ("Add", "Sub", "Mul", "CumSum", "Where")
-"""Operators that commute with truncation to fewer bits."""
-
-MOST_NODES = 64
-"""The most nodes above an index that are looked at."""
-
 a, b, condition, data, indices, axis = (var(name) for name in ("a", "b", "condition", "data", "indices", "axis"))
+sizes = var("sizes")
 
 
-def _reads_gpu(value: ir.Value | None, match: Match) -> bool:
-    """Whether int64 arithmetic reads something that the GPU may have made."""
-    stack, seen = [value], set[ir.Value]()
-    while stack and len(seen) < MOST_NODES:
-        one = stack.pop()
-        node = None if one is None else one.producer()
-        if one is None or node is None or one in seen or node.domain not in ("", "ai.onnx"):
-            continue
-        seen.add(one)
-        if node.op_type == "Where":
-            return True
-        if node.op_type == "Cast" and match.facts.dtype(node.inputs[0]) in (SHORT, ir.DataType.BOOL):
-            return True
-        if node.op_type in ARITHMETIC:
-            stack += [given for given in node.inputs if match.facts.dtype(given) == LONG]
-    return False
-
-
-def reads_values_of_the_gpu(match: Match) -> Refusal | None:
-    """The arithmetic reads truth values or int32, which the GPU computes."""
-    found = _reads_gpu(match["narrowed"] if match.get("narrowed") is not None else match["indices"], match)
-    return None if found else match.refuse("needless", "root", found="it reads sizes and inputs alone")
+def reads_elements(match: Match) -> Refusal | None:
+    """The arithmetic reads elements of tensors, which the GPU makes."""
+    found = match.get("narrowed") if match.get("narrowed") is not None else match.get("indices")
+    reads = has_elements(match.facts, found)
+    return None if reads else match.refuse("needless", "root", found="it reads sizes and inputs alone")
 
 
 def is_long(match: Match) -> Refusal | None:
@@ -74,11 +55,11 @@ def _narrow(value: Pattern) -> Pattern:
 
 
 _WIDE: tuple[Pattern, ...] = (
-    op.Add(a, b),
-    op.Sub(a, b),
-    op.Mul(a, b),
-    op.Where(condition, a, b),
-    op.CumSum(a, axis, exclusive=attr("exclusive"), reverse=attr("reverse")),
+    op.Add(a, b).kept(),
+    op.Sub(a, b).kept(),
+    op.Mul(a, b).kept(),
+    op.Where(condition, a, b).kept(),
+    op.CumSum(a, axis, exclusive=attr("exclusive"), reverse=attr("reverse")).kept(),
 )
 _NARROWED: tuple[Pattern, ...] = (
     op.Add(_narrow(a), _narrow(b)),
@@ -89,6 +70,17 @@ _NARROWED: tuple[Pattern, ...] = (
 )
 
 
+_MOVES: dict[str, Callable[[Pattern], Any]] = {
+    "Unsqueeze": lambda moved: op.Unsqueeze(moved, axes=attr("axes")),
+    "Squeeze": lambda moved: op.Squeeze(moved, axes=attr("axes")),
+    "Reshape": lambda moved: op.Reshape(moved, sizes, allowzero=attr("allowzero")),
+    "Expand": lambda moved: op.Expand(moved, sizes),
+    "Transpose": lambda moved: op.Transpose(moved, perm=attr("perm")),
+    "Tile": lambda moved: op.Tile(moved, sizes),
+}
+"""Data movement, as functions of what is moved."""
+
+
 def _gathered(positions: Pattern) -> Pattern:
     elements = op.GatherElements(data, positions, axis=attr("axis"))
     return (op.Gather(data, positions, axis=attr("axis")) | elements).named("gathers")
@@ -96,6 +88,12 @@ def _gathered(positions: Pattern) -> Pattern:
 
 def _either(options: tuple[Pattern, ...]) -> Pattern:
     return functools.reduce(operator.or_, options).named("narrowed")
+
+
+def _joined(match: Match) -> Pattern:
+    parts = [match.capture(f"part{index}", part) for index, part in enumerate(match["parts"])]
+    made: Pattern = op.Concat(*map(_narrow, parts), axis=match["axis"])
+    return made
 
 
 def _widened(name: str) -> Any:
@@ -126,6 +124,28 @@ def is_truth(match: Match) -> Refusal | None:
     return match.unless_dtype("a", ir.DataType.BOOL)
 
 
+def _moving(kind: str, shape: str, inputs: dict[str, Any], attributes: dict[str, list[Any]]) -> Rule:
+    shapes = {"a": shape} | {name: str(shape.count(" ") + 1) for name in inputs}
+    return Rule(
+        name=f"index_arithmetic.narrow_{kind.lower()}_to_int32",
+        is_refinement=True,
+        pattern=op.Cast(_MOVES[kind](a).kept().named("narrowed"), to=SHORT),
+        replace=_MOVES[kind](_narrow(a)),
+        guards=(is_long, reads_elements),
+        exactness=Exactness.EXACT,
+        source=f"ONNX operator {kind}",
+        test=RuleTest(shapes=shapes, inputs={"a": _widened("a"), **inputs}, attributes=attributes, dtypes=("int64",)),
+    )
+
+
+def _sizes(*numbers: int) -> Any:
+    return lambda build: build.constant(np.array(numbers, np.int64))
+
+
+def _parts(build: Any) -> list[ir.Value]:
+    return [_widened("whole")(build), _widened("other")(build)]
+
+
 RULES = [
     Rule(
         name="index_arithmetic.drop_casts_to_int64_and_back",
@@ -152,7 +172,7 @@ RULES = [
         is_refinement=True,
         pattern=_gathered(indices),
         replace=_gathered(_narrow(indices)),
-        guards=(are_long, reads_values_of_the_gpu),
+        guards=(are_long, reads_elements),
         exactness=Exactness.EXACT,
         source="ONNX operators Gather and GatherElements",
         test=RuleTest(
@@ -166,7 +186,7 @@ RULES = [
         is_refinement=True,
         pattern=op.Cast(_either(_WIDE), to=SHORT),
         replace=_either(_NARROWED),
-        guards=(is_long, reads_values_of_the_gpu),
+        guards=(is_long, reads_elements),
         exactness=Exactness.EXACT,
         source="a + b modulo 2^64, modulo 2^32",
         test=RuleTest(
@@ -179,6 +199,36 @@ RULES = [
             },
             attributes={"exclusive": [0, 1], "reverse": [0, 1]},
             dtypes=("int64",),
+        ),
+    ),
+    Rule(
+        name="index_arithmetic.narrow_negative_to_int32",
+        is_refinement=True,
+        pattern=op.Cast(op.Neg(a).kept().named("narrowed"), to=SHORT),
+        replace=op.Sub(computed("zero", lambda match: np.int32(0)), _narrow(a)),
+        guards=(is_long, reads_elements),
+        exactness=Exactness.EXACT,
+        source="-a modulo 2^64, modulo 2^32",
+        test=RuleTest(shapes={"a": "b s 4"}, inputs={"a": _widened("a")}, dtypes=("int64",)),
+    ),
+    _moving("Unsqueeze", "b 4", {}, {"axes": [(0,), (1, 3)]}),
+    _moving("Squeeze", "b 1 4", {}, {"axes": [(1,), (-2,)]}),
+    _moving("Reshape", "b 4", {"sizes": _sizes(2, -1)}, {"allowzero": [0]}),
+    _moving("Expand", "1 4", {"sizes": _sizes(3, 4)}, {}),
+    _moving("Transpose", "b 4", {}, {"perm": [(1, 0)]}),
+    _moving("Tile", "b 4", {"sizes": _sizes(2, 1)}, {}),
+    Rule(
+        name="index_arithmetic.narrow_concat_to_int32",
+        formula="int32(concat(parts))",
+        is_refinement=True,
+        pattern=op.Cast(op.Concat(rest("parts"), axis=attr("axis")).kept().named("narrowed"), to=SHORT),
+        replace=built(_joined, makes=("Concat", "Cast")),
+        guards=(is_long, reads_elements),
+        exactness=Exactness.EXACT,
+        source="ONNX operator Concat",
+        test=RuleTest(
+            shapes={"whole": "b 3", "other": "b 2"}, inputs={"parts": _parts}, attributes={"axis": [1, -1]}, dtypes=("int64",),
+            assumes={f"{name} *": "parts have one size along the other axes, as ONNX demands" for name in ("whole", "other")},
         ),
     ),
 ]  # fmt: skip

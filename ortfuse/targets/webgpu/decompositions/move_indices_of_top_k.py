@@ -1,0 +1,118 @@
+"""Gather by the indices of TopK as they are, which WebGPU makes in int64, and reshape what is gathered.
+
+gather(x, reshape(i)) = reshape(gather(x, i))       along axis 0
+gather_nd(x, i[..., None]) = gather(x, i)           along axis 0
+
+*Requires:* indices of TopK, which other Reshapes may lie between; a constant target without zeros; known sizes behind axis 0.
+
+Rationale: WebGPU has no Reshape of int64, so that the processor waits for the GPU to move indices, as in the routing of experts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.ir.refusal import Refusal
+from ortfuse.rewrite import Exactness, Rule, RuleTest
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, var
+
+data, indices, target = var("data"), var("indices"), var("target")
+
+_MOVES = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Flatten"})
+_MOST_MOVES = 8
+
+
+def are_of_top_k(match: Match) -> Refusal | None:
+    """The indices are those of TopK."""
+    value = match["indices"]
+    for _ in range(_MOST_MOVES):
+        node = value.producer()
+        if node is None or node.domain:
+            break
+        if node.op_type == "TopK":
+            return None
+        if node.op_type not in _MOVES:
+            break
+        value = node.inputs[0]
+    return match.refuse("needless", "indices", found="not those of TopK")
+
+
+def is_along_first_axis(match: Match) -> Refusal | None:
+    """Rows are gathered, of known sizes."""
+    shape = match.shape("data")
+    if match["axis"] not in (None, 0):
+        return match.refuse("attribute", "axis", 0)
+    if shape is None or not shape or not all(isinstance(size, int) and size > 0 for size in shape[1:]):
+        return match.refuse("shape", "data", "known sizes behind the first axis")
+    return None
+
+
+def is_fixed(match: Match) -> Refusal | None:
+    """The target is a constant without zeros."""
+    found = match.facts.const(match["target"])
+    return match.unless_value("target", found is not None and bool((found != 0).all()), "a constant without zeros")
+
+
+def is_one_column(match: Match) -> Refusal | None:
+    """The indices have one column, whose axis was added behind."""
+    rank = match.rank("indices")
+    if match["batch"]:
+        return match.refuse("attribute", "batch", 0)
+    is_last = rank is not None and tuple(match["axes"]) in ((-1,), (rank,))
+    return match.unless_value("axes", is_last, "the last one")
+
+
+def _target(match: Match) -> Any:
+    found = match.facts.const(match["target"])
+    assert found is not None
+    return np.asarray([*found.tolist(), *(match.shape("data") or ())[1:]], np.int64)
+
+
+def _reshaped(match: Match) -> Pattern:
+    made: Pattern = op.Reshape(op.Gather(data, indices, axis=0), computed("target of rows", _target))
+    return made
+
+
+def _of_top_k(build: Any) -> ir.Value:
+    """Indices 0 to 2 of the largest numbers of rows."""
+    dims = build.dims("indices")
+    given = build.input("scores", [math.prod(dims[:-1]), 3])
+    found = build.node("TopK", [given, build.constant(np.array([dims[-1]], np.int64))], outputs=2).outputs[1]
+    made: ir.Value = build.node("Reshape", [found, build.constant(np.array(dims, np.int64))]).outputs[0]
+    return made
+
+
+RULES = [
+    Rule(
+        name="gather.sink_reshape_of_top_k",
+        is_refinement=True,
+        pattern=op.Gather(data, op.Reshape(indices, target).kept(), axis=attr("axis")),
+        replace=built(_reshaped, makes=("Gather", "Reshape")),
+        guards=(are_of_top_k, is_along_first_axis, is_fixed),
+        exactness=Exactness.EXACT,
+        source="ONNX operators Gather and Reshape",
+        test=RuleTest(
+            shapes={"data": "4 5 2", "indices": "3 2", "target": "1"},
+            inputs={"indices": _of_top_k, "target": lambda build: build.constant(np.array([-1], np.int64))},
+            attributes={"axis": [0, None]},
+        ),
+    ),
+    Rule(
+        name="gather.gather_nd_of_one_column_of_top_k",
+        is_refinement=True,
+        pattern=op.GatherND(data, op.Unsqueeze(indices, axes=attr("axes")).kept(), batch_dims=attr("batch")),
+        replace=op.Gather(data, indices, axis=0),
+        guards=(are_of_top_k, is_one_column),
+        exactness=Exactness.EXACT,
+        source="ONNX operators Gather and GatherND",
+        test=RuleTest(
+            shapes={"data": "4 5 2", "indices": "3 2"},
+            inputs={"indices": _of_top_k},
+            attributes={"axes": [(-1,), (2,)], "batch": [0]},
+        ),
+    ),
+]
