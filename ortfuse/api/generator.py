@@ -24,7 +24,7 @@ from ortfuse.generation.generator_interface import GeneratorInterface
 from ortfuse.io.atomic_write import check_folder
 from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.io.load_and_save import save
-from ortfuse.options import PipelineOptions
+from ortfuse.options import Options, PipelineOptions
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.serialization import Record, derived, entry
 from ortfuse.targets import Target, TargetSpec, default_spec
@@ -63,6 +63,7 @@ class GeneratorResult(Record):
         result: The optimisation of the generator.
         once: The model that runs once for each prompt (an `onnx_ir.Model`); `None` if there is none.
         int4: How many matrix products have weights of 4 bits.
+        unpacked: How many of these have weights that a session unpacks when it loads the model.
         comparison: How its generations compare with the decoder's; `None` if that was not asked for.
         others: The same on further targets, where several were named.
         not_run: Why it was never run on a target that it was made for, by the name of the target.
@@ -78,6 +79,7 @@ class GeneratorResult(Record):
     result: Result = field(repr=False, metadata=entry(omit=True))
     once: Any = field(default=None, repr=False, metadata=entry(omit=True))
     int4: int = 0
+    unpacked: int = 0
     comparison: GenerationComparison | None = None
     others: Sequence[GenerationComparison] = ()
     not_run: Mapping[str, str] = field(default_factory=dict)
@@ -211,7 +213,7 @@ def generator(
         done = _with_int8_caches(done, sources, target, new_tokens, prompts, fixed)
     if int4 and done.ok:
         progress("rounding weights")
-        done = _rounded(done)
+        done = _rounded(done, declared)
     if folder is None or not done.ok:
         return done
     progress("writing")
@@ -317,12 +319,24 @@ INT4_SCHEMES = ("weight_int4.block32_level4", "weight_int4")
 are nearer to the weights, and 0.4 to 0.5 times as long as those in float32 (`python -m benchmarks.generation.blocks`)."""
 
 
-def _rounded(done: GeneratorResult) -> GeneratorResult:
-    """The generator with weights of 4 bits."""
+def _rounded(done: GeneratorResult, options: Options) -> GeneratorResult:
+    """The generator with weights of 4 bits, unpacked at load for a target whose kernels are slow with packed ones."""
+    from ortfuse.api.effective_options import target_spec
     from ortfuse.api.quantize import lower
+    from ortfuse.pipeline.discover_rule_files import DECOMPOSITIONS
 
     lowered = lower(done.model, INT4_SCHEMES, loaded=False)
-    return replace(done, model=lowered.model, int4=len(lowered.uniform.choice))
+    count, model = len(lowered.uniform.choice), lowered.model
+    if not target_spec(options).is_default:
+        packed = _packed_products(model)
+        model = optimize(model, replace(options, passes=DECOMPOSITIONS, loaded=False)).model
+        return replace(done, model=model, int4=count, unpacked=packed - _packed_products(model))
+    return replace(done, model=model, int4=count)
+
+
+def _packed_products(model: ir.Model) -> int:
+    """How many products read packed weights in each run."""
+    return sum(node.op_type == "MatMulNBits" for node in model.graph)
 
 
 def _save(done: GeneratorResult, folder: Path) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from cached_decoders import LAYOUTS, write
 
@@ -170,6 +171,26 @@ def test_integer_caches_in_wasm(tmp_path: Path) -> None:
     if why := missing("wasm"):
         pytest.skip(f"wasm does not run here: {why}")
     ortfuse.generator(decoder(tmp_path), tmp_path / "out", max_length=48, target="wasm", int8_caches=True, new_tokens=8)
+    found = [
+        ortfuse.Generator(tmp_path / "out", target=target).generate([LONG[:5]], max_new_tokens=8)
+        for target in ("cpu", "wasm")
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_weights_of_four_bits_in_wasm_are_unpacked_unless_packed_ones_are_asked_for(
+    tmp_path: Path, packed: bool
+) -> None:
+    force = {"force": {"matmul_nbits": "none"}} if packed else {}
+    done = ortfuse.generator(decoder(tmp_path), tmp_path / "out", max_length=48, target="wasm", int4=True, **force)
+    left = sum(node.op_type == "MatMulNBits" for node in done.model.graph)
+    assert done.int4 > 0
+    assert (left, done.unpacked) == ((done.int4, 0) if packed else (0, done.int4))
+    stored = {value.dtype for value in ir.load(tmp_path / "out" / "model.onnx").graph.initializers.values()}
+    assert (ir.DataType.UINT8 if packed else ir.DataType.UINT4) in stored
+    if packed or missing("wasm"):
+        return
     found = [
         ortfuse.Generator(tmp_path / "out", target=target).generate([LONG[:5]], max_new_tokens=8)
         for target in ("cpu", "wasm")

@@ -44,6 +44,11 @@ def generator_document(name: str, done: GeneratorResult) -> Document:
         lines.append("keys and values are 8-bit integers: compare their tokens on your own prompts")
     if done.int4:
         lines.append(f"{done.int4} matrix products have weights of 4 bits: compare their tokens on your own prompts")
+    if done.unpacked:
+        lines.append(
+            f"a session unpacks the weights of {done.unpacked} products to float32 when it loads, for speed: 8 times their "
+            "size in memory; --force matmul_nbits=none keeps them packed"
+        )
     if done.written is not None:
         written = f"written: {done.written}"
     else:
