@@ -54,7 +54,9 @@ class AttentionSite:
         values: The cache of values, and what is appended.
         heads: Heads of queries.
         groups: Heads of keys and values.
-        size: The size of a head.
+        size: The size of a head in the buffers: a multiple of 8, up to which keys and values are padded with zeros.
+        key_size: The size of a head of queries and keys.
+        value_size: The size of a head of values.
         scale: The factor of scores; `None` for one over the square root of the size.
         softcap: The bound of scores; 0 for none.
         mask: What is added to scores.
@@ -69,6 +71,8 @@ class AttentionSite:
     heads: int
     groups: int
     size: int
+    key_size: int
+    value_size: int
     scale: float | None
     softcap: float
     mask: MaskForm
@@ -130,11 +134,9 @@ class SiteReader:
         length = query[1] if len(query) == 3 else query[2]
         new = added[1] if len(added) == 3 else added[2 if keys.layout is None else keys.layout[2]]
         sizes = [_size(shape, count) for shape, count in ((query, heads), (key, shared), (value, shared))]
-        size = sizes[0]
-        if not heads or not groups or not size or sizes != [size] * 3:
-            return f"heads have different or unknown sizes: {sizes}"
-        if size % _HEAD_MULTIPLE:
-            return f"heads have {size} elements, and the kernel takes multiples of {_HEAD_MULTIPLE}"
+        if not heads or not groups or not all(sizes) or sizes[0] != sizes[1]:
+            return f"heads of queries and keys have different or unknown sizes: {sizes}"
+        size = -(-max(sizes) // _HEAD_MULTIPLE) * _HEAD_MULTIPLE
         if length != new:
             return f"there are {length} queries and {new} new keys"
         kind = facts.dtype(keys.new)
@@ -146,6 +148,8 @@ class SiteReader:
         if isinstance(form, str):
             return form
         scale = node.attributes.get_float("scale", None)
+        if scale is None and size != sizes[1]:
+            scale = sizes[1] ** -0.5
         softcap = node.attributes.get_float("softcap", 0.0) or 0.0
         if scale is not None and not scale > 0:
             return f"its scale is {scale}, and the kernel takes a positive one"
@@ -158,8 +162,10 @@ class SiteReader:
                 return f"its queries are {facts.dtype(queries)}, and its cache {kind}"
             queries = narrowed
         keys, values = (replace(one, new=self._appended(one, groups)) for one in (keys, values))
-        rotation = self._rotation_of(queries, keys.new, size)
-        return AttentionSite(node, kind, queries, keys, values, heads, groups, size, scale, softcap, form, rotation)
+        rotation = self._rotation_of(queries, keys.new, size) if size == sizes[1] else None
+        return AttentionSite(
+            node, kind, queries, keys, values, heads, groups, size, *sizes[1:], scale, softcap, form, rotation
+        )
 
     def _appended(self, operand: CacheOperand, groups: int) -> ir.Value:
         if operand.layout not in (None, (0, 1, 2, 3)):

@@ -327,6 +327,8 @@ class _Rewriter:
             tables = [lengths.constant(rotation.cos), lengths.constant(rotation.sin)]
         layouts = (None, site.keys.layout, site.values.layout)
         inputs = [self._in_a_row(value, layout, node) for value, layout in zip(inputs, layouts, strict=True)]
+        sizes = ((site.heads, site.key_size), (site.groups, site.key_size), (site.groups, site.value_size))
+        inputs = [self._padded(value, *one, site.size, node) for value, one in zip(inputs, sizes, strict=True)]
         bias = None if site.mask.bias is None else lengths.bias(site.mask.bias, kind)
         sink = None if site.mask.sink is None else self._sinks(site, kind)
         pasts = [site.keys.cache.past, site.values.cache.past]
@@ -337,11 +339,17 @@ class _Rewriter:
         result, declared = made.outputs[0], self.facts.dtype(node.outputs[0])
         if declared not in (None, kind):
             result = lengths.node("Cast", [result], {"to": int(declared)}, before=node).outputs[0]
-        if self.facts.rank(node.inputs[0]) == 4:
-            split = lengths.node(
-                "Reshape", [result, lengths.constant([0, 0, site.heads, site.size])], before=node
-            ).outputs[0]
-            result = lengths.node("Transpose", [split], {"perm": [0, 2, 1, 3]}, before=node).outputs[0]
+        is_split = self.facts.rank(node.inputs[0]) == 4
+        if is_split or site.value_size != site.size:
+            sizes = lengths.constant([0, 0, site.heads, site.size])
+            result = lengths.node("Reshape", [result, sizes], before=node).outputs[0]
+        if site.value_size != site.size:
+            ends = [lengths.constant([number]) for number in (0, site.value_size, 3)]
+            result = lengths.node("Slice", [result, *ends], before=node).outputs[0]
+        if is_split:
+            result = lengths.node("Transpose", [result], {"perm": [0, 2, 1, 3]}, before=node).outputs[0]
+        elif site.value_size != site.size:
+            result = lengths.node("Reshape", [result, lengths.constant([0, 0, -1])], before=node).outputs[0]
         olds = (node.outputs[0], site.keys.cache.present, site.values.cache.present)
         for old, new in zip(olds, (result, *made.outputs[1:]), strict=True):
             new.type = old.type
@@ -360,6 +368,15 @@ class _Rewriter:
         order = [batch, length, heads, size]
         swapped = self.lengths.node("Transpose", [value], {"perm": order}, before=before).outputs[0]
         return self.lengths.node("Reshape", [swapped, self.lengths.constant([0, 0, -1])], before=before).outputs[0]
+
+    def _padded(self, value: ir.Value, heads: int, size: int, wanted: int, before: ir.Node) -> ir.Value:
+        """[batch, sequence, heads * wanted] of a value [batch, sequence, heads * size], with zeros behind each head."""
+        if size == wanted:
+            return value
+        lengths = self.lengths
+        split = lengths.node("Reshape", [value, lengths.constant([0, 0, heads, size])], before=before).outputs[0]
+        wide = lengths.node("Pad", [split, lengths.constant([0] * 7 + [wanted - size])], before=before).outputs[0]
+        return lengths.node("Reshape", [wide, lengths.constant([0, 0, heads * wanted])], before=before).outputs[0]
 
     def _take_over(self, old: ir.Value, new: ir.Value) -> None:
         for use in tuple(old.uses()):
