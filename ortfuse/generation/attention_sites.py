@@ -162,9 +162,10 @@ class SiteReader:
                 return f"its queries are {facts.dtype(queries)}, and its cache {kind}"
             queries = narrowed
         keys, values = (replace(one, new=self._appended(one, groups)) for one in (keys, values))
-        rotation = self._rotation_of(queries, keys.new, size) if size == sizes[1] else None
+        _, key_size, value_size = sizes
+        rotation = self._rotation_of(queries, keys.new, size) if size == key_size else None
         return AttentionSite(
-            node, kind, queries, keys, values, heads, groups, size, *sizes[1:], scale, softcap, form, rotation
+            node, kind, queries, keys, values, heads, groups, size, key_size, value_size, scale, softcap, form, rotation
         )
 
     def _appended(self, operand: CacheOperand, groups: int) -> ir.Value:

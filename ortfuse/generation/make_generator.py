@@ -341,8 +341,8 @@ class _Rewriter:
             result = lengths.node("Cast", [result], {"to": int(declared)}, before=node).outputs[0]
         is_split = self.facts.rank(node.inputs[0]) == 4
         if is_split or site.value_size != site.size:
-            sizes = lengths.constant([0, 0, site.heads, site.size])
-            result = lengths.node("Reshape", [result, sizes], before=node).outputs[0]
+            split = lengths.constant([0, 0, site.heads, site.size])
+            result = lengths.node("Reshape", [result, split], before=node).outputs[0]
         if site.value_size != site.size:
             ends = [lengths.constant([number]) for number in (0, site.value_size, 3)]
             result = lengths.node("Slice", [result, *ends], before=node).outputs[0]
