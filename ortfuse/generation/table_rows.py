@@ -66,8 +66,32 @@ def slices_to_rows(model: ir.Model, facts: Facts, interface: DecoderInterface, m
         for node, axis, rows in slices:
             most = min(most, rows)
             _read_rows(model.graph, node, axis)
+        while _drop_clamps(model.graph, facts, past + length, most):
+            facts.renew()
         facts.renew()  # the sizes of what follows are only known now
     return most
+
+
+def _drop_clamps(graph: ir.Graph, facts: Facts, total: DimLike, most: int) -> bool:
+    """Replace Min(c, n) by n, in place, where n is at most the number of tokens and that is at most c; whether there was one.
+
+    Exporters compute the rows of a slice that way: Min(rows, past + n) - Min(rows, past).
+    """
+    found = False
+    for node in list(graph):
+        if (node.domain, node.op_type) != ("", "Min") or len(node.inputs) != 2 or not node.outputs[0].uses():
+            continue
+        for number, clamp in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
+            bound, counted = facts.const(clamp), None if number is None else facts.ints(number)
+            if number is None or bound is None or counted is None or bound.size != 1 or bound.dtype.kind != "i":
+                continue
+            is_same = facts.shape(number) == facts.shape(node.outputs[0])
+            if is_same and bound.item() >= most and all(at_most(one, total) for one in counted.elements):
+                for use in tuple(node.outputs[0].uses()):
+                    use.node.replace_input_with(use.idx, number)
+                found = True
+                break
+    return found
 
 
 def _slices_of_tables(graph: ir.Graph, facts: Facts, total: DimLike) -> Iterator[tuple[ir.Node, int, int]]:
