@@ -86,7 +86,11 @@ def _drop_clamps(graph: ir.Graph, facts: Facts, total: DimLike, most: int) -> bo
             if number is None or bound is None or counted is None or bound.size != 1 or bound.dtype.kind != "i":
                 continue
             is_same = facts.shape(number) == facts.shape(node.outputs[0])
-            if is_same and bound.item() >= most and all(at_most(one, total) for one in counted.elements):
+            if (
+                is_same
+                and bound.item() >= most
+                and all(one is not None and at_most(one, total) for one in counted.elements)
+            ):
                 for use in tuple(node.outputs[0].uses()):
                     use.node.replace_input_with(use.idx, number)
                 found = True
