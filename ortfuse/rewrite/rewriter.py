@@ -152,13 +152,15 @@ class Rewriter:
         node = match.root.producer()
         if not rule.spells_out or node is None:
             return None
-        if RULE_KEY in node.metadata_props:
+        imports = self.editor.scope_of(node.graph).root.opset_imports
+        inlined = self.target.inlines(node, imports, self._facts)
+        lacks = inlined or self.target.check_node(node, imports, self._facts) is not None
+        # What a rule made for another target, in a run before this one, may have neither a kernel nor a definition here.
+        if RULE_KEY in node.metadata_props and (inlined or not lacks):
             return refuse(
                 "needless", match.root, found=f"{node.metadata_props[RULE_KEY]} made it of what was spelled out"
             )
-        imports = self.editor.scope_of(node.graph).root.opset_imports
-        inlined = self.target.inlines(node, imports, self._facts)
-        if inlined or self.target.check_node(node, imports, self._facts) is not None:
+        if lacks:
             return None
         return refuse("needless", match.root, found=f"there is a kernel for {node.op_type}")
 

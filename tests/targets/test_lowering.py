@@ -326,3 +326,22 @@ def test_groups_of_channels_keep_their_digits_in_the_nodes_of_an_older_opset() -
         expected = normal.reshape(x.shape) * np.arange(1, 5)[:, None, None] + np.arange(4)[:, None, None]
         found = Session(result, optimise=False, threads=1).run({"x": x})["y"]
         np.testing.assert_allclose(found, expected, atol=0.02)
+
+
+CONTRIB = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+    g (float[2, 3, 16] q, float[2, 5, 16] k, float[2, 5, 16] v) => (float[2, 3, 16] y) {
+        y = com.microsoft.MultiHeadAttention<num_heads = 4>(q, k, v)
+    }"""
+
+
+@pytest.mark.parametrize("target", ["portable", "tensorrt", "qnn"])
+def test_each_target_without_a_kernel_for_an_operator_of_a_model_gets_it_lowered(target: str) -> None:
+    made = ortfuse.optimize(ir.from_onnx_text(CONTRIB), target=target, max_opset=17, loaded=False).model
+    assert {node.domain for node in made.graph} == {""}
+    assert "Softmax" in ops(made)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda", "wasm", "webgpu"])
+def test_an_operator_stays_where_there_is_a_kernel(target: str) -> None:
+    made = ortfuse.optimize(ir.from_onnx_text(CONTRIB), target=target, loaded=False).model
+    assert ops(made) == "MultiHeadAttention"

@@ -71,6 +71,7 @@ RULES = [
         ).named("result"),
         replace=built(_activated, makes=("Conv", "Add", *_PARAMETERS)),
         is_refinement=True,
+        spells_out=True,
         guards=(is_known_activation, is_added_as_it_is),
         exactness=Exactness.ROUNDING,
         source="com.microsoft operators of ONNX Runtime",

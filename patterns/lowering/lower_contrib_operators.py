@@ -1,4 +1,4 @@
-"""Lower fused com.microsoft operators to operators of the standard, for targets that read plain ONNX.
+"""Lower fused com.microsoft operators to operators of the standard.
 
 gelu(x) = x/2 (1 + erf(x / sqrt 2))          fast_gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 quick_gelu(x) = x sigmoid(alpha x)          fused_matmul(a, b) = alpha a b, each transposed or not
@@ -132,6 +132,7 @@ def _rule(
         pattern=pattern,
         replace=replace,
         is_refinement=True,
+        spells_out=True,
         guards=guards,
         intermediates=intermediates or {},
         exactness=Exactness.ROUNDING,

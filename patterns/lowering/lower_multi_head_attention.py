@@ -240,6 +240,7 @@ def _rule(name: str, masks: Pattern | None, pasts: tuple[Pattern | None, ...], *
             "present_value": built(_values, makes=("Reshape", "Transpose", "Add", "Slice", "Concat", "Identity")),
         },
         is_refinement=True,
+        spells_out=True,
         guards=(heads_are_known, masks_are_of_all_keys, *((presents_are_used,) if pasts else ())),
         exactness=Exactness.ROUNDING,
         source="com.microsoft operators of ONNX Runtime; arXiv:1706.03762",

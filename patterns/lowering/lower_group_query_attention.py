@@ -289,6 +289,7 @@ def _rule(name: str, tables: tuple[Pattern, ...], columns: str, rotary: int) -> 
         replace=built(_attended, makes=_MAKES),
         intermediates={"present_key": built(_keys, makes=_MAKES), "present_value": built(_values, makes=_MAKES)},
         is_refinement=True,
+        spells_out=True,
         guards=(heads_are_known, rotates_halves if tables else rotates_nothing, presents_are_used),
         exactness=Exactness.ROUNDING,
         source="com.microsoft operators of ONNX Runtime; arXiv:2305.13245",

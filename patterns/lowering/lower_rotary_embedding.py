@@ -102,6 +102,7 @@ RULES = [
         ),
         replace=built(_rotated, makes=("Reshape", "Unsqueeze", "Gather", "Slice", "Mul", "Sub", "Add", "Concat")),
         is_refinement=True,
+        spells_out=True,
         guards=(rotates_halves, sizes_are_known),
         exactness=Exactness.ROUNDING,
         source="com.microsoft operators of ONNX Runtime; arXiv:2104.09864",
