@@ -7,6 +7,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir import walk
 from ortfuse.ir.editor import Editor
+from ortfuse.ir.refusal import words
 from ortfuse.targets.forms_of_older_opsets import NoOlderFormError, means_the_same, write_for_older
 from ortfuse.targets.match_kernel_types import ABSENT, MismatchError, arguments, bind
 from ortfuse.targets.target import Target
@@ -34,9 +35,10 @@ def lower_opset(model: ir.Model, target: Target, editor: Editor, facts: Facts) -
                     _lower(root, current, target, editor, facts)
             except NoOlderFormError as error:
                 node: ir.Node = error.args[0]
+                why = error.args[1] if len(error.args) > 1 else "means something else there, or is not defined"
                 left.append(
                     f"the model imports opset {current}, and the result may have at most {newest}: "
-                    f"{node.op_type} '{node.name}' means something else there, or is not defined"
+                    f"{node.op_type} '{node.name}' {why}"
                 )
         editor.renew_facts()
     return left
@@ -61,11 +63,18 @@ def _lower(root: ir.Graph, current: int, target: Target, editor: Editor, facts: 
             changed = True
     for node in walk.nodes_within(root):
         if not node.domain and node.version in (None, newest) and not _takes_types(node, target, facts):
-            raise NoOlderFormError(node)
+            raise NoOlderFormError(node, f"does not take {_types(node, facts)} there")
     editor.set_import(root, "", newest)
     for node in list(walk.nodes_within(root)) if changed else ():
         if node.version == newest and not node.domain:
             editor.set_version(node, None)
+
+
+def _types(node: ir.Node, facts: Facts) -> str:
+    """The known element types of the inputs and outputs of a node, in words."""
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name]
+    kinds = dict.fromkeys(facts.dtype(value) or value.dtype for value in values)
+    return ", ".join(words(kind) for kind in kinds if kind is not None)
 
 
 def _takes_types(node: ir.Node, target: Target, facts: Facts) -> bool:

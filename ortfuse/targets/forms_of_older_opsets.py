@@ -42,7 +42,7 @@ NEGATIVE_AXES = 11
 
 
 class NoOlderFormError(Exception):
-    """A node cannot be written for an older opset; `args` hold the node."""
+    """A node cannot be written for an older opset; `args` hold the node, and perhaps why not, in words that follow its name."""
 
 
 def means_the_same(node: ir.Node, version: int, older: int) -> bool:
