@@ -26,7 +26,7 @@ from benchmarks.results import Results
 from benchmarks.targets.releases import environment
 from ortfuse.errors import GenerationError
 from ortfuse.generation.compare_generations import TOLERANCE
-from ortfuse.generation.decoder_interface import InterfaceNames
+from ortfuse.generation.interface_names import InterfaceNames
 from ortfuse.generation.plain_loop import PlainLoop, input_types
 from ortfuse.io.load_and_save import load
 from ortfuse.runtime.session import Session

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from ortfuse.api.optimize import optimize
 from ortfuse.api.result import Result
 from ortfuse.errors import GenerationError
-from ortfuse.generation.decoder_interface import InterfaceNames
 from ortfuse.generation.generator_interface import METADATA
+from ortfuse.generation.interface_names import InterfaceNames
 from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.ir.declared_sizes import declared_sizes
 from ortfuse.options import Options
@@ -52,7 +52,8 @@ def fused_decoder(
     """
     from ortfuse.analysis.facts import Facts
     from ortfuse.generation.cached_branch import split_branches
-    from ortfuse.generation.decoder_interface import find_interface, names_of
+    from ortfuse.generation.find_interface import find_interface
+    from ortfuse.generation.interface_names import names_of
     from ortfuse.generation.prompt_model import compute_crossed
     from ortfuse.generation.separate_caches import separate_caches
     from ortfuse.generation.step_sizes import fix_to_one_token
@@ -84,7 +85,7 @@ def _declare_steps(source: ir.Model, max_length: int, roles: Mapping[str, str] |
         The name of the number of new tokens, the greatest length, and whether it had the scores after the last token alone.
     """
     from ortfuse.analysis.facts import Facts
-    from ortfuse.generation.decoder_interface import find_interface
+    from ortfuse.generation.find_interface import find_interface
     from ortfuse.generation.last_logits import with_all_logits
     from ortfuse.generation.step_sizes import declare_step_sizes
     from ortfuse.generation.table_rows import slices_to_rows

@@ -31,9 +31,9 @@ from ortfuse.targets import Target, TargetSpec, default_spec
 
 if TYPE_CHECKING:
     from ortfuse.generation.compare_generations import GenerationComparison
-    from ortfuse.generation.decoder_interface import InterfaceNames
     from ortfuse.generation.genai_config import SpecialTokens
     from ortfuse.generation.generator import Generator
+    from ortfuse.generation.interface_names import InterfaceNames
     from ortfuse.generation.plain_loop import InputType, PlainLoop
     from ortfuse.generation.token_embeddings import Embed
     from ortfuse.runtime.session import Session

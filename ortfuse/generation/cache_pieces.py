@@ -1,4 +1,4 @@
-"""What attention reads of a cache in any layout, as keys or values [batch, heads, length, size], and whether steps hand it on.
+"""The elements of a cache that attention reads, as keys or values [batch, heads, length, size], and whether steps hand it on.
 
     K[b, h, t, d] = past[f(b, h, t, d)]            for the tokens of the past
                   = new[b, h, t - length, d]       behind them
@@ -205,7 +205,7 @@ class PieceReader:
 
 
 def _in_a_row(size: int) -> Index:
-    """Where the element of [batch, heads, length, size] is in [batch, length, heads * size]."""
+    """The index of the element of [batch, heads, length, size] in [batch, length, heads * size]."""
     return axis(0), axis(2), size * axis(1) + axis(3)
 
 

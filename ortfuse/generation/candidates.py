@@ -14,9 +14,9 @@ import numpy as np
 
 from ortfuse.errors import GenerationError
 from ortfuse.generation.bound_runs import BoundRuns
-from ortfuse.generation.decoder_interface import InterfaceNames
 from ortfuse.generation.generator import Generator
 from ortfuse.generation.generator_interface import interface_of
+from ortfuse.generation.interface_names import InterfaceNames
 from ortfuse.generation.plain_loop import InputType, PlainLoop
 from ortfuse.generation.token_embeddings import RandomEmbeddings
 from ortfuse.io.load_and_save import metadata

@@ -22,7 +22,7 @@ TOLERANCE = 1e-3
 """Difference of scores over their spread at a step, at most."""
 
 MOST_NOISE = 1e-2
-"""What counts of a decoder's own noise: scores that move more cannot tell a right generator from a wrong one."""
+"""The most of a decoder's own noise that counts: scores that move more cannot tell a right generator from a wrong one."""
 
 MOST_IN_A_BATCH = 4
 """How many prompts are compared in one batch."""
@@ -117,7 +117,7 @@ class _Tally:
         self.found.append(_Found(where, _difference(wanted, got), gap, (chosen, best)))
 
     def comparison(self, prompts: int, batch: int, target: str) -> GenerationComparison:
-        """What all that says."""
+        """The comparison that follows from all steps."""
         noise = min(self.noise, MOST_NOISE)
         tolerance, near = max(TOLERANCE, 10 * noise), 4 * max(noise, 1e-6)
         others = [one for one in self.found if one.gap > near]

@@ -38,7 +38,7 @@ _OTHER_SIZES = "its sizes are not those of new tokens and keys"
 
 @dataclass(frozen=True)
 class MaskForm:
-    """What a mask adds to the score of the query at position i and the key at position j.
+    """The numbers that a mask adds to the score of the query at position i and the key at position j.
 
     Attributes:
         window: How many keys up to its own position a query sees; -1 for all.

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import GenerationError
-from ortfuse.generation.decoder_interface import InterfaceNames
+from ortfuse.generation.interface_names import InterfaceNames
 from ortfuse.generation.step_masks import step_mask
 from ortfuse.generation.token_embeddings import Embed, RandomEmbeddings
 
@@ -91,7 +91,7 @@ class PlainLoop:
 
     @property
     def crossed(self) -> dict[str, Any]:
-        """What the first step computed for later ones, by the names of their inputs."""
+        """The values that the first step computed for later ones, by the names of their inputs."""
         return {before: self._kept[before] for before, _ in self._names.crossed}
 
     def take_crossed(self, other: PlainLoop) -> None:

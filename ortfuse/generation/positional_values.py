@@ -77,7 +77,7 @@ class PositionalValues:
                 found.update(node.outputs)
 
     def _of_sizes(self, node: ir.Node) -> set[ir.Value] | None:
-        """Where the sizes that a Shape gives belong: those of other inputs, as an encoder's states, follow from no length."""
+        """The set that the sizes of a query belong to: those of other inputs, as of an encoder, follow from no length."""
         shape = self._facts.shape(node.inputs[0])
         if shape is None:
             return self._positional
@@ -167,7 +167,7 @@ class PositionalValues:
         return node.op_type in ("Shape", "Size") and not node.domain and node.inputs[0] in self._tainted
 
     def given_sizes(self, node: ir.Node, step: Step) -> Array:
-        """What a size query answers in a step.
+        """The answer of a size query in a step.
 
         Raises:
             GenerationError: A size is not known from the lengths.

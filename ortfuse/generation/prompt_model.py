@@ -15,7 +15,9 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError, OrtfuseError
-from ortfuse.generation.decoder_interface import DecoderInterface, InterfaceNames, find_interface
+from ortfuse.generation.decoder_interface import DecoderInterface
+from ortfuse.generation.find_interface import find_interface
+from ortfuse.generation.interface_names import InterfaceNames
 from ortfuse.generation.plain_loop import InputType, PlainLoop, Runs
 from ortfuse.ir.editor import Editor
 from ortfuse.runtime.submodel import model_of, taken, upstream

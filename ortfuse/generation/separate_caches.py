@@ -262,7 +262,7 @@ class _Separation:
         return found
 
     def _plan(self, piece: Piece) -> Plan | None:
-        """What is appended as [batch, new tokens, heads * size]."""
+        """The plan of new tokens as [batch, new tokens, heads * size]."""
         size = piece.size
         head = floor_div(axis(2), size)
         element = moved(piece.new, (axis(0), head, axis(1), axis(2) - size * head))
@@ -280,7 +280,7 @@ class _Separation:
         return sources[0] if is_same else None
 
     def _new(self, piece: Piece, rank: int, before: ir.Node) -> ir.Value:
-        """What is appended, [batch, heads, new tokens, size] or [batch, new tokens, heads * size]."""
+        """The new tokens, [batch, heads, new tokens, size] or [batch, new tokens, heads * size]."""
         key = (piece.new, rank)
         if key not in self.news:
             box = piece.new_box

@@ -29,7 +29,7 @@ Sizes = Sequence[int | str | None]
 
 @dataclass(frozen=True)
 class BufferPlan:
-    """What becomes of a cache.
+    """The buffer, or growing input, that becomes of a cache.
 
     Attributes:
         cache: The cache of the decoder.

@@ -66,7 +66,7 @@ def fix_to_one_token(model: ir.Model, interface: DecoderInterface) -> None:
 
 
 def _joined_sizes(model: ir.Model, interface: DecoderInterface) -> dict[str, str]:
-    """What other axes of caches than those of tokens equal, by name.
+    """The sizes that other axes of caches than those of tokens equal, by name.
 
     What a step hands out is the next input, and has the axes of what is joined to the cache.
     """

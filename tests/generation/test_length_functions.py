@@ -8,7 +8,8 @@ from onnx import parser
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.generation.cache_operands import Keys
-from ortfuse.generation.decoder_interface import DecoderInterface, find_interface
+from ortfuse.generation.decoder_interface import DecoderInterface
+from ortfuse.generation.find_interface import find_interface
 from ortfuse.generation.length_functions import MaskForm, RowForm, find_mask_forms, find_row_forms
 from ortfuse.generation.positional_values import PositionalValues
 from ortfuse.io.convert_model_objects import enter

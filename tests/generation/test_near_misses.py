@@ -13,7 +13,7 @@ from cached_decoders import write
 
 import ortfuse
 from ortfuse.errors import GenerationError
-from ortfuse.generation.decoder_interface import InterfaceNames
+from ortfuse.generation.interface_names import InterfaceNames
 from ortfuse.generation.plain_loop import PlainLoop, input_types
 from ortfuse.io.convert_model_objects import enter
 from ortfuse.runtime.session import Session
