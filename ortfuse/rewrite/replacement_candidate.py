@@ -44,6 +44,9 @@ class Legality(Protocol):
     def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> Refusal | None:
         """Why the target cannot execute a node; `None` if it can."""
 
+    def limit(self, node: ir.Node, facts: Facts) -> Refusal | None:
+        """Why a kernel that is registered for the types of a node refuses it all the same; `None` if it does not."""
+
     def inlines(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> bool:
         """Whether the target executes a node by the definition of its operator alone."""
 

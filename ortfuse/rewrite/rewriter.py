@@ -154,7 +154,7 @@ class Rewriter:
             return None
         imports = self.editor.scope_of(node.graph).root.opset_imports
         inlined = self.target.inlines(node, imports, self._facts)
-        lacks = inlined or self.target.check_node(node, imports, self._facts) is not None
+        lacks = inlined or self._lacks(node, imports)
         # What a rule made for another target, in a run before this one, may have neither a kernel nor a definition here.
         if RULE_KEY in node.metadata_props and (inlined or not lacks):
             return refuse(
@@ -163,6 +163,15 @@ class Rewriter:
         if lacks:
             return None
         return refuse("needless", match.root, found=f"there is a kernel for {node.op_type}")
+
+    def _lacks(self, node: ir.Node, imports: dict[str, int]) -> bool:
+        """Whether the target has no kernel for a node.
+
+        A kernel of com.microsoft that refuses some sizes is one: a node whose sizes are open may never have these.
+        """
+        if self.target.check_node(node, imports, self._facts) is None:
+            return False
+        return not (node.domain and self.target.limit(node, self._facts) is not None)
 
     def _replaced(self, rule: Rule, match: Match, started: float) -> list[Refusal] | None:
         """Make the first replacement that is possible; if none is, the refusal of each.

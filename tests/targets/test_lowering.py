@@ -345,3 +345,16 @@ def test_each_target_without_a_kernel_for_an_operator_of_a_model_gets_it_lowered
 def test_an_operator_stays_where_there_is_a_kernel(target: str) -> None:
     made = ortfuse.optimize(ir.from_onnx_text(CONTRIB), target=target, loaded=False).model
     assert ops(made) == "MultiHeadAttention"
+
+
+def test_a_kernel_that_refuses_some_sizes_is_one() -> None:
+    """GroupQueryAttention takes several tokens after others for one sequence: an open batch may never have them."""
+    model = ir.from_onnx_text(
+        """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[b, s, 32] q, float[b, s, 16] k, float[b, s, 16] v, float[b, 2, 40, 8] past_k, float[b, 2, 40, 8] past_v,
+           int32[b] lengths, int32 total) => (float[b, s, 32] y, float[b, 2, 40, 8] new_k, float[b, 2, 40, 8] new_v) {
+            y, new_k, new_v = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2>(
+                q, k, v, past_k, past_v, lengths, total)
+        }"""
+    )
+    assert ops(ortfuse.optimize(model, loaded=False).model) == "GroupQueryAttention"
