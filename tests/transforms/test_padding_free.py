@@ -484,6 +484,15 @@ def test_full_batches_run_the_nodes_of_the_model_and_move_nothing_around_attenti
     assert all([node.op_type for node in branch] == ["Attention"] for branch in branches)
 
 
+def test_activations_have_names_of_sizes_by_which_the_runtime_reuses_buffers() -> None:
+    body = EMBED + MASK + ATTEND + "l = MatMul(y, w1)  t = Relu(l)  z = MatMul(t, wo)"
+    found = ir.from_proto(packed(encoder(body, outputs="float[b, packed_1_1, 16] z")).model).graph
+    (node,) = (node for node in found if node.op_type == "Relu")
+    names = ["packed_1_0", "packed_1_1_", 16]
+    for value in (node.inputs[0], node.outputs[0]):
+        assert [dim if isinstance(dim, int) else dim.value for dim in value.shape.dims] == names
+
+
 def branches_of(graph: ir.Graph) -> list[ir.Graph]:
     """The branches that full batches take."""
     attributes = [attribute for node in graph for attribute in node.attributes.values()]

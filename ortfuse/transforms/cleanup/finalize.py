@@ -13,7 +13,8 @@
 - Values get the declared type and shape that the facts prove. Declarations of the file that the facts do not prove are
   dropped: the runtime plans the reuse of buffers by declared sizes. By default names of sizes are dropped too: the
   plans that they allow cost 5 to 12 % on some models. Other tools can infer them again. Only added images keep the
-  names by which the runtime sees that their shapes are equal (`find_values_needing_named_sizes`). `finalize{symbolic=true}`
+  names by which the runtime sees that their shapes are equal (`find_values_needing_named_sizes`), and activations of packed
+  tokens theirs (`ortfuse.ir.named_sizes`). `finalize{symbolic=true}`
   writes all names and short formulas. Declarations of inputs and outputs of the model and of bodies stay. Values of unknown
   rank keep what is declared. Functions have no declared types and are left alone. In the body of a Loop that may not
   run nothing is declared anew. If there is no iteration, the runtime derives the sizes of stacked results from the
@@ -34,6 +35,7 @@ from ortfuse.analysis.loop_summary.nonempty_sizes import Nonempty
 from ortfuse.errors import TargetError
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.editor import RULE_KEY, Editor
+from ortfuse.ir.named_sizes import with_named_sizes
 from ortfuse.ir.traits import NAMES_INPUTS, has
 from ortfuse.ir.walk import Scope, nested, nested_nodes, nodes_within, roots, subgraphs
 from ortfuse.targets import missing_functions, opset_needed, raise_opset
@@ -192,7 +194,8 @@ def _declare_types(scope: Scope, context: Context, *, adds: bool, symbolic: bool
                 type_ = ir.TensorType(dtype)
             inner = not value.is_graph_output() or (shape is None and scope.graph is not scope.root)
             if inner and (adds or shape is not None):
-                shape = _proved(shape, context.facts.shape(value), symbolic or value in named)
+                proved = _proved(shape, context.facts.shape(value), symbolic or value in named)
+                shape = with_named_sizes(proved, value)
             if type_ is not value.type or shape is not value.shape:
                 context.editor.set_type(value, type_, shape)
                 changes += 1

@@ -60,8 +60,8 @@ def _packed(plan: Plan, context: Context) -> int:
     place = next(iter(plan.rows))
     scope, hidden = editor.scope_of(graph), plan.hidden_tokens(graph)
     with editor.change(PaddingFree.name) as change:
-        packing = PackRows(plan, context.facts, editor, Builder(scope, editor, place))
-        packing.run(graph)
+        packing = PackRows(graph, plan, context.facts, editor, Builder(scope, editor, place))
+        packing.run()
         editor.sort(graph)
         refused = _refused(change, packing.copies, context, scope)
         if refused is not None:
