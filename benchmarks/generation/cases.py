@@ -95,6 +95,17 @@ def _bart(attention: str) -> nn.Module:
     return kind(model, model.get_decoder(), _Head(model))
 
 
+def _seq2seq(name: str, architecture: str, config: str) -> Case:
+    """The decoder of an encoder-decoder with BART's parts."""
+
+    def made(attention: str) -> nn.Module:
+        model = build(architecture, config, _SEQ2SEQ | {"max_position_embeddings": 512, "pad_token_id": 0}, attention)
+        kind = layered(MaskedCrossDecoder, ["input_ids", "encoder_attention_mask"], 2)
+        return kind(model, model.get_decoder(), _Head(model))
+
+    return Case(name, made, _CROSS, CROSS_SIZES, ("eager",), EXPORTERS)
+
+
 def _whisper(attention: str) -> nn.Module:
     options = _SEQ2SEQ | {
         "max_target_positions": 448,
@@ -145,6 +156,10 @@ _KEYS: Mapping[str, tuple[int | str, ...]] = {"past_key": (2, "past", 16), "past
 _RECURRENT: Mapping[str, tuple[int | str, ...]] = {"conv": (144, 4), "recurrent": (8, 16, 8)}
 _WINDOW = ["sliding_attention", "full_attention"]
 
+_LONG = {
+    "rope_type": "longrope", "short_factor": [1 + 0.1 * n for n in range(8)],
+    "long_factor": [1.5 + 0.5 * n for n in range(8)], "original_max_position_embeddings": 32,
+}  # fmt: skip
 _SINKS = {"num_local_experts": 4, "num_experts_per_tok": 2, "experts_implementation": "batched_mm"}
 
 
@@ -224,6 +239,24 @@ CASES = (
     _decoder("arcee", "Arcee", attentions=("eager",)),
     _decoder("apertus", "Apertus", {"head_dim": None}, attentions=("eager",)),
     _decoder("afmoe", "Afmoe", _EXPERTS | {"sliding_window": 7, "layer_types": _WINDOW, "num_dense_layers": 2, "n_group": 1, "topk_group": 1}, attentions=("eager",)),
+    _decoder("cohere2", "Cohere2", {"sliding_window": 7, "layer_types": _WINDOW, "head_dim": None}, attentions=("eager",)),
+    _decoder("granitemoe", "GraniteMoe", {**_SINKS, "head_dim": None}, attentions=("eager",)),
+    _decoder("phi3_longrope", "Phi3", {"head_dim": None, "rope_scaling": _LONG, "original_max_position_embeddings": 32}, attentions=("eager",)),
+    _decoder("ernie45", "Ernie4_5", attentions=("eager",)),
+    _decoder("seedoss", "SeedOss", attentions=("eager",)),
+    _decoder("qwen2moe", "Qwen2Moe", _EXPERTS | {"shared_expert_intermediate_size": 32, "head_dim": None, "layer_types": ["full_attention"] * 2}, attentions=("eager",)),
+    _decoder("phimoe", "Phimoe", {**_SINKS, "head_dim": None}, attentions=("eager",)),
+    _decoder("bitnet", "BitNet", {"head_dim": None}, attentions=("eager",)),
+    _decoder("ministral", "Ministral", {"sliding_window": 7, "layer_types": _WINDOW}, attentions=("eager",)),
+    _decoder("vaultgemma", "VaultGemma", {"sliding_window": 7, "layer_types": _WINDOW, "query_pre_attn_scalar": 24}, attentions=("eager",)),
+    _decoder("gptneox_japanese", "GPTNeoXJapanese", _OLD | {"rotary_pct": 0.5, "intermediate_multiple_size": 2}, keys=4, attentions=("eager",)),
+    _decoder("hunyuan_moe", "HunYuanMoEV1", {"num_experts": 4, "moe_topk": 2, "experts_implementation": "batched_mm"}, attentions=("eager",)),
+    _decoder("diffllama", "DiffLlama", attentions=("eager",)),
+    _decoder("doge", "Doge", {"head_dim": None}, attentions=("eager",)),
+    _decoder("trocr", "TrOCR", _OLD | {"d_model": 64, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 96, "hidden_size": None, "num_hidden_layers": None, "num_attention_heads": None, "is_decoder": True}, keys=4, attentions=("eager",)),
+    _seq2seq("marian", "MarianMTModel", "MarianConfig"),
+    _seq2seq("pegasus", "PegasusForConditionalGeneration", "PegasusConfig"),
+    _seq2seq("mbart", "MBartForConditionalGeneration", "MBartConfig"),
     Case("t5", _t5, _CROSS, CROSS_SIZES, ATTENTIONS, EXPORTERS),
     Case("bart", _bart, _CROSS, CROSS_SIZES, ATTENTIONS, EXPORTERS),
     Case("whisper", _whisper, _WHISPER, SIZES, ATTENTIONS, EXPORTERS),
