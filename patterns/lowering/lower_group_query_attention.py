@@ -4,11 +4,11 @@ present[t] = past[t] for t < start, new[t - start] for start <= t < start + S, 0
 y[s] = softmax(cap tanh(scale q[s] present_k^T / cap) where start + s - window < t <= start + s, t < length) present_v
 
 `start` is 0 for a prompt (S = total), else the length of the sequence before the S new tokens. Keys and values have as many rows
-as the past, or as there are tokens if these are more. With tables, queries and keys are rotated by halves at start + s (RoFormer,
-arXiv:2104.09864).
+as the past, or as there are tokens if these are more. With tables, queries and keys are rotated at start + s, by halves or by
+neighbours (RoFormer, arXiv:2104.09864). Queries may have the keys and values behind them. A bias is added to the scores, and a
+sink is one more score of each head, whose key has no value; it is 0 for a smooth softmax.
 
-*Requires:* known numbers and sizes of heads. *Does not handle:* packed inputs, neighbours that are rotated, biases, sinks,
-integer caches, positions of their own.
+*Requires:* known numbers and sizes of heads. *Does not handle:* integer caches, positions of their own, normalised queries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, ms, op, var
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, ms, op, opt, var
 
 from .._shared_guards import array_like, constant
 from ._present_outputs import presents_are_used, with_presents
@@ -33,6 +33,7 @@ PASS = "canonicalize"
 _NEW = ("query", "key", "value")
 query, key, value, past_key, past_value = (var(name) for name in (*_NEW, "past_key", "past_value"))
 seqlens, total, cos, sin = (var(name) for name in ("seqlens", "total", "cos", "sin"))
+bias, sink = var("bias"), var("sink")
 
 zero, one = computed("zero", lambda match: np.int64(0)), computed("one", lambda match: np.int64(1))
 
@@ -41,11 +42,14 @@ def heads_are_known(match: Match) -> Refusal | None:
     """Queries, keys, values and their past have known numbers and sizes of heads, in float32."""
     heads, groups, shape = match["num_heads"], match["kv_num_heads"], match.shape("query")
     last = None if shape is None or len(shape) != 3 else shape[-1]
-    if not heads or not groups or heads % groups or not isinstance(last, int) or not last or last % heads:
+    merged = 0 if not heads or not groups else heads + 2 * groups if _is_packed(match) else heads
+    if not merged or heads % groups or not isinstance(last, int) or not last or last % merged:
         return match.refuse_dimension("query", -1, "a known multiple of the number of heads")
     assert shape is not None
-    size = last // heads
-    for name in ("key", "value"):
+    if _is_packed(match) != (match.get("value") is None):
+        return match.refuse("missing_input", "value", "one where there are keys")
+    size = last // merged
+    for name in () if _is_packed(match) else ("key", "value"):
         if match.shape(name) != (*shape[:2], groups * size):
             return match.refuse("shape", name, "the batch and rows of the queries, and heads of their size")
     for name in ("past_key", "past_value"):
@@ -57,7 +61,22 @@ def heads_are_known(match: Match) -> Refusal | None:
     lengths = match.shape("seqlens")
     if lengths is None or lengths[0] != shape[0] or math.prod(lengths[1:]) != 1:
         return match.refuse("shape", "seqlens", "a length for each batch")
-    return match.unless_dtype("query", ir.DataType.FLOAT) or _bounds_are_usual(match)
+    return match.unless_dtype("query", ir.DataType.FLOAT) or _bounds_are_usual(match) or _extras_are_known(match)
+
+
+def _extras_are_known(match: Match) -> Refusal | None:
+    """A bias has known heads and a number for each query, and a sink a number for each head."""
+    heads, shape = match["num_heads"], match.shape("bias")
+    if match.get("bias") is not None and (shape is None or len(shape) != 4 or shape[1] not in (1, heads)):
+        return match.refuse("shape", "bias", "four axes with one head or all of them")
+    if match.get("sink") is not None:
+        return match.unless_shape((heads,), "sink") or match.unless_value("smooth", not match["smooth"], 0)
+    return None
+
+
+def _is_packed(match: Match) -> bool:
+    """Whether keys and values stand behind the queries in one input."""
+    return match.get("key") is None
 
 
 def _bounds_are_usual(match: Match) -> Refusal | None:
@@ -67,12 +86,10 @@ def _bounds_are_usual(match: Match) -> Refusal | None:
     return found or match.unless_value("softcap", cap is None or cap >= 0, "at least 0")
 
 
-def rotates_halves(match: Match) -> Refusal | None:
-    """Halves are rotated, by tables no wider than a head."""
+def rotates_by_tables(match: Match) -> Refusal | None:
+    """Queries and keys are rotated, by tables no wider than a head."""
     if match["do_rotary"] != 1:
         return match.refuse("attribute", "do_rotary", 1)
-    if match["interleaved"]:
-        return match.refuse("attribute", "interleaved", 0)
     table = match.shape("cos")
     if table is None or len(table) != 2 or table != match.shape("sin") or not isinstance(table[1], int):
         return match.refuse("shape", "cos", "a table as that of the sines, with a known number of columns")
@@ -88,7 +105,18 @@ def _size(match: Match) -> int:
     """The size of a head."""
     shape = match.shape("query")
     assert shape is not None and isinstance(shape[-1], int)
-    return shape[-1] // int(match["num_heads"])
+    return shape[-1] // (int(match["num_heads"]) + (2 * int(match["kv_num_heads"]) if _is_packed(match) else 0))
+
+
+def _new(match: Match, name: str) -> Pattern:
+    """New queries, keys or values, [batch, rows, heads * size]."""
+    if not _is_packed(match):
+        return var(name)
+    heads, groups, size = match["num_heads"], match["kv_num_heads"], _size(match)
+    ends = [0, heads * size, (heads + groups) * size, (heads + 2 * groups) * size]
+    place = _NEW.index(name)
+    made: Pattern = op.Slice(query, constant(ends[place]), constant(ends[place + 1]), constant(-1))
+    return made
 
 
 def _at(shape: Pattern, axis: int) -> Pattern:
@@ -151,6 +179,8 @@ def _rotated(match: Match, part: Pattern) -> Pattern:
     half, size = (match.shape("cos") or (0, 0))[1], _size(match)
     assert isinstance(half, int)
     cosines, sines = (op.Unsqueeze(op.Gather(table, _positions(), axis=0), constant(1)) for table in (cos, sin))
+    if match["interleaved"]:
+        return _neighbours_rotated(part, half, size, cosines, sines)
     cuts = [0, half, 2 * half, size]
     first, second, *rest = (
         op.Slice(part, constant(start), constant(end), constant(-1))
@@ -164,6 +194,23 @@ def _rotated(match: Match, part: Pattern) -> Pattern:
         axis=-1,
     )
     return made
+
+
+def _neighbours_rotated(part: Pattern, half: int, size: int, cosines: Pattern, sines: Pattern) -> Pattern:
+    """[batch, heads, rows, size], of which the first `half` pairs of neighbours are rotated."""
+    rotated = part if 2 * half == size else op.Slice(part, constant(0), constant(2 * half), constant(-1))
+    pairs = op.Reshape(rotated, constant(0, 0, 0, half, 2))
+    first, second = (op.Slice(pairs, constant(place), constant(place + 1), constant(-1)) for place in (0, 1))
+    cosines, sines = (op.Unsqueeze(angles, constant(-1)) for angles in (cosines, sines))
+    turned = op.Concat(
+        op.Sub(op.Mul(first, cosines), op.Mul(second, sines)),
+        op.Add(op.Mul(second, cosines), op.Mul(first, sines)),
+        axis=-1,
+    )
+    made: Pattern = op.Reshape(turned, constant(0, 0, 0, 2 * half))
+    if 2 * half == size:
+        return made
+    return op.Concat(made, op.Slice(part, constant(2 * half), constant(size), constant(-1)), axis=-1)
 
 
 def _present(match: Match, new: Pattern, past: Pattern) -> Pattern:
@@ -184,11 +231,11 @@ def _present(match: Match, new: Pattern, past: Pattern) -> Pattern:
 
 
 def _keys(match: Match) -> Pattern:
-    return _present(match, _rotated(match, _split(match, key, match["kv_num_heads"])), past_key)
+    return _present(match, _rotated(match, _split(match, _new(match, "key"), match["kv_num_heads"])), past_key)
 
 
 def _values(match: Match) -> Pattern:
-    return _present(match, _split(match, value, match["kv_num_heads"]), past_value)
+    return _present(match, _split(match, _new(match, "value"), match["kv_num_heads"]), past_value)
 
 
 def _has_window(match: Match) -> bool:
@@ -206,10 +253,40 @@ def _seen(match: Match) -> Pattern:
     return op.Unsqueeze(made, constant(1))
 
 
+def _bias_of_room(match: Match, *, is_grouped: bool) -> Pattern:
+    """The bias with a column for each present key, as it broadcasts to the scores."""
+    missing = op.Sub(_room(), _at(op.Shape(bias), 3))
+    wide = op.Pad(bias, op.Concat(constant(0, 0, 0, 0, 0, 0, 0), missing, axis=0))
+    if not is_grouped:
+        return wide
+    if (match.shape("bias") or (1, 1))[1] == 1:
+        return op.Unsqueeze(wide, constant(2))
+    groups = match["kv_num_heads"]
+    apart: Pattern = op.Concat(constant(0, groups, match["num_heads"] // groups), _rows(), _room(), axis=0)
+    return op.Reshape(wide, apart)
+
+
+def _has_sink(match: Match) -> bool:
+    return match.get("sink") is not None or match["smooth"] == 1
+
+
+def _with_sink(match: Match, scores: Pattern, *, is_grouped: bool) -> Pattern:
+    """The weights beside one of a key without a value."""
+    heads, groups = match["num_heads"], match["kv_num_heads"]
+    shape = (1, groups, heads // groups, 1, 1) if is_grouped else (1, heads, 1, 1)
+    column: Pattern = computed("no sink", lambda match: np.zeros(shape, np.float32))
+    if match.get("sink") is not None:
+        column = op.Reshape(sink, constant(*shape))
+    column = op.Expand(column, op.Concat(_at(op.Shape(query), 0), constant(*shape[1:-2]), _rows(), constant(1), axis=0))
+    weights = op.Softmax(op.Concat(scores, column, axis=-1), axis=-1)
+    made: Pattern = op.Slice(weights, constant(0), _room(), constant(-1))
+    return made
+
+
 def _attended(match: Match) -> Pattern:
     heads, groups, size = match["num_heads"], match["kv_num_heads"], _size(match)
     scale = match["scale"] or 1 / math.sqrt(size)
-    queries: Pattern = op.Mul(_rotated(match, _split(match, query, heads)), scale)
+    queries: Pattern = op.Mul(_rotated(match, _split(match, _new(match, "query"), heads)), scale)
     keys, values, seen = _keys(match), _values(match), _seen(match)
     is_grouped = heads != groups
     if is_grouped:  # heads that share keys are an axis of their own
@@ -218,8 +295,13 @@ def _attended(match: Match) -> Pattern:
     scores: Pattern = op.MatMul(queries, op.Transpose(keys, perm=(0, 1, 2, 4, 3) if is_grouped else (0, 1, 3, 2)))
     if match["softcap"]:
         scores = op.Mul(op.Tanh(op.Div(scores, match["softcap"])), match["softcap"])
+    if match.get("bias") is not None:
+        scores = op.Add(scores, _bias_of_room(match, is_grouped=is_grouped))
     hidden = computed("hidden", lambda match: array_like(match, -math.inf))
-    weights: Pattern = op.Softmax(op.Where(seen, scores, hidden), axis=-1)
+    scores = op.Where(seen, scores, hidden)
+    weights: Pattern = (
+        _with_sink(match, scores, is_grouped=is_grouped) if _has_sink(match) else op.Softmax(scores, axis=-1)
+    )
     if _has_window(match):  # a row of padding may see no key: it is 0 then, as in the kernel
         weights = op.Where(seen, weights, computed("nothing", lambda match: array_like(match, 0.0)))
     found: Pattern = op.MatMul(weights, values)
@@ -275,27 +357,46 @@ _ATTRIBUTES: Mapping[str, Sequence[Any]] = {
 }  # fmt: skip
 
 
+_PACKED = {"query": "2 4 128", **{name: size for name, size in _sizes(4, 9).items() if name not in _NEW}}
+_SHAPES = (
+    _sizes(4, 9), _sizes(1, 9), _sizes(1, 5), _PACKED, _sizes(4, 9, bias="2 4 4 4", sink="4"),
+    _sizes(1, 9, bias="1 1 1 6", sink="4"),
+)  # fmt: skip
+_OTHERS: Sequence[Mapping[str, Sequence[Any]]] = (
+    {"softcap": [0.0], "smooth": [0]},
+    {"softcap": _CAPS, "smooth": [0, 1]},
+    {"softcap": _CAPS, "smooth": [0]},
+    {"softcap": [0.0], "smooth": [0, 1], "window": [None]},
+    {"softcap": [0.0], "smooth": [0], "window": [None]},
+    {"softcap": _CAPS, "smooth": [0]},
+)
+"""Further attributes for each set of shapes. With a sink, the kernel has other numbers in rows of padding that see no key."""
+
+
 def _rule(name: str, tables: tuple[Pattern, ...], columns: str, rotary: int) -> Rule:
     more = {"cos": f"9 {columns}", "sin": f"9 {columns}"} if tables else {}
     return Rule(
         name=f"attention.{name}",
         formula="com.microsoft.GroupQueryAttention(query, key, value, past_key, past_value, seqlens, total, cos, sin)",
         pattern=ms.GroupQueryAttention(
-            query, key, value, past_key, past_value, seqlens, total, *tables,
+            query, opt(key), opt(value), past_key, past_value, seqlens, total, *(tables or (None, None)), None, opt(bias),
+            opt(sink),
             num_heads=attr("num_heads"), kv_num_heads=attr("kv_num_heads"), scale=attr("scale"),
             local_window_size=attr("window"), softcap=attr("softcap"), do_rotary=attr("do_rotary"),
-            rotary_interleaved=attr("interleaved"),
+            rotary_interleaved=attr("interleaved"), smooth_softmax=attr("smooth"),
         ).naming(present_key=1, present_value=2),
         replace=built(_attended, makes=_MAKES),
         intermediates={"present_key": built(_keys, makes=_MAKES), "present_value": built(_values, makes=_MAKES)},
         is_refinement=True,
         spells_out=True,
-        guards=(heads_are_known, rotates_halves if tables else rotates_nothing, presents_are_used),
+        guards=(heads_are_known, rotates_by_tables if tables else rotates_nothing, presents_are_used),
         exactness=Exactness.ROUNDING,
         source="com.microsoft operators of ONNX Runtime; arXiv:2305.13245",
         test=RuleTest(
-            shapes=(_sizes(4, 9, **more), _sizes(1, 9, **more), _sizes(1, 5, **more)),
-            attributes=tuple({**_ATTRIBUTES, "do_rotary": [rotary], "softcap": caps} for caps in ([0.0], _CAPS, _CAPS)),
+            shapes=tuple({**sizes, **more} for sizes in _SHAPES),
+            attributes=tuple(
+                {**_ATTRIBUTES, "do_rotary": [rotary], "interleaved": [0, rotary], **others} for others in _OTHERS
+            ),
             inputs={"seqlens": _last_tokens, "total": _tokens},
             never_empty={"*": "the kernel refuses empty tensors"},
             followed_by=with_presents,
