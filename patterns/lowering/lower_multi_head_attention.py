@@ -5,8 +5,10 @@ mha(q, k, v) = merged(softmax(scale split(q + bq) [past_k, split(k + bk)]^T + hi
 Heads are split from and merged into the last axis. `hidden` is `mask_filter_value` where the mask of keys is 0 or less, and
 `added` the bias of the scores. Keys and values with heads in front stay as they are.
 
-*Does not handle:* packed queries, keys and values; masks that are lengths; causal attention with a mask, a past or other than as
-many keys as queries.
+The mask may be the lengths of the sequences of keys instead, behind which keys are hidden.
+
+*Does not handle:* packed queries, keys and values; masks that are lengths and starts; causal attention with a mask, a past or
+other than as many keys as queries.
 
 Rationale: a row of which -inf hides all keys is NaN in the kernel, as in Softmax. Where the mask of keys hides all of them,
 scores near -10000 are rounded to 0.001, in the kernel and here. The kernel of ONNX Runtime 1.32 ignores a past whose present
@@ -96,8 +98,10 @@ def masks_are_of_all_keys(match: Match) -> Refusal | None:
             return match.refuse("attribute", "unidirectional", "0, or no mask, no past and as many keys as queries")
     if match.get("padding") is not None and (found := match.unless_dtype("query", ir.DataType.FLOAT)) is not None:
         return found
-    if match.get("padding") is not None and match.shape("padding") not in ((batch, total), (batch, rows, total)):
-        return match.refuse("shape", "padding", "a number for each key of each batch")
+    if match.get("padding") is not None and match.shape("padding") not in (
+        (batch,), (batch, total), (batch, rows, total)
+    ):  # fmt: skip
+        return match.refuse("shape", "padding", "a number for each key of each batch, or a length for each")
     shape = match.shape("added")
     if match.get("added") is not None and (shape is None or len(shape) != 4 or shape[2:] != (rows, total)):
         return match.refuse("shape", "added", "a number for each query and key")
@@ -166,12 +170,23 @@ def _number(name: str, number: float) -> Pattern:
     return computed(name, lambda match: array_like(match, number))
 
 
+def _key_places(match: Match) -> Pattern:
+    """[keys], the numbers of the keys."""
+    count = op.Gather(op.Shape(_keys(match)), constant(2), axis=0)
+    first, step = computed("first", lambda match: np.int64(0)), computed("step", lambda match: np.int64(1))
+    made: Pattern = op.Range(first, op.Squeeze(count, constant(0)), step)
+    return made
+
+
 def _masked(match: Match, scores: Pattern) -> Pattern:
     if match.get("padding") is not None:
         filler = _FILLER if match["filler"] is None else match["filler"]
         nothing, least = (_number(name, number) for name, number in (("nothing", 0.0), ("filler", filler)))
-        hidden = op.Where(op.Greater(padding, computed("hides", lambda match: np.int32(0))), nothing, least)
-        scores = op.Add(scores, op.Unsqueeze(hidden, constant(*((1, 2) if match.rank("padding") == 2 else (1,)))))
+        shown: Pattern = op.Greater(padding, computed("hides", lambda match: np.int32(0)))
+        if match.rank("padding") == 1:  # lengths
+            shown = op.Greater(op.Unsqueeze(op.Cast(padding, to=ir.DataType.INT64), constant(1)), _key_places(match))
+        hidden = op.Where(shown, nothing, least)
+        scores = op.Add(scores, op.Unsqueeze(hidden, constant(*((1,) if match.rank("padding") == 3 else (1, 2)))))
     if match.get("added") is not None:
         scores = op.Add(scores, added)
     if match["unidirectional"]:
@@ -194,8 +209,12 @@ def _attended(match: Match) -> Pattern:
 
 
 def _mask_of_keys(build: Any) -> Any:
-    """Any 32-bit integers, of which those above 0 show a key; the first key is always shown."""
+    """Any 32-bit integers, of which those above 0 show a key; the first key is always shown. Or lengths, of 1 to 4."""
     dims = build.dims("padding")
+    if len(dims) == 1:
+        given = build.input("mask", list(dims), ir.DataType.INT32)
+        ends = [build.constant(np.array(number, np.int32)) for number in (1, 4)]
+        return build.node("Min", [build.node("Max", [given, ends[0]]).outputs[0], ends[1]]).outputs[0]
     first = np.full(dims[-1], -5, np.int32)
     first[0] = 1
     given = build.input("mask", list(dims), ir.DataType.INT32)
@@ -232,7 +251,7 @@ def _rule(name: str, masks: Pattern | None, pasts: tuple[Pattern | None, ...], *
             _attended,
             makes=(
                 *("Reshape", "Transpose", "Mul", "MatMul", "Softmax", "Add", "Slice", "Concat", "Where", "Greater"),
-                *("Unsqueeze", "Identity", "Shape", "Gather", "Squeeze", "Range", "LessOrEqual"),
+                *("Unsqueeze", "Identity", "Shape", "Cast", "Gather", "Squeeze", "Range", "LessOrEqual"),
             ),
         ),
         intermediates={
@@ -263,7 +282,8 @@ RULES = [
     ),
     _rule(
         "lower_multi_head_attention_with_mask_of_keys", padding, (),
-        (_FOUR | {"padding": "b 4", "bias": "24"}, _HIDING), (_FOUR | {"padding": "b s 4", "added": "b 2 s 4"}, _HIDING),
+        (_FOUR | {"padding": "b 4", "bias": "24"}, _HIDING), (_FOUR | {"padding": "b"}, _HIDING),
+        (_FOUR | {"padding": "b s 4", "added": "b 2 s 4"}, _HIDING),
     ),
     _rule(
         "lower_multi_head_attention_with_past", None, (past_key, past_value),
