@@ -198,6 +198,12 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "targets.engines",
+        "do other engines than ONNX Runtime take results for the target portable, and compute the same?",
+        ("benchmarks.targets.engines", "--write"),
+        answer_no=True,
+    ),
+    Job(
         "targets.web",
         "do results for WebAssembly and WebGPU compute the same there, and how fast are they beside what other optimisers make?",
         ("benchmarks.targets.web", "--write"),
@@ -426,6 +432,7 @@ STANDALONE: Mapping[str, str] = {
     "benchmarks.targets.cuda.kernels": "writes the kernel tables of CUDA that are shipped",
     "benchmarks.targets.cuda.latency": "latency on a GPU, a step of benchmarks.targets.cuda.device",
     "benchmarks.targets.cuda.operators": "operators on a GPU, a step of benchmarks.targets.cuda.device",
+    "benchmarks.targets.run_in_engine": "runs one model in another engine, for benchmarks.targets.engines",
     "benchmarks.targets.cells": "checks and measures one model on one target, for benchmarks.targets.table",
     "benchmarks.targets.documented": "writes the kernel table of a target that is known from documentation alone",
     "benchmarks.targets.releases": "writes the table of releases of the runtime that is shipped",
