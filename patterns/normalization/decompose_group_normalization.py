@@ -24,6 +24,7 @@ from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const
 
 from .._shared_guards import array_like, ints
 from ._instance_norm_guards import convolved, has_pixels, keeps_digits
+from .per_channel_normalization import UNIT_EPSILON
 
 x = var("x")
 vectors = {name: const(name, "_") for name in ("weight", "shift")}
@@ -83,8 +84,8 @@ def merged_groups(
 
 def scaled_channels(image: Pattern, scale: Pattern, shift: Pattern, channels: Callable[[Match], int]) -> Pattern:
     """An image times a factor for each channel, plus a term."""
-    mean, variance = _filled(0, "channels", channels), _filled(1, "channels", channels)
-    return op.BatchNormalization(image, scale, shift, mean, variance, epsilon=0.0)
+    mean, variance = _filled(0, "channels", channels), _filled(1 - UNIT_EPSILON, "channels", channels)
+    return op.BatchNormalization(image, scale, shift, mean, variance, epsilon=UNIT_EPSILON)
 
 
 def _normalised_groups() -> Pattern:

@@ -140,13 +140,19 @@ def _constant(name: str) -> Pattern:
 factor, divisor, shift = _constant("factor"), _constant("divisor"), _constant("shift")
 centred = op.Sub(x, _constant("mean"))
 scaled = op.Mul(centred, factor) | op.Div(centred, divisor) | op.Mul(op.Div(centred, divisor), factor)
+UNIT_EPSILON = 2.0**-17
+"""The epsilon of a BatchNormalization that divides by 1. It is not 0, which some engines refuse.
+
+A variance of 1 - 2^-17 and this add up to exactly 1 in float32 and float64, and to 1 within rounding in smaller types.
+"""
+
 batch_norm = op.BatchNormalization(
     x,
     computed("scale", lambda match: array_like(match, _factor(match))),
     channel_vector("shift", 0.0),
     channel_vector("mean", 0.0),
-    computed("variance", lambda match: array_like(match, np.ones(_channels(match) or 0))),
-    epsilon=0.0,
+    computed("variance", lambda match: array_like(match, np.full(_channels(match) or 0, 1 - UNIT_EPSILON))),
+    epsilon=UNIT_EPSILON,
 )
 
 

@@ -74,3 +74,10 @@ def test_sizes_that_need_not_be_told_are_not_declared() -> None:
     result = ortfuse.optimize(model_of(_text(ENLARGED, "n, 16, 8, 8"))).model
     declared = {str(node.op_type): str(node.outputs[0].shape) for node in result.graph}
     assert (declared["Resize"], declared["MaxPool"]) == ("[n,16,8,8]", "[None,16,4,4]")
+
+
+def test_sizes_are_named_only_for_targets_that_lose_their_blocked_layout() -> None:
+    result = ortfuse.optimize(model_of(_text(ENLARGED, "n, 16, 8, 8")), target="portable").model
+    assert not [
+        node for node in result.graph if "[n," in str(node.outputs[0].shape) and not node.outputs[0].is_graph_output()
+    ]

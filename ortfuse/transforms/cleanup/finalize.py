@@ -13,8 +13,9 @@
 - Values get the declared type and shape that the facts prove. Declarations of the file that the facts do not prove are
   dropped: the runtime plans the reuse of buffers by declared sizes. By default names of sizes are dropped too: the
   plans that they allow cost 5 to 12 % on some models. Other tools can infer them again. Only added images keep the
-  names by which the runtime sees that their shapes are equal (`find_values_needing_named_sizes`), and activations of packed
-  tokens theirs (`ortfuse.ir.named_sizes`). `finalize{symbolic=true}`
+  names by which the runtime sees that their shapes are equal (`find_values_needing_named_sizes`), for targets that lose
+  their blocked layout otherwise, and activations of packed tokens theirs (`ortfuse.ir.named_sizes`): other engines
+  refuse names for which the caller sets numbers. `finalize{symbolic=true}`
   writes all names and short formulas. Declarations of inputs and outputs of the model and of bodies stay. Values of unknown
   rank keep what is declared. Functions have no declared types and are left alone. In the body of a Loop that may not
   run nothing is declared anew. If there is no iteration, the runtime derives the sizes of stacked results from the
@@ -38,7 +39,7 @@ from ortfuse.ir.editor import RULE_KEY, Editor
 from ortfuse.ir.named_sizes import with_named_sizes
 from ortfuse.ir.traits import NAMES_INPUTS, has
 from ortfuse.ir.walk import Scope, nested, nested_nodes, nodes_within, roots, subgraphs
-from ortfuse.targets import missing_functions, opset_needed, raise_opset
+from ortfuse.targets import Quirk, missing_functions, opset_needed, raise_opset
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.find_values_needing_named_sizes import unlike_sizes
 
@@ -184,7 +185,8 @@ def _declare_types(scope: Scope, context: Context, *, adds: bool, symbolic: bool
     """Declare what is known of the values of a graph; shapes where there is none only if it `adds` them."""
     if scope.root is not context.model.graph:
         return 0
-    changes, named = 0, unlike_sizes(scope, context.facts)
+    changes, is_blocked = 0, Quirk.UNBLOCKS_RESIDUAL_CONVOLUTIONS in context.target.quirks
+    named = unlike_sizes(scope, context.facts) if is_blocked else frozenset()
     for node in scope.graph:
         for value in node.outputs:
             if not value.name:
