@@ -6,9 +6,12 @@ have names, and its shape inference hands these on. Sizes that are computed have
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Sequence
 
 import onnx_ir as ir
+
+from ortfuse.ir.walk import graphs, own_values
 
 _KEY = "ortfuse.named_sizes"
 
@@ -27,18 +30,15 @@ def with_named_sizes(shape: ir.Shape | None, value: ir.Value) -> ir.Shape | None
     return ir.Shape([*first, *shape.dims[len(names) :]])
 
 
-def unused_names(graph: ir.Graph, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return names that no size of an input or output of a graph has, like those that are wanted."""
-    taken = {
-        str(dim.value)
-        for value in (*graph.inputs, *graph.outputs)
-        for dim in (value.shape or ())
-        if isinstance(dim, ir.SymbolicDim)
-    }
-    return tuple(_unused(name, taken) for name in wanted)
+def unused_stem(model: ir.Model, wanted: str) -> str:
+    """Return a text that no name of a size in a model holds, nor a formula of a declared one: it, or it with a number behind.
 
-
-def _unused(name: str, taken: Collection[str]) -> str:
-    while any(name in text for text in taken):  # they may be formulas
-        name += "_"
-    return name
+    Names that start with it are unused, whether the others were named by `name_sizes` or are declared, in bodies too.
+    """
+    taken: set[str] = set()
+    for graph in graphs(model):
+        for value in own_values(graph):
+            taken.update(str(dim.value) for dim in value.shape or () if isinstance(dim, ir.SymbolicDim))
+            taken.update(value.meta.get(_KEY, ()))
+    stems = itertools.chain([wanted], (f"{wanted}{number}" for number in itertools.count(2)))
+    return next(stem for stem in stems if not any(stem in text for text in taken))

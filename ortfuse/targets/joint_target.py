@@ -174,6 +174,7 @@ def _joint_spec(specs: Sequence[TargetSpec]) -> TargetSpec:
         half_in_float32=all(one.half_in_float32 for one in specs),
         fast_transpose_axes=min(axes, default=None),
         slow_denormals=any(one.slow_denormals for one in specs),
+        plans_buffers_by_names=all(one.plans_buffers_by_names for one in specs),
         blocked_layout=next((one.blocked_layout for one in specs if one.blocked_layout is not None), None),
         runs_on=runner.runs_on,
         runner=runner.runner_file,

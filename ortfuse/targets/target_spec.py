@@ -84,6 +84,8 @@ class TargetSpec:
         half_in_float32: Whether an operator without a float16 kernel is executed in float32, between Casts.
         fast_transpose_axes: The most axes that the Transpose kernel moves at full speed; `None` if that is not known.
         slow_denormals: Whether numbers below the smallest normal one take the processor many times as long.
+        plans_buffers_by_names: Whether an elementwise node is computed in the buffer of its operand if the declared sizes of both
+            have the same names: names of sizes that a model computes are declared then.
         blocked_layout: The layout of images in blocks of channels; `None` if there is none.
         runs_on: The providers of a session that executes models for the target, the first one first. Another target's provider
             can stand in where this one is not installed. Empty if models cannot be executed here.
@@ -113,6 +115,7 @@ class TargetSpec:
     half_in_float32: bool = False
     fast_transpose_axes: int | None = None
     slow_denormals: bool = False
+    plans_buffers_by_names: bool = False
     blocked_layout: BlockedLayout | None = None
     runs_on: tuple[str, ...] = ()
     runner: str = ""

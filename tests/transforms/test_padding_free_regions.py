@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ from graphs import proto
 from padded_encoders import ATTEND, CONSTANTS, EMBED, MASK, MASKS, encoder, feeds_of, is_packed, packed, reason, run
 
 import ortfuse
+from ortfuse.ir.named_sizes import name_sizes, unused_stem
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
 import suite
@@ -72,13 +74,74 @@ def test_full_batches_run_the_nodes_of_the_model_and_move_nothing_around_attenti
     assert all([node.op_type for node in branch] == ["Attention"] for branch in branches)
 
 
+ACTIVATION = EMBED + MASK + ATTEND + "l = MatMul(y, w1)  t = Relu(l)  z = MatMul(t, wo)"
+
+
+def declared(value: ir.Value) -> list[Any]:
+    return [] if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape.dims]
+
+
+def named(model: Any) -> dict[str, list[str]]:
+    """The names of packed sizes of each value in a graph."""
+    graph = (model if isinstance(model, ir.Model) else ir.from_proto(model)).graph
+    outputs = [value for node in graph for value in node.outputs]
+    found = {str(value.name): [dim for dim in declared(value) if str(dim).startswith("packed")] for value in outputs}
+    return {name: dims for name, dims in found.items() if dims}
+
+
 def test_activations_have_names_of_sizes_by_which_the_runtime_reuses_buffers() -> None:
-    body = EMBED + MASK + ATTEND + "l = MatMul(y, w1)  t = Relu(l)  z = MatMul(t, wo)"
-    found = ir.from_proto(packed(encoder(body, outputs="float[b, packed_1_1, 16] z")).model).graph
+    found = ir.from_proto(packed(encoder(ACTIVATION, outputs="float[b, packed_1_1, 16] z")).model).graph
     (node,) = (node for node in found if node.op_type == "Relu")
-    names = ["packed_1_0", "packed_1_1_", 16]
     for value in (node.inputs[0], node.outputs[0]):
-        assert [dim if isinstance(dim, int) else dim.value for dim in value.shape.dims] == names
+        assert declared(value) == ["packed2_1_0", "packed2_1_1", 16]
+
+
+@pytest.mark.parametrize(("target", "names"), [("cpu", 2), ("portable", 0), ("cpu,portable", 0)])
+def test_packed_sizes_have_names_only_for_targets_that_plan_buffers_by_them(target: str, names: int) -> None:
+    """Other engines refuse names of inner sizes for which the caller sets numbers."""
+    result = packed(encoder(ACTIVATION, outputs="float[b, s, 16] z"), target=target)
+    assert is_packed(result), reason(result)
+    assert len(named(result.model)) == names
+
+
+def stream(prefix: str) -> str:
+    """An encoder of embedded tokens, whose values have names of their own."""
+    body = MASK + ATTEND + "l = MatMul(y, w1)  t = Relu(l)  z = MatMul(t, wo) "
+    own = r"\b(x|mask|shown|wide|bias|q|k|v|kt|s0|s1|b3|s|w|a|o|r|y|l|t|z)\b"
+    return re.sub(own, rf"{prefix}_\1", body)
+
+
+@pytest.mark.parametrize("again", ["a pass", "a model in memory"])
+def test_tokens_of_two_masks_have_names_of_their_own(again: str) -> None:
+    """A run of the pass packs the tokens of one mask. The runtime plans buffers of one size for values with the same names."""
+    inputs = "float[b, s, 16] a_x, int64[b, s] a_mask, float[c, t, 16] b_x, int64[c, t] b_mask"
+    model = encoder(stream("a") + stream("b"), inputs, "float[b, s, 16] a_z, float[c, t, 16] b_z")
+    if again == "a pass":
+        found = ortfuse.optimize(model, passes="padding_free,padding_free,finalize").model
+    else:
+        found = packed(packed(ir.from_proto(model)).model).model
+    names = [tuple(dims) for dims in named(found).values()]
+    assert sorted(names) == [("packed2_1_0", "packed2_1_1")] * 2 + [("packed_1_0", "packed_1_1")] * 2
+    rng = np.random.default_rng(3)
+    for shapes in (((2, 3), (4, 9)), ((4, 9), (2, 3))):
+        feeds: dict[str, np.ndarray] = {}
+        for prefix, (batch, length) in zip("ab", shapes, strict=True):
+            feeds[f"{prefix}_x"] = rng.standard_normal((batch, length, 16)).astype(np.float32)
+            feeds[f"{prefix}_mask"] = (np.arange(length) < rng.integers(1, length, (batch, 1))).astype(np.int64)
+        for prefix, one, wanted in zip("ab", run(found, feeds), run(model, feeds), strict=True):
+            visible = feeds[f"{prefix}_mask"] != 0
+            np.testing.assert_allclose(one[visible], wanted[visible], atol=1e-5)
+
+
+def test_names_in_formulas_bodies_and_of_other_runs_are_taken() -> None:
+    model = ir.from_onnx_text("""<ir_version: 9, opset_import: ["": 18]> g (float[n] x, bool c) => (float[n] y)
+        { y = If(c) <
+            then_branch = t () => (float["2*size + 1"] u) { u = Identity(x) },
+            else_branch = e () => (float[n] v) { v = Relu(x) }> }""")
+    assert unused_stem(model, "size") == "size2"
+    assert unused_stem(model, "other") == "other"
+    name_sizes(model.graph.node(0).outputs[0], ["size2_1_0"])
+    assert unused_stem(model, "size") == "size3"
 
 
 def branches_of(graph: ir.Graph) -> list[ir.Graph]:

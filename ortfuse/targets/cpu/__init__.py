@@ -29,6 +29,7 @@ TARGET = TargetSpec(
     half_in_float32=True,
     fast_transpose_axes=4,
     slow_denormals=True,
+    plans_buffers_by_names=True,
     blocked_layout=blocked_layout,
     runs_on=(PROVIDER,),
     tuned_settings=TUNED_SETTINGS,

@@ -12,15 +12,15 @@
   value of the graph around it. Names of inputs and outputs stay.
 - Values get the declared type and shape that the facts prove. Declarations of the file that the facts do not prove are
   dropped: the runtime plans the reuse of buffers by declared sizes. By default names of sizes are dropped too: the
-  plans that they allow cost 5 to 12 % on some models. Other tools can infer them again. Only added images keep the
-  names by which the runtime sees that their shapes are equal (`find_values_needing_named_sizes`), for targets that lose
-  their blocked layout otherwise, and activations of packed tokens theirs (`ortfuse.ir.named_sizes`): other engines
-  refuse names for which the caller sets numbers. `finalize{symbolic=true}`
-  writes all names and short formulas. Declarations of inputs and outputs of the model and of bodies stay. Values of unknown
-  rank keep what is declared. Functions have no declared types and are left alone. In the body of a Loop that may not
-  run nothing is declared anew. If there is no iteration, the runtime derives the sizes of stacked results from the
-  body. `finalize{shapes=false}` declares no new shape at all: the runtime refuses some nodes only if it knows the
-  shapes of operands.
+  plans that they allow cost 5 to 12 % on some models. Other tools can infer them again, and some engines refuse names of
+  inner sizes for which the caller sets numbers. `finalize{symbolic=true}` writes all names and short formulas.
+- Two kinds of values keep names that their target needs. Added images have those by which the runtime sees that their
+  shapes are equal (`find_values_needing_named_sizes`), for targets that leave their blocked layout otherwise. Activations
+  of packed tokens have theirs (`ortfuse.ir.named_sizes`) for targets that plan buffers by names.
+- Declarations of inputs and outputs of the model and of bodies stay. Values of unknown rank keep what is declared.
+  Functions have no declared types and are left alone. In the body of a Loop that may not run nothing is declared anew. If
+  there is no iteration, the runtime derives the sizes of stacked results from the body. `finalize{shapes=false}` declares
+  no new shape at all: the runtime refuses some nodes only if it knows the shapes of operands.
 """
 
 from __future__ import annotations
@@ -196,8 +196,8 @@ def _declare_types(scope: Scope, context: Context, *, adds: bool, symbolic: bool
                 type_ = ir.TensorType(dtype)
             inner = not value.is_graph_output() or (shape is None and scope.graph is not scope.root)
             if inner and (adds or shape is not None):
-                proved = _proved(shape, context.facts.shape(value), symbolic or value in named)
-                shape = with_named_sizes(proved, value)
+                shape = _proved(shape, context.facts.shape(value), symbolic or value in named)
+                shape = with_named_sizes(shape, value) if context.target.spec.plans_buffers_by_names else shape
             if type_ is not value.type or shape is not value.shape:
                 context.editor.set_type(value, type_, shape)
                 changes += 1

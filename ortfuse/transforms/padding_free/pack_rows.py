@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.editor import Editor
-from ortfuse.ir.named_sizes import name_sizes, unused_names
+from ortfuse.ir.named_sizes import name_sizes
 from ortfuse.ir.traits import ELEMENTWISE, has
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.padding_free.padded_regions import MASKS, PaddedRegion, cut_axes, padded_regions
@@ -27,18 +27,19 @@ from ortfuse.transforms.padding_free.token_indices import TokenIndices
 class PackRows:
     """Rewrite the row-wise nodes of a plan, as part of the open change."""
 
-    def __init__(self, graph: ir.Graph, plan: Plan, facts: Facts, editor: Editor, build: Builder) -> None:
-        self._graph, self._plan, self._facts, self._editor, self._build = graph, plan, facts, editor, build
+    def __init__(self, plan: Plan, facts: Facts, editor: Editor, build: Builder, stem: str) -> None:
+        """`stem`: the start of the names of packed sizes, with which no other name of the model starts."""
+        self._plan, self._facts, self._editor, self._build = plan, facts, editor, build
         self.indices = TokenIndices(plan, build)
         self._packed: dict[ir.Value, ir.Value] = {}
-        self._named = 0
+        self._stem, self._named = stem, 0
         self._regions: dict[ir.Value, PaddedRegion] = {}
         self.copies: set[ir.Node] = set()
         """The nodes in branches that are copies of nodes of the model, on other numbers of tokens."""
 
-    def run(self) -> None:
-        """Rewrite all of them."""
-        graph, rows = self._graph, self._plan.rows
+    def run(self, graph: ir.Graph) -> None:
+        """Rewrite all of them, which are in a graph."""
+        rows = self._plan.rows
         regions = list(padded_regions(graph, self._plan, self._facts))
         self._regions = {value: region for region in regions for value in region.results}
         for row in rows.values():
@@ -88,7 +89,7 @@ class PackRows:
         SkipLayerNormalization of Add and LayerNormalization, which takes 4 times as long as these in MiniLM.
         """
         self._named += 1
-        names = unused_names(self._graph, [f"packed_{self._named}_{axis}" for axis in range(lead)])
+        names = [f"{self._stem}_{self._named}_{axis}" for axis in range(lead)]
         for value in (before, after):
             name_sizes(value, names)
 

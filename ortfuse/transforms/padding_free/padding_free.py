@@ -22,6 +22,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortfuse.ir.graph_transaction import Change
+from ortfuse.ir.named_sizes import unused_stem
 from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.walk import Scope, nested_nodes
 from ortfuse.transforms.context import Context
@@ -60,8 +61,9 @@ def _packed(plan: Plan, context: Context) -> int:
     place = next(iter(plan.rows))
     scope, hidden = editor.scope_of(graph), plan.hidden_tokens(graph)
     with editor.change(PaddingFree.name) as change:
-        packing = PackRows(graph, plan, context.facts, editor, Builder(scope, editor, place))
-        packing.run()
+        build, stem = Builder(scope, editor, place), unused_stem(context.model, "packed")
+        packing = PackRows(plan, context.facts, editor, build, stem)
+        packing.run(graph)
         editor.sort(graph)
         refused = _refused(change, packing.copies, context, scope)
         if refused is not None:
