@@ -17,11 +17,9 @@ import onnx_ir as ir
 from ortfuse.errors import GenerationError
 from ortfuse.generation.cache_operands import Extra, Keys
 from ortfuse.generation.positional_values import Evaluator, PositionalValues, Step
+from ortfuse.ir.hidden_tokens import HIDING_BIAS
 
 Array = np.ndarray[Any, Any]
-
-HIDDEN = -9000.0
-"""Scores from which on softmax gives exactly 0 in float32, unless those of visible keys differ by thousands."""
 
 _ELEMENTS = 1 << 26
 """How many elements of masks are compared in all, before lengths are sampled."""
@@ -171,7 +169,7 @@ def _form_of(found: _Scores, max_length: int) -> MaskForm | str:
     if sink is not None and not np.isfinite(sink).all():
         return "the score of the key of zeros is no number"
     by_distance = scores[0, :, 0, ::-1]
-    hidden = by_distance <= HIDDEN
+    hidden = by_distance <= HIDING_BIAS
     if (hidden != hidden[:1]).any():
         return "the heads see different keys"
     visible = int(np.argmax(hidden[0])) if hidden[0].any() else max_length
@@ -194,7 +192,7 @@ def _difference(found: _Scores, step: Step, form: MaskForm) -> str:
     if form.window >= 0:
         seen &= distance < form.window
     where = f"after {step.past} tokens, for {step.length} new ones"
-    if ((scores > HIDDEN) != seen).any():
+    if ((scores > HIDING_BIAS) != seen).any():
         wanted = f"the {form.window} last ones" if form.window >= 0 else "that of the query and all before it"
         return f"{where}, other keys are visible than {wanted}"
     bias = np.zeros((1, 1), np.float32) if form.bias is None else form.bias

@@ -16,8 +16,11 @@ import onnx_ir as ir
 KEY = "ortfuse.hidden_tokens"
 """The key of the metadata."""
 
-HIDING = -5000.0
-"""A number of at most this hides a key, in a mask that is added to scores."""
+HIDDEN_SCORE = -5000.0
+"""The greatest score of a hidden key: next to a score of at least -1000, its weight is 0 in every float type."""
+
+HIDING_BIAS = -9000.0
+"""The greatest number that hides a key in a mask that is added: its sum with any ordinary score is a `HIDDEN_SCORE` or less."""
 
 Axes = tuple[int | None, int]
 """The axis of the sequences (`None`: there is one sequence) and that of the positions."""
@@ -30,7 +33,8 @@ class HiddenTokens:
     Attributes:
         mask: The name of the mask, a value of shape [batch, sequence], which may have axes of size 1 between these.
         shows_zeros: Whether zeros of the mask are visible tokens; otherwise they are the hidden ones.
-        is_added: Whether the mask is added to scores: numbers of at most `HIDING` hide, whatever `shows_zeros` says.
+        is_added: Whether the mask is added to scores: numbers of at most `HIDDEN_SCORE` hide, whatever `shows_zeros`
+            says.
         outputs: For each output with elements of hidden tokens, the axes of the tokens; several if one hidden token is enough.
         inputs: The inputs of floats, of shape [batch, sequence, ...], that may hold anything at hidden tokens.
     """

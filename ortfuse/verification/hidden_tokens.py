@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
-from ortfuse.ir.hidden_tokens import HIDING, KEY, Axes, HiddenTokens, hidden_tokens
+from ortfuse.ir.hidden_tokens import HIDDEN_SCORE, KEY, Axes, HiddenTokens, hidden_tokens
 from ortfuse.ir.inlinable_functions import looked_into
 from ortfuse.runtime.inputs.mask_of_fill import lengths
 from ortfuse.runtime.inputs.random_inputs import Array, Inputs
@@ -100,7 +100,7 @@ class _Blanking:
         mask = self._add("Flatten", [mask], {"axis": 1})
         if self._hidden.is_added:
             numbers = self._add("Cast", [mask], {"to": ir.DataType.FLOAT})
-            return self._add("Greater", [numbers, self._constant(np.array(HIDING, np.float32))])
+            return self._add("Greater", [numbers, self._constant(np.array(HIDDEN_SCORE, np.float32))])
         shown = self._add("Cast", [mask], {"to": ir.DataType.BOOL})
         return self._add("Not", [shown]) if self._hidden.shows_zeros else shown
 

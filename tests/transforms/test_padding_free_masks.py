@@ -13,7 +13,9 @@ from padded_encoders import ATTEND, CONSTANTS, EMBED, MASK, MASKS, encoder, feed
 
 import ortfuse
 from ortfuse.errors import VerificationError
-from ortfuse.ir.hidden_tokens import hidden_tokens
+from ortfuse.ir.hidden_tokens import HIDDEN_SCORE, HIDING_BIAS, hidden_tokens
+from ortfuse.runtime.inputs.random_inputs import MASK_FILLER
+from ortfuse.transforms.padding_free.element_ranges import ORDINARY
 
 BIASES = {
     "where": "bias = Where(wide, none, low)",
@@ -176,3 +178,12 @@ def test_a_mask_that_the_model_computes_from_lengths_is_found() -> None:
     visible = np.arange(6) < lengths[:, None]
     feeds = {"ids": ids, "lengths": lengths}
     np.testing.assert_allclose(run(result.model, feeds)[0][visible], run(model, feeds)[0][visible], atol=1e-5)
+
+
+def test_the_numbers_that_hide_agree() -> None:
+    """Masks that are drawn hide by the contract, and by it no ordinary score shows a hidden key."""
+    assert MASK_FILLER <= HIDING_BIAS
+    assert np.float16(MASK_FILLER) == MASK_FILLER
+    assert HIDING_BIAS + ORDINARY.high <= HIDDEN_SCORE
+    # the weight of a hidden key next to the lowest ordinary score
+    assert np.exp(np.float64(HIDDEN_SCORE - ORDINARY.low)) == 0

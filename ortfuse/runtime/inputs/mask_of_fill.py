@@ -8,11 +8,10 @@ import numpy as np
 
 from ortfuse.errors import VerificationError
 from ortfuse.runtime.inputs.input_roles import Use
-from ortfuse.runtime.inputs.random_inputs import Inputs, input_specs
+from ortfuse.runtime.inputs.random_inputs import MASK_FILLER, Inputs, input_specs
 from ortfuse.runtime.unrepresentable_models import Runnable, signature_of
 
 _RANK = 2
-_LOW = -10000.0
 
 SPREAD = 0.5
 """Lengths differ from their mean by up to this share of it."""
@@ -48,7 +47,7 @@ def lengths(batch: int, longest: int, fill: float, rng: np.random.Generator) -> 
 def with_fill(model: Runnable, inputs: Inputs, fill: float, seed: int) -> Inputs:
     """Return inputs whose masks of shape [batch, sequence] show a share of the tokens, the first ones of each sequence.
 
-    Axes of size 1 may be between the two. Masks that are added to scores are 0 at these tokens, and -10000 at others.
+    Axes of size 1 may be between the two. Masks that are added to scores are 0 at these tokens, and `MASK_FILLER` at others.
 
     Args:
         model: The model, whose graph says which inputs are masks.
@@ -67,7 +66,7 @@ def with_fill(model: Runnable, inputs: Inputs, fill: float, seed: int) -> Inputs
             continue
         batch, longest = shape[0], shape[-1]
         shown = np.arange(longest) < lengths(batch, longest, fill, np.random.default_rng(seed))[:, None]
-        numbers = np.where(shown, 0.0, _LOW) if mask is Use.BIAS else shown != (mask is Use.HIDE)
+        numbers = np.where(shown, 0.0, MASK_FILLER) if mask is Use.BIAS else shown != (mask is Use.HIDE)
         made[spec.name] = numbers.astype(made[spec.name].dtype).reshape(shape)
     if all(made[name] is array for name, array in inputs.items()):
         raise VerificationError(

@@ -39,8 +39,8 @@ HOLES = 0.15
 _DRAWN = 8
 """Bytes of a random number, before it gets the type of its input."""
 
-HIDING = -1e4
-"""The value of a bias at hidden positions; it is representable in float16."""
+MASK_FILLER = -1e4
+"""The number at hidden positions of a mask that is added to scores; it is representable in float16."""
 
 
 @dataclass(frozen=True)
@@ -223,5 +223,5 @@ def _masks(use: Use, masks: Masks, shape: list[int], rng: np.random.Generator) -
         for batch, end in zip(batches, lengths, strict=True):
             batch[:, end:] = 0
     if use is Use.BIAS:
-        return np.where(kept > 0, 0.0, HIDING)
+        return np.where(kept > 0, 0.0, MASK_FILLER)
     return np.asarray(1 - kept) if use is Use.HIDE else kept  # of no axes NumPy makes a number

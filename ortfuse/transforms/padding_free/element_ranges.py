@@ -30,18 +30,12 @@ from ortfuse.analysis.ranges.range import Range, anything, between, of_array, of
 from ortfuse.analysis.transfer.transfer_function_registry import UnknownError
 from ortfuse.analysis.transfer.value_fact import INTEGERS
 from ortfuse.ir.dims import DimLike, bounds
-from ortfuse.ir.hidden_tokens import HIDING
+from ortfuse.ir.hidden_tokens import HIDDEN_SCORE, HIDING_BIAS
 from ortfuse.ir.traits import BROADCASTS, CONTRACTS, ELEMENTWISE, LAYER, has
 from ortfuse.transforms.padding_free.token_marks import Mark
 
 ORDINARY = between(-1000.0, 1000.0)
 """The numbers that activations are taken to be."""
-
-LOW = HIDING
-"""A score of at most this hides its key: next to a score of at least -1000, its weight is 0 in every float type."""
-
-LOWEST = -9000.0
-"""What hides in a mask that is added to scores is at most this: the sum with any ordinary score hides its key."""
 
 ANY_AXIS = 40
 """The number of a variable for positions about which nothing is known."""
@@ -290,12 +284,12 @@ def lookup_of(value: ir.Value, found: IndexMap | None, place: Sequence[DimLike],
 
 def is_low(score: Range) -> bool:
     """Whether a score hides its key."""
-    return not score.nan and score.high <= LOW
+    return not score.nan and score.high <= HIDDEN_SCORE
 
 
 def is_kept(score: Range) -> bool:
     """Whether a score is one that does not hide its key: an ordinary number."""
-    return not score.nan and score.low > LOW and score.high < math.inf
+    return not score.nan and score.low > HIDDEN_SCORE and score.high < math.inf
 
 
 def is_one_number(found: Range) -> bool:
@@ -309,9 +303,9 @@ def mask_ranges(dtype: ir.DataType, *, shows_zeros: bool, is_added: bool = False
     Args:
         dtype: The element type.
         shows_zeros: Whether zeros are visible, and ones hidden.
-        is_added: Whether it holds ordinary numbers, and -9000 or less at hidden tokens, instead.
+        is_added: Whether it holds ordinary numbers, and `HIDING_BIAS` or less at hidden tokens, instead.
     """
     if is_added:
-        return between(-math.inf, LOWEST), ORDINARY
+        return between(-math.inf, HIDING_BIAS), ORDINARY
     zero, one = (one_of(0), one_of(1)) if dtype in INTEGERS else (one_of(0.0), one_of(1.0))
     return (one, zero) if shows_zeros else (zero, one)

@@ -19,7 +19,7 @@ from functools import cached_property, reduce
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.hidden_tokens import HIDING
+from ortfuse.ir.hidden_tokens import HIDDEN_SCORE
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.padding_free.dependence import Selection
 from ortfuse.transforms.padding_free.plan import Plan
@@ -54,7 +54,7 @@ class TokenIndices:
         plan, dtype = self._plan.mask, self._plan.dependence.facts.dtype(self._plan.mask.value)
         if plan.is_added:
             numbers = self.mask if dtype == _FLOAT else self._cast(self.mask, _FLOAT)
-            least = self._build.constant(ir.Tensor(np.array(HIDING, np.float32)))
+            least = self._build.constant(ir.Tensor(np.array(HIDDEN_SCORE, np.float32)))
             return self._node("Greater", numbers, least)
         shown = self.mask if dtype == _BOOL else self._cast(self.mask, _BOOL)
         return self._node("Not", shown) if plan.shows_zeros else shown
