@@ -31,7 +31,7 @@ COMMAND = "python -m benchmarks.targets.engines --write"
 LIMIT = 120.0
 """The seconds for optimising a model, and for running it in one engine."""
 
-_PACKAGES = ("onnx", "tract", "onnx2torch", "torch", "--extra-index-url", "https://download.pytorch.org/whl/cpu")
+_PACKAGES = ("onnx", "tract", "onnx2torch")
 _PROGRAM = Path(__file__).with_name("run_in_engine.py")
 ORIGINAL, RESULT = "original", "result"
 

@@ -203,6 +203,7 @@ class PassManager:
             self._tell_of_foreign_operators(context)
             self._tell_of_missing_kernels(context)
             self._tell_of_limits(context)
+            self._tell_of_refused_nodes(context)
             self._tell_of_unchecked(context, users)
         return RunReport(
             pipeline=_text(steps),
@@ -252,6 +253,13 @@ class PassManager:
             context.note(
                 f"{rule} was stopped at '{first.site}'{more}, so other operators compute that: {first.refusal.reason}"
             )
+
+    def _tell_of_refused_nodes(self, context: Context) -> None:
+        """Note which nodes of com.microsoft that the model had are there still, though their kernel refuses them."""
+        for node in walk.nodes(context.model):
+            limit = self._target.certain_limit(node, context.facts) if node.domain == MICROSOFT else None
+            if limit is not None:
+                context.note(f"{node.op_type} of the model stays, and nothing lowers it: {limit.reason}")
 
     def _tell_of_foreign_operators(self, context: Context) -> None:
         """Note which operators of ONNX and ONNX Runtime the result has that the target does not know at all."""

@@ -47,6 +47,9 @@ class Legality(Protocol):
     def limit(self, node: ir.Node, facts: Facts) -> Refusal | None:
         """Why a kernel that is registered for the types of a node refuses it all the same; `None` if it does not."""
 
+    def certain_limit(self, node: ir.Node, facts: Facts) -> Refusal | None:
+        """Why such a kernel refuses a node in each run; `None` if it may take it."""
+
     def inlines(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> bool:
         """Whether the target executes a node by the definition of its operator alone."""
 

@@ -302,6 +302,15 @@ class Target:
         answers = (limit(node, facts) for limit in self._limits.get((node.domain, node.op_type), ()))
         return next((answer for answer in answers if answer is not None), None)
 
+    def certain_limit(self, node: ir.Node, facts: Facts) -> Refusal | None:
+        """Why a kernel refuses `node` in each run: for an attribute, or for sizes that are all known."""
+        found = self.limit(node, facts)
+        if found is None or found.subject.kind == "attribute":
+            return found
+        shapes = [facts.shape(value) for value in node.inputs if value is not None]
+        is_open = any(shape is None or not all(isinstance(dim, int) for dim in shape) for shape in shapes)
+        return None if is_open else found
+
     def min_opset(
         self, op_type: str, domain: str = "", inputs: DTypes = (), outputs: Sequence[DType] = ()
     ) -> int | None:

@@ -70,7 +70,7 @@ def _extras_are_known(match: Match) -> Refusal | None:
     if match.get("bias") is not None and (shape is None or len(shape) != 4 or shape[1] not in (1, heads)):
         return match.refuse("shape", "bias", "four axes with one head or all of them")
     if match.get("sink") is not None:
-        return match.unless_shape((heads,), "sink") or match.unless_value("smooth", not match["smooth"], 0)
+        return match.unless_shape((heads,), "sink") or match.unless_value("smooth", match["smooth"] != 1, "not 1")
     return None
 
 
@@ -244,11 +244,11 @@ def _has_window(match: Match) -> bool:
 
 def _seen(match: Match) -> Pattern:
     """[batch, 1, rows, room], whether a query sees a key. Rows of padding see none behind the last token."""
-    places = op.Unsqueeze(_positions(), constant(2))
+    query_positions = op.Unsqueeze(_positions(), constant(2))
     is_own = op.Less(_keys_range(), op.Unsqueeze(_lengths(), constant(2)))
-    made: Pattern = op.And(op.LessOrEqual(_keys_range(), places), is_own)
+    made: Pattern = op.And(op.LessOrEqual(_keys_range(), query_positions), is_own)
     if _has_window(match):
-        first = op.Sub(places, computed("window", lambda match: np.int64(match["window"])))
+        first = op.Sub(query_positions, computed("window", lambda match: np.int64(match["window"])))
         made = op.And(made, op.Greater(_keys_range(), first))
     return op.Unsqueeze(made, constant(1))
 
@@ -323,7 +323,6 @@ _MAKES = (
         "GatherElements",
         "Greater",
         "Less",
-        "Greater",
         "LessOrEqual",
     ),
     *("MatMul", "Max", "Min", "Mul", "Pad", "Range", "Reshape", "Shape", "Slice", "Softmax", "Squeeze", "Sub", "Tanh"),
@@ -367,8 +366,8 @@ _OTHERS: Sequence[Mapping[str, Sequence[Any]]] = (
     {"softcap": _CAPS, "smooth": [0, 1]},
     {"softcap": _CAPS, "smooth": [0]},
     {"softcap": [0.0], "smooth": [0, 1], "window": [None]},
-    {"softcap": [0.0], "smooth": [0], "window": [None]},
-    {"softcap": _CAPS, "smooth": [0]},
+    {"softcap": [0.0], "smooth": [None, 0], "window": [None]},
+    {"softcap": _CAPS, "smooth": [None]},
 )
 """Further attributes for each set of shapes. With a sink, the kernel has other numbers in rows of padding that see no key."""
 

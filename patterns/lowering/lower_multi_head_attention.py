@@ -170,7 +170,7 @@ def _number(name: str, number: float) -> Pattern:
     return computed(name, lambda match: array_like(match, number))
 
 
-def _key_places(match: Match) -> Pattern:
+def _key_positions(match: Match) -> Pattern:
     """[keys], the numbers of the keys."""
     count = op.Gather(op.Shape(_keys(match)), constant(2), axis=0)
     first, step = computed("first", lambda match: np.int64(0)), computed("step", lambda match: np.int64(1))
@@ -184,7 +184,7 @@ def _masked(match: Match, scores: Pattern) -> Pattern:
         nothing, least = (_number(name, number) for name, number in (("nothing", 0.0), ("filler", filler)))
         shown: Pattern = op.Greater(padding, computed("hides", lambda match: np.int32(0)))
         if match.rank("padding") == 1:  # lengths
-            shown = op.Greater(op.Unsqueeze(op.Cast(padding, to=ir.DataType.INT64), constant(1)), _key_places(match))
+            shown = op.Greater(op.Unsqueeze(op.Cast(padding, to=ir.DataType.INT64), constant(1)), _key_positions(match))
         hidden = op.Where(shown, nothing, least)
         scores = op.Add(scores, op.Unsqueeze(hidden, constant(*((1,) if match.rank("padding") == 3 else (1, 2)))))
     if match.get("added") is not None:
@@ -192,8 +192,8 @@ def _masked(match: Match, scores: Pattern) -> Pattern:
     if match["unidirectional"]:
         count = op.Squeeze(op.Gather(op.Shape(query), constant(1), axis=0), constant(0))
         first, step = computed("first", lambda match: np.int64(0)), computed("step", lambda match: np.int64(1))
-        places = op.Range(first, count, step)
-        seen = op.LessOrEqual(places, op.Unsqueeze(places, constant(1)))
+        positions = op.Range(first, count, step)
+        seen = op.LessOrEqual(positions, op.Unsqueeze(positions, constant(1)))
         scores = op.Where(seen, scores, _number("later", -math.inf))  # each query sees its own key
     return scores
 

@@ -24,7 +24,7 @@ from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, computed, const
 
 from .._shared_guards import array_like, ints
 from ._instance_norm_guards import convolved, has_pixels, keeps_digits
-from .per_channel_normalization import UNIT_EPSILON
+from ._unit_batch_normalization import unit_batch_normalization
 
 x = var("x")
 vectors = {name: const(name, "_") for name in ("weight", "shift")}
@@ -84,8 +84,7 @@ def merged_groups(
 
 def scaled_channels(image: Pattern, scale: Pattern, shift: Pattern, channels: Callable[[Match], int]) -> Pattern:
     """An image times a factor for each channel, plus a term."""
-    mean, variance = _filled(0, "channels", channels), _filled(1 - UNIT_EPSILON, "channels", channels)
-    return op.BatchNormalization(image, scale, shift, mean, variance, epsilon=UNIT_EPSILON)
+    return unit_batch_normalization(image, scale, shift, _filled(0, "channels", channels), channels)
 
 
 def _normalised_groups() -> Pattern:

@@ -28,6 +28,7 @@ from ortfuse.rewrite.pattern import Guard, Match, Pattern, computed, const, op, 
 from .._rule_test_inputs import COST, NUMBERS
 from .._shared_guards import array_like
 from ._instance_norm_guards import convolved, has_pixels, keeps_digits
+from ._unit_batch_normalization import unit_batch_normalization
 from .layer_and_rms_normalization import bias, normalised, scale
 
 BATCH_NORM = "arXiv:1502.03167"
@@ -140,19 +141,12 @@ def _constant(name: str) -> Pattern:
 factor, divisor, shift = _constant("factor"), _constant("divisor"), _constant("shift")
 centred = op.Sub(x, _constant("mean"))
 scaled = op.Mul(centred, factor) | op.Div(centred, divisor) | op.Mul(op.Div(centred, divisor), factor)
-UNIT_EPSILON = 2.0**-17
-"""The epsilon of a BatchNormalization that divides by 1. It is not 0, which some engines refuse.
-
-A variance of 1 - 2^-17 and this add up to exactly 1 in float32 and float64, and to 1 within rounding in smaller types.
-"""
-
-batch_norm = op.BatchNormalization(
+batch_norm = unit_batch_normalization(
     x,
     computed("scale", lambda match: array_like(match, _factor(match))),
     channel_vector("shift", 0.0),
     channel_vector("mean", 0.0),
-    computed("variance", lambda match: array_like(match, np.full(_channels(match) or 0, 1 - UNIT_EPSILON))),
-    epsilon=UNIT_EPSILON,
+    lambda match: _channels(match) or 0,
 )
 
 

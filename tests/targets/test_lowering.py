@@ -358,3 +358,29 @@ def test_a_kernel_that_refuses_some_sizes_is_one() -> None:
         }"""
     )
     assert ops(ortfuse.optimize(model, loaded=False).model) == "GroupQueryAttention"
+
+
+def test_a_node_that_a_kernel_refuses_is_told_of_if_nothing_lowers_it() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[b, 1, 32] q, float[b, 1, 16] k, float[b, 1, 16] v, float[b, 2, 39, 8] past_k, float[b, 2, 39, 8] past_v,
+           int32[b] lengths, int32 total) => (float[b, 1, 32] y, float[b, 2, n, 8] new_k, float[b, 2, n, 8] new_v) {
+            y, new_k, new_v = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2, ATTRIBUTE>(
+                q, k, v, past_k, past_v, lengths, total)
+        }"""
+    for attribute, told in (("scale = 0.5", False), ("softcap = 2.0", True)):
+        model = ir.from_onnx_text(text.replace("ATTRIBUTE", attribute))
+        notes = ortfuse.optimize(model, target="webgpu", loaded=False).report.notes
+        assert any("softcap of GroupQueryAttention" in note and "nothing lowers it" in note for note in notes) == told
+
+
+def test_a_sink_is_lowered_where_no_attribute_speaks_of_smooth_softmax() -> None:
+    model = ir.from_onnx_text(
+        """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[2, 1, 64] q, float[2, 1, 32] k, float[2, 1, 32] v, float[2, 2, 9, 16] past_k, float[2, 2, 9, 16] past_v,
+           int32[2] lengths, int32 total, float[4] sink)
+        => (float[2, 1, 64] y, float[2, 2, n, 16] new_k, float[2, 2, n, 16] new_v) {
+            y, new_k, new_v = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2>(
+                q, k, v, past_k, past_v, lengths, total, , , , , sink)
+        }"""
+    )
+    assert "GroupQueryAttention" not in ops(ortfuse.optimize(model, target="portable", loaded=False).model)

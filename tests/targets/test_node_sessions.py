@@ -74,7 +74,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
         program.chmod(0o755)
         monkeypatch.setenv(node_sessions.NODE, str(program))
         source = onnx.ModelProto(ir_version=8).SerializeToString()
-        return node_sessions.class_for(Loaded, "toy", "wasm")(source, {}, Settings((), **settings))
+        return node_sessions.class_for(Loaded, "toy", "wasm", writes_files=False)(source, {}, Settings((), **settings))
 
     return made
 

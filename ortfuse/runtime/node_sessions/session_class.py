@@ -18,7 +18,14 @@ _SETTLING = 0.03
 """Seconds of runs before those that are timed."""
 
 
-def class_for(base: Any, package: str, provider: str, environment: Mapping[str, str] | None = None) -> Any:
+def class_for(
+    base: Any,
+    package: str,
+    provider: str,
+    environment: Mapping[str, str] | None = None,
+    *,
+    writes_files: bool = True,
+) -> Any:
     """Return the class of sessions of a package.
 
     Args:
@@ -26,11 +33,12 @@ def class_for(base: Any, package: str, provider: str, environment: Mapping[str, 
         package: The npm package.
         provider: The name of the execution provider in JavaScript.
         environment: Further variables of the process.
+        writes_files: Whether the package can write the optimised model to a file.
     """
 
     class InNode(base):  # type: ignore[misc]
         def __init__(self, source: str | bytes, weights: Mapping[str, Any], settings: Any) -> None:
-            demand_possible(settings, provider)
+            demand_possible(settings, writes_files=writes_files)
             others = dict(settings.others)
             threads = int(others.pop("intra_op_num_threads", settings.threads))
             self._recording, self._placed = others.pop(_RECORDS_PLACEMENT, "0") == "1", ""

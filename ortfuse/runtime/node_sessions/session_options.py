@@ -13,7 +13,7 @@ _OPTIONS = {"enable_cpu_mem_arena": "enableCpuMemArena", "enable_mem_pattern": "
 """Session options, and what JavaScript calls them."""
 
 
-def demand_possible(settings: Any, provider: str) -> None:
+def demand_possible(settings: Any, *, writes_files: bool) -> None:
     """Refuse settings that JavaScript does not have.
 
     Raises:
@@ -21,8 +21,8 @@ def demand_possible(settings: Any, provider: str) -> None:
     """
     if settings.libraries:
         raise NodeError("libraries with custom operators cannot be loaded in Node.js")
-    if settings.dump and provider == "wasm":
-        raise NodeError("WebAssembly has no files to write the optimised model to")
+    if settings.dump and not writes_files:
+        raise NodeError("the package has no files to write the optimised model to")
 
 
 def js_options(settings: Any, others: Mapping[str, Any], provider: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ _RESIZED = frozenset(
 
 
 def _resizes_pixels(node: ir.Node, facts: Facts) -> Refusal | None:
-    """Refuse Resize of what are no pixels, as positions in int64 and angles in float64: runtimes have no kernels for it."""
+    """Refuse Resize of types that images do not have, such as positions in int64 and angles in float64."""
     dtype = facts.dtype(node.inputs[0])
     return None if dtype in _RESIZED else input_limit(node, 0, "X", words(dtype), "of a type that pixels have")
 

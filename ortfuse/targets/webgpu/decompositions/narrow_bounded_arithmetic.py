@@ -117,12 +117,12 @@ def _first_largest(match: Match) -> Pattern:
     # The Cast comes last: shape inference takes an int32 size behind a Squeeze for int64, and refuses the Range.
     size = _narrow(op.Squeeze(op.Shape(data, start=axis, end=axis + 1), axes=(0,)))
     zero, one = (computed(name, functools.partial(_int32, number)) for number, name in enumerate(("first", "step")))
-    places = op.Range(zero, size, one)
+    positions = op.Range(zero, size, one)
     if axis < rank - 1:
-        places = op.Unsqueeze(places, axes=tuple(range(1, rank - axis)))
+        positions = op.Unsqueeze(positions, axes=tuple(range(1, rank - axis)))
     is_largest = op.Equal(data, op.ReduceMax(data, axes=(axis,), keepdims=1))
     kept = 1 if match["keepdims"] is None else int(match["keepdims"])
-    made: Pattern = op.ReduceMin(op.Where(is_largest, places, size), axes=(axis,), keepdims=kept)
+    made: Pattern = op.ReduceMin(op.Where(is_largest, positions, size), axes=(axis,), keepdims=kept)
     return made
 
 
@@ -143,7 +143,7 @@ def _rows(build: Any) -> ir.Value:
     return made
 
 
-def _rule(
+def _index_rule(
     name: str, pattern: Pattern, replace: Any, guards: tuple[Guard, ...], test: RuleTest, source: str = ""
 ) -> Rule:
     return Rule(
@@ -201,50 +201,50 @@ zero = computed("zero", lambda match: np.int32(0))
 least, most = computed("least", lambda match: np.int32(-1)), computed("most", lambda match: np.int32(1))
 
 RULES = [
-    _rule("compare_in_int32", _compared(a, b), _compared(_narrow(a), _narrow(b)), (fit("a", "b"),), _ALL),
-    _rule(
+    _index_rule("compare_in_int32", _compared(a, b), _compared(_narrow(a), _narrow(b)), (fit("a", "b"),), _ALL),
+    _index_rule(
         "cast_from_int32",
         op.Cast(a, to=attr("to", lambda to, facts: to in _CAST_TO["to"], "float32 or bool")),
         op.Cast(_narrow(a), to=attr("to")),
         (fit("a"),),
         RuleTest(shapes={"a": "b 4"}, inputs={"a": _numbers("a")}, attributes=_CAST_TO, dtypes=("int64",)),
     ),
-    _rule(
+    _index_rule(
         "narrow_min_to_int32",
         op.Cast(op.Min(a, b).kept(), to=SHORT),
         op.Min(_narrow(a), _narrow(b)),
         (fit("a", "b"),),
         _ALL,
     ),
-    _rule(
+    _index_rule(
         "narrow_max_to_int32",
         op.Cast(op.Max(a, b).kept(), to=SHORT),
         op.Max(_narrow(a), _narrow(b)),
         (fit("a", "b"),),
         _ALL,
     ),
-    _rule(
+    _index_rule(
         "narrow_clip_to_int32",
         op.Cast(op.Clip(a, low, high).kept(), to=SHORT),
         op.Clip(_narrow(a), _narrow(low), _narrow(high)),
         (fit("a", "low", "high"),),
         _ENDS,
     ),
-    _rule(
+    _index_rule(
         "narrow_abs_to_int32",
         op.Cast(op.Abs(a).kept(), to=SHORT),
         op.Max(_narrow(a), op.Sub(zero, _narrow(a))),
         (fit("a"),),
         _ONE,
     ),
-    _rule(
+    _index_rule(
         "narrow_sign_to_int32",
         op.Cast(op.Sign(a).kept(), to=SHORT),
         op.Clip(_narrow(a), least, most),
         (fit("a"),),
         _ONE,
     ),
-    _rule(
+    _index_rule(
         "narrow_range_to_int32",
         op.Cast(op.Range(low, high, step).kept().named("numbers"), to=SHORT),
         op.Range(_narrow(low), _narrow(high), _narrow(step)),
@@ -255,14 +255,14 @@ RULES = [
             dtypes=("int64",),
         ),
     ),
-    _rule(
+    _index_rule(
         "cast_floats_to_int32_at_once",
         op.Cast(op.Cast(a, to=LONG).kept(), to=SHORT),
         _narrow(a),
         (fits_after_truncation,),
         RuleTest(shapes={"a": "b 4"}, inputs={"a": _floats}),
     ),
-    _rule(
+    _index_rule(
         "arg_max_to_int32",
         op.Cast(
             op.ArgMax(data, axis=attr("axis"), keepdims=attr("keepdims"), select_last_index=attr("last")).kept(),
@@ -281,7 +281,7 @@ RULES = [
         ),
         "ONNX operator ArgMax",
     ),
-    _rule(
+    _index_rule(
         "gather_nd_of_int32",
         op.GatherND(data, indices, batch_dims=attr("batch")),
         op.GatherND(data, op.Cast(_narrow(indices), to=LONG), batch_dims=attr("batch")),
@@ -291,7 +291,7 @@ RULES = [
         ),
         "ONNX operator GatherND",
     ),
-    _rule(
+    _index_rule(
         "rotary_embedding_of_int32_positions",
         ms.RotaryEmbedding(x, indices, cos, sin, attributes=_ROTARY),
         ms.RotaryEmbedding(x, op.Cast(_narrow(indices), to=LONG), cos, sin, attributes=_ROTARY),

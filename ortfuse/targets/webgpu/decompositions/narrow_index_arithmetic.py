@@ -90,7 +90,7 @@ def _either(options: tuple[Pattern, ...]) -> Pattern:
     return functools.reduce(operator.or_, options).named("narrowed")
 
 
-def _joined(match: Match) -> Pattern:
+def _concat_of_narrowed(match: Match) -> Pattern:
     parts = [match.capture(f"part{index}", part) for index, part in enumerate(match["parts"])]
     made: Pattern = op.Concat(*map(_narrow, parts), axis=match["axis"])
     return made
@@ -124,7 +124,7 @@ def is_truth(match: Match) -> Refusal | None:
     return match.unless_dtype("a", ir.DataType.BOOL)
 
 
-def _moving(kind: str, shape: str, inputs: dict[str, Any], attributes: dict[str, list[Any]]) -> Rule:
+def _data_movement_rule(kind: str, shape: str, inputs: dict[str, Any], attributes: dict[str, list[Any]]) -> Rule:
     shapes = {"a": shape} | {name: str(shape.count(" ") + 1) for name in inputs}
     return Rule(
         name=f"index_arithmetic.narrow_{kind.lower()}_to_int32",
@@ -211,18 +211,18 @@ RULES = [
         source="-a modulo 2^64, modulo 2^32",
         test=RuleTest(shapes={"a": "b s 4"}, inputs={"a": _widened("a")}, dtypes=("int64",)),
     ),
-    _moving("Unsqueeze", "b 4", {}, {"axes": [(0,), (1, 3)]}),
-    _moving("Squeeze", "b 1 4", {}, {"axes": [(1,), (-2,)]}),
-    _moving("Reshape", "b 4", {"sizes": _sizes(2, -1)}, {"allowzero": [0]}),
-    _moving("Expand", "1 4", {"sizes": _sizes(3, 4)}, {}),
-    _moving("Transpose", "b 4", {}, {"perm": [(1, 0)]}),
-    _moving("Tile", "b 4", {"sizes": _sizes(2, 1)}, {}),
+    _data_movement_rule("Unsqueeze", "b 4", {}, {"axes": [(0,), (1, 3)]}),
+    _data_movement_rule("Squeeze", "b 1 4", {}, {"axes": [(1,), (-2,)]}),
+    _data_movement_rule("Reshape", "b 4", {"sizes": _sizes(2, -1)}, {"allowzero": [0]}),
+    _data_movement_rule("Expand", "1 4", {"sizes": _sizes(3, 4)}, {}),
+    _data_movement_rule("Transpose", "b 4", {}, {"perm": [(1, 0)]}),
+    _data_movement_rule("Tile", "b 4", {"sizes": _sizes(2, 1)}, {}),
     Rule(
         name="index_arithmetic.narrow_concat_to_int32",
         formula="int32(concat(parts))",
         is_refinement=True,
         pattern=op.Cast(op.Concat(rest("parts"), axis=attr("axis")).kept().named("narrowed"), to=SHORT),
-        replace=built(_joined, makes=("Concat", "Cast")),
+        replace=built(_concat_of_narrowed, makes=("Concat", "Cast")),
         guards=(is_long, reads_elements),
         exactness=Exactness.EXACT,
         source="ONNX operator Concat",
