@@ -335,7 +335,7 @@ def _rounded(done: GeneratorResult, options: Options) -> GeneratorResult:
 
 
 def _packed_products(model: ir.Model) -> int:
-    """How many products read packed weights in each run."""
+    """The number of products that read packed weights in each run."""
     return sum(node.op_type == "MatMulNBits" for node in model.graph)
 
 

@@ -52,10 +52,11 @@ class AttentionLayers:
         Raises:
             GenerationError: There is none.
         """
+        read = {node: reader.read(node) for node in self.operands}
+        padded = _of_common_sizes([site for site in read.values() if isinstance(site, AttentionSite)])
         sites = []
-        for node in self.operands:
-            site = reader.read(node)
-            found = site if isinstance(site, str) else check.executed(site)
+        for node, site in read.items():
+            found = site if isinstance(site, str) else check.executed(padded[node])
             if isinstance(found, str):
                 self.kept[node.name or node.outputs[0].name or ""] = found
             else:
@@ -172,6 +173,18 @@ class AttentionLayers:
     def _read(reader: SiteReader, node: ir.Node) -> tuple[CacheOperand, ...]:
         found = reader.operands(node)
         return () if isinstance(found, str) else found
+
+
+def _of_common_sizes(sites: Sequence[AttentionSite]) -> dict[ir.Node, AttentionSite]:
+    """The sites by their node, with heads as large as those of each site that a cache, or several, connect with it."""
+    sizes = {site.node: site.size for site in sites}
+    of_cache: dict[Cache, int] = {}
+    for _ in sites:  # each time, a size reaches the sites that have a cache in common
+        for site in sites:
+            caches = (site.keys.cache, site.values.cache)
+            sizes[site.node] = max(sizes[site.node], *(of_cache.get(cache, 0) for cache in caches))
+            of_cache.update(dict.fromkeys(caches, sizes[site.node]))
+    return {site.node: site.of_size(sizes[site.node]) for site in sites}
 
 
 def _reasons(kept: Mapping[str, str]) -> str:

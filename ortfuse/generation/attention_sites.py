@@ -92,6 +92,13 @@ class AttentionSite:
             found["local_window_size"] = self.mask.window
         return found
 
+    def of_size(self, size: int) -> AttentionSite:
+        """The same site with heads of another size in the buffers, a multiple of 8 and at least as large."""
+        if size == self.size:
+            return self
+        scale = self.key_size**-0.5 if self.scale is None else self.scale
+        return replace(self, size=size, scale=scale, rotation=None)
+
 
 class SiteReader:
     """Reads the sites of a decoder."""
@@ -153,8 +160,6 @@ class SiteReader:
         softcap = node.attributes.get_float("softcap", 0.0) or 0.0
         if scale is not None and not scale > 0:
             return f"its scale is {scale}, and the kernel takes a positive one"
-        if softcap and form.bias is not None:
-            return "scores are capped and have a bias"
         queries = self._in_a_row(node.inputs[0], heads)
         if facts.dtype(queries) != kind:  # scores of float16 were computed in float32, as the kernel does by itself
             narrowed = narrow(queries, facts)

@@ -288,7 +288,7 @@ def _unmoved(value: ir.Value) -> ir.Value:
 
 
 def _distances(value: ir.Value) -> dict[ir.Value, int]:
-    """How many nodes each value is away that a value is computed from."""
+    """The values that a value is computed from, each with the number of nodes between them."""
     found = {value: 0}
     pending = deque([value])
     while pending:

@@ -38,10 +38,10 @@ class GenerationOptions(TypedDict, total=False):
 
 
 def demand_names(options: GenerationOptions) -> None:
-    """Refuse what is no option.
+    """Refuse unknown options.
 
     Raises:
-        TypeError: There is such.
+        TypeError: An option is unknown.
     """
     unknown = sorted(set(options) - set(GenerationOptions.__annotations__))
     if unknown:

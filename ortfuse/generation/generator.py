@@ -38,6 +38,8 @@ ONCE_FILE = "once.onnx"
 _COUNT_FROM_ZERO = ((1, 18), (1, 19))
 """Releases whose kernel hides keys from several new tokens as if nothing stood before them."""
 
+_FROM_ZERO = "this release of ONNX Runtime takes several tokens after others for the first ones of a sequence"
+
 
 class Generator:
     """A generator with its session and buffers.
@@ -180,21 +182,24 @@ class Generator:
     ) -> Array:
         """Start anew with prompts; the scores after the last token of each, [batch, vocabulary].
 
-        With `shared_prefix`, by default as the interface says, the first tokens that all have in common are computed once,
-        and the others for one prompt after the other.
+        With `shared_prefix`, the first tokens that all have in common are computed once, and the others for one prompt after
+        the other. By default the interface tells, but for ONNX Runtime 1.18 and 1.19, which take one token after others.
 
         Raises:
             GenerationError: There is no prompt, one is empty, too long or has something else than token ids, or they have
-                several lengths where the model does not take them.
+                several lengths where the model does not take them; or the runtime cannot share their prefix.
         """
         lengths = self._demand_prompts(prompts)
         embedded = any(self._reader.is_embedded(prompt) for prompt in prompts)
+        counts_from_zero = self._session.release in _COUNT_FROM_ZERO
         if shared_prefix is None:
-            shared_prefix = self.interface.shared_prefix and not embedded
+            shared_prefix = self.interface.shared_prefix and not (embedded or counts_from_zero)
         if shared_prefix and len(prompts) > 1:
             if embedded:
                 raise GenerationError("a prefix is shared by prompts of token ids; leave shared_prefix out")
             shared = common_prefix(prompts)
+            if shared and counts_from_zero and lengths.max() > shared + 1:
+                raise GenerationError(f"{_FROM_ZERO}; leave shared_prefix out, or install ONNX Runtime 1.20 or newer")
             if shared:
                 return self._prompt_by_rows(shared, prompts, "leave shared_prefix out")
         if not self.interface.mixed_lengths and lengths.min() != lengths.max():
@@ -284,13 +289,11 @@ class Generator:
         most = self.interface.longest_run or tokens.shape[1]
         if self._batch > 1 and most > 1 and tokens.shape[1] > (1 if self._lengths.any() else most):
             raise GenerationError("several tokens after others can be appended to one sequence only, not to a batch")
-        if most > 1 and tokens.shape[1] > 1 and self._lengths.any() and self._session.release in _COUNT_FROM_ZERO:
-            raise GenerationError(
-                "this release of ONNX Runtime takes several tokens after others for the first ones of a sequence; "
-                "append one at a time, or install ONNX Runtime 1.20 or newer"
-            )
         given = self._reader.tokens(tokens)
         pieces = [given[:, begin : begin + most] for begin in range(0, given.shape[1], most)]
+        after_others = pieces[0 if self._lengths.any() else 1 :]
+        if self._session.release in _COUNT_FROM_ZERO and any(piece.shape[1] > 1 for piece in after_others):
+            raise GenerationError(f"{_FROM_ZERO}; append one at a time, or install ONNX Runtime 1.20 or newer")
         scores = [self._run(piece, self._lengths + piece.shape[1], fixed) for piece in pieces]
         return scores[-1] if self.interface.last_logits else np.concatenate(scores, axis=1)
 

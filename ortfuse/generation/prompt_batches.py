@@ -41,7 +41,7 @@ def without_padding(prompts: Sequence[Prompt], attention_mask: Array | Sequence[
 
 
 def common_prefix(prompts: Sequence[Prompt]) -> int:
-    """How many first tokens all prompts have in common, with one more in each."""
+    """The number of first tokens that all prompts have in common, each with at least one more behind them."""
     longest = min(len(prompt) for prompt in prompts) - 1
     columns = zip(*(prompt[:longest] for prompt in prompts), strict=True)
     return next((number for number, column in enumerate(columns) if len(set(column)) > 1), longest)

@@ -380,6 +380,41 @@ def test_a_shared_prefix_is_computed_once(folder: Path, monkeypatch: pytest.Monk
     )
 
 
+@pytest.mark.parametrize("release", [(1, 18), (1, 19)])
+def test_releases_that_count_from_zero_share_no_prefix_of_themselves(
+    release: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ortfuse.generator(GOLDEN / "llama_cache.sdpa.ts.onnx", tmp_path / "out", max_length=48, shared_prefix=True)
+    model = ortfuse.Generator(tmp_path / "out")
+    prompts = [[4, 8, 15, 16, 23], [4, 8, 15, 16, 42, 7]]
+    wanted = model.generate(prompts, max_new_tokens=6)
+    monkeypatch.setattr(type(model._session), "release", release)
+    lengths, run = list[tuple[int, ...]](), model._run
+    monkeypatch.setattr(model, "_run", lambda tokens, *given: (lengths.append(tokens.shape), run(tokens, *given))[1])
+    assert model.generate(prompts, max_new_tokens=6) == wanted
+    assert lengths[0] == (2, 6)
+    with pytest.raises(GenerationError, match="leave shared_prefix out, or install"):
+        model.generate(prompts, max_new_tokens=6, shared_prefix=True)
+    one_more = [row[:5] for row in prompts]
+    assert model.generate(one_more, max_new_tokens=6, shared_prefix=True) == model.generate(one_more, max_new_tokens=6)
+
+
+def test_releases_that_count_from_zero_take_one_token_after_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So no prompt is given in pieces of several tokens."""
+    model = ortfuse.Generator(folder)
+    model.interface = replace(model.interface, longest_run=8)
+    monkeypatch.setattr(type(model._session), "release", (1, 18))
+    model.start(1)
+    model.step(np.array([[4] * 9]))
+    with pytest.raises(GenerationError, match="append one at a time, or install"):
+        model.step(np.array([[4, 8]]))
+    for prompts in ([[4] * 10], [[4] * 10, [8] * 10]):
+        with pytest.raises(GenerationError, match="append one at a time, or install"):
+            model.generate(prompts, max_new_tokens=2)
+
+
 def test_a_prefix_is_not_shared_with_other_inputs(tmp_path: Path) -> None:
     ortfuse.generator(GOLDEN / "t5_decoder.sdpa.ts.onnx", tmp_path / "out", max_length=40)
     with pytest.raises(GenerationError, match="leave shared_prefix out"):

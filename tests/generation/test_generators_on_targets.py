@@ -112,6 +112,7 @@ def test_short_buffers_need_no_pieces(tmp_path: Path) -> None:
     [
         ({"target": "webgpu"}, [SOFTCAP], False, "executes it only without a bound of its scores"),
         ({"target": "webgpu", "int8_caches": True}, [], False, "the kernel takes keys that are floating-point numbers"),
+        ({"target": "directml"}, [SOFTCAP, BIAS], False, "executes it only without a bias of the distance"),
         ({"target": "cuda"}, [], False, "executes it only in float16, which `ortfuse convert"),
         ({"runtime": "1.17"}, [], False, "does not take float as query"),
         ({"runtime": "1.20"}, [BIAS], False, "executes it only without a bias of the distance"),
@@ -125,6 +126,21 @@ def test_attention_that_a_target_does_not_take(
 ) -> None:
     with pytest.raises(GenerationError, match=why):
         ortfuse.generator(decoder(tmp_path, *edits, sink=sink), max_length=40, **options)
+
+
+@pytest.mark.parametrize(
+    ("edits", "runtime"), [([SOFTCAP, BIAS], None), ([SOFTCAP, BIAS], "1.22"), ([SOFTCAP, WINDOW], "1.23")]
+)
+def test_a_bias_is_added_to_capped_scores(
+    edits: Sequence[tuple[str, str]], runtime: str | None, tmp_path: Path
+) -> None:
+    done = ortfuse.generator(decoder(tmp_path, *edits), max_length=40, runtime=runtime, verify=True, new_tokens=12)
+    assert not done.kept
+    (attention,) = (node for node in done.model.graph if node.op_type == "GroupQueryAttention")
+    assert attention.attributes.get_float("softcap") == 5.0
+    assert "local_window_size" not in attention.attributes
+    assert attention.inputs[10] is not None
+    assert done.ok, done.comparison
 
 
 def test_cuda_takes_float16_without_a_bias(tmp_path: Path) -> None:
@@ -164,6 +180,17 @@ def test_generations_are_the_same_in_node(
     assert not done.kept
     assert done.comparison is not None
     assert done.comparison.target == in_node
+    assert done.ok, done.comparison.first
+
+
+def test_capped_scores_and_a_bias_are_the_same_in_wasm(tmp_path: Path) -> None:
+    if why := missing("wasm"):
+        pytest.skip(f"wasm does not run here: {why}")
+    path = decoder(tmp_path, SOFTCAP, BIAS)
+    done = ortfuse.generator(path, tmp_path / "out", max_length=48, target="wasm", verify=True, new_tokens=4)
+    assert not done.kept
+    assert done.comparison is not None
+    assert done.comparison.target == "wasm"
     assert done.ok, done.comparison.first
 
 

@@ -514,6 +514,24 @@ ROTARY = [
     ("  q = Transpose<perm = [0, 2, 1, 3]>(q1)", ANGLES + ROTATED.format("q", "q")),
     ("  k2 = Transpose<perm = [0, 2, 1, 3]>(k1)", ROTATED.format("k", "k2")),
 ]
+OTHER_VALUES = """  xx = Add(y2, x)
+  q0b = MatMul(xx, wq)
+  q1b = Reshape(q0b, qs)
+  qb = Transpose<perm = [0, 2, 1, 3]>(q1b)
+  u0 = MatMul(xx, second)
+  u1 = Reshape(u0, two_heads)
+  u2 = Transpose<perm = [0, 2, 1, 3]>(u1)
+  new_u = Concat<axis = 2>(past_u, u2)
+  u = Gather<axis = 1>(new_u, repeated)
+  a0b = MatMul(qb, k)
+  a1b = Mul(a0b, quarter)
+  ab = Add(a1b, mask)
+  wb = Softmax(ab)
+  y0b = MatMul(wb, u)
+  y1b = Transpose<perm = [0, 2, 1, 3]>(y0b)
+  y2b = Reshape(y1b, ys)
+  y3b = MatMul(y2b, out_of_second)
+  y = Add(y3b, xx)"""
 STEPS = {"steps": (1 / 10000 ** (np.arange(8) / 8)).astype(np.float32)}
 
 
@@ -541,6 +559,35 @@ def test_a_second_attention_reads_rotated_keys(tmp_path: Path) -> None:
     done = made(tmp_path, [*ROTARY, (SUM, SECOND.format(scores="  ab = Add(a1b, mask)"))], STEPS)
     assert not done.kept
     assert done.interface.mixed_lengths
+    is_right(tmp_path, done)
+
+
+@pytest.mark.parametrize(("first", "second"), [(16, 20), (20, 16), (12, 12)])
+@pytest.mark.parametrize("rotary", [False, True])
+def test_layers_that_share_keys_have_heads_of_one_size(first: int, second: int, rotary: bool, tmp_path: Path) -> None:
+    """The keys of 16 are padded as the larger values are, for both layers; so are the values of the other layer."""
+    edits = [
+        *(
+            (f"float[batch, 2, {length}, 16] {side}_v", f"{sized}{first}] {side}_v, {sized}{second}] {side}_u")
+            for length, side in (("past", "past"), ("total", "new"))
+            for sized in [f"float[batch, 2, {length}, "]
+        ),
+        ("MatMul(x, wv)", "MatMul(x, first)"),
+        ("Reshape(v0, ks)", "Reshape(v0, two_heads)"),
+        ("[0, 0, 64]", "[0, 0, -1]"),
+        ("  y2 = Reshape(y1, ys)", "  y3 = Reshape(y1, ys)\n  y2 = MatMul(y3, out_of_first)"),
+        (SUM, OTHER_VALUES),
+        *(ROTARY if rotary else ()),
+    ]
+    weights = {
+        "first": (64, 2 * first), "second": (64, 2 * second), "out_of_first": (4 * first, 64), "out_of_second": (4 * second, 64)
+    }  # fmt: skip
+    random = np.random.default_rng(7)
+    numbers = {name: (random.standard_normal(shape) / 6).astype(np.float32) for name, shape in weights.items()}
+    done = made(tmp_path, edits, {**STEPS, **numbers, "two_heads": np.array([0, 0, 2, -1])})
+    assert not done.kept
+    assert sum(node.op_type == "GroupQueryAttention" for node in done.model.graph) == 2
+    assert {cache.shape for cache in done.interface.caches} == {(-1, 2, 60, 24 if max(first, second) > 16 else 16)}
     is_right(tmp_path, done)
 
 
