@@ -49,7 +49,7 @@ def onnx2torch(path: str, inputs: Mapping[str, Array]) -> list[Array]:
     import torch
 
     model = onnx.load(path)
-    module = engine.convert(model)
+    module = engine.convert(model).eval()
     given = [torch.from_numpy(np.array(inputs[one.name])) for one in model.graph.input if one.name in inputs]
     with torch.no_grad():
         made = module(*given)

@@ -11,7 +11,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, computed, op
 from .._shared_guards import array_like
 
 UNIT_EPSILON = 2.0**-17
-"""The epsilon. It is not 0, which some engines refuse.
+"""The epsilon. It is not 0, which PyTorch refuses in training, and so converters to it.
 
 A variance of 1 - 2^-17 and this add up to exactly 1 in float32 and float64, and to 1 within rounding in smaller types.
 """
