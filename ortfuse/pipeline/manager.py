@@ -248,18 +248,21 @@ class PassManager:
         sites: dict[tuple[str, str], list[NearMiss]] = {}
         for miss in context.log.limited({rule.name for rule in self._catalogue.passes().get(LOWERING, ())}):
             sites.setdefault((miss.rule, str(miss.refusal.needed)), []).append(miss)
-        for (rule, _), (first, *others) in sites.items():
-            more = f" and at {len(others)} more" if others else ""
-            context.note(
-                f"{rule} was stopped at '{first.site}'{more}, so other operators compute that: {first.refusal.reason}"
-            )
+        for (rule, _), found in sites.items():
+            where, reason = _where([miss.site for miss in found]), found[0].refusal.reason
+            context.note(f"{rule} was stopped {where}, so other operators compute that: {reason}")
 
     def _tell_of_refused_nodes(self, context: Context) -> None:
         """Note which nodes of com.microsoft that the model had are there still, though their kernel refuses them."""
+        sites: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for node in walk.nodes(context.model):
             limit = self._target.certain_limit(node, context.facts) if node.domain == MICROSOFT else None
             if limit is not None:
-                context.note(f"{node.op_type} of the model stays, and nothing lowers it: {limit.reason}")
+                site = (node.name or str(node.outputs[0].name), limit.reason)
+                sites.setdefault((node.op_type, str(limit.needed)), []).append(site)
+        for (operator, _), found in sites.items():
+            where, reason = _where([name for name, _ in found]), found[0][1]
+            context.note(f"{operator} stays {where}, and nothing lowers it: {reason}")
 
     def _tell_of_foreign_operators(self, context: Context) -> None:
         """Note which operators of ONNX and ONNX Runtime the result has that the target does not know at all."""
@@ -404,9 +407,13 @@ def _missing_kernels(model: ir.Model, target: Target, facts: Facts) -> Iterable[
             if target.may_have_kernel(node, imports, facts) or target.instead_of_kernel(node, imports, facts):
                 continue
             sites.setdefault(refusal.reason, []).append(node.name or str(node.outputs[0].name))
-    for reason, (first, *others) in sites.items():
-        more = f" and at {len(others)} more" if others else ""
-        yield f"the result does not load in {target.table.runtime}: {reason} (at '{first}'{more})"
+    for reason, names in sites.items():
+        yield f"the result does not load in {target.table.runtime}: {reason} ({_where(names)})"
+
+
+def _where(names: Sequence[str]) -> str:
+    """The first of some sites by its name, and the number of others."""
+    return f"at '{names[0]}'" + (f" and at {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _text(steps: tuple[Step, ...]) -> str:

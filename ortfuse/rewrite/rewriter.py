@@ -171,8 +171,9 @@ class Rewriter:
         """
         if self.target.check_node(node, imports, self._facts) is None:
             return False
-        is_limited = bool(node.domain) and self.target.limit(node, self._facts) is not None
-        return not is_limited or self.target.certain_limit(node, self._facts) is not None
+        if not node.domain or self.target.limit(node, self._facts) is None:
+            return True
+        return self.target.certain_limit(node, self._facts) is not None
 
     def _replaced(self, rule: Rule, match: Match, started: float) -> list[Refusal] | None:
         """Make the first replacement that is possible; if none is, the refusal of each.
