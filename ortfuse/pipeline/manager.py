@@ -6,7 +6,6 @@ import copy
 import functools
 import os
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +24,11 @@ from ortfuse.io.training_mode import training_note
 from ortfuse.ir import walk
 from ortfuse.ir.edit import Inspector
 from ortfuse.ir.preserved_nodes import release, telling
-from ortfuse.ir.traits import MICROSOFT
 from ortfuse.naming import name_today
 from ortfuse.options import Options, PipelineLike
 from ortfuse.pipeline.discover_rule_files import load_catalogue
 from ortfuse.pipeline.model_features import Content
+from ortfuse.pipeline.notes_of_result import LOWERING, notes_of_result
 from ortfuse.pipeline.opaque_functions import opaque_functions, take_out
 from ortfuse.pipeline.pass_lists import lists_with, read_list
 from ortfuse.pipeline.pipeline_text import Item, parse
@@ -38,9 +37,8 @@ from ortfuse.pipeline.rule_catalogue import Catalogue
 from ortfuse.pipeline.run_rules_of_forced_choices_first import checked, forced_first, forced_rules, with_forced_passes
 from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.steps import CANONICALIZE, Builder, Repeated, Single, Step, call_of
-from ortfuse.rewrite import Debugging, Log, NearMiss, Rule
-from ortfuse.targets import DEFECTS, Target, default_spec, lower_opset, resolve_target
-from ortfuse.targets.joint_target import JointTarget
+from ortfuse.rewrite import Debugging, Log, Rule
+from ortfuse.targets import Target, default_spec, lower_opset, resolve_target
 from ortfuse.targets.upgrade_opset import AUTHOR as RAISE_OPSET
 from ortfuse.transforms import Choices, Context, Finalize, Meter, Pass
 from ortfuse.transforms.choose_legal_form import full_name, names_one
@@ -49,10 +47,6 @@ from ortfuse.transforms.run_user_pass import is_of_ortfuse, run_pass
 
 NECESSARY = frozenset({Finalize.name, RAISE_OPSET})
 """The authors of changes without which there is no result."""
-
-
-LOWERING = "lower_operators"
-"""The pass of rules that lower operators which the target lacks."""
 
 
 PADDING = "padding_free"
@@ -199,11 +193,8 @@ class PassManager:
             _check_result(model)
             context.log.settle(model)
             release(walk.nodes(model))
-            self._tell_of_defects(context)
-            self._tell_of_foreign_operators(context)
-            self._tell_of_missing_kernels(context)
-            self._tell_of_limits(context)
-            self._tell_of_refused_nodes(context)
+            for text in notes_of_result(context, self._target, self._catalogue, loads_in=self._options.runtime):
+                context.note(text)
             self._tell_of_unchecked(context, users)
         return RunReport(
             pipeline=_text(steps),
@@ -232,64 +223,6 @@ class PassManager:
         if self._target.lowers and not any(LOWERING in _text((step,)) for step in steps):
             steps = _before_last(steps, builder.build(parse(f"{LOWERING}, dce").items))
         return _with_finalize(steps, self._finalize)
-
-    def _tell_of_defects(self, context: Context) -> None:
-        """Note where the runtime would go wrong on the model as it was."""
-        defects = {name: reason for name, reason in self._catalogue.reasons().items() if reason in DEFECTS}
-        for name, hits in context.log.hits().items():
-            if hits and (defect := defects.get(name)) is not None:
-                context.note(
-                    f"{name}, {hits} times: when it optimises a model, ONNX Runtime {defect.value}; that happens to the model "
-                    "as it was, and not to the result"
-                )
-
-    def _tell_of_limits(self, context: Context) -> None:
-        """Note where the limits of a kernel kept an operator from what it would have become, so that others compute it."""
-        sites: dict[tuple[str, str], list[NearMiss]] = {}
-        for miss in context.log.limited({rule.name for rule in self._catalogue.passes().get(LOWERING, ())}):
-            sites.setdefault((miss.rule, str(miss.refusal.needed)), []).append(miss)
-        for (rule, _), found in sites.items():
-            where, reason = _where([miss.site for miss in found]), found[0].refusal.reason
-            context.note(f"{rule} was stopped {where}, so other operators compute that: {reason}")
-
-    def _tell_of_refused_nodes(self, context: Context) -> None:
-        """Note which nodes of com.microsoft that the model had are there still, though their kernel refuses them."""
-        sites: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        for node in walk.nodes(context.model):
-            limit = self._target.certain_limit(node, context.facts) if node.domain == MICROSOFT else None
-            if limit is not None:
-                site = (node.name or str(node.outputs[0].name), limit.reason)
-                sites.setdefault((node.op_type, str(limit.needed)), []).append(site)
-        for (operator, _), found in sites.items():
-            where, reason = _where([name for name, _ in found]), found[0][1]
-            context.note(f"{operator} stays {where}, and nothing lowers it: {reason}")
-
-    def _tell_of_foreign_operators(self, context: Context) -> None:
-        """Note which operators of ONNX and ONNX Runtime the result has that the target does not know at all."""
-        model, known = context.model, self._target.table.operators
-        left = Counter(
-            full_name(node.domain, node.op_type)
-            for node in walk.nodes(model)
-            if node.domain in ("", MICROSOFT)
-            and (node.domain, node.op_type) not in known
-            and node.op_identifier() not in model.functions
-        )
-        if left:
-            names = ", ".join(f"{name} ({count})" for name, count in sorted(left.items()))
-            context.note(f"{self._target.table.runtime} has no such operators, and nothing lowers them: {names}")
-
-    def _tell_of_missing_kernels(self, context: Context) -> None:
-        """Note which nodes of the result a named release of the default target has no kernel for, so that it loads no such model.
-
-        The installed runtime is asked by loading the result, and other targets leave such nodes to the processor.
-        """
-        if self._options.runtime is None:
-            return
-        target = self._target
-        for one in target.members if isinstance(target, JointTarget) else (target,):
-            if one.spec.is_default:
-                for text in _missing_kernels(context.model, one, context.facts):
-                    context.note(text)
 
     def _is_for_the_user(self, turn: Turn, error: Exception) -> bool:
         """Whether an error is about something that the user gave: a pass or rules, or what a pass says on purpose."""
@@ -393,27 +326,6 @@ class PassManager:
         if files and not any(file.pass_name in run for file in files):
             names = ", ".join(dict.fromkeys(file.pass_name for file in files))
             raise PipelineError(f"the pipeline does not run the rules of {files[0].origin}: add `user`, or {names}")
-
-
-def _missing_kernels(model: ir.Model, target: Target, facts: Facts) -> Iterable[str]:
-    """Say which nodes a target has no kernel for and cannot execute otherwise, a text for each reason."""
-    sites: dict[str, list[str]] = {}
-    for scope in walk.scopes(model):
-        imports = scope.root.opset_imports
-        for node in scope.graph:
-            refusal = target.check_node(node, imports, facts)
-            if refusal is None or refusal.code != "no_kernel" or node.op_identifier() in model.functions:
-                continue
-            if target.may_have_kernel(node, imports, facts) or target.instead_of_kernel(node, imports, facts):
-                continue
-            sites.setdefault(refusal.reason, []).append(node.name or str(node.outputs[0].name))
-    for reason, names in sites.items():
-        yield f"the result does not load in {target.table.runtime}: {reason} ({_where(names)})"
-
-
-def _where(names: Sequence[str]) -> str:
-    """The first of some sites by its name, and the number of others."""
-    return f"at '{names[0]}'" + (f" and at {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _text(steps: tuple[Step, ...]) -> str:
