@@ -57,7 +57,7 @@ def speedups(path: Path, sizes: Mapping[str, int], rounds: int, threads: int) ->
         padded, packed = Path(folder) / "padded.onnx", Path(folder) / "packed.onnx"
         ortfuse.optimize(path, output=padded, link=True)
         result = ortfuse.optimize(path, output=packed, link=True, padding_free=True)
-        if hidden_tokens(ortfuse.load(packed)) is None:
+        if not hidden_tokens(ortfuse.load(packed)):
             return {"refused": next(note for note in result.report.notes if note.startswith("padding is not removed"))}
         for fill in FILLS:
             rows = ortfuse.benchmark(

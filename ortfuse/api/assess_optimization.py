@@ -256,7 +256,7 @@ class Assessment:
         if verdict.ok or verdict.state == "not compared":
             return verdict, ""
         self._progress("looking for the pass that broke it")
-        if hidden is None:
+        if not hidden:
             return verdict, blame(found.experiments, self._original, self._stages, options.tolerance)
         assert isinstance(original, ir.Model)
         stages = [(name, blanked(model, hidden, optimised)) for name, model in self._stages]

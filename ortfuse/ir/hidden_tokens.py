@@ -1,4 +1,4 @@
-"""Read and store in a model's metadata which elements of its outputs belong to tokens that a mask hides.
+"""Read and note in a model's metadata which elements of its outputs belong to tokens that masks hide.
 
 A model that runs without padding (`ortfuse.transforms.padding_free`) gives anything at hidden tokens. Who compares it with
 another model has to know which elements those are.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -28,7 +28,7 @@ Axes = tuple[int | None, int]
 
 @dataclass(frozen=True)
 class HiddenTokens:
-    """The tokens of a model that its mask hides.
+    """The tokens of a model that one of its masks hides.
 
     Attributes:
         mask: The name of the mask, a value of shape [batch, sequence], which may have axes of size 1 between these.
@@ -45,24 +45,42 @@ class HiddenTokens:
     outputs: Mapping[str, tuple[Axes, ...]] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
 
-    def store(self, model: ir.Model) -> None:
-        """Write this into the metadata of a model."""
-        model.metadata_props[KEY] = json.dumps(asdict(self))
+    @property
+    def is_of(self) -> tuple[str, bool, bool]:
+        """The mask, and how it is read."""
+        return self.mask, self.shows_zeros, self.is_added
 
 
-def hidden_tokens(model: ir.Model) -> HiddenTokens | None:
-    """Return what the metadata of a model says of hidden tokens; `None` if it says nothing, or is damaged."""
+def note_hidden_tokens(model: ir.Model, found: HiddenTokens) -> None:
+    """Add what is known of a mask to the metadata of a model: what other masks hide stays noted."""
+    notes = {note.is_of: note for note in hidden_tokens(model)}
+    known = notes.get(found.is_of)
+    if known is not None:
+        outputs = {
+            name: tuple(dict.fromkeys([*known.outputs.get(name, ()), *found.outputs.get(name, ())]))
+            for name in (*known.outputs, *found.outputs)
+        }
+        found = replace(known, outputs=outputs, inputs=tuple(dict.fromkeys([*known.inputs, *found.inputs])))
+    notes[found.is_of] = found
+    model.metadata_props[KEY] = json.dumps([asdict(note) for note in notes.values()])
+
+
+def hidden_tokens(model: ir.Model) -> tuple[HiddenTokens, ...]:
+    """Return what the metadata of a model says of hidden tokens, for each mask; nothing if it is damaged."""
     text = model.metadata_props.get(KEY)
     try:
-        data: Any = None if text is None else json.loads(text)
-        if data is None:
-            return None
-        outputs = {str(name): tuple(_axes(pair) for pair in pairs) for name, pairs in data["outputs"].items()}
-        inputs = tuple(str(name) for name in data["inputs"])
-        flags = (bool(data["shows_zeros"]), bool(data.get("is_added", False)))
-        return HiddenTokens(str(data["mask"]), *flags, outputs, inputs)
+        data: Any = [] if text is None else json.loads(text)
+        # Metadata written before there could be several masks is that of one.
+        return tuple(_of_mask(one) for one in (data if isinstance(data, list) else [data]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
+        return ()
+
+
+def _of_mask(data: Any) -> HiddenTokens:
+    outputs = {str(name): tuple(_axes(pair) for pair in pairs) for name, pairs in data["outputs"].items()}
+    inputs = tuple(str(name) for name in data["inputs"])
+    flags = (bool(data["shows_zeros"]), bool(data.get("is_added", False)))
+    return HiddenTokens(str(data["mask"]), *flags, outputs, inputs)
 
 
 def _axes(pair: Any) -> Axes:

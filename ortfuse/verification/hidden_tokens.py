@@ -6,6 +6,7 @@ numbers that the candidate finds at hidden tokens of its inputs may be NaN and h
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,23 +36,27 @@ _PREFIX = "ortfuse_hidden_tokens"
 _NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def comparable(original: Runnable, candidate: Runnable) -> tuple[Runnable, Runnable, HiddenTokens | None]:
-    """Return both models, with hidden tokens set to 0, and what is known of these; as they are if nothing is."""
+def comparable(original: Runnable, candidate: Runnable) -> tuple[Runnable, Runnable, Sequence[HiddenTokens]]:
+    """Return both models, with hidden tokens set to 0, and what is known of these; as they are if nothing is.
+
+    Tokens that are hidden in the original, too, are compared: it was packed itself, and what it gives there is to stay.
+    """
     if not isinstance(original, ir.Model) or not isinstance(candidate, ir.Model):
-        return original, candidate, None
-    found = hidden_tokens(candidate)
-    if found is None or hidden_tokens(original) is not None:
-        return original, candidate, None
+        return original, candidate, ()
+    before = hidden_tokens(original)
+    found = [note for note in hidden_tokens(candidate) if note not in before]
+    if not found:
+        return original, candidate, ()
     blank = blanked(original, found, candidate, inputs=True)
     return blank, blanked(candidate, found, candidate), found
 
 
-def blanked(model: ir.Model, hidden: HiddenTokens, result: ir.Model, *, inputs: bool = False) -> ir.Model:
+def blanked(model: ir.Model, hidden: Sequence[HiddenTokens], result: ir.Model, *, inputs: bool = False) -> ir.Model:
     """Return a copy of a model whose outputs are 0 at hidden tokens.
 
     Args:
         model: The model.
-        hidden: What is known of hidden tokens.
+        hidden: What is known of hidden tokens, for each mask.
         result: The model that this is known of; it computes the mask, if that is no input.
         inputs: Whether to set the inputs of floats to 0 there, too.
 
@@ -60,18 +65,20 @@ def blanked(model: ir.Model, hidden: HiddenTokens, result: ir.Model, *, inputs: 
     """
     flat = looked_into(model)
     copy = flat.clone() if flat is model else flat
-    return _Blanking(copy, hidden, result).run(inputs=inputs)
+    names = map(f"{_PREFIX}_{{}}".format, itertools.count(1))
+    for note in hidden:
+        _Blanking(copy, note, result, names).run(inputs=inputs)
+    return copy
 
 
 class _Blanking:
     """Add nodes to a model that set hidden tokens to 0."""
 
-    def __init__(self, model: ir.Model, hidden: HiddenTokens, result: ir.Model) -> None:
-        self._model, self._graph, self._hidden = model, model.graph, hidden
-        self._count = 0
+    def __init__(self, model: ir.Model, hidden: HiddenTokens, result: ir.Model, names: Iterator[str]) -> None:
+        self._graph, self._hidden, self._names = model.graph, hidden, names
         self._visible = self._visible_tokens(result)
 
-    def run(self, *, inputs: bool) -> ir.Model:
+    def run(self, *, inputs: bool) -> None:
         if inputs:
             for value in self._graph.inputs:
                 if value.name in self._hidden.inputs:
@@ -81,12 +88,10 @@ class _Blanking:
             if pairs:
                 self._blank_output(number, output, pairs)
         self._graph.sort()
-        return self._model
 
     def _add(self, op_type: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any] | None = None) -> ir.Value:
         made = ir.node(op_type, inputs, attributes)
-        self._count += 1
-        made.outputs[0].name = f"{_PREFIX}_{self._count}"
+        made.outputs[0].name = next(self._names)
         self._graph.append(made)
         return made.outputs[0]
 
@@ -121,8 +126,7 @@ class _Blanking:
                 node.domain, node.op_type, operands, list(node.attributes.values()), num_outputs=len(node.outputs)
             )
             for old, new in zip(node.outputs, made.outputs, strict=True):
-                self._count += 1
-                new.name = "" if old.name == "" else f"{_PREFIX}_{self._count}"
+                new.name = "" if old.name == "" else next(self._names)
                 known[old] = new
             self._graph.append(made)
         return known[mask]
@@ -183,7 +187,7 @@ class _Blanking:
             return
         blank = self._zeroed(output, self._visible_at(pairs, rank))
         blank.type, blank.shape = output.type, output.shape
-        name, output.name = output.name, f"{_PREFIX}_{output.name}"
+        name, output.name = output.name, next(self._names)
         blank.name = name
         self._graph.outputs[number] = blank
 
@@ -209,7 +213,7 @@ def _above(value: ir.Value) -> Iterator[ir.Node]:
 
 def explored_with_hidden_tokens(
     original: Runnable,
-    hidden: HiddenTokens | None,
+    hidden: Sequence[HiddenTokens],
     inputs: Sequence[Inputs] | None,
     seed: int,
     reference: bool = True,
@@ -217,11 +221,11 @@ def explored_with_hidden_tokens(
     sizes: Mapping[str, int] | None = None,
     budget: Budget | None = None,
 ) -> Explored:
-    """Run the original as `explored` does and, with a mask, on batches of several fills with anything at hidden tokens, too.
+    """Run the original as `explored` does and, with masks, on batches of several fills with anything at hidden tokens, too.
 
     Args:
         original: The model, with hidden tokens set to 0.
-        hidden: What is known of hidden tokens; `None` if nothing is.
+        hidden: What is known of hidden tokens, for each mask.
         inputs: Sets of inputs by name, instead of generated ones.
         seed: Seed of the generated inputs.
         reference: Whether to evaluate in float64 too, where that is feasible.
@@ -232,7 +236,7 @@ def explored_with_hidden_tokens(
         VerificationError: As `explored`.
     """
     found = explored(original, inputs, seed, reference, sizes=sizes, budget=budget)
-    if hidden is None or not found.experiments:
+    if not hidden or not found.experiments:
         return found
     largest = max((one.inputs for one in found.experiments), key=lambda one: sum(array.size for array in one.values()))
     derived = list(poisoned(largest, hidden, seed))
@@ -243,17 +247,25 @@ def explored_with_hidden_tokens(
     return Explored([*found.experiments, *labelled], found.notes, found.exercise)
 
 
-def poisoned(inputs: Inputs, hidden: HiddenTokens, seed: int) -> Iterator[tuple[str, Inputs]]:
+def poisoned(inputs: Inputs, hidden: Sequence[HiddenTokens], seed: int) -> Iterator[tuple[str, Inputs]]:
     """Yield inputs with other masks, and NaN and huge numbers at hidden tokens of inputs of floats, each with a label."""
-    mask = inputs.get(hidden.mask)
-    if mask is None or mask.ndim < _RANK or not mask.size:
-        return
-    for label, visible in _patterns((mask.shape[0], mask.shape[-1]), np.random.default_rng(seed)):
-        made = {**inputs, hidden.mask: _as_mask(visible, mask, hidden)}
-        for name in hidden.inputs:
-            if name in made:
-                made[name] = _with_poison(made[name], visible)
+    notes = [note for note in hidden if _is_mask(inputs.get(note.mask))]
+    rng = np.random.default_rng(seed)
+    masks = {note.mask: inputs[note.mask] for note in notes}
+    drawn = {name: _patterns((mask.shape[0], mask.shape[-1]), rng) for name, mask in masks.items()}
+    for patterns in zip(*drawn.values(), strict=True):
+        made, label = dict(inputs), patterns[0][0]
+        visible = {name: shown for name, (_, shown) in zip(drawn, patterns, strict=True)}
+        for note in notes:
+            made[note.mask] = _as_mask(visible[note.mask], masks[note.mask], note)
+            for name in note.inputs:
+                if name in made:
+                    made[name] = _with_poison(made[name], visible[note.mask])
         yield f"{label}, anything at hidden tokens", made
+
+
+def _is_mask(array: Array | None) -> bool:
+    return array is not None and array.ndim >= _RANK and array.size > 0
 
 
 def _patterns(shape: tuple[int, ...], rng: np.random.Generator) -> Iterator[tuple[str, Array]]:

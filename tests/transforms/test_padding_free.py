@@ -175,8 +175,7 @@ def test_a_result_says_which_elements_are_hidden_and_is_compared_without_them() 
     model = encoder()
     result = packed(model)
     made = result.model if isinstance(result.model, ir.Model) else ir.from_proto(result.model)
-    known = hidden_tokens(made)
-    assert known is not None
+    (known,) = hidden_tokens(made)
     assert (known.mask, dict(known.outputs)) == ("mask", {"y": ((0, 1),)})
     assert ortfuse.verify(model, result.model).ok
     assert not ortfuse.verify(

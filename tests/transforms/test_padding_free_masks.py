@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from graphs import proto
@@ -13,7 +14,7 @@ from padded_encoders import ATTEND, CONSTANTS, EMBED, MASK, MASKS, encoder, feed
 
 import ortfuse
 from ortfuse.errors import VerificationError
-from ortfuse.ir.hidden_tokens import HIDDEN_SCORE, HIDING_BIAS, hidden_tokens
+from ortfuse.ir.hidden_tokens import HIDDEN_SCORE, HIDING_BIAS, hidden_tokens, note_hidden_tokens
 from ortfuse.runtime.inputs.random_inputs import MASK_FILLER
 from ortfuse.transforms.padding_free.element_ranges import ORDINARY
 
@@ -68,8 +69,7 @@ def test_the_ids_of_tokens_are_no_mask_of_zeros_and_ones() -> None:
     model = proto(text, "int64[b, s] ids", "float[b, s, 16] y", constants=constants, opset=18)
     result, feeds = packed(model), {"ids": np.array([[5, 0, 0, 7, 0, 0], [1, 0, 3, 1, 0, 0]])}
     assert is_packed(result), reason(result)
-    known = hidden_tokens(ir.from_proto(result.model))
-    assert known is not None
+    (known,) = hidden_tokens(ir.from_proto(result.model))
     assert known.mask == "shown"
     shown = feeds["ids"] == 1
     np.testing.assert_allclose(run(result.model, feeds)[0][shown], run(model, feeds)[0][shown], atol=1e-5)
@@ -79,9 +79,8 @@ def test_a_mask_that_another_tool_has_renamed_is_named() -> None:
     body = EMBED + "shown0 = Equal(ids, pad) shown = Not(shown0)" + MASK.partition(")")[2] + ATTEND
     model = encoder(body, "int64[b, s] ids")
     result = packed(model).model
-    known = hidden_tokens(ir.from_proto(result))
-    assert known is not None
-    replace(known, mask="renamed").store(made := ir.from_proto(result))
+    (known,) = hidden_tokens(made := ir.from_proto(result))
+    note_hidden_tokens(made, replace(known, mask="renamed"))
     with pytest.raises(VerificationError, match="'renamed', the mask of its hidden tokens"):
         ortfuse.verify(model, made)
 
@@ -187,3 +186,39 @@ def test_the_numbers_that_hide_agree() -> None:
     assert HIDING_BIAS + ORDINARY.high <= HIDDEN_SCORE
     # the weight of a hidden key next to the lowest ordinary score
     assert np.exp(np.float64(HIDDEN_SCORE - ORDINARY.low)) == 0
+
+
+def two_streams() -> Any:
+    """A model of two encoders that have nothing in common, each with a mask of its own."""
+    made = []
+    for name in ("a", "b"):
+        batch = f"{name}b, {name}s"
+        alone = encoder(inputs=f"int64[{batch}] ids, int64[{batch}] mask", outputs=f"float[{batch}, 16] y")
+        made.append(onnx.compose.add_prefix(alone, f"{name}_"))
+    return onnx.compose.merge_models(*made, io_map=[])
+
+
+def test_a_second_run_notes_its_mask_beside_that_of_the_first() -> None:
+    model = two_streams()
+    once = packed(model, verify="whole")
+    twice = packed(once.model, verify="whole")
+    notes = [hidden_tokens(ir.from_proto(result.model)) for result in (once, twice)]
+    assert [[note.mask for note in found] for found in notes] == [["a_mask"], ["a_mask", "b_mask"]]
+    assert [dict(note.outputs) for note in notes[1]] == [{"a_y": ((0, 1),)}, {"b_y": ((0, 1),)}]
+    for original in (model, once.model):
+        assert ortfuse.verify(original, twice.model).ok
+    other = two_streams()
+    weight = next(one for one in other.graph.initializer if one.name == "a_wv")
+    weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * np.float32(1.5), "a_wv"))
+    assert not ortfuse.verify(other, twice.model).ok
+
+
+def test_a_model_that_was_packed_keeps_what_is_noted_when_it_is_optimised_again() -> None:
+    model = encoder(
+        EMBED + "pads = Equal(ids, pad)  shown = Not(pads)" + MASK.partition(")")[2] + ATTEND, "int64[b, s] ids"
+    )
+    once = packed(model).model
+    for options in ({}, {"padding_free": True}):
+        again = ortfuse.optimize(once, verify="whole", **options).model
+        assert hidden_tokens(ir.from_proto(again)) == hidden_tokens(ir.from_proto(once))
+        assert ortfuse.verify(model, again).ok

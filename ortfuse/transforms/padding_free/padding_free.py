@@ -22,7 +22,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortfuse.ir.graph_transaction import Change
-from ortfuse.ir.hidden_tokens import HIDDEN_SCORE
+from ortfuse.ir.hidden_tokens import HIDDEN_SCORE, note_hidden_tokens
 from ortfuse.ir.named_sizes import unused_stem
 from ortfuse.ir.refusal import Refusal, refuse
 from ortfuse.ir.walk import Scope, nested_nodes
@@ -72,7 +72,7 @@ def _packed(plan: Plan, context: Context) -> int:
     if not change:
         context.note(f"padding is not removed: {change.refusal}")
         return 0
-    hidden.store(context.model)
+    note_hidden_tokens(context.model, hidden)
     sense = f"is above {HIDDEN_SCORE:g}" if plan.mask.is_added else "is 0" if plan.mask.shows_zeros else "is not 0"
     context.note(f"{len(plan.rows)} nodes run on the tokens alone at which {plan.mask.value.name} {sense}")
     return len(plan.rows)
