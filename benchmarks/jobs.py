@@ -184,6 +184,14 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "targets.openvino.own_runtime",
+        "are results for openvino right in OpenVINO's own runtime, and no slower than originals?",
+        ("benchmarks.targets.openvino.own_runtime", "--write"),
+        ("lstm.ts", "--seconds", "0"),
+        packages=("openvino",),
+        answer_no=True,
+    ),
+    Job(
         "targets.cuda",
         "on a GPU, are results for CUDA right in both types, and how fast are they beside the transformers optimizer's?",
         ("benchmarks.targets.cuda.report", "benchmarks/.results/cuda", "--write"),
