@@ -89,6 +89,7 @@ class TargetSpec:
         blocked_layout: The layout of images in blocks of channels; `None` if there is none.
         runs_on: The providers of a session that executes models for the target, the first one first. Another target's provider
             can stand in where this one is not installed. Empty if models cannot be executed here.
+        needs: What a machine needs to execute models, in words, for a target that found in `runs_on` that it is not there.
         runner: The file in the folder that runs models for the target; empty if the Python package of the runtime does. It has a
             function `session_class(base)` (`ortfuse.runtime.session_subprocess.session_class`).
         session_settings: Settings of each session by the runtime's names.
@@ -118,6 +119,7 @@ class TargetSpec:
     plans_buffers_by_names: bool = False
     blocked_layout: BlockedLayout | None = None
     runs_on: tuple[str, ...] = ()
+    needs: str = ""
     runner: str = ""
     session_settings: Mapping[str, Any] = field(default_factory=dict)
     tuned_settings: Mapping[str, tuple[bool | int | str, ...]] = field(default_factory=dict)
@@ -167,7 +169,10 @@ class TargetSpec:
             TargetError: Models cannot be executed for it here.
         """
         if not self.runs_on:
-            raise TargetError(f"target {self.name}: its folder names no provider (runs_on) that executes models here")
+            reason = (
+                f"it needs {self.needs}" if self.needs else "its folder names no provider (runs_on) that executes them"
+            )
+            raise TargetError(f"no models run for the target {self.name} here: {reason}")
         return self.runs_on
 
     def _file(self, name: str) -> Path | None:

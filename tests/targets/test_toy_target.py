@@ -283,8 +283,10 @@ def test_a_verification_elsewhere_says_so(folder: Path) -> None:
 
 
 def test_no_session_is_opened_for_a_target_that_cannot_run_here() -> None:
-    with pytest.raises(TargetError, match=r"target Far\w+: its folder names no provider"):
+    with pytest.raises(TargetError, match=r"target Far\w+ here: its folder names no provider"):
         spec_of("FarExecutionProvider").session_providers()
+    with pytest.raises(TargetError, match="no models run for the target cuda here: it needs a GPU of NVIDIA"):
+        replace(spec_of("cuda"), runs_on=()).session_providers()
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ TARGET = TargetSpec(
     ),
     lowered_before={"Attention": "999"},
     runs_on=(PROVIDER, FALLBACK) if _runs_here() else (),
+    needs="a GPU of NVIDIA with its driver, and the package onnxruntime-gpu",
     runner="run_on_device.py",
     accelerator="gpu",
     tried="24 golden models in both types and ten of real size on an H200, onnxruntime-gpu 1.30; two mended faults not again",
