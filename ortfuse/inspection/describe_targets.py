@@ -36,6 +36,7 @@ class TargetInfo:
         known_bugs: The known bugs that rules work around.
         costs: The machine or build on which the costs of rules were measured; empty if none were.
         tried: How results were tried on it.
+        untried: Operators with kernels that no result was run with on a device: `--force` alone makes them.
         runs_here: Whether this machine runs models for it; `None` if that was not tried.
         problem: The reason why it does not, or why its kernels are not known; empty if there is none.
     """
@@ -50,6 +51,7 @@ class TargetInfo:
     known_bugs: list[str]
     costs: str
     tried: str
+    untried: list[str] = field(default_factory=list)
     runs_here: bool | None = field(default=None, metadata=entry(optional=True))
     problem: str = ""
 
@@ -103,6 +105,7 @@ def _described(one: TargetSpec | Target, run: bool) -> TargetInfo:
         known_bugs=sorted(bug.name.lower() for bug in bugs),
         costs=shipped_costs(spec).source,
         tried=spec.tried,
+        untried=sorted(f"{domain}.{name}".strip(".") for domain, name in spec.untried),
         runs_here=not failure if run else None,
         problem=failure or problem,
     )

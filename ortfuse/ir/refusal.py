@@ -23,8 +23,8 @@ Code = Literal[
     "extra_part", "graph_output", "inexact", "kept", "kernel_limit", "left_out", "max_opset", "missing_input", "mixes_tokens",
     "needless", "no_kernel", "no_operator", "no_part", "no_replacement", "not_constant", "not_continued", "not_equal",
     "not_same", "opset", "operator", "other_graph", "other_rule", "output", "output_is_input", "forced", "rank", "result_dtype",
-    "result_shape", "search_limit", "shape", "signature", "slower", "unasked", "unchecked", "use", "used_elsewhere", "value",
-    "values_unknown",
+    "result_shape", "search_limit", "shape", "signature", "slower", "unasked", "unchecked", "untried", "use", "used_elsewhere",
+    "value", "values_unknown",
 ]  # fmt: skip
 """The kinds of reason. `condition` stands for the check of a variable, `value` for what a guard requires of numbers."""
 
@@ -106,6 +106,9 @@ _SENTENCES: Mapping[Code, tuple[str, str]] = {
         "it were faster here: --force takes it whatever it costs",
     ),
     "unchecked": ("{subject} could not be checked: {found}", "{subject} could be checked"),
+    "untried": ("{subject}: {needed} was never run on this target, and is made where it is asked for",
+        "it were asked for: {found}",
+    ),
     "use": ("{subject} is used for {found}, not for {needed} alone", "{subject} were used for {needed} alone"),
     "used_elsewhere": (
         "{subject} is also used by {found}", "nothing else used {subject}: take it off {found}, or compute it twice",

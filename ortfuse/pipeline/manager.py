@@ -83,6 +83,7 @@ class PassManager:
             Builder(self._catalogue, lists=self._lists, target=self._target.spec).build(self._items)
         )
         self._forced = checked(options.force, self._catalogue.rules()) if options.force else {}
+        self._check_packing()
         self._catalogue = self._catalogue.asking(self._forced)
         if not isinstance(options.explain, bool):
             names = (name_today(name, ("rules", "families"), tell=False) for name in options.explain)
@@ -315,6 +316,13 @@ class PassManager:
         rules = list(self._catalogue.rules()) if self._forced else []
         forced = (rule for name in self._forced for rule in forced_rules(rules, name))
         return frozenset(rule.name for rule in (*forced, *self._catalogue.rules_from("user")))
+
+    def _check_packing(self) -> None:
+        """Reject a choice of the operators that packed tokens go into, if no tokens are packed."""
+        if PADDING in self._forced and not self._options.padding_free and PADDING not in str(self):
+            raise PipelineError(
+                f"force {PADDING}={self._forced[PADDING]}: tokens are packed where --padding-free asks for it"
+            )
 
     def _check_use_of_patterns(self, steps: Iterable[Step]) -> None:
         """Reject rule files that the user names but the pipeline does not run, which would be silently ignored."""

@@ -26,10 +26,15 @@ PASS = "forced"
 _ON_REQUEST = ("horizontal_matmul_fusion",)
 """Passes that are run where `--force` asks for what they make."""
 
+_CHOOSING = ("padding_free",)
+"""Passes that other options ask for, and that make the operators that `--force` names."""
+
+_PASSES = (*_ON_REQUEST, *_CHOOSING)
+
 
 def is_pass(name: str) -> bool:
     """Whether forced choices of this name ask for a pass."""
-    return name in _ON_REQUEST
+    return name in _PASSES
 
 
 def checked(forced: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]:
@@ -39,21 +44,21 @@ def checked(forced: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]:
         PipelineError: There is no such rule, family or pass, or none makes the operator.
     """
     rules = list(rules)
-    known = {*_ON_REQUEST, *(name for rule in rules for name in (rule.name, rule.family))}
+    known = {*_PASSES, *(name for rule in rules for name in (rule.name, rule.family))}
     forced = {name_today(name, ("rules", "families", "passes"), known): wanted for name, wanted in forced.items()}
     for name in BUILT_IN.keys() & forced.keys() - known:
         raise PipelineError(
             f"force {name}={forced[name]}: {name} is a pass, and choices are of rules and families;"
             f""" --passes 'all{{without="{name}"}}' leaves it out"""
         )
-    for name in _ON_REQUEST:
+    for name in _PASSES:
         wanted = forced.get(name, LEAVE)
         makes = () if wanted == LEAVE else BUILT_IN[name].loaded().makes
         if wanted != LEAVE and not names_one(wanted, makes):
             raise PipelineError(
                 f"force {name}={wanted}: the pass {name} makes {', '.join(makes)}; {LEAVE} leaves it out"
             )
-    check_forced({name: wanted for name, wanted in forced.items() if name not in _ON_REQUEST}, rules)
+    check_forced({name: wanted for name, wanted in forced.items() if name not in _PASSES}, rules)
     return forced
 
 

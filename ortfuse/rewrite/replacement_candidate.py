@@ -158,6 +158,9 @@ class Candidate:
             if refusal is None and not insists and node.domain == MICROSOFT and target.spec.fuses_itself:
                 made = f"{node.domain}.{node.op_type}"
                 refusal = refuse("unasked", self._match.root, found=f"--force {self._rule.family}={made}", needed=made)
+            if refusal is None and not insists and (node.domain, node.op_type) in target.spec.untried:
+                made = f"{node.domain}.{node.op_type}".strip(".")
+                refusal = refuse("untried", self._match.root, found=f"--force {self._rule.family}={made}", needed=made)
             if refusal is not None:
                 return refusal
         return None

@@ -95,6 +95,8 @@ class TargetSpec:
         session_settings: Settings of each session by the runtime's names.
         tuned_settings: The session settings that `ortfuse tune` searches, with their values, the runtime's default first.
         accelerator: The device in the words of Olive.
+        untried: Operators with kernels that no result was run with on a device, by domain and name: they are made only where
+            `--force` asks for them.
         tried: How results were tried on it, in words; `never run here` where its facts are from tables and documentation alone.
     """
 
@@ -124,6 +126,7 @@ class TargetSpec:
     session_settings: Mapping[str, Any] = field(default_factory=dict)
     tuned_settings: Mapping[str, tuple[bool | int | str, ...]] = field(default_factory=dict)
     accelerator: str = ""
+    untried: frozenset[tuple[str, str]] = frozenset()
     tried: str = ""
 
     def bugs_on(self, machine: str, release: tuple[int, ...]) -> frozenset[KnownBug]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ import ortfuse
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 EXPECTED = Path(__file__).with_suffix(".json")
 MODELS = {
-    "bert.sdpa.ts": ("float32", "float16"),
+    "bert.sdpa.ts": ("float32", "float16", "padding-free", "padding-free, packed attention"),
+    "roberta.sdpa.dynamo": ("padding-free", "padding-free, packed attention"),
     "gpt2.sdpa.dynamo": ("float32", "float16"),
     "llama.sdpa.dynamo": ("float32",),
     "t5_encoder.sdpa.ts": ("float32",),
@@ -28,13 +30,18 @@ MODELS = {
 
 
 def operators(name: str, kind: str) -> dict[str, int]:
-    """How many nodes of each operator a golden model has for CUDA, in a type."""
-    result = ortfuse.optimize(GOLDEN / f"{name}.onnx", target="cuda", loaded=False).model
+    """How many nodes of each operator a golden model has for CUDA, in branches too: in a type, or without padding."""
+    options: dict[str, Any] = {"padding_free": kind.startswith("padding-free")}
+    if kind.endswith("packed attention"):
+        options["force"] = {"padding_free": "com.microsoft.PackedMultiHeadAttention"}
+    result = ortfuse.optimize(GOLDEN / f"{name}.onnx", target="cuda", loaded=False, **options).model
     if kind == "float16":
         done = ortfuse.convert(result, "float16", keep_io=True, target="cuda")
         assert not done.islands
         result = ortfuse.optimize(done.model, target="cuda", loaded=False).model
-    return dict(sorted(Counter(f"{node.domain}.{node.op_type}".strip(".") for node in result.graph).items()))
+    return dict(
+        sorted(Counter(f"{node.domain}.{node.op_type}".strip(".") for node in result.graph.all_nodes()).items())
+    )
 
 
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in MODELS.items() for kind in kinds])

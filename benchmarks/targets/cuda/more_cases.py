@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ def cases() -> Iterator[Case]:
     yield from long_masks()
     yield from group_normalization()
     yield from gated()
+    yield from packed_attention()
 
 
 def hidden_rows() -> Iterator[Case]:
@@ -113,3 +115,55 @@ def gated() -> Iterator[Case]:
     for wide in (320, 256):
         x, bias, skip = random_array(2, 5, wide), random_array(wide, salt=1), random_array(2, 5, wide, salt=2)
         yield Case("BiasAdd", f"of {wide}", (x, bias, skip), (x + bias + skip,), MS)
+
+
+LENGTHS: Mapping[str, tuple[int, ...]] = {
+    "one sequence": (5,),
+    "full": (4, 4, 4),
+    "several lengths": (5, 1, 3),
+    "lengths beyond a warp": (200, 3, 130),
+    "lengths of fused kernels": (512, 384, 7),
+}
+"""Numbers of visible tokens of the sequences of a batch."""
+
+
+def packed_attention() -> Iterator[Case]:
+    """com.microsoft PackedMultiHeadAttention: the tokens of several sequences, one behind the other."""
+    heads, hidden = sizes.HEADS, sizes.HIDDEN
+    for what, lengths in LENGTHS.items():
+        tokens, slots, ends = sum(lengths), slots_of(lengths), np.cumsum([0, *lengths]).astype(np.int32)
+        q, k, v = (random_array(tokens, hidden, salt=more) for more in (0, 1, 2))
+        wide, bias = random_array(tokens, 2 * hidden, salt=3), exact(random_array(3 * hidden, salt=4) / 4)
+        plain = {"num_heads": heads}
+        uses: dict[str, tuple[tuple[Array | None, ...], dict[str, Any]]] = {
+            "": ((q, k, v, None), plain),
+            "with a scale": ((q, k, v, None), {**plain, "scale": 0.3}),
+            "with biases": ((q, k, v, bias), plain),
+            "with wide values": ((q, k, wide, None), plain),
+        }
+        for use, (operands, attributes) in uses.items():
+            expected = _of_sequences(operands, lengths, attributes)
+            yield Case("PackedMultiHeadAttention", f"{what} {use}".strip(), (*operands, slots, ends), (expected,), MS,
+                       attributes=attributes)  # fmt: skip
+
+
+def slots_of(lengths: Sequence[int]) -> Array:
+    """The places of tokens in a batch without holes, then those that are left: int32 of shape [sequences, longest]."""
+    taken = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    order = np.concatenate([np.flatnonzero(taken), np.flatnonzero(~taken)])
+    return order.reshape(taken.shape).astype(np.int32)
+
+
+def _of_sequences(operands: Sequence[Array | None], lengths: Sequence[int], attributes: Mapping[str, Any]) -> Array:
+    """Attention of each sequence by itself."""
+    q, k, v, bias = operands
+    assert q is not None and k is not None and v is not None
+    if bias is not None:
+        q, k, v = (x + part for x, part in zip((q, k, v), np.split(bias, 3), strict=True))
+    ends = np.cumsum(lengths)[:-1]
+    heads, scale = attributes["num_heads"], attributes.get("scale", 0.0)
+    rows = []
+    for parts in zip(*(np.split(x, ends) for x in (q, k, v)), strict=True):
+        own = [split_heads(part[None], heads) for part in parts]
+        rows.append(merge_heads(_attention(*own, scale=scale))[0])
+    return np.concatenate(rows)

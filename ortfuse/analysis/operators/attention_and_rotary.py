@@ -78,6 +78,15 @@ def multi_head_attention(op: Op) -> tuple[Fact, ...]:
     return Fact(dtype, (query[0], query[1], hidden)), Fact(dtype, present[0]), Fact(dtype, present[1])
 
 
+@transfer("PackedMultiHeadAttention", domain=MICROSOFT)
+def multi_head_attention_of_packed_tokens(op: Op) -> Fact:
+    """[tokens, value hidden size]."""
+    query = op.known_shape(0)
+    if len(query) == 4:  # packed [tokens, heads, 3, size]
+        return Fact(op.dtype(), (query[0], query[1] * query[3]))
+    return Fact(op.dtype(), (query[0], op.known_shape(2)[1]))
+
+
 def _present(op: Op, shape: Shape, heads: int, past: int) -> Shape:
     """The shape of the new keys (or values) appended to those of input `past`."""
     if len(shape) == 4:  # [batch, heads, sequence, size], of cross attention

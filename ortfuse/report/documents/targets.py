@@ -43,6 +43,8 @@ def _details(one: TargetInfo) -> Iterator[str]:
         yield one.problem
     if one.tried:
         yield f"tried: {one.tried}"
+    if one.untried:
+        yield f"never run on a device, and made where --force asks for them: {', '.join(one.untried)}"
     if one.costs:
         yield f"costs: {one.costs}"
     if one.constraints:

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from ortfuse.ir.traits import MICROSOFT
 from ortfuse.targets.cuda.constraints import CONSTRAINTS
 from ortfuse.targets.known_bugs import Quirk
 from ortfuse.targets.target_spec import TargetSpec
@@ -52,5 +53,8 @@ TARGET = TargetSpec(
     needs="a GPU of NVIDIA with its driver, and the package onnxruntime-gpu",
     runner="run_on_device.py",
     accelerator="gpu",
+    untried=frozenset(
+        {(MICROSOFT, "PackedMultiHeadAttention"), (MICROSOFT, "GroupNorm"), (MICROSOFT, "SkipGroupNorm")}
+    ),
     tried="24 golden models in both types and ten of real size on an H200, onnxruntime-gpu 1.30; two mended faults not again",
 )

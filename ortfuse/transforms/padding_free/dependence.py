@@ -91,6 +91,8 @@ class Dependence:
         needs_own_key: Whether a visible token is only known to see itself: tokens that are selected have to be visible then.
         selected: The computed positions at which a token of each sequence is taken.
         attentions: The nodes in which hidden keys are masked out.
+        unmasked: Those of them in which each query sees all visible keys of its sequence alike: without hidden keys, they need no
+            mask.
     """
 
     facts: Facts
@@ -104,6 +106,7 @@ class Dependence:
     needs_own_key: bool = False
     selected: set[Lookup] = field(default_factory=set)
     attentions: list[ir.Node] = field(default_factory=list)
+    unmasked: set[ir.Node] = field(default_factory=set)
     _ask: Callable[[Question, ir.Value], Any] = field(init=False)
 
     def __post_init__(self) -> None:

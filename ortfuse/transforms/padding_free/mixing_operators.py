@@ -54,6 +54,13 @@ class _Score:
             return False
         return not found.nan and not found.holds(0) if self.is_truth else is_kept(found)
 
+    def is_alike(self, dependence: Dependence, key: Mark, box: Box) -> bool:
+        """Whether all keys that the mask shows have one number here, so that it changes no weight."""
+        found = dependence.range_at(self.value, key, self.index, box, is_hidden=False)
+        if found is None or found.nan:
+            return False
+        return not found.holds(0) if self.is_truth else is_one_number(found) and is_kept(found)
+
 
 def _weighted(
     dependence: Dependence, node: ir.Node, keys: Iterable[Mark], parts: Sequence[_Score], scores: _Scores
@@ -278,6 +285,9 @@ def _attend(
         found |= {mark.at(part.index, box) for mark in dependence.of(part.value)}
     keys = [mark for mark in found if mark.mentions(_KEY)]
     rows = _weighted(dependence, node, keys, parts, scores)
+    is_of_tokens = not scores.is_causal and keys == [Mark(axis(_BATCH), axis(_KEY))]
+    if is_of_tokens and all(part.is_alike(dependence, keys[0], box) for part in parts):
+        dependence.unmasked.add(node)
     result = node.outputs[0]
     shape = dependence.shape(result, node)
     back = {_BATCH: axis(0), _QUERY: axis(1)} if len(shape) == 3 else {_BATCH: axis(0), _HEAD: axis(1), _QUERY: axis(2)}

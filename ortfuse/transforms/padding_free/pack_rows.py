@@ -3,32 +3,50 @@
 pack(x)   = gather(reshape(x, [-1, hidden]), rows)            [batch, sequence, hidden] becomes [1, tokens, hidden]
 unpack(y) = gather(reshape(y, [-1, hidden]), row_of)
 
+Attention that needs no mask if all packed tokens are visible is computed on these alone, where the target has a kernel for that.
+
 Rationale: ranks stay what they are, for kernels depend on them. ONNX Runtime makes a Gemm of MatMul and Add of rank 2, which is
 slower than both with a bias that the next kernel adds, and fuses others of rank 3 alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.ir.dims import DimLike
 from ortfuse.ir.editor import Editor
 from ortfuse.ir.named_sizes import name_sizes
-from ortfuse.ir.traits import ELEMENTWISE, has
+from ortfuse.ir.traits import ELEMENTWISE, MICROSOFT, has
 from ortfuse.transforms.node_builder import Builder
-from ortfuse.transforms.padding_free.padded_regions import MASKS, PaddedRegion, cut_axes, padded_regions
+from ortfuse.transforms.padding_free.padded_regions import MASKS, PACKED, PaddedRegion, cut_axes, padded_regions
 from ortfuse.transforms.padding_free.plan import Plan
 from ortfuse.transforms.padding_free.row_operators import RowNode
 from ortfuse.transforms.padding_free.token_indices import TokenIndices
+
+Attends = Callable[[ir.Node], bool]
+"""Whether a node of attention is computed on packed tokens."""
 
 
 class PackRows:
     """Rewrite the row-wise nodes of a plan, as part of the open change."""
 
-    def __init__(self, plan: Plan, facts: Facts, editor: Editor, build: Builder, stem: str) -> None:
-        """`stem`: the start of the names of packed sizes, with which no other name of the model starts."""
+    def __init__(
+        self, plan: Plan, facts: Facts, editor: Editor, build: Builder, stem: str, attends: Attends = lambda node: False
+    ) -> None:
+        """Prepare the rewrite.
+
+        Args:
+            plan: The nodes to rewrite.
+            facts: What is known about the values.
+            editor: Makes the changes.
+            build: Makes nodes before all that are rewritten.
+            stem: The start of the names of packed sizes, with which no other name of the model starts.
+            attends: Whether attention that needs no mask is computed on packed tokens, by `PACKED`.
+        """
+        self._attends = attends
         self._plan, self._facts, self._editor, self._build = plan, facts, editor, build
         self.indices = TokenIndices(plan, build)
         self._packed: dict[ir.Value, ir.Value] = {}
@@ -148,8 +166,31 @@ class PackRows:
             "then_branch": self._branch(region, are_all=True),
             "else_branch": self._branch(region, are_all=False),
         }
-        made = self._build.node("If", [self.indices.are_all], branches, len(region.results))
+        if region.is_unmasked and self._attends(region.nodes[0]):
+            padded = Body()
+            padded.results += padded.add_all("If", [self.indices.are_all], branches, len(region.results))
+            packed = self._attention(region.nodes[0])
+            branches = {"then_branch": packed, "else_branch": padded.graph("padded_tokens")}
+            made = self._build.node("If", [self.indices.are_visible], branches, len(region.results))
+        else:
+            made = self._build.node("If", [self.indices.are_all], branches, len(region.results))
         self._packed.update(zip(region.results, made, strict=True))
+
+    def _attention(self, node: ir.Node) -> ir.Graph:
+        """Attention of packed tokens, all of which are visible: no mask, and nothing is padded."""
+        indices, build, body = self.indices, self._build, Body()
+        shapes = [self._facts.shape(value) or () for value in node.inputs[:3]]
+        operands: list[ir.Value | None] = [
+            body.add("Reshape", [self._packed[_present(value)], build.ints([-1, _number(shape[2])])])
+            for value, shape in zip(node.inputs[:3], shapes, strict=True)
+        ]
+        bias = node.inputs[3] if len(node.inputs) > 3 else None
+        operands += [bias, indices.slots, indices.cumulative_lengths]
+        kept = [one for one in node.attributes.values() if one.name in ("num_heads", "scale")]
+        found = body.insert(ir.Node(MICROSOFT, PACKED, operands, kept))
+        sizes = build.concat([indices.rows_sizes, build.ints([_number(shapes[2][2])])], 0)
+        body.results.append(body.add("Reshape", [found, sizes], {"allowzero": 1}))
+        return body.graph("visible_tokens")
 
     def _branch(self, region: PaddedRegion, *, are_all: bool) -> ir.Graph:
         """The region on values as they are, or between a Gather for each input and each result."""
@@ -205,6 +246,11 @@ class PackRows:
         return found
 
 
+def _number(dim: DimLike) -> int:
+    assert isinstance(dim, int)
+    return dim
+
+
 def _present(value: ir.Value | None) -> ir.Value:
     assert value is not None
     return value
@@ -220,9 +266,20 @@ class Body:
 
     def add(self, op_type: str, inputs: list[ir.Value], attributes: Mapping[str, int] | None = None) -> ir.Value:
         """The output of a new node."""
-        made = ir.node(op_type, inputs, attributes)
+        return self.add_all(op_type, inputs, attributes, 1)[0]
+
+    def add_all(
+        self, op_type: str, inputs: list[ir.Value], attributes: Mapping[str, int | ir.Graph] | None, outputs: int
+    ) -> Sequence[ir.Value]:
+        """The outputs of a new node."""
+        made = ir.node(op_type, inputs, attributes, num_outputs=outputs)
         self._nodes.append(made)
-        return made.outputs[0]
+        return made.outputs
+
+    def insert(self, node: ir.Node) -> ir.Value:
+        """The output of a node that is already made."""
+        self._nodes.append(node)
+        return node.outputs[0]
 
     def copy(self, node: ir.Node, instead: Mapping[int, ir.Value]) -> ir.Node:
         """Copy a node, with its operands in this branch, or with others instead; returns the copy."""

@@ -6,6 +6,10 @@ A region becomes an If: where all tokens are packed, values have the sizes of th
     else:                       gather(attention(gather(q), gather(k), gather(v), mask))
 
 A region of one attention operator is also cut to the longest sequence of packed tokens: behind it all keys are hidden.
+
+A target may have a kernel of attention that reads packed tokens. Such a region has a third branch:
+
+    if all packed tokens are visible:   attention(q, k, v, places of the tokens, first token of each sequence)
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
+from ortfuse.analysis.node_parameters import attribute_value
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.traits import CONTROL_FLOW, MICROSOFT
 from ortfuse.transforms.padding_free.plan import Plan
+from ortfuse.transforms.padding_free.row_operators import ATTENTION
 
 
 @dataclass(frozen=True)
@@ -30,12 +36,14 @@ class PaddedRegion:
         inputs: The values of packed nodes that they read.
         results: The values that packed nodes read; nothing else outside of the region reads any of its values.
         is_cut: Whether it may be computed for the longest sequence of packed tokens alone.
+        is_unmasked: Whether it is attention in which visible tokens see all visible ones of their sequence, and nothing else.
     """
 
     nodes: tuple[ir.Node, ...]
     inputs: tuple[ir.Value, ...]
     results: tuple[ir.Value, ...]
     is_cut: bool = False
+    is_unmasked: bool = False
 
 
 def padded_regions(graph: ir.Graph, plan: Plan, facts: Facts) -> Iterator[PaddedRegion]:
@@ -60,7 +68,8 @@ def padded_regions(graph: ir.Graph, plan: Plan, facts: Facts) -> Iterator[Padded
         if max(place[_producer(value)] for value in inputs) > min(place[user] for user in users):
             continue  # it reads what is computed from its own results
         is_cut = len(nodes) == 1 and _may_be_cut(nodes[0], plan, facts)
-        yield PaddedRegion(tuple(nodes), inputs, tuple(results), is_cut)
+        is_unmasked = is_cut and _is_unmasked(nodes[0], plan, facts)
+        yield PaddedRegion(tuple(nodes), inputs, tuple(results), is_cut, is_unmasked)
 
 
 def _producer(value: ir.Value) -> ir.Node:
@@ -109,11 +118,8 @@ def _read_as_rows(value: ir.Value, inside: set[ir.Node], plan: Plan) -> bool:
     return all(plan.rows[use.node].roles[use.idx] == "rows" for use in uses)
 
 
-OPERANDS: Mapping[tuple[str, str], tuple[int, ...]] = {
-    ("", "Attention"): (0, 1, 2),
-    (MICROSOFT, "MultiHeadAttention"): (0, 1, 2),
-}
-"""The operators that are cut, with their operands of shape [batch, sequence, hidden]."""
+PACKED = "PackedMultiHeadAttention"
+"""The operator of com.microsoft whose operands are packed tokens."""
 
 MASKS: Mapping[tuple[str, str], Mapping[int, tuple[int, ...]]] = {
     ("", "Attention"): {3: (-2, -1)},
@@ -124,9 +130,9 @@ MASKS: Mapping[tuple[str, str], Mapping[int, tuple[int, ...]]] = {
 
 def _may_be_cut(node: ir.Node, plan: Plan, facts: Facts) -> bool:
     operator = (node.domain, node.op_type)
-    if operator not in OPERANDS:
+    if operator not in ATTENTION:
         return False
-    taken = [node.inputs[number] for number in OPERANDS[operator]]
+    taken = [node.inputs[number] for number in ATTENTION[operator]]
     if not all(value is not None and value.producer() in plan.rows and facts.rank(value) == 3 for value in taken):
         return False
     masks = [(number, node.inputs[number]) for number in MASKS[operator] if number < len(node.inputs)]
@@ -134,6 +140,18 @@ def _may_be_cut(node: ir.Node, plan: Plan, facts: Facts) -> bool:
         value is None or cut_axes(facts.shape(value), MASKS[operator][number], plan.mask.batch.length) is not None
         for number, value in masks
     )
+
+
+def _is_unmasked(node: ir.Node, plan: Plan, facts: Facts) -> bool:
+    """Whether MultiHeadAttention needs no mask if all tokens are visible, and its heads are those of `PACKED`."""
+    if (node.domain, node.op_type) != (MICROSOFT, "MultiHeadAttention") or node not in plan.dependence.unmasked:
+        return False
+    query, key, value = (facts.shape(one) for one in node.inputs[:3])
+    heads = attribute_value(node, "num_heads", facts)
+    if query is None or key is None or value is None or query != key or not isinstance(heads, int):
+        return False
+    sizes = (query[2], value[2])
+    return all(isinstance(size, int) and size % heads == 0 for size in sizes) and len(node.inputs) > 2
 
 
 def cut_axes(shape: Sequence[DimLike] | None, candidates: Sequence[int], length: DimLike) -> tuple[int, ...] | None:

@@ -1,7 +1,8 @@
 """Compute row-wise nodes for the visible tokens of a padded batch alone (padding-free, or packed, batches).
 
 *Transforms:* encoders with a mask of shape [batch, sequence] or [batch, 1, 1, sequence]. Embeddings, projections, normalisations,
-feed-forward layers and heads of tokens run on [1, tokens, hidden]. Attention runs on padded batches of rows gathered from these.
+feed-forward layers and heads of tokens run on [1, tokens, hidden]. Attention runs on padded batches of rows gathered from these,
+or on packed tokens, if the target has a kernel for that.
 
 *Requires:* a proof that no hidden token reaches a visible one (`dependence`). Otherwise nothing is changed, and the report says
 where it fails. Outputs hold anything for hidden tokens: a contract that the user agrees to by asking for the pass.
@@ -25,10 +26,13 @@ from ortfuse.ir.graph_transaction import Change
 from ortfuse.ir.hidden_tokens import HIDDEN_SCORE, note_hidden_tokens
 from ortfuse.ir.named_sizes import unused_stem
 from ortfuse.ir.refusal import Refusal, refuse
+from ortfuse.ir.traits import MICROSOFT
 from ortfuse.ir.walk import Scope, nested_nodes
+from ortfuse.transforms.choose_legal_form import LEAVE, names_one
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.padding_free.pack_rows import PackRows
+from ortfuse.transforms.padding_free.padded_regions import PACKED
 from ortfuse.transforms.padding_free.plan import Plan, find_plan, masks_of_queries, sizes_apart
 
 OLDEST_OPSET = 14
@@ -40,6 +44,8 @@ class PaddingFree:
     """Compute row-wise nodes for packed tokens alone."""
 
     name: ClassVar[str] = "padding_free"
+    makes: ClassVar[tuple[str, ...]] = (f"{MICROSOFT}.{PACKED}",)
+    """The operators that `--force padding_free=...` names."""
 
     def run(self, context: Context) -> int:
         """Pack the tokens of the main graph; returns how many nodes run on packed tokens."""
@@ -63,7 +69,8 @@ def _packed(plan: Plan, context: Context) -> int:
     scope, hidden = editor.scope_of(graph), plan.hidden_tokens(graph)
     with editor.change(PaddingFree.name) as change:
         build, stem = Builder(scope, editor, place), unused_stem(context.model, "packed")
-        packing = PackRows(plan, context.facts, editor, build, stem)
+        attention = _PackedAttention(context)
+        packing = PackRows(plan, context.facts, editor, build, stem, attention.takes)
         packing.run(graph)
         editor.sort(graph)
         refused = _refused(change, packing.copies, context, scope)
@@ -75,7 +82,46 @@ def _packed(plan: Plan, context: Context) -> int:
     note_hidden_tokens(context.model, hidden)
     sense = f"is above {HIDDEN_SCORE:g}" if plan.mask.is_added else "is 0" if plan.mask.shows_zeros else "is not 0"
     context.note(f"{len(plan.rows)} nodes run on the tokens alone at which {plan.mask.value.name} {sense}")
+    attention.tell()
     return len(plan.rows)
+
+
+class _PackedAttention:
+    """Decide which attention is computed on packed tokens.
+
+    The target needs a kernel of `PACKED`. If that was never run on a device, a forced choice has to ask for it.
+    """
+
+    def __init__(self, context: Context) -> None:
+        wanted = context.choices.forced.get(PaddingFree.name)
+        self._context, self._wanted = context, wanted
+        untried = (MICROSOFT, PACKED) in context.target.spec.untried
+        self._is_made = names_one(wanted, PaddingFree.makes) if wanted is not None else not untried
+        self._held_back = self._made = 0
+
+    def takes(self, node: ir.Node) -> bool:
+        """Whether a node of attention that needs no mask is computed on packed tokens."""
+        dtype = self._context.facts.dtype(node.inputs[0])
+        kinds = [dtype if value is not None else None for value in (*node.inputs[:4], None)[:4]]
+        given = [*(kind or "" for kind in kinds), ir.DataType.INT32, ir.DataType.INT32]
+        if not self._context.target.supports(MICROSOFT, PACKED, 1, given):
+            return False
+        self._made += self._is_made
+        self._held_back += not self._is_made
+        return self._is_made
+
+    def tell(self) -> None:
+        """Note where attention could have been computed on packed tokens, or was asked for and is not."""
+        if self._wanted not in (None, LEAVE) and not self._made:
+            self._context.note(
+                f"{self._wanted} is made of no attention: it takes a mask that says nothing but which tokens are visible, keys "
+                f"of the shape of queries, and a kernel that {self._context.target.spec.name} has"
+            )
+        if self._held_back and self._wanted is None:
+            self._context.note(
+                f"attention is padded at {self._held_back} sites: {PaddingFree.makes[0]} was never run on "
+                f"{self._context.target.spec.name}; --force {PaddingFree.name}={PaddingFree.makes[0]} takes it"
+            )
 
 
 def _refused(change: Change, copies: Collection[ir.Node], context: Context, scope: Scope) -> Refusal | None:

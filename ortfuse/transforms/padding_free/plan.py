@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -25,7 +25,7 @@ from ortfuse.transforms.padding_free.element_ranges import (
     mask_ranges,
 )
 from ortfuse.transforms.padding_free.mixing_operators import MIXING
-from ortfuse.transforms.padding_free.row_operators import Batch, RowNode, RowOperators
+from ortfuse.transforms.padding_free.row_operators import ATTENTION, Batch, RowNode, RowOperators
 from ortfuse.transforms.padding_free.token_marks import Mark, token_of
 
 MOST_COMPUTED = 8
@@ -221,17 +221,26 @@ _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
 def _region(graph: ir.Graph, facts: Facts, candidate: Candidate) -> dict[ir.Node, RowNode]:
-    """The row-wise nodes from the first costly ones on."""
+    """The row-wise nodes from the first costly ones on, and those that read attention between such nodes."""
     operators, rows = RowOperators(facts, candidate.batch), dict[ir.Node, RowNode]()
     for node in graph:
         found = operators.find(node)
         if found is None or candidate.value in node.outputs:
             continue
         reads = (value for value, role in zip(node.inputs, found.roles, strict=False) if role == "rows")
-        if found.is_costly or any(value is not None and value.producer() in rows for value in reads):
+        if found.is_costly or any(value is not None and _is_of_rows(value, rows) for value in reads):
             rows[node] = found
     _leave_out_blanking(rows, facts, candidate)
     return rows
+
+
+def _is_of_rows(value: ir.Value, rows: Collection[ir.Node]) -> bool:
+    """Whether a value is computed by a row-wise node, or by attention whose queries are."""
+    node = value.producer()
+    if node is None or (node.domain, node.op_type) not in ATTENTION:
+        return node in rows
+    query = node.inputs[0]
+    return query is not None and query.producer() in rows
 
 
 def _leave_out_blanking(rows: dict[ir.Node, RowNode], facts: Facts, candidate: Candidate) -> None:

@@ -64,6 +64,12 @@ class RowNode:
     target: tuple[int, ...] | None = None
 
 
+ATTENTION: Mapping[tuple[str, str], tuple[int, ...]] = {
+    ("", "Attention"): (0, 1, 2),
+    (MICROSOFT, "MultiHeadAttention"): (0, 1, 2),
+}
+"""The operators of attention, with their operands of shape [batch, sequence, hidden]."""
+
 _NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 _SKIP_NORMALIZATIONS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
 _ALONG_AXIS = frozenset({"Softmax", "LogSoftmax", "Concat", "Split"})

@@ -4,6 +4,8 @@
     rows    = nonzero(flatten(packed))                                    the packed tokens, in order
     row_of  = first row of the sequence + max(cumsum(packed) - 1, 0)      a packed token of the same sequence, for each token
     sizes   = [batch, sequence] if all tokens are packed, else [1, tokens]
+    ends    = concat(0, cumsum(number of packed tokens of each sequence))
+    slots   = the number of each packed token in a batch of [batch, most] without holes, then the numbers that are left
 
 A hidden token so is a copy of a packed one of its own sequence: finite wherever that is, and no sequence reads another one.
 
@@ -24,7 +26,10 @@ from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.padding_free.dependence import Selection
 from ortfuse.transforms.padding_free.plan import Plan
 
-_BOOL, _INT64, _FLOAT = ir.DataType.BOOL, ir.DataType.INT64, ir.DataType.FLOAT
+_BOOL, _INT32, _INT64, _FLOAT = ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT
+
+_END = 2**62
+"""An end behind that of any axis."""
 
 
 class TokenIndices:
@@ -171,6 +176,57 @@ class TokenIndices:
     def are_all(self) -> ir.Value:
         """Whether all tokens are packed: one truth value."""
         return self._node("Equal", self._node("Size", self.flat_rows), self.count)
+
+    @cached_property
+    def rows_sizes(self) -> ir.Value:
+        """`sizes`, as the shape of the packed rows: values that are reshaped to it are known to have as many rows."""
+        return self._node("Shape", self.rows)
+
+    @cached_property
+    def are_visible(self) -> ir.Value:
+        """Whether the mask shows all packed tokens, and there are some: one truth value."""
+        shown = self._node("ReduceSum", self._cast(self.visible, _INT64), keepdims=0)
+        least = self._node("Max", self._node("Size", self.flat_rows), self._build.ints(1))
+        return self._node("GreaterOrEqual", shown, least)
+
+    @cached_property
+    def counts(self) -> ir.Value:
+        """The number of packed tokens of each sequence: int64 of shape [batch]."""
+        return self._build.reduce_sum(self._cast(self.packed, _INT64), 1)
+
+    @cached_property
+    def ends(self) -> ir.Value:
+        """The first packed token and, for each sequence, that behind its last one: int64 of shape [batch + 1]."""
+        return self._build.concat([self._build.ints([0]), self._node("CumSum", self.counts, self._build.ints(0))], 0)
+
+    @cached_property
+    def cumulative_lengths(self) -> ir.Value:
+        """`ends` as kernels read it: int32 of shape [batch + 1]."""
+        return self._cast(self.ends, _INT32)
+
+    @cached_property
+    def slots(self) -> ir.Value:
+        """The places of packed tokens in a batch without holes, then the places that are left: int32 of shape [batch, most].
+
+        The tokens of each sequence are at its first places. `most` is the largest number of packed tokens of a sequence.
+        """
+        build = self._build
+        most = self._node("ReduceMax", build.concat([self.counts, build.ints([0])], 0), keepdims=1)
+        sizes = build.concat([self._node("Shape", self.counts), most], 0)
+        count = build.reshape(self._node("Mul", most, self._node("Size", self.counts)), [])
+        numbers = self._node("Range", build.ints(0), count, build.ints(1))
+        grid = self._node("Reshape", numbers, sizes, allowzero=1)
+        last = self._node("Max", most, build.ints(1))  # no kernel divides by 0, even if there is nothing to divide
+        within = self._node("Mod", grid, last)
+        first = build.unsqueeze(build.slice(self.ends, 0, 0, -1), 1)
+        behind = build.unsqueeze(build.slice(self.ends, 0, 1, _END), 1)
+        is_token = self._node("Less", within, build.unsqueeze(self.counts, 1))
+        all_tokens = self._node("Size", self.flat_rows)
+        left = self._node("Add", self._node("Sub", grid, behind), all_tokens)
+        order = self._node("Where", is_token, self._node("Add", first, within), left)
+        flat = build.reshape(order, [-1])
+        found = self._node("ScatterElements", numbers, flat, numbers, axis=0)
+        return self._cast(self._node("Reshape", found, sizes, allowzero=1), _INT32)
 
     @cached_property
     def longest(self) -> ir.Value:

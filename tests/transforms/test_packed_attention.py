@@ -1,0 +1,123 @@
+"""Attention of packed tokens: where it needs no mask, what it reads, and that visible tokens are what they were.
+
+No kernel of the CPU computes PackedMultiHeadAttention: functions of standard operators stand for it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import operators
+from packed_attention import BODIES, as_functions
+from padded_encoders import ATTEND, EMBED, MASK, MASKS, encoder, feeds_of, is_packed, reason, run
+
+import ortfuse
+from ortfuse.errors import PipelineError
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
+import suite
+
+PACKED = "com.microsoft.PackedMultiHeadAttention"
+
+
+SECOND = """q2 = MatMul(y, wq)  k2 = MatMul(y, wk)  v2 = MatMul(y, wv)  kt2 = Transpose <perm = [0, 2, 1]> (k2)
+    s2 = MatMul(q2, kt2)  s3 = Mul(s2, half)  s4 = Add(s3, b3)  w2 = Softmax(s4)  u = MatMul(w2, v2) """
+
+
+def packed(model: Any, **options: Any) -> ortfuse.Result:
+    options = {"target": "cuda", "force": {"padding_free": PACKED}, **options}
+    return ortfuse.optimize(model, padding_free=True, loaded=False, **options)
+
+
+def in_functions(result: ortfuse.Result, body: str) -> tuple[Any, int]:
+    """The model with functions for attention of packed tokens, and the number of these."""
+    model = result.model
+    return as_functions(ir.to_proto(model) if isinstance(model, ir.Model) else model, body)
+
+
+def count(result: ortfuse.Result) -> int:
+    return in_functions(result, "padded")[1]
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("name", ["bert.sdpa.ts", "roberta.sdpa.dynamo"])
+def test_golden_encoders_compute_what_they_did(name: str, body: str) -> None:
+    """With NaN in what padding is read, left-padded, with holes, and with an empty sequence."""
+    path = suite.MODELS / f"{name}.onnx"
+    model, found = in_functions(packed(path), body)
+    assert found == 2
+    assert ortfuse.verify(path, model).ok
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("pooled", [False, True], ids=["tokens", "first token"])
+def test_visible_tokens_and_pooled_outputs_are_what_they_were(body: str, mask: Any, pooled: bool) -> None:
+    """A first token that is hidden, and a sequence without visible tokens, are computed on a padded batch."""
+    text, outputs = EMBED + MASK + ATTEND, "float[b, s, 16] y"
+    if pooled:  # the second attention is of the first tokens alone
+        text, outputs = text + SECOND + "z = Gather <axis = 1> (u, first)", "float[b, 16] z"
+    model = encoder(text, outputs=outputs)
+    result = packed(model)
+    assert count(result) == 1, result.report.notes
+    feeds = feeds_of(mask)
+    (wanted,), (found,) = run(model, feeds), run(in_functions(result, body)[0], feeds)
+    chosen = ... if pooled else feeds["mask"] != 0
+    np.testing.assert_allclose(found[chosen], wanted[chosen], atol=1e-5)
+    assert np.isfinite(found).all()
+
+
+def test_packed_values_keep_their_sizes_for_operators_that_compare_them() -> None:
+    """SkipLayerNormalization adds what attention returns to what it was computed from."""
+    result = packed(suite.MODELS / "bert.sdpa.ts.onnx", force={})
+    assert is_packed(result), reason(result)
+    assert operators(result).count("SkipLayerNormalization") == 4
+    again = ortfuse.optimize(result.model, target="cuda", loaded=False)
+    assert operators(again).count("SkipLayerNormalization") >= 4
+
+
+CAUSAL = (
+    MASK.replace("bias = Where(wide, none, low)", "")
+    + """ns = Squeeze(n)  step = Squeeze(one)
+    steps = Range(first, ns, step)  rows = Unsqueeze(steps, one)  below = LessOrEqual(steps, rows)  both = And(below, wide)
+    bias = Where(both, none, low)"""
+)
+BIASED = (
+    MASK
+    + "ns = Squeeze(n)  step = Squeeze(one)  steps = Range(first, ns, step)  f = Cast <to = 1> (steps)  "
+    + (ATTEND.replace("w = Softmax(s)", "s4 = Add(s, f)  w = Softmax(s4)"))
+)
+
+
+@pytest.mark.parametrize("body", [EMBED + CAUSAL + ATTEND, EMBED + BIASED], ids=["causal", "a bias by position"])
+def test_what_else_the_scores_say_keeps_attention_padded(body: str) -> None:
+    result = packed(encoder(body))
+    assert is_packed(result), reason(result)
+    assert count(result) == 0
+    assert any("is made of no attention" in note for note in result.report.notes)
+
+
+def test_an_operator_that_was_never_run_on_the_device_is_made_where_it_is_asked_for() -> None:
+    result = packed(encoder(), force={})
+    assert is_packed(result), reason(result)
+    assert count(result) == 0
+    assert any(f"{PACKED} was never run on cuda; --force padding_free={PACKED}" in note for note in result.report.notes)
+
+
+def test_a_target_without_a_kernel_pads_attention() -> None:
+    result = packed(encoder(), target="cpu")
+    assert is_packed(result), reason(result)
+    assert count(result) == 0
+
+
+def test_a_forced_choice_needs_packed_tokens() -> None:
+    with pytest.raises(PipelineError, match="padding-free asks for it"):
+        ortfuse.optimize(encoder(), target="cuda", force={"padding_free": PACKED})
+    with pytest.raises(PipelineError, match=f"padding_free makes {re.escape(PACKED)}"):
+        packed(encoder(), force={"padding_free": "Attention"})
