@@ -27,7 +27,8 @@ STAYS = {
     "its axes are batch, length and size, and no attribute can say otherwise": """Attention CausalConvWithState GRU LSTM
         LinearAttention RNN RotaryEmbedding STFT DFT TensorScatter com.microsoft.Attention com.microsoft.CausalConvWithState
         com.microsoft.DynamicQuantizeLSTM com.microsoft.EmbedLayerNormalization com.microsoft.GroupQueryAttention
-        com.microsoft.LinearAttention com.microsoft.MultiHeadAttention com.microsoft.RotaryEmbedding""",
+        com.microsoft.LinearAttention com.microsoft.MultiHeadAttention com.microsoft.PackedMultiHeadAttention
+        com.microsoft.RotaryEmbedding""",
     "pixels of blocks are channels in an order": "DepthToSpace SpaceToDepth Col2Im",
     "coordinates name its rows and columns in an order": "DeformConv MaxRoiPool MaxUnpool RoiAlign",
     "it is spelled in other operators before": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
