@@ -15,7 +15,7 @@ from ortfuse.targets.registry import default_spec, known_targets, load_target, s
 from ortfuse.targets.resolve import resolve_target
 from ortfuse.targets.rule_speedups import CostTable, Estimate, shipped_costs, shipped_tables
 from ortfuse.targets.target import Target, installed
-from ortfuse.targets.target_spec import TargetSpec
+from ortfuse.targets.target_spec import ProviderOption, TargetSpec
 from ortfuse.targets.upgrade_opset import opset_needed, raise_opset, raise_to_newest
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Kernel",
     "KernelTable",
     "KnownBug",
+    "ProviderOption",
     "Quirk",
     "Target",
     "TargetSpec",

@@ -57,6 +57,19 @@ class BlockedLayout(Protocol):
         """Tell whether a convolution is computed in blocks of any size."""
 
 
+@dataclass(frozen=True)
+class ProviderOption:
+    """An option of an execution provider that `ortfuse tune` searches.
+
+    Attributes:
+        values: Its values, the runtime's default first.
+        operators: The operators of which a model has to have one for the option to matter; empty if it always may.
+    """
+
+    values: tuple[str, ...]
+    operators: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TargetSpec:
     """The declaration of a target.
@@ -94,6 +107,7 @@ class TargetSpec:
             function `session_class(base)` (`ortfuse.runtime.session_subprocess.session_class`).
         session_settings: Settings of each session by the runtime's names.
         tuned_settings: The session settings that `ortfuse tune` searches, with their values, the runtime's default first.
+        tuned_options: The options of its provider that `ortfuse tune` searches, by the runtime's names.
         accelerator: The device in the words of Olive.
         untried: Operators with kernels that no result was run with on a device, by domain and name: they are made only where
             `--force` asks for them.
@@ -125,6 +139,7 @@ class TargetSpec:
     runner: str = ""
     session_settings: Mapping[str, Any] = field(default_factory=dict)
     tuned_settings: Mapping[str, tuple[bool | int | str, ...]] = field(default_factory=dict)
+    tuned_options: Mapping[str, ProviderOption] = field(default_factory=dict)
     accelerator: str = ""
     untried: frozenset[tuple[str, str]] = frozenset()
     tried: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,9 @@ THREADS = "intra_op_num_threads"
 PROVIDER = "provider"
 DISABLED = "disabled"
 
+_OPTION = "option."
+"""The start of the names of options of the target's provider."""
+
 _FORCED = "pin."  # as studies of the past have it
 
 
@@ -34,10 +37,12 @@ class Space:
     Attributes:
         dimensions: The values by name, in the order in which they are tried: those that may be worth most first.
         recommended: The settings that are recommended without a search, as far as they are no default.
+        providers: The providers of a session for the target, the first of which has the options that are searched.
     """
 
     dimensions: Mapping[str, tuple[Value, ...]]
     recommended: Choice = field(default_factory=dict)
+    providers: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -50,6 +55,7 @@ class Space:
         processors: int,
         denormals: bool,
         settings: Mapping[str, Any],
+        operators: Collection[str] = (),
         target: TargetSpec | None = None,
     ) -> Space:
         """The space for a model.
@@ -62,6 +68,7 @@ class Space:
             processors: How many processors there are.
             denormals: Whether zeros may stand for numbers below the smallest normal one.
             settings: The settings that are recommended without a search.
+            operators: The operators of the model.
             target: The target that says which settings are searched, and with which provider; by default the default one.
         """
         spec = target or default_spec()
@@ -78,8 +85,11 @@ class Space:
         if denormals:
             dimensions[DENORMALS] = ("0", "1")
         dimensions |= spec.tuned_settings
+        for name, option in spec.tuned_options.items():
+            if not option.operators or option.operators & set(operators):
+                dimensions[_OPTION + name] = option.values
         known = {name: value for name, value in settings.items() if value in dimensions.get(name, ())[1:]}
-        return cls(dimensions, known)
+        return cls(dimensions, known, spec.session_providers())
 
     @property
     def usual(self) -> dict[str, Value]:
@@ -99,11 +109,20 @@ class Space:
         found: dict[str, Any] = {
             name: value
             for name, value in choice.items()
-            if name not in (MODEL, PROVIDER, DISABLED) and not name.startswith(_FORCED) and value != usual[name]
+            if name not in (MODEL, PROVIDER, DISABLED)
+            and not name.startswith((_FORCED, _OPTION))
+            and value != usual[name]
+        }
+        options = {
+            name.removeprefix(_OPTION): str(value)
+            for name, value in choice.items()
+            if name.startswith(_OPTION) and value != usual[name]
         }
         first, *_ = self.dimensions.get(PROVIDER, ("",))
         if choice.get(PROVIDER, first) != first:
             found["providers"] = [choice[PROVIDER], first]
+        elif options:
+            found["providers"] = [(self.providers[0], options), *self.providers[1:]]
         if choice.get(DISABLED):
             found["disabled_optimizers"] = [choice[DISABLED]]
         return found
@@ -125,5 +144,7 @@ class Space:
         return {name: value for name, value in choice.items() if self.is_of_model(name)}
 
     def matters(self, name: str, choice: Choice) -> bool:
-        """Whether a dimension makes a difference to the model of a choice."""
+        """Whether a dimension makes a difference to a choice."""
+        if name.startswith(_OPTION):
+            return PROVIDER not in choice or choice[PROVIDER] == self.usual[PROVIDER]
         return not name.startswith(_FORCED) or choice[MODEL] not in (ORIGINAL, QUANTIZED)

@@ -227,6 +227,7 @@ def _space(variants: Variants, threads: int) -> Space:
         processors=os.cpu_count() or 1,
         denormals=first_that_sees(model, Facts(model)) is None,
         settings=variants.recommended().values(),
+        operators={node.op_type for node in model.graph.all_nodes()},
         target=execution_target(),
     )
 

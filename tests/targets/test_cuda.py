@@ -9,6 +9,8 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
+from ortfuse.runtime.session_settings import Setting
+from ortfuse.runtime.session_settings.allow_list import refusal
 from ortfuse.targets import Target, resolve_target, spec_of
 from ortfuse.targets.release_kernel_tables import releases_of
 
@@ -150,3 +152,21 @@ def test_a_session_that_a_program_opens_is_created_by_the_runner(monkeypatch: py
     kind = run_path(spec_of("cuda").runner_file)["session_class"](Base)
     assert kind.__new__(kind)._create("m.onnx", None, {"providers": ["CUDAExecutionProvider"]}) == "session"
     assert asked == [["CUDAExecutionProvider"]]
+
+
+def test_options_that_a_session_is_opened_with_are_kept_beside_those_for_exact_products() -> None:
+    with_options = run_path(spec_of("cuda").runner_file)["with_options"]
+    cuda, nhwc = "CUDAExecutionProvider", {"prefer_nhwc": "1"}
+    assert with_options([cuda, "CPUExecutionProvider"], {"use_tf32": "0"}) == [
+        (cuda, {"use_tf32": "0"}),
+        "CPUExecutionProvider",
+    ]
+    assert with_options([(cuda, nhwc)], {"use_tf32": "0"}) == [(cuda, {"use_tf32": "0", **nhwc})]
+
+
+def test_tune_searches_the_layout_of_convolutions() -> None:
+    option = spec_of("cuda").tuned_options["prefer_nhwc"]
+    assert option.values == ("0", "1")
+    assert "Conv" in option.operators
+    chosen = Setting("providers", [("CUDAExecutionProvider", {"prefer_nhwc": "1"}), "CPUExecutionProvider"])
+    assert refusal(chosen.name, chosen.value) == ""  # a file of settings may hold it

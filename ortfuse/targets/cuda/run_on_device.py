@@ -16,8 +16,9 @@ EXACT = {"use_tf32": "0"}
 
 
 def with_options(providers: Sequence[Any], found: Mapping[str, str]) -> list[Any]:
-    """Give options to the provider where it is named without any."""
-    return [(PROVIDER, dict(found)) if one == PROVIDER else one for one in providers]
+    """Give options to the provider; those that it is named with come first."""
+    named = [(one, {}) if isinstance(one, str) else one for one in providers]
+    return [(name, {**found, **own}) if name == PROVIDER else (name, own) if own else name for name, own in named]
 
 
 def session_class(base: Any) -> Any:
