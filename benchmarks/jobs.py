@@ -430,6 +430,7 @@ STANDALONE: Mapping[str, str] = {
     "benchmarks.generation.exports": "exports decoders with caches, small ones or with --full of real size",
     "benchmarks.exports.varied": "models in many styles, by both exporters at many opsets, to compare commits on",
     "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",
+    "benchmarks.kernels.release_costs": "writes the tables of costs that are shipped for older releases of the runtime",
     "benchmarks.latency.declared_sizes": "latency with names of sizes declared, on models that have to be named",
     "benchmarks.one_token.exports": "models of which one token is read, for the benchmark of these",
     "benchmarks.targets.web.kernels": "writes the kernel tables of WebAssembly and WebGPU that are shipped",

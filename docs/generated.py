@@ -167,7 +167,8 @@ def _rule(rule: Rule) -> Iterator[str]:
     for table in shipped_tables(default_spec()):
         numbers = sorted(one.speedup for one in table.speedups.get(rule.name, ()))
         if numbers:
-            where = f"{table.processor} {table.formats}".strip()
+            releases = "" if table.releases is None else f", releases {' to '.join(table.releases)}"
+            where = f"{table.processor} {table.formats}".strip() + releases
             yield f"- measured {numbers[0]:.2f} to {numbers[-1]:.2f} times as fast, at {len(numbers)} sizes ({where})"
     yield ""
 

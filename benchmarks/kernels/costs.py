@@ -42,7 +42,12 @@ def main(
     path = spec.folder / "costs.json"
     content = json.loads(path.read_text()) if path.is_file() else {"tables": []}
     stored = next(
-        (one for one in content["tables"] if (one["processor"], one.get("formats", "")) == (kind, formats)), None
+        (
+            one
+            for one in content["tables"]
+            if "releases" not in one and (one["processor"], one.get("formats", "")) == (kind, formats)
+        ),
+        None,
     )
     if stored is None:
         # Rows of float32 that a table lacks are those of the others for its kind of processor.

@@ -41,9 +41,11 @@ EXPORTS = tuple(ROOT / "benchmarks" / name for name in (".varied", ".formulas", 
 
 
 def measured_speedups(rules: Mapping[str, Rule]) -> dict[str, float]:
-    """The largest median of the speedups that a shipped table of costs has for a rule."""
+    """The largest median of the speedups that a shipped table of costs of the newest releases has for a rule."""
     found: dict[str, float] = {}
     for cost_table in shipped_tables(default_spec()):
+        if cost_table.releases is not None:
+            continue
         for name in rules:
             if numbers := [one.speedup for one in cost_table.speedups.get(name, ())]:
                 found[name] = max(found.get(name, 0.0), round(statistics.median(numbers), 3))

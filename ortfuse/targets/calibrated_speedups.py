@@ -20,7 +20,7 @@ from ortfuse.naming import name_today
 from ortfuse.targets.measurement_file import keep, kept
 from ortfuse.targets.processor import number_formats, processor_kind, processor_name
 from ortfuse.targets.rule_speedups import CostTable, shipped_costs
-from ortfuse.targets.target_spec import TargetSpec
+from ortfuse.targets.target_spec import TargetSpec, release_of
 
 
 def calibration_file() -> Path:
@@ -61,13 +61,24 @@ def store(
 
 
 @functools.cache
-def costs_here(runtime: str, spec: TargetSpec, threads: int = 0) -> CostTable:
+def costs_here(runtime: str, spec: TargetSpec, threads: int = 0, *, whole_release: bool = False) -> CostTable:
     """The costs to choose by on this machine: those measured here and, for other rules, the shipped ones.
 
     The table for the nearest number of threads counts.
+
+    Args:
+        runtime: The build of the runtime, such as `onnxruntime 1.20.1`.
+        spec: The target.
+        threads: The threads per operator; 0 is as many as the runtime chooses.
+        whole_release: Whether measurements with other builds of the same release count too, such as 1.20.0.
     """
-    shipped, start = shipped_costs(spec), machine_key(runtime, spec.provider)
-    found = [one for key, one in kept(calibration_file()).items() if key.startswith(start) and _is_table(one)]
+    release = release_of(runtime)
+    shipped, here = shipped_costs(spec, release), {machine_key(runtime, spec.provider)}
+    calibrations = kept(calibration_file())
+    if whole_release:
+        builds = {key.partition(", ")[0] for key in calibrations}
+        here |= {machine_key(one, spec.provider) for one in builds if release_of(one) == release}
+    found = [one for key, one in calibrations.items() if key.startswith(tuple(here)) and _is_table(one)]
     if not found:
         return shipped
     nearest = min(found, key=lambda one: abs(_count(one["threads"]) - _count(threads)))

@@ -15,8 +15,6 @@ that is absent, ortfuse's own findings on the provider are used.
 from __future__ import annotations
 
 import json
-import re
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +33,7 @@ from ortfuse.targets.kernel_constraints import Limit
 from ortfuse.targets.known_bugs import KnownBug, Quirk
 from ortfuse.targets.registry import default_spec, known_targets
 from ortfuse.targets.rule_speedups import CostTable
+from ortfuse.targets.target_spec import release_of
 
 FORMAT = 2
 _READABLE = (1, FORMAT)
@@ -180,8 +179,7 @@ class KernelTable:
     @property
     def release(self) -> tuple[int, ...]:
         """The release of ONNX Runtime, such as (1, 20); one above all others if the table does not say it."""
-        found = re.search(r"(\d+)\.(\d+)", self.runtime)
-        return (sys.maxsize,) if found is None else (int(found[1]), int(found[2]))
+        return release_of(self.runtime)
 
     def for_installed(self) -> KernelTable:
         """The table as far as the installed runtime loads models: with its limits, if they are lower."""

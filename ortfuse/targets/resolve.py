@@ -86,7 +86,7 @@ def resolve_target(
         )
     named = every[0].target
     if runtime is not None:
-        return _of_release(named, runtime, max_opset)
+        return _of_release(named, runtime, max_opset, threads)
     if isinstance(named, Target):
         return named if max_opset is None or max_opset >= named.max_opset else named.limited(max_opset)
     if named is None or isinstance(named, TargetSpec):
@@ -109,14 +109,14 @@ def _listed(named: Named) -> Sequence[Named]:
     return found
 
 
-def _of_release(named: Named, runtime: str, max_opset: int | None) -> Target:
+def _of_release(named: Named, runtime: str, max_opset: int | None, threads: int) -> Target:
     """A target as a release of the runtime has it."""
     if isinstance(named, Target) or (named is not None and not isinstance(named, TargetSpec) and _is_table(named)):
         raise TargetError(
             f"--runtime {runtime}: the target states the kernels of one build already; name one of the two"
         )
     spec = named if isinstance(named, TargetSpec) else resolve_target(named).spec
-    return Target(max_opset=max_opset, table=table_of_release(spec, runtime))
+    return Target(max_opset=max_opset, table=table_of_release(spec, runtime), threads=threads)
 
 
 def _is_table(named: str | os.PathLike[str]) -> bool:

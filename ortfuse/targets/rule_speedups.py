@@ -8,6 +8,9 @@ which is asked first.
 A table is bound to the kind of processor that it was measured on. On another kind its numbers say little, so that a rule is
 taken only if it was not slower at any size that was measured. Rows of other types than float32 are bound to the processor's
 instructions for such numbers (AMX, VNNI, ...) as well; rows of float32 are shared among processors that differ in these alone.
+
+A table may name the releases of the runtime that it counts for: kernels of older releases have other speeds. It has the rules
+whose decisions are others there, and is asked before the tables that name no release, which are those of the newest ones.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from ortfuse.errors import TargetError
 from ortfuse.io.bounded_text_files import json_in
 from ortfuse.naming import name_today
 from ortfuse.targets.processor import number_formats, processor_kind
-from ortfuse.targets.target_spec import TargetSpec
+from ortfuse.targets.target_spec import TargetSpec, release_number
 
 WORTH_IT = 0.97
 """Replacements that run at this fraction of the old speed or faster are accepted: a smaller loss is within the noise."""
@@ -87,9 +90,10 @@ class Measured:
         """The distance to other shapes: log ratios of corresponding dimensions; unknown dimensions are left out.
 
         For shapes of another rank, the numbers of elements correspond or, where these are not known, the last dimensions, with
-        ones before those of the shorter.
+        ones before those of the shorter. A symbol that stands for several unknown dimensions is one size: measured sizes count
+        by how far they are from each other there.
         """
-        total = 0.0
+        total, sizes = 0.0, dict[Any, int]()
         for name, measured in self.shapes.items():
             shape = shape_of(name)
             if shape is None:
@@ -97,8 +101,9 @@ class Measured:
             if len(shape) != len(measured) and all(isinstance(dim, int) for dim in shape):
                 total += _log_ratio(math.prod(shape), math.prod(measured))
             else:
-                both = itertools.zip_longest(reversed(shape), reversed(measured), fillvalue=1)
-                total += sum(_log_ratio(dim, known) for dim, known in both)
+                for dim, known in itertools.zip_longest(reversed(shape), reversed(measured), fillvalue=1):
+                    one = dim if isinstance(dim, int) or dim is None else sizes.setdefault(dim, known)
+                    total += _log_ratio(one, known)
         return total
 
 
@@ -121,6 +126,8 @@ class CostTable:
         source: How they were made.
         processor: The kind of processor they were made on; empty if that is not known to matter.
         formats: The instructions for numbers other than float32 that it had; empty if they are not known to matter.
+        releases: The first and the last release of the runtime that it counts for, such as `1.17` and `1.19`; `None` if it is one
+            of the newest releases.
         elsewhere: The kind of processor that they are used for, if that is another one.
         other_formats: The instructions for such numbers of the processor that they are used for, if these are others.
         otherwise: The table that is asked about rules that were not measured here; `None` for none.
@@ -133,6 +140,14 @@ class CostTable:
     elsewhere: str = ""
     other_formats: str | None = None
     otherwise: CostTable | None = None
+    releases: tuple[str, str] | None = None
+
+    def counts_for(self, release: Sequence[int]) -> bool:
+        """Whether it names releases of the runtime, and this is one of them."""
+        if self.releases is None:
+            return False
+        first, last = map(release_number, self.releases)
+        return first <= tuple(release) <= last
 
     def used_on(self, processor: str, formats: str = "") -> CostTable:
         """The table for models that run on this kind of processor, with these instructions for numbers other than float32."""
@@ -197,19 +212,38 @@ class CostTable:
             rule = name_today(name, ("rules",), tell=False) if former else name
             rows = tuple(Measured.parse(sizes, value) for sizes, value in row.items())
             speedups[rule] = (*speedups.get(rule, ()), *rows)
-        return cls(speedups, content["source"], str(content.get("processor", "")), str(content.get("formats", "")))
+        table = cls(speedups, content["source"], str(content.get("processor", "")), str(content.get("formats", "")))
+        if "releases" not in content:
+            return table
+        first, last = (str(one) for one in content["releases"])
+        if release_number(first) > release_number(last):
+            raise ValueError(f"its releases end before they begin: {first}, {last}")
+        return replace(table, releases=(first, last))
 
     @classmethod
-    def read(cls, path: str | Path, *, former: bool = True) -> CostTable:
+    def read(cls, path: str | Path, *, former: bool = True, release: Sequence[int] = ()) -> CostTable:
         """Read a JSON file of one table, or of several (`tables`), of which the one that suits this machine best is taken.
 
-        Sizes of float32 that it lacks are those of the other tables for its kind of processor. For `former` see `from_json`.
+        Sizes of float32 that it lacks are those of the other tables for its kind of processor. If there are tables for a
+        `release` of the runtime, the best of these is asked first. A table that was measured on another kind of processor
+        counts as `used_on` says. For `former` see `from_json`.
 
         Raises TargetError if it holds no cost table.
         """
         tables = tables_in(path, former=former)
-        best = max(tables, key=functools.partial(_likeness, processor_kind(), number_formats()))
-        return functools.reduce(_filled_up, (table for table in tables if table is not best), best)
+        newest = _suiting([table for table in tables if table.releases is None])
+        of_release = [table for table in tables if table.counts_for(release)]
+        return replace(_suiting(of_release), otherwise=newest) if of_release else newest
+
+
+def _suiting(tables: Sequence[CostTable]) -> CostTable:
+    """The table that suits this machine best, with what it lacks of others."""
+    if not tables:
+        return CostTable({})
+    kind, formats = processor_kind(), number_formats()
+    best = max(tables, key=functools.partial(_likeness, kind, formats))
+    filled = functools.reduce(_filled_up, (table for table in tables if table is not best), best)
+    return filled.used_on(kind, formats)
 
 
 def _filled_up(table: CostTable, other: CostTable) -> CostTable:
@@ -251,13 +285,17 @@ def _likeness(processor: str, formats: str, table: CostTable) -> tuple[bool, boo
 
 @functools.cache
 def shipped_tables(spec: TargetSpec) -> tuple[CostTable, ...]:
-    """All tables measured for a target, a kind of processor each, in the order of the file; none if it was not measured."""
+    """All tables measured for a target, a kind of processor each, in the order of the file; none if it was not measured.
+
+    Those for older releases of the runtime are among them.
+    """
     return () if spec.costs_file is None else tables_in(spec.costs_file, former=False)
 
 
 @functools.cache
-def shipped_costs(spec: TargetSpec) -> CostTable:
-    """The table measured for a target that suits this machine best; empty if that target was not measured."""
-    if spec.costs_file is None:
-        return CostTable({})
-    return CostTable.read(spec.costs_file, former=False).used_on(processor_kind(), number_formats())
+def shipped_costs(spec: TargetSpec, release: tuple[int, ...] = ()) -> CostTable:
+    """The table measured for a target that suits this machine best; empty if that target was not measured.
+
+    That of an older `release` of the runtime is asked first, if there is one.
+    """
+    return CostTable({}) if spec.costs_file is None else CostTable.read(spec.costs_file, former=False, release=release)

@@ -45,7 +45,7 @@ from ortfuse.targets.match_kernel_types import (
 )
 from ortfuse.targets.registry import spec_of
 from ortfuse.targets.release_kernel_tables import newest_table
-from ortfuse.targets.rule_speedups import CostTable, shipped_costs
+from ortfuse.targets.rule_speedups import CostTable
 from ortfuse.targets.target_spec import TargetSpec, release_number
 
 
@@ -76,9 +76,10 @@ class Target:
 
         `table`: a stored table of another build; by default the installed runtime is asked, once per process.
 
-        `costs`: measured speedups of rules; by default those in the table, or those that `ortfuse calibrate` measured with the
-        installed runtime (with `threads` per operator, if there are several; 0 is as many as the runtime chooses), or those
-        shipped for the provider. With an empty table every legal rule counts as profitable.
+        `costs`: measured speedups of rules; by default those in the table, or those that `ortfuse calibrate` measured here with
+        this runtime, or with the release of the table (with `threads` per operator, if there are several; 0 is as many as the
+        runtime chooses), or those shipped for the provider and the release. With an empty table every legal rule counts as
+        profitable.
 
         Raises:
             TargetError: The installed runtime has no kernels for `provider`, or `max_opset` is not positive.
@@ -91,8 +92,9 @@ class Target:
         self.known_opset = min(self.table.max_opset, int(onnx.defs.onnx_opset_version()))
         self.max_opset = self.known_opset if max_opset is None else min(max_opset, self.known_opset)
         own = self.table.findings
-        of_provider = costs_here(self.table.runtime, self.spec, threads) if table is None else shipped_costs(self.spec)
-        self.costs = costs or own.costs or of_provider
+        self.costs = (
+            costs or own.costs or costs_here(self.table.runtime, self.spec, threads, whole_release=table is not None)
+        )
         bugs = self.spec.bugs_on(platform.machine(), self.table.release)
         self._bugs: frozenset[KnownBug] = bugs if own.quirks is None else own.quirks
         self._limits: dict[tuple[str, str], list[Limit]] = {}

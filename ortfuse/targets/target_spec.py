@@ -12,6 +12,8 @@ A field that is left out states nothing, and no rule that only trades speed on a
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +34,12 @@ DECOMPOSITIONS = "decompositions"
 def release_number(release: str) -> tuple[int, ...]:
     """Return a release such as `1.20` as numbers, so that releases can be compared."""
     return tuple(int(part) for part in release.split("."))
+
+
+def release_of(runtime: str) -> tuple[int, ...]:
+    """Return the release of a build such as `onnxruntime 1.20.1` as numbers; one above all others if its name says none."""
+    found = re.search(r"(\d+)\.(\d+)", runtime)
+    return (sys.maxsize,) if found is None else (int(found[1]), int(found[2]))
 
 
 class BlockedLayout(Protocol):

@@ -3,7 +3,12 @@
 attention(q, k, v, mask, past) = multi_head_attention(merge(q), merge(repeat(k)), merge(repeat(v)), bias(mask), past)
 
 Fusions find ai.onnx Attention for every target. These rules come after all fusions, for targets without its kernel at the opsets
-that results may have.
+that results may have. Costs choose between MultiHeadAttention and products, unless attention is causal, which only the former is
+without a mask of its own.
+
+Rationale: the kernel of MultiHeadAttention of release 1.17 clears the matrix of scores and then adds the products to it. So it
+goes over that matrix two more times than MatMul and Softmax do, which is slower if the scores exceed the second-level cache. That
+of 1.18 clears nothing, and from 1.19 on the kernel goes through unmasked keys block by block.
 """
 
 from __future__ import annotations
@@ -74,9 +79,7 @@ def sizes_are_known(match: Match) -> Refusal | None:
 
 
 def hides_no_later_keys(match: Match) -> Refusal | None:
-    """Attention is not causal, or of as many keys as queries: elsewhere the operators align the mask in different ways."""
-    if not match["is_causal"]:
-        return None
+    """Causal attention is of as many keys as queries: elsewhere the operators align the mask in different ways."""
     length = -2
     shapes = match.shapes("query", "key")
     if isinstance(shapes, Refusal):
@@ -357,6 +360,11 @@ def is_not_causal(match: Match) -> Refusal | None:
     return match.refuse("attribute", "is_causal", 0) if match["is_causal"] else None
 
 
+def is_causal(match: Match) -> Refusal | None:
+    """Attention is causal."""
+    return None if match["is_causal"] else match.refuse("attribute", "is_causal", 1)
+
+
 _FLAT = {"query": "b s 24", "key": "b t 8", "value": "b t 8"}
 _APART = {"query": "b 3 s 8", "key": "b 1 t 8", "value": "b 1 t 8"}
 _ALIKE = {"query": "b s 24", "key": "b s 24", "value": "b s 24"}
@@ -396,21 +404,38 @@ def _forms(name: str) -> tuple[Pattern, ...]:
     return tuple(_present(name, spread=spread) for spread in (AS_IT_IS, EVERY_ROW, EVERY_HEAD))
 
 
+def _multi_head_rule(name: str, formula: str, guards: Any, test: RuleTest) -> Rule:
+    made = (AS_IT_IS, EVERY_ROW, EVERY_HEAD)
+    replace = tuple(built(partial(_of_multi_head, spread=spread), makes=_MADE) for spread in made)
+    guards = (sizes_are_known, *guards, is_plain, rows_are_hidden_alike)
+    return _rule(name, formula, replace, _forms, {}, guards, test)
+
+
+_TYPICAL_HEADS = {**dict.fromkeys(("q_num_heads", "kv_num_heads"), 12), "scale": 0.125}
+
+
+def _typical(queries: int, keys: int) -> dict[str, str]:
+    return {"query": f"1 {queries} 768", "key": f"1 {keys} 768", "value": f"1 {keys} 768"}
+
+
+TYPICAL = tuple(
+    _typical(queries, keys or queries)
+    for queries, keys in (
+        *((length, 0) for length in (16, 64, 128, 256, 512, 1024, 1500)),
+        *((1, 128), (1, 1024), (64, 1024)),
+    )
+)
+"""Heads of 64, as many of keys as of queries."""
+
 RULES = [
-    _rule(
+    _multi_head_rule(
         "lower_to_multi_head_attention",
         "attention(q, k, v, mask, past) as com.microsoft.MultiHeadAttention",
-        tuple(
-            built(partial(_of_multi_head, spread=spread), makes=_MADE) for spread in (AS_IT_IS, EVERY_ROW, EVERY_HEAD)
-        ),
-        _forms,
-        {},
-        (sizes_are_known, hides_no_later_keys, is_plain, rows_are_hidden_alike),
+        (is_not_causal,),
         RuleTest(
             shapes=(
                 {**_FLAT, "mask": "b 1 s t"},
                 {**_APART, "mask": "s t"},
-                {**_ALIKE, "mask": "b 3 s s"},
                 {**_FLAT, **_PAST, "mask": "s 8"},
                 {
                     **_ALIKE,
@@ -422,16 +447,30 @@ RULES = [
                     "mask": "1 1 2 8",
                 },
             ),
-            attributes=(
-                _attributes((3, 1)),
-                _attributes(None),
-                _attributes((3, 3), causal=1),
-                _attributes((3, 1)),
-                _attributes((3, 3)),
-            ),
+            attributes=(_attributes((3, 1)), _attributes(None), _attributes((3, 1)), _attributes((3, 3))),
             inputs={"mask": masked(-10000.0, -math.inf)},
             opset=23,
             never_empty=NEVER_EMPTY,
+            redundant={"check of attribute softmax_precision": "kernels of float32 compute it in float32 in any case"},
+            typical=TYPICAL,
+            typical_attributes=(_TYPICAL_HEADS,) * len(TYPICAL),
+        ),
+    ),
+    _multi_head_rule(
+        "lower_causal_to_multi_head_attention",
+        "attention(q, k, v, mask, past), causal, as com.microsoft.MultiHeadAttention",
+        (is_causal, hides_no_later_keys),
+        RuleTest(
+            shapes=({**_ALIKE, "mask": "b 3 s s"},),
+            attributes=(_attributes((3, 3), causal=1),),
+            inputs={"mask": masked(-10000.0, -math.inf)},
+            opset=23,
+            never_empty=NEVER_EMPTY,
+            uncovered={
+                "past_key: present": "keys behind those of the past are not as many as queries",
+                "past_value: present": "the same",
+                "filler of the mask: -inf": "the first key is hidden from some query then",
+            },
             redundant={"check of attribute softmax_precision": "kernels of float32 compute it in float32 in any case"},
         ),
     ),

@@ -8,8 +8,10 @@ whole matrix of scores, which is faster once that exceeds the processor's caches
 
 from __future__ import annotations
 
+from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.pattern import attr, ms, op, var
+from ortfuse.rewrite.pattern import Match, attr, ms, op, redundant, var
+from ortfuse.targets import Quirk
 
 from .._rule_test_inputs import KERNEL, NEVER_EMPTY
 
@@ -19,6 +21,13 @@ query, key, value = (var(name, "_ _ _") for name in ("query", "key", "value"))
 # As many key heads as query heads, and a scale that the other operator does not treat as "use the default"
 heads = attr("heads", lambda number, facts: number is not None, "given")
 scale = attr("scale", lambda number, facts: number != 0, "other than 0")
+
+
+@redundant("costs of the kernel say nothing about what it is lowered to, which would be right too")
+def kernel_is_compared(match: Match) -> Refusal | None:
+    """The target runs ai.onnx Attention: elsewhere the rules that lower it choose."""
+    lacks = Quirk.LACKS_ATTENTION in match.quirks
+    return match.refuse("other_rule", "root", "the rules that lower Attention") if lacks else None
 
 
 def _sizes(length: int, size: int, keys: int | None = None) -> dict[str, str]:
@@ -32,6 +41,7 @@ RULES = [
         is_refinement=True,
         pattern=op.Attention(query, key, value, q_num_heads=heads, kv_num_heads=heads, scale=scale),
         replace=ms.MultiHeadAttention(query, key, value, num_heads=heads, scale=scale),
+        guards=(kernel_is_compared,),
         exactness=Exactness.ROUNDING,
         source="arXiv:2205.14135",
         test=RuleTest(

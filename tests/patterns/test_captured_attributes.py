@@ -77,6 +77,7 @@ LOST = {
     "focal.decompose_softmax_focal_loss": "the same",
     "ffn.gemm_activation_gemm_to_function": "read by names that are put together",
     "attention.lower_to_multi_head_attention qk_matmul_output_mode": "nothing uses the weights",
+    "attention.lower_causal_to_multi_head_attention qk_matmul_output_mode": "the same",
     **{f"{kind}.merge_units axes": "shapes say what is done to x" for kind in ("squeeze", "unsqueeze")},
     "reshape.reshape_of_reshape axes": "the same",
     "reshape.dynamic_reshape_of_reshape axes": "all elements, in their order, are reshaped again",

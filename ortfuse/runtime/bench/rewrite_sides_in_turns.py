@@ -45,24 +45,71 @@ def ratios(
     Raises:
         VerificationError: The runtime refuses one of the sides.
     """
-    models, images = _in_layout(sides, blocked)
-    arrays = {**results, **inputs}
-    shapes = {name: arrays[name].shape for some in images for name in some}
-    given: dict[object, Inputs] = {0: inputs, 1: inputs}
-    sessions: dict[object, Session] = {
-        side: Session(model, threads=threads, isolated=False) for side, model in enumerate(models)
-    }
-    for shape in dict.fromkeys(shapes.values()):
-        sessions[shape] = Session(pools(shape), threads=threads, isolated=False)
-        given[shape] = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
-    counts = {name: repeats(session, given[name]) for name, session in sessions.items()}
+    turns = _Turns(sides, inputs, results, threads=threads, blocked=blocked)
     found: list[float] = []
-    order, started = list(sessions), time.perf_counter()
+    started = time.perf_counter()
     while not enough(found, time.perf_counter() - started):
-        taken = {name: seconds(sessions[name], given[name], counts[name]) / counts[name] for name in order}
-        found.append(_ratio(taken, [[shapes[name] for name in some] for some in images]))
-        order.append(order.pop(0))
+        found.append(turns.ratio(turns.round()))
     return found
+
+
+def undisturbed_ratio(
+    sides: tuple[ir.Model, ir.Model], inputs: Inputs, results: Arrays, enough: Enough, *, threads: int = 0
+) -> tuple[float, float, float]:
+    """The shortest time of the first side divided by that of the second, in all rounds, and in each half of them.
+
+    Other processes lengthen times, and never shorten them. With one thread the time of the processor counts, without that
+    of others in between. For the arguments and errors see `ratios`.
+    """
+    turns = _Turns(sides, inputs, results, threads=threads, clock=time.thread_time if threads == 1 else None)
+    taken: list[dict[object, float]] = []
+    started = time.perf_counter()
+    while not enough([turns.ratio(one) for one in taken], time.perf_counter() - started):
+        taken.append(turns.round())
+    halves = (taken, taken[::2], taken[1::2] or taken)
+    whole, first, second = (turns.ratio({name: min(one[name] for one in some) for name in some[0]}) for some in halves)
+    return whole, first, second
+
+
+class _Turns:
+    """Sessions of both sides, and of the pools around images, that run in turns."""
+
+    def __init__(
+        self,
+        sides: tuple[ir.Model, ir.Model],
+        inputs: Inputs,
+        results: Arrays,
+        *,
+        threads: int,
+        blocked: Collection[str] | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        models, images = _in_layout(sides, blocked)
+        arrays = {**results, **inputs}
+        shapes = {name: arrays[name].shape for some in images for name in some}
+        self._around = [[shapes[name] for name in some] for some in images]
+        self._given: dict[object, Inputs] = {0: inputs, 1: inputs}
+        self._sessions: dict[object, Session] = {
+            side: Session(model, threads=threads, isolated=False) for side, model in enumerate(models)
+        }
+        for shape in dict.fromkeys(shapes.values()):
+            self._sessions[shape] = Session(pools(shape), threads=threads, isolated=False)
+            self._given[shape] = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+        self._counts = {name: repeats(session, self._given[name]) for name, session in self._sessions.items()}
+        self._order, self._clock = list(self._sessions), clock or time.perf_counter
+
+    def round(self) -> dict[object, float]:
+        """The seconds of one run of each, in another order than in the round before."""
+        taken = {name: self._seconds(name) / self._counts[name] for name in self._order}
+        self._order.append(self._order.pop(0))
+        return taken
+
+    def ratio(self, taken: Mapping[object, float]) -> float:
+        """The time of the first side divided by that of the second."""
+        return _ratio(taken, self._around)
+
+    def _seconds(self, name: object) -> float:
+        return seconds(self._sessions[name], self._given[name], self._counts[name], self._clock)
 
 
 def _in_layout(
@@ -90,9 +137,9 @@ def repeats(session: Session, inputs: Inputs, shortest: float = SHORTEST) -> int
     return max(1, round(shortest / max(seconds(session, inputs, 1), 1e-6)))
 
 
-def seconds(session: Session, inputs: Inputs, times: int) -> float:
-    """The seconds that so many runs take."""
-    started = time.perf_counter()
+def seconds(session: Session, inputs: Inputs, times: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """The seconds that so many runs take by a clock."""
+    started = clock()
     for _ in range(times):
         session.run(inputs)
-    return time.perf_counter() - started
+    return clock() - started

@@ -113,7 +113,8 @@ def calibrate(
     demand_threads(threads)
     spec = resolve_target(target).spec
     spec.session_providers()  # refuse a target for which nothing can be measured
-    provider, shipped, runtime = spec.provider, shipped_costs(spec), Target(spec).table.runtime
+    provider, table = spec.provider, Target(spec).table
+    runtime, shipped = table.runtime, shipped_costs(spec, table.release)
     paths = [patterns] if isinstance(patterns, str) or not isinstance(patterns, Sequence) else list(patterns)
     place = Path(file) if file is not None else calibration_file()
     catalogue = load_catalogue([Path(path) for path in paths], spec)

@@ -1,8 +1,8 @@
 """Speedup of the replacement of a rule over its pattern, on this machine, at sizes that its rule test calls typical.
 
 The pattern is built in its first spelling and the rule applied; both models run interleaved, with the runtime's optimisations on
-top. Images go in and out in the layout in which the runtime has them within a network
-(`ortfuse.runtime.bench.blocked_convolution`).
+top. Operators that the runtime lacks are lowered in both: those that the rule itself lowers become what other rules make of them.
+Images go in and out in the layout in which the runtime has them within a network (`ortfuse.runtime.bench.blocked_convolution`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError
+from ortfuse.options import Options
+from ortfuse.pipeline import PassManager
 from ortfuse.runtime.bench.confidence import median_bounds
-from ortfuse.runtime.bench.rewrite_sides_in_turns import ratios
+from ortfuse.runtime.bench.rewrite_sides_in_turns import ratios, undisturbed_ratio
 from ortfuse.runtime.current_execution_target import execution_target
 from ortfuse.runtime.inputs.random_inputs import Inputs
 from ortfuse.runtime.session import Session
@@ -66,8 +69,13 @@ class Measurement:
         return high - low > (NOISY if low < WORTH_IT <= high else WILD) * self.speedup
 
 
-def speedup(candidate: Candidate, threads: int = 0) -> Measurement | None:
-    """Measure a candidate on the target for which models are executed.
+def speedup(
+    candidate: Candidate, threads: int = 0, *, longest: float = LONGEST, shortest_times: bool = False
+) -> Measurement | None:
+    """Measure a candidate on the target for which models are executed, for about `longest` seconds at most.
+
+    With `shortest_times` the speedup is that of the shortest times of each side, and the bounds those of halves of the rounds:
+    for machines on which other processes run too.
 
     `None` if there is nothing to measure: the rule is silent for this type, or the runtime refuses one of the models.
     """
@@ -81,7 +89,11 @@ def speedup(candidate: Candidate, threads: int = 0) -> Measurement | None:
             Session(after, threads=threads).run(inputs)
         except CrashError:
             return Measurement(0.0, (0.0, 0.0))
-        found = ratios((before, after), inputs, results, _enough, threads=threads)
+        enough = partial(_enough, longest=longest)
+        if shortest_times:
+            whole, *halves = undisturbed_ratio((before, after), inputs, results, enough, threads=threads)
+            return Measurement(round(whole, 3), (min(halves), max(halves)))
+        found = ratios((before, after), inputs, results, enough, threads=threads)
         return Measurement(round(statistics.median(found), 3), median_bounds(found) or (min(found), max(found)))
     except (OrtfuseError, MemoryError):
         return None
@@ -90,12 +102,17 @@ def speedup(candidate: Candidate, threads: int = 0) -> Measurement | None:
 def _built(candidate: Candidate) -> tuple[ir.Model, ir.Model, Inputs] | None:
     """Both sides and their inputs; `None` if the rule is silent."""
     rule = candidate.rule
-    dtype, opset = element_type(candidate.dtype), rule.test.opset or OPSET
+    target = Target(execution_target(), costs=CostTable({}))
+    dtype, opset = element_type(candidate.dtype), rule.test.opset or min(OPSET, target.max_opset)
     instance = Builder(rule, candidate.number, dtype, opset, typical=True).instance()
-    rewritten = rewrite(rule, instance.model, Target(execution_target(), costs=CostTable({})))
+    rewritten = rewrite(rule, instance.model, target)
     if not rewritten.hits or rewritten.error is not None:
         return None
-    return _with_parameters(instance.model, rewritten.model, instance.inputs({}, 0))
+    before, inputs = instance.model, instance.inputs({}, 0)
+    for model, without in ((before, (rule.name,)), (rewritten.model, ())):
+        if target.lowers or model.ir_version > target.table.max_ir_version:
+            PassManager(Options(passes="", target=target)).without_rules(without).run(model)
+    return _with_parameters(before, rewritten.model, inputs)
 
 
 def _with_parameters(before: ir.Model, after: ir.Model, inputs: Inputs) -> tuple[ir.Model, ir.Model, Inputs]:
@@ -110,9 +127,9 @@ def _with_parameters(before: ir.Model, after: ir.Model, inputs: Inputs) -> tuple
     return before, after, {name: array for name, array in inputs.items() if name not in vectors}
 
 
-def _enough(found: Sequence[float], spent: float) -> bool:
+def _enough(found: Sequence[float], spent: float, *, longest: float) -> bool:
     if len(found) < FEWEST:
         return False
     bounds = median_bounds(found)
     exact = bounds is not None and bounds[1] - bounds[0] < 2 * EXACT * statistics.median(found)
-    return exact or spent > LONGEST or len(found) >= ROUNDS
+    return exact or spent > longest or len(found) >= ROUNDS

@@ -62,7 +62,7 @@ class Builder:
     def __init__(self, rule: Rule, shape_set: int, dtype: ir.DataType, opset: int, chooser: Chooser | None = None, *,
                  typical: bool = False) -> None:  # fmt: skip
         """`shape_set` is an index into the rule test's shape sets or, with `typical`, into its typical sizes."""
-        self.rule, self.test, self.dtype, self.opset = rule, rule.test, dtype, opset
+        self.rule, self.test, self.dtype, self.opset, self._is_typical = rule, rule.test, dtype, opset, typical
         self.shapes = self.test.typical[shape_set] if typical else self.test.shape_sets()[shape_set]
         self.attributes = self.test.attribute_set(0 if typical else shape_set)
         self._alternatives = self.test.alternative_set(0 if typical else shape_set)
@@ -206,7 +206,9 @@ class Builder:
     def _optional(self, pattern: Opt) -> ir.Value | None:
         inner = pattern.inner
         known = isinstance(inner, Var) and (inner.name in self.shapes or self.sizes.of(inner.name))
-        undeclared = isinstance(inner, Var) and not known and inner.name not in self.test.inputs
+        # Typical sizes are whole: what they do not name is absent, also if the rule test can make one.
+        made = not self._is_typical and isinstance(inner, Var) and inner.name in self.test.inputs
+        undeclared = isinstance(inner, Var) and not known and not made
         label = self._label(pattern)
         if self.chooser.pick(label, ("present", "absent"), 1 if undeclared else None):
             return None
