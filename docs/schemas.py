@@ -30,8 +30,7 @@ from ortfuse.quantization.half.convert_to_half import Conversion
 from ortfuse.runtime.bench import Latencies
 from ortfuse.serialization.json_schema import Schema, closed, schema
 from ortfuse.sweeping import Sweep
-from ortfuse.tuning.rule_costs import MeasuredSettings
-from ortfuse.tuning.rule_costs.measure_rule_costs import Calibration
+from ortfuse.tuning.rule_costs import Calibration, MeasuredSettings
 from ortfuse.tuning.tune import Tuned
 from ortfuse.verification import Verdict
 from ortfuse.verification.bisection.bisect_pipeline import Bisection

@@ -37,6 +37,17 @@ def calibrate(
         ),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Repeat measurements that are already cached.")] = False,
+    environment: Annotated[
+        Path | None,
+        typer.Option(
+            "--environment",
+            metavar="FOLDER",
+            help=(
+                "Virtual environment of this Python whose ONNX Runtime is measured, such as an older release. "
+                "`optimize --runtime` chooses by it."
+            ),
+        ),
+    ] = None,
     session: Annotated[
         Path | None,
         typer.Option(
@@ -66,11 +77,17 @@ def calibrate(
         with progress_bar("measuring") as step:
             found = ortfuse.calibrate(
                 budget=budget, only=only or (), threads=given.get("threads", 0), patterns=given.get("patterns", ()),
-                target=given.get("target"), again=again, step=step,
+                target=given.get("target"), again=again, environment=environment, step=step,
             )  # fmt: skip
         answer.give(calibration_document(found), found.to_dict())
         return
-    rules = {"budget": budget, "only": only, "patterns": given.get("patterns"), "again": again}
+    rules = {
+        "budget": budget,
+        "only": only,
+        "patterns": given.get("patterns"),
+        "again": again,
+        "environment": environment,
+    }
     _refuse("is for rules, and `--session` measures a model; leave out one of the two", **rules)
     measured = options_of(given, bench=True)
     with progress_bar("measuring") as step:

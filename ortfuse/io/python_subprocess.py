@@ -21,6 +21,7 @@ def start(
     stdin: int | IO[Any] | None = None,
     stdout: int | IO[Any] | None = None,
     stderr: int | IO[Any] | None = None,
+    first: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a process of this Python, in the current folder.
 
@@ -29,17 +30,18 @@ def start(
         stdin: As for `subprocess.Popen`, like the next two.
         stdout: Where its output goes.
         stderr: Where its errors go.
+        first: Folders where it looks for modules before it looks where this process does.
 
     Raises:
         OSError: It cannot be started.
     """
     command = [sys.executable, "-P", *arguments]
-    return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=environment())
+    return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=environment(first))
 
 
-def environment() -> dict[str, str]:
-    """The variables of this process, with the places where it looks for modules."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(places())}
+def environment(first: Sequence[str] = ()) -> dict[str, str]:
+    """The variables of this process, with the places where it looks for modules, behind others if some are given."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*first, *places()])}
 
 
 def places() -> list[str]:

@@ -4,79 +4,25 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from ortfuse.options import PathLike
 from ortfuse.options.type_aliases import TargetLike
 from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.worker import WORKER
-from ortfuse.serialization import Record
 from ortfuse.targets import CostTable, Target, resolve_target, shipped_costs
 from ortfuse.targets.calibrated_speedups import calibration_file, store, stored
 from ortfuse.targets.processor import demand_threads, processor_kind, processor_name
 from ortfuse.targets.rule_speedups import WORTH_IT, Measured
+from ortfuse.tuning.rule_costs.calibration import Calibration, Decision, Step
+from ortfuse.tuning.rule_costs.measure_in_environment import calibrate_in
 from ortfuse.tuning.rule_costs.measurement_candidates import DTYPES, Candidate, candidates
 from ortfuse.tuning.rule_costs.speedup import Measurement, speedup
 
 AGAIN = 2
 """How often what contradicts the shipped table is measured again at the end, whatever the budget: a disturbance looks sure."""
-
-Step: TypeAlias = Callable[[int, int, str], None]
-"""Called before each measurement: how many are done, how many there are, and what is measured."""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """A decision that the measurements here change.
-
-    Attributes:
-        rule: The rule.
-        sizes: The sizes.
-        shipped: The speedup in the table that comes with ortfuse.
-        measured: The speedup on this machine.
-    """
-
-    rule: str
-    sizes: str
-    shipped: float
-    measured: float
-
-
-@dataclass(frozen=True)
-class Calibration(Record):
-    """The costs of this machine.
-
-    Attributes:
-        runtime: The runtime that they hold for.
-        processor: The processor.
-        threads: The threads per operator; 0 is as many as the runtime chooses.
-        speedups: What has been measured by now: speedups by sizes, by rule.
-        measured: How many of these are new.
-        remaining: How many are still to be measured, because the budget was used up.
-        inconclusive: What could not be told because the machine was busy; it is measured again next time.
-        unmeasurable: What cannot be measured here in float32: a rule is silent on what it declares, or the runtime refuses it.
-        changed: The decisions that are others than those of the shipped table.
-        table: The kind of processor of the shipped table, and whether it is this one's.
-        file: Where the costs are kept.
-        problem: Why they could not be kept; empty if they were.
-    """
-
-    runtime: str
-    processor: str
-    threads: int
-    speedups: dict[str, dict[str, float]] = field(repr=False)
-    measured: int
-    remaining: int
-    inconclusive: tuple[str, ...]
-    unmeasurable: tuple[str, ...]
-    changed: tuple[Decision, ...]
-    table: tuple[str, bool]
-    file: Path
-    problem: str = ""
 
 
 def calibrate(
@@ -87,6 +33,7 @@ def calibrate(
     patterns: PathLike | Sequence[PathLike] = (),
     target: TargetLike | None = None,
     again: bool = False,
+    environment: PathLike | None = None,
     file: PathLike | None = None,
     step: Step | None = None,
 ) -> Calibration:
@@ -102,15 +49,22 @@ def calibrate(
         patterns: Files and folders with rules of the user's own.
         target: The target for which rules are chosen and models are run; by default the default one.
         again: Whether to measure what is known too.
+        environment: The folder of a virtual environment of this Python whose ONNX Runtime is measured, such as one with an older
+            release; by default the runtime that is installed beside ortfuse. `optimize` chooses by it with `runtime`.
         file: Where to keep the costs; by default in the cache folder, where `optimize` looks.
         step: Called before each measurement.
 
     Raises:
-        OptionError: There are more threads than ever run.
+        OptionError: There are more threads than ever run, or the environment cannot be used.
         TargetError: There is no such target, or models cannot be executed for it here.
         RuleError: A name in `only` is none of a family or rule that is chosen by cost, or a rule file cannot be used.
     """
     demand_threads(threads)
+    if environment is not None:
+        return calibrate_in(
+            environment, budget=budget, only=list(only), threads=threads, patterns=patterns, target=target, again=again,
+            file=file, step=step,
+        )  # fmt: skip
     spec = resolve_target(target).spec
     spec.session_providers()  # refuse a target for which nothing can be measured
     provider, table = spec.provider, Target(spec).table
