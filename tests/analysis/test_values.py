@@ -27,7 +27,7 @@ INPUTS = "float[b,6] x, int64[b,6] i, bool[b,6] c, bool[b,1] d, float[s] v"
 CONSTANTS = """float zero = {0}, float one = {1}, float two = {2}, float three = {3}, float far = {-3.4028234663852886e38},
 float tenth = {0.1}, int64 k0 = {0}, int64 k1 = {1}, int64 k3 = {3}, int64 k5 = {5}, int64[4] around = {0, 1, 0, 1},
 int64[1] last = {-1}, int64[1] first = {0}, int64[1] end = {9}, float[2] off_on = {-1, 1}, int64[2] twice = {1, 2},
-float[0] none = {}, float big = {60000}, int64[2] rows = {4, 6}, int64[1] fours = {4}, int8 low = {-128}, int8 minus = {-1}"""
+float[0] none = {}, float big = {60000}, int64[2] rows = {4, 6}, int64[1] fours = {4}, int8 low = {-128}, int8 minus = {-1}, uint8 seven = {7}"""
 MASK = "m = Where(c, zero, far)"
 UNIT = "u = Clip(x, zero, one)"
 COUNTED = "n = Shape(v) t0 = Squeeze(n) m = Add(t0, k1) r = Range(k0, m, k1)"
@@ -92,6 +92,8 @@ CASES: list[tuple[str, Range | None]] = [
     ("y = Mod(i, k5)", between(0, 4)),
     ("n = Cast<to = 3>(c) t = Neg(n) s = Add(t, low) y = Identity(s)", between(-128, 127)),
     ("n = Cast<to = 6>(i) y = Identity(n)", between(-(2**31), 2**31 - 1)),
+    ("q = QuantizeLinear(x, one, seven) y = DequantizeLinear(q, two, seven)", between(-14.0, 496.0)),
+    ("q = QuantizeLinear(x, one, low) y = DequantizeLinear(q, two, low)", between(0.0, 510.0)),
     ("y = Cast<to = 1>(i)", between(-9.367487224930632e18, 9.367487224930632e18)),
     ("y = Cast<to = 6>(x)", between(-(2**31), 2**31 - 1)),
     (f"{UNIT} t = Mul(u, three) y = Cast<to = 7>(t)", WHOLE_LIMITS),

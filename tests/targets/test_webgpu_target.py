@@ -173,6 +173,73 @@ def test_an_operator_without_a_kernel_is_made_of_others() -> None:
     assert found == ["ReduceMax", "Sub", "Exp", "ReduceSum", "Log", "Sub"]
 
 
+STATIC = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n, 6] x) => (float[n, 3] y)
+<float s = {0.02}, uint8 z = {117}, float t = {0.4}, int8 m = {-3}, int8[6, 3] w = {
+    1, -7, 9, 30, -128, 127, 5, 6, -8, 90, 11, -12, 13, 0, 15, -16, 17, 18}, float[3] ws = {0.01, 0.02, 0.03}, int8[3] wz = {0, 0, 0},
+    int64[2] turned = {-1, 6}> {
+    q = QuantizeLinear (x, s, z)  flat = Reshape (q, turned)  d = DequantizeLinear (flat, s, z)
+    dw = DequantizeLinear <axis = 1> (w, ws, wz)  p = MatMul (d, dw)
+    pq = QuantizeLinear (p, t, m)  y = DequantizeLinear (pq, t, m) }"""
+
+DYNAMIC = """<ir_version: 10, opset_import: ["": 21]>
+g (float[n, 1500] x, int8[1500, 2] seed) => (float[n, 2] y) <float ws = {0.5}, int8 wz = {3}> {
+    q, s, z = DynamicQuantizeLinear (x)  p = MatMulInteger (q, seed, z, wz)  f = Cast <to = 1> (p)
+    both = Mul (s, ws)  y = Mul (f, both) }"""
+
+
+def _dynamic(largest: int) -> ir.Model:
+    """A dynamically quantized product of 1500 rows, with weights up to a number."""
+    model = ir.from_onnx_text(DYNAMIC)
+    weights = np.random.default_rng(0).integers(largest // 2, largest, (1500, 2)).astype(np.int8)
+    given = model.graph.inputs.pop()
+    given.const_value = ir.Tensor(weights, name="seed")
+    model.graph.register_initializer(given)
+    return model
+
+
+def _with_extremes(columns: int) -> np.ndarray:
+    """Numbers with halves between two steps, near them, zeros of both signs and numbers beyond all integers."""
+    rng = np.random.default_rng(0)
+    steps = np.float32(0.02) * (np.arange(-150, 150) + 0.5).astype(np.float32)
+    near = [np.nextafter(steps, np.float32(side)) for side in (-9, 9)]
+    own = np.concatenate([steps, *near, np.float32([0.0, -0.0, 1e-40, 7e30, -7e30, np.inf, -np.inf])])
+    return rng.permutation(np.resize(own, len(own) // columns * columns + columns)).reshape(-1, columns)
+
+
+def test_quantized_numbers_are_computed_in_float32() -> None:
+    result = ortfuse.optimize(ir.from_onnx_text(STATIC), target="webgpu", loaded=False)
+    assert "QuantizeLinear" not in operators(result.model)
+    assert operators(result.model).count("DequantizeLinear") == 1  # of the weights, which stay integers
+    session, given = Session(result.model, optimise=False), {"x": _with_extremes(6)}
+    assert np.array_equal(session.run(given)["y"], Session(ir.from_onnx_text(STATIC), optimise=False).run(given)["y"])
+
+
+@pytest.mark.parametrize(("largest", "parts"), [(40, 1), (80, 2), (127, 3)])
+def test_sums_of_dynamically_quantized_products_are_exact(largest: int, parts: int) -> None:
+    result = ortfuse.optimize(_dynamic(largest), target="webgpu", loaded=False)
+    found = operators(result.model)
+    assert not {"DynamicQuantizeLinear", "MatMulInteger"} & {*found}
+    assert found.count("MatMul") == parts
+    assert found.count("Cast") == (parts + 1 if parts > 1 else 0)
+    rng = np.random.default_rng(0)
+    for numbers in (rng.normal(size=(5, 1500)), rng.random((3, 1500)) + 9, np.zeros((2, 1500)), -np.ones((1, 1500))):
+        given = {"x": numbers.astype(np.float32)}
+        assert np.array_equal(
+            Session(result.model).run(given)["y"], Session(_dynamic(largest), optimise=False).run(given)["y"]
+        )
+
+
+def test_scales_that_are_computed_stay_with_their_operators() -> None:
+    """Nothing is known of them: they may be 0."""
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 21]> g (float[n, 4] x, float s) => (float[n, 4] y) <uint8 z = {3}> {
+        q = QuantizeLinear (x, s, z)  y = DequantizeLinear (q, s, z) }"""
+    )
+    found = operators(ortfuse.optimize(model, target="webgpu", loaded=False).model)
+    assert found == ["QuantizeLinear", "DequantizeLinear"]
+
+
 MODEL = """<ir_version: 10, opset_import: ["": 20]> g (float[n, 3] x, int64[n] i) => (float[n, 3] y, int64[n] j) {
     y = Mul(x, x)  j = Mul(i, i) }"""
 
@@ -219,6 +286,17 @@ def test_the_processor_computes_nothing_of_what_the_gpu_made() -> None:
         before, after = (placement(one).off_provider for one in (model, result.model))
     assert "CumSum" in {node.op_type for node in before}
     assert [node.op_type for node in after] == ["Equal"]
+
+
+@pytest.mark.usefixtures("webgpu")
+@pytest.mark.parametrize("model", [ir.from_onnx_text(STATIC), _dynamic(127)], ids=["static", "dynamic"])
+def test_quantized_models_have_the_same_bits_on_the_gpu(model: ir.Model) -> None:
+    made = ortfuse.optimize(model.clone(), target="webgpu", loaded=False).model
+    columns = {6: _with_extremes(6), 1500: np.random.default_rng(0).normal(size=(5, 1500)).astype(np.float32)}
+    given = {"x": columns[model.graph.inputs[0].shape[1]]}
+    with executing_for(spec_of("webgpu")):
+        assert not placement(made).off_provider
+        assert np.array_equal(Session(made).run(given)["y"], Session(model).run(given)["y"])
 
 
 @pytest.mark.usefixtures("webgpu")

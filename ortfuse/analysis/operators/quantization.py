@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import operator
+
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, macs, per_operand, per_result
 from ortfuse.analysis.operators.concat_and_split import concatenated
 from ortfuse.analysis.operators.conv_pool_resize import conv_shape
 from ortfuse.analysis.operators.matmul import gemm_shape, matmul_macs, product_shape
+from ortfuse.analysis.ranges.interval_arithmetic import combine, multiply
+from ortfuse.analysis.ranges.queries import Asking, ranges
+from ortfuse.analysis.ranges.range import Range, one_of
 from ortfuse.analysis.transfer.broadcasting import broadcast_shapes
 from ortfuse.analysis.transfer.transfer_function_registry import Op, transfer
 from ortfuse.analysis.transfer.value_fact import Fact
@@ -26,6 +32,17 @@ def quantize_linear(op: Op) -> Fact:
 def dequantize_linear(op: Op) -> Fact:
     """The dequantised numbers, in the type of the scale (or ``output_dtype``)."""
     return Fact(op.attr_dtype("output_dtype") or op.dtype(1), op.shape())
+
+
+@ranges("DequantizeLinear")
+def dequantize_range(op: Asking) -> Range | None:
+    """Differences of integers of up to 16 bits, which float32 holds, times the scale."""
+    source = op.dtype(0)
+    if op.result_dtype != ir.DataType.FLOAT or source is None or not source.is_integer() or source.bitwidth > 16:
+        return None
+    numbers, zeros = op.range(0), op.range(2) if len(op.inputs) > 2 and op.inputs[2] is not None else one_of(0)
+    centred = combine(np.subtract, operator.sub, numbers, zeros, ir.DataType.FLOAT)
+    return None if centred is None else multiply(centred, op.range(1), ir.DataType.FLOAT)
 
 
 transfer("QuantizeLinear", domain=MICROSOFT)(quantize_linear)
