@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
+from ortfuse import targets
 from ortfuse.rewrite import Rule, RuleEntry
 from ortfuse.targets import KnownBug
 
@@ -14,6 +16,10 @@ CONTRIB = "contrib"
 """The folder of rules that are applied by name only, and the beginning of the names of their passes."""
 
 Source = Literal["built-in", "package", "user", "target"]
+
+
+_TARGETS = Path(targets.__file__).parent
+"""The folder of the targets that come with ortfuse."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,11 @@ class RuleFile:
     def rules(self) -> tuple[Rule, ...]:
         """The rules, for which the file is loaded."""
         return tuple(entry.loaded() for entry in self.entries)
+
+    @property
+    def comes_with_ortfuse(self) -> bool:
+        """Whether it is a built-in file, or one in the folder of a target that is."""
+        return self.source == "built-in" or (self.source == "target" and Path(self.origin).is_relative_to(_TARGETS))
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class Catalogue:
 
     @cached_property
     def _built_in(self) -> Mapping[str, RuleEntry]:
-        return {entry.name: entry for file in self.files if file.source == "built-in" for entry in file.entries}
+        return {entry.name: entry for file in self.files if file.comes_with_ortfuse for entry in file.entries}
 
     def is_built_in(self, rule: Rule) -> bool:
         """Whether a rule is one of those that come with ortfuse, and not one of the user's."""

@@ -25,15 +25,18 @@ MODELS = {
     "whisper_decoder.sdpa.ts": ("float32",),
     "vit.sdpa.ts": ("float32",),
     "resnet.tsbn": ("float32", "float16"),
-    "unet_groups.ts": ("float32",),
+    "unet_groups.ts": ("float32", "GroupNorm"),
+    "unet.sdpa.dynamo": ("float32", "GroupNorm", "SkipGroupNorm"),
 }
 
 
 def operators(name: str, kind: str) -> dict[str, int]:
-    """How many nodes of each operator a golden model has for CUDA, in branches too: in a type, or without padding."""
+    """How many nodes of each operator a golden model has for CUDA, in branches too: in a type, or with options."""
     options: dict[str, Any] = {"padding_free": kind.startswith("padding-free")}
     if kind.endswith("packed attention"):
         options["force"] = {"padding_free": "com.microsoft.PackedMultiHeadAttention"}
+    if kind.endswith("GroupNorm"):
+        options["force"] = {"groupnorm": f"com.microsoft.{kind}"}
     result = ortfuse.optimize(GOLDEN / f"{name}.onnx", target="cuda", loaded=False, **options).model
     if kind == "float16":
         done = ortfuse.convert(result, "float16", keep_io=True, target="cuda")

@@ -31,6 +31,8 @@ MODELS = (
 FORCED: Mapping[str, Mapping[str, Any]] = {
     "bert.sdpa.ts": {"padding_free": True, "force": {"padding_free": "com.microsoft.PackedMultiHeadAttention"}},
     "roberta.sdpa.dynamo": {"padding_free": True, "force": {"padding_free": "com.microsoft.PackedMultiHeadAttention"}},
+    "unet_groups.ts": {"force": {"groupnorm": "com.microsoft.GroupNorm"}},
+    "unet.sdpa.dynamo": {"force": {"groupnorm": "com.microsoft.SkipGroupNorm"}},
 }
 """Options that make operators which were never run on a device (`TargetSpec.untried`)."""
 

@@ -83,26 +83,57 @@ def long_masks() -> Iterator[Case]:
                attributes=attributes)  # fmt: skip
 
 
+GROUPED: tuple[tuple[int, int, int, int], ...] = (
+    *((64, 32, 8, 8), (320, 32, 16, 16), (640, 32, 8, 8), (960, 32, 8, 8), (1280, 32, 4, 4), (2560, 32, 4, 4)),
+    *((128, 32, 33, 31), (512, 32, 1, 1), (8, 4, 5, 7), (16, 1, 3, 3), (512, 1, 2, 2), (36, 3, 4, 4)),
+)
+"""Channels, groups, height and width: those of diffusion models, and others that the kernel takes by its checks."""
+
+
+PLAIN_HEAD = 64
+"""The size of heads with which operators that have none are tried."""
+
+
 def group_normalization() -> Iterator[Case]:
     """com.microsoft GroupNorm and SkipGroupNorm, channels last."""
-    channels, groups, epsilon = 64, 32, 1e-5
-    x, gamma, beta = random_array(2, 8, 8, channels), weights(channels), random_array(channels, salt=1)
-    gamma32, beta32 = gamma.astype(np.float32), beta.astype(np.float32)
+    if sizes.SIZE != PLAIN_HEAD:
+        return
+    for number, (channels, groups, height, width) in enumerate(GROUPED):
+        image, what = random_array(2, height, width, channels), f"of {height}x{width}x{channels}"
+        yield from _group_norms(image, groups, what, skips=number % 3 == 0)
+        if number % 4 == 0:
+            yield from _group_norms(exact(image + 3), groups, f"{what} around 3")
+            for level in (7.3125, 300.5):
+                yield from _group_norms(np.full_like(image, level), groups, f"{what} that is {level} everywhere")
+
+
+def _group_norms(x: Array, groups: int, what: str, *, skips: bool = False) -> Iterator[Case]:
+    batch, channels, epsilon = x.shape[0], x.shape[-1], 1e-5
+    gamma, beta = weights(channels), random_array(channels, salt=1)
+    constants = (gamma.astype(np.float32), beta.astype(np.float32))
 
     def normalised(y: Array) -> Array:
-        grouped = y.reshape(y.shape[0], -1, groups, channels // groups)
+        grouped = y.reshape(batch, -1, groups, channels // groups)
         mean, deviation = grouped.mean((1, 3), keepdims=True), grouped.var((1, 3), keepdims=True)
         return np.asarray(((grouped - mean) / np.sqrt(deviation + epsilon)).reshape(y.shape) * gamma + beta)
 
     plain = normalised(x)
+    attributes = {"groups": groups, "epsilon": epsilon, "channels_last": 1}
     for activation, y in ((0, plain), (1, plain / (1 + np.exp(-plain)))):
-        attributes = {"activation": activation, "groups": groups, "epsilon": epsilon, "channels_last": 1}
-        yield Case("GroupNorm", f"activation {activation}", (x, gamma32, beta32), (y,), MS, attributes=attributes)
-    skip, bias = random_array(2, 8, 8, channels, salt=1), random_array(channels, salt=2)
-    attributes = {"activation": 0, "groups": groups, "epsilon": epsilon, "channels_last": 1}
-    total = x + skip + bias
-    yield Case("SkipGroupNorm", "with bias", (x, gamma32, beta32, skip, bias), (normalised(total), total), MS,
-               attributes=attributes)  # fmt: skip
+        yield Case("GroupNorm", f"{what}, activation {activation}", (x, *constants), (y,), MS,
+                   attributes={**attributes, "activation": activation})  # fmt: skip
+    bias = random_array(channels, salt=2)
+    terms = {
+        "an image": random_array(*x.shape, salt=1),
+        "[batch, channels]": random_array(batch, channels, salt=1),
+        "[batch, 1, 1, channels]": random_array(batch, 1, 1, channels, salt=1),
+    }
+    for kind, skip in terms.items() if skips else ():
+        wide = skip[:, None, None] if skip.ndim == 2 else skip
+        for more, term in (("", None), (" and a bias", bias)):
+            total = x + wide + (0.0 if term is None else term)
+            yield Case("SkipGroupNorm", f"{what}, skip {kind}{more}", (x, *constants, skip, term), (normalised(total), total),
+                       MS, attributes={**attributes, "activation": 0})  # fmt: skip
 
 
 def gated() -> Iterator[Case]:

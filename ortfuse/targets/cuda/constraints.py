@@ -88,7 +88,33 @@ def _grouped_query(node: ir.Node, facts: Facts) -> Refusal | None:
     return one_token_after_a_past(node, facts)
 
 
+_MOST_CHANNELS_OF_GROUP = 512
+
+
+def _group_norm(node: ir.Node, facts: Facts) -> Refusal | None:
+    """The kernel has the channels last, reads pairs of them, and scales in float32; by its source, that was not tried."""
+    last = node.attributes.get("channels_last")
+    if last is not None and (last.is_ref() or last.value != 1):
+        return attribute_limit(node, "channels_last", None if last.is_ref() else last.value, "1")
+    for index, role in ((1, "gamma"), (2, "beta")):
+        dtype = facts.dtype(input_at(node, index))
+        if dtype != ir.DataType.FLOAT:
+            return input_limit(node, index, role, dtype, "float32")
+    shape, groups = facts.shape(node.inputs[0]), node.attributes.get("groups")
+    if shape is None or len(shape) != 4 or not isinstance(shape[3], int):
+        return input_limit(node, 0, "X", shape_words(shape), "[batch, height, width, channels], with known channels")
+    if groups is None or groups.is_ref() or groups.value < 1:
+        return attribute_limit(node, "groups", None, "1 or more")
+    size, left = divmod(shape[3], groups.value)
+    if left or size % 2 or not 0 < size <= _MOST_CHANNELS_OF_GROUP:
+        needed = f"an even number of channels in each of {groups.value} groups, {_MOST_CHANNELS_OF_GROUP} at most"
+        return input_limit(node, 0, "X", shape_words(shape), needed)
+    return None
+
+
 CONSTRAINTS: Limits = {
+    (MICROSOFT, "GroupNorm"): _group_norm,
+    (MICROSOFT, "SkipGroupNorm"): _group_norm,
     ("", "Resize"): _resize,
     ("", "Attention"): _attention,
     (MICROSOFT, "MultiHeadAttention"): bias_has_all_rows,
