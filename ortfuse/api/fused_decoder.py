@@ -51,6 +51,7 @@ def fused_decoder(
         GenerationError: The model is no decoder with caches, or cannot be rewritten.
     """
     from ortfuse.analysis.facts import Facts
+    from ortfuse.generation.append_new_tokens import append_new_tokens
     from ortfuse.generation.cached_branch import split_branches
     from ortfuse.generation.find_interface import find_interface
     from ortfuse.generation.interface_names import names_of
@@ -65,6 +66,7 @@ def fused_decoder(
     branched, branch = split_branches(source), ""
     if branched is not None and prompt is None:
         prompt, source, branch = branched.prompt, branched.step, branched.choice
+    new_alone = append_new_tokens(source)
     crossed = () if prompt is None else compute_crossed(source, prompt, roles)
     if one_token:
         fix_to_one_token(source, find_interface(source, Facts(source), roles))
@@ -74,7 +76,7 @@ def fused_decoder(
     inside = _graph_of(optimize(source, Options(loaded=False, same=options.same, fix=options.fix, size_range=ranges)))
     facts = Facts(inside)
     interface = find_interface(inside, facts, roles)
-    names = names_of(interface, facts, branch, crossed)
+    names = names_of(interface, facts, branch, crossed, new_alone)
     return FusedDecoder(inside, names, most, is_last, separate_caches(inside, facts, interface))
 
 

@@ -164,7 +164,8 @@ class AttentionLayers:
         def reads(value: ir.Value, producer: ir.Node) -> list[ir.Value] | None:
             site = replaced.get(producer)
             if site is not None:
-                return [site.queries, site.keys.new, site.values.new]
+                own = [] if value is producer.outputs[0] or value in owners else [site.keys.cache.past]
+                return [site.queries, site.keys.new, site.values.new, *own]
             return [] if producer.op_type in ("Shape", "Size") and not producer.domain else None
 
         return read_outside((value for value in self.model.graph.outputs if value not in owners), owners, reads)

@@ -41,10 +41,10 @@ def find_cache_pairs(inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], fa
 
     One index of each output is followed: the first one along axes of fixed sizes, any along those of open ones.
     """
-    pasts = {value for value in inputs if _may_be_cache(value, facts)}
+    pasts = {value for value in inputs if may_be_cache(value, facts)}
     elements = Elements(facts, pasts)
     for output in outputs:
-        if pasts and _may_be_cache(output, facts):
+        if pasts and may_be_cache(output, facts):
             found = _pair(output, pasts, elements, facts)
             if found is not None:
                 pasts.discard(found.past)
@@ -55,10 +55,10 @@ def find_moved(
     inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], facts: Facts
 ) -> tuple[ir.Value, ir.Value] | None:
     """An input and an output that has elements of it, and is no cache in a known form; `None` if there is none."""
-    pasts = {value for value in inputs if _may_be_cache(value, facts)}
+    pasts = {value for value in inputs if may_be_cache(value, facts)}
     elements = Elements(facts, pasts)
     for output in outputs:
-        if pasts and _may_be_cache(output, facts):
+        if pasts and may_be_cache(output, facts):
             for leaf in leaves(_followed(output, elements, facts)):
                 if isinstance(leaf, Read) and leaf.value in pasts:
                     return leaf.value, output
@@ -75,7 +75,8 @@ def _first(shape: Sequence[DimLike]) -> tuple[DimLike, ...]:
     return tuple([0 if isinstance(dim, int) else axis(number) for number, dim in enumerate(shape)])
 
 
-def _may_be_cache(value: ir.Value, facts: Facts) -> bool:
+def may_be_cache(value: ir.Value, facts: Facts) -> bool:
+    """Whether a value has numbers, three axes or more, and one that is not fixed."""
     kind, shape = facts.dtype(value), facts.shape(value)
     is_open = shape is not None and any(not isinstance(dim, int) for dim in shape)
     return kind is not None and kind.is_floating_point() and is_open and len(shape or ()) > 2

@@ -119,7 +119,7 @@ class _Plain:
     def __init__(self, candidate: PlainCandidate) -> None:
         names = candidate.names
         self._names, self._types = names, candidate.types
-        self._runs = BoundRuns(session(candidate.path, _settings(candidate.threads)), {names.logits})
+        self._runs = BoundRuns(session(candidate.path, _settings(candidate.threads)), {names.logits, *names.new_alone})
         self._fixed = {name: array for name, array in candidate.fixed.items() if name in names.fixed}
 
     def first(self, tokens: Array) -> Array:

@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError
-from ortfuse.generation.cache_pairs import find_cache_pairs, find_moved
+from ortfuse.generation.append_new_tokens import appending
+from ortfuse.generation.cache_pairs import find_cache_pairs, find_moved, may_be_cache
 from ortfuse.generation.decoder_interface import PAST, Cache, DecoderInterface, State
 from ortfuse.generation.generator_interface import EMBEDDINGS
 from ortfuse.ir.dims import DimLike
@@ -58,7 +59,7 @@ class _Search:
         if mask is not None:
             self.inputs.remove(mask)
         fixed, others = tuple(self.inputs), tuple(self.outputs)
-        self._demand_fixed(tokens, fixed)
+        self._demand_fixed(tokens, caches, fixed)
         return DecoderInterface(tokens, mask, positions, caches, states, logits, fixed, others)
 
     def _caches(self) -> Iterator[Cache]:
@@ -106,11 +107,14 @@ class _Search:
         if moved is not None:
             text = "is not that input with new tokens behind it, all of them or the last ones"
             return f"the output {moved[1].name} has elements of the input {moved[0].name}, but {text}"
+        grown = next((value for value in self.inputs if self._is_grown(value)), None)
+        if grown is not None:
+            return f"{_NOT_HANDED_ON.format(grown.name)}; export the decoder with such an output"
         text = "takes no keys and values of earlier steps: no input is appended to and handed out as an output"
         return f"the model {text}; export the decoder with its past, such as use_cache=True"
 
-    def _demand_fixed(self, tokens: ir.Value, fixed: tuple[ir.Value, ...]) -> None:
-        """Refuse inputs without a role that have elements for each new token: they are not the same in all steps.
+    def _demand_fixed(self, tokens: ir.Value, caches: Sequence[Cache], fixed: Sequence[ir.Value]) -> None:
+        """Refuse inputs without a role that have elements for each new or past token: they are not the same in all steps.
 
         Raises:
             GenerationError: There is one.
@@ -122,6 +126,19 @@ class _Search:
                     f"the input {value.name} has elements for each new token, and is neither tokens, mask nor positions of a "
                     "known form; export the decoder without it, or give its role, such as positions=NAME"
                 )
+
+        lengths = {(self.facts.shape(cache.past) or ())[cache.axis] for cache in caches}
+        for value in fixed:
+            if self._is_grown(value) and lengths & set(self.facts.shape(value) or ()):
+                raise GenerationError(f"{_NOT_HANDED_ON.format(value.name)}, though it is as long as other caches")
+
+    def _is_grown(self, value: ir.Value) -> bool:
+        """Whether something is appended to an input along an axis that is not fixed."""
+        return may_be_cache(value, self.facts) and any(map(self._is_growing, appending(value, self.facts)))
+
+    def _is_growing(self, node: ir.Node) -> bool:
+        shape = self.facts.shape(node.outputs[0]) or (1,)
+        return node.op_type != "Concat" or not isinstance(shape[node.attributes.get_int("axis", 0) or 0], int)
 
     def _logits(self) -> ir.Value:
         floats = [value for value in self.outputs if self._is_float(value) and self.facts.rank(value) == 3]
@@ -267,6 +284,10 @@ class _Search:
                     return shape[0]
         return None
 
+
+_NOT_HANDED_ON = (
+    "new tokens are appended to the input {}, but no output is the whole of it, or the new ones alone in its layout"
+)
 
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 

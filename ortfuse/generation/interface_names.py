@@ -29,6 +29,7 @@ class InterfaceNames(Record):
             that it is.
         shapes: The sizes of each cache for one sequence, before the first step.
         mask_kept: How many tokens of the past the mask has at most; 0 for all.
+        new_alone: Outputs of caches that have the new tokens alone, which are appended to the input.
     """
 
     tokens: str
@@ -42,12 +43,17 @@ class InterfaceNames(Record):
     crossed: tuple[tuple[str, str], ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
     mask_kept: int = 0
+    new_alone: tuple[str, ...] = ()
 
 
 def names_of(
-    interface: DecoderInterface, facts: Facts, branch: str = "", crossed: tuple[tuple[str, str], ...] = ()
+    interface: DecoderInterface,
+    facts: Facts,
+    branch: str = "",
+    crossed: tuple[tuple[str, str], ...] = (),
+    new_alone: tuple[str, ...] = (),
 ) -> InterfaceNames:
-    """The names of the inputs and outputs; `branch` is the input that chose a branch, `crossed` as in the result."""
+    """The names of the inputs and outputs; `branch` is the input that chose a branch, the others are as in the result."""
     return InterfaceNames(
         _name(interface.tokens),
         _name(interface.mask),
@@ -60,6 +66,7 @@ def names_of(
         crossed,
         tuple(_empty_sizes(interface, cache, facts) for cache in interface.caches),
         interface.mask_kept(facts) or 0,
+        new_alone,
     )
 
 

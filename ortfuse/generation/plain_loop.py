@@ -135,8 +135,11 @@ class PlainLoop:
         for before, after in names.crossed if self._is_first else ():
             self._kept[before] = results[after]
         self._is_first = False
-        for past, present, _ in names.caches:
-            self._kept[past] = results[present]
+        for past, present, axis in names.caches:
+            found = results[present]
+            if present in names.new_alone:
+                found = np.concatenate([self._kept[past], found], axis)
+            self._kept[past] = found
         for before, after in names.states:
             self._kept[before] = results[after]
         self.past += length

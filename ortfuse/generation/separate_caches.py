@@ -26,7 +26,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import IndexMap, Read, axis, leaves
 from ortfuse.analysis.index_maps.element_expressions import at as moved
 from ortfuse.analysis.transfer.value_fact import Shape
-from ortfuse.generation.cache_operands import read_operand
+from ortfuse.generation.cache_operands import read_last, read_operand
 from ortfuse.generation.cache_pieces import Piece, PieceReader
 from ortfuse.generation.cache_readers import read_outside
 from ortfuse.generation.decoder_interface import Cache, DecoderInterface
@@ -62,13 +62,25 @@ def separate_caches(model: ir.Model, facts: Facts, interface: DecoderInterface) 
 def _read_otherwise(model: ir.Model, facts: Facts, interface: DecoderInterface) -> dict[ir.Value, Cache]:
     """The caches that attention does not read as keys or values alone, by their input."""
     presents = {cache.present: cache for cache in interface.caches if cache.is_plain}
-    reader = PieceReader(facts, {cache.past: cache for cache in interface.caches})
+    pasts = {cache.past: cache for cache in interface.caches}
+    reader = PieceReader(facts, pasts)
     found: dict[ir.Value, Cache] = {}
     for node in model.graph:
-        if (node.domain, node.op_type) == ("", "Attention") and (len(node.inputs) < 5 or node.inputs[4] is None):
-            read = [read_operand(value, presents, facts) for value in node.inputs[1:3] if value is not None]
-            if any(isinstance(one, str) for one in read):
-                found |= {cache.past: cache for cache in reader.reads(node)}
+        if (node.domain, node.op_type) != ("", "Attention"):
+            continue
+        given = [*node.inputs, *[None] * 6]
+        pairs = [
+            (past, new)
+            for past, new in zip(given[4:6], given[1:3], strict=True)
+            if past is not None and new is not None
+        ]
+        if pairs:
+            is_known = all(past in pasts or read_last(past, new, pasts, facts) is not None for past, new in pairs)
+        else:
+            read = [read_operand(value, presents, facts) for value in given[1:3] if value is not None]
+            is_known = not any(isinstance(one, str) for one in read)
+        if not is_known:
+            found |= {cache.past: cache for cache in reader.reads(node)}
     return found
 
 
