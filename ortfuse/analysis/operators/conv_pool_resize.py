@@ -144,15 +144,19 @@ def conv_transpose(op: Op) -> Fact:
     return Fact(op.dtype(0), (data[0], weight[1] * op.attr_int("group", 1), *spatial))
 
 
-@transfer("MaxPool", "AveragePool", "LpPool")
-def pool(op: Op) -> tuple[Fact, ...]:
-    """Pooling over sliding windows; MaxPool also returns the positions."""
+def pooled_shape(op: Op) -> Shape:
+    """The shape of the results of pooling over sliding windows of an image with channels second."""
     shape = op.known_shape()
     kernel = op.attr_ints("kernel_shape")
     if kernel is None:
         raise UnknownError
-    windows = _window_sizes(op, shape[2:], kernel, ceil=op.attr_int("ceil_mode", 0) == 1)
-    dims = (*shape[:2], *windows)
+    return (*shape[:2], *_window_sizes(op, shape[2:], kernel, ceil=op.attr_int("ceil_mode", 0) == 1))
+
+
+@transfer("MaxPool", "AveragePool", "LpPool")
+def pool(op: Op) -> tuple[Fact, ...]:
+    """Pooling over sliding windows; MaxPool also returns the positions."""
+    dims = pooled_shape(op)
     return Fact(op.dtype(), dims), Fact(ir.DataType.INT64, dims)
 
 

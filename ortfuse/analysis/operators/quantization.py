@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.costs import cost, macs, per_operand, per_result
 from ortfuse.analysis.operators.concat_and_split import concatenated
-from ortfuse.analysis.operators.conv_pool_resize import conv_shape
+from ortfuse.analysis.operators.conv_pool_resize import conv_shape, pooled_shape
 from ortfuse.analysis.operators.matmul import gemm_shape, matmul_macs, product_shape
 from ortfuse.analysis.ranges.interval_arithmetic import combine, multiply
 from ortfuse.analysis.ranges.queries import Asking, ranges
@@ -83,7 +83,13 @@ def qlinear_binary(op: Op) -> Fact:
     return Fact(op.dtype(0), broadcast_shapes(op.shape(0), op.shape(3)))
 
 
-@transfer("QLinearLeakyRelu", "QLinearSigmoid", domain=MICROSOFT)
+@transfer("QLinearWhere", domain=MICROSOFT)
+def qlinear_where(op: Op) -> Fact:
+    """Elements of two quantised tensors (inputs 1 and 4), chosen by a condition."""
+    return Fact(op.dtype(1), broadcast_shapes(op.shape(0), broadcast_shapes(op.shape(1), op.shape(4))))
+
+
+@transfer("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax", domain=MICROSOFT)
 def qlinear_elementwise(op: Op) -> Fact:
     """A function of each element of a quantised tensor."""
     return Fact(op.dtype(0), op.shape(0))
@@ -124,6 +130,12 @@ def qlinear_global_average_pool(op: Op) -> Fact:
     ones = (1,) * (len(shape) - 2)
     last = op.attr_int("channels_last", 0)
     return Fact(op.dtype(0), (shape[0], *ones, shape[-1]) if last else (*shape[:2], *ones))
+
+
+@transfer("QLinearAveragePool", domain=MICROSOFT)
+def qlinear_average_pool(op: Op) -> Fact:
+    """The mean over sliding windows of a quantised image."""
+    return Fact(op.dtype(0), None if op.attr_int("channels_last", 0) else pooled_shape(op))
 
 
 cost(f"{MICROSOFT}.DynamicQuantizeMatMul", f"{MICROSOFT}.MatMulIntegerToFloat")(macs(matmul_macs(0, 1)))

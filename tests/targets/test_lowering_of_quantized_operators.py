@@ -1,0 +1,88 @@
+"""Operators of com.microsoft on integers become operators of the standard, for targets that have no kernels for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.reference
+import onnx_ir as ir
+import pytest
+
+import ortfuse
+from ortfuse.verification import Session
+
+HEAD = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]> g '
+SCALES = """<float s = {0.0213}, float t = {0.0317}, float[1] t1 = {0.0317}, float u = {0.0509}, float p = {0.00390625},
+    int8 z = {3}, int8 w = {-5}, int8[1] w1 = {-5}, int8 v = {0}, uint8 k = {128}, uint8 n = {0}, int8 m = {-128},
+    int8[4,2] weight = {1, -7, 100, 3, -90, 5, 2, 60}, float[2] columns = {0.01, 0.02}, int8[2] none = {0, 0},
+    int32[2] c = {100, -3}, float[2] bias = {0.5, -0.25}>"""
+MODELS = {
+    "sum": "(int8[a,4] x, int8[a,4] y) => (int8[a,4] r) BODY { r = com.microsoft.QLinearAdd(x, s, z, y, t, w, u, v) }",
+    "product": "(int8[a,4] x, int8[4] y) => (int8[a,4] r) BODY { r = com.microsoft.QLinearMul(x, s, z, y, t, w, u, v) }",
+    "sigmoid": "(int8[a,4] x) => (int8[a,4] r) BODY { r = com.microsoft.QLinearSigmoid(x, t1, w1, p, m) }",
+    "softmax of a middle axis": """(uint8[2,3,4] x) => (uint8[2,3,4] r) BODY {
+        r = com.microsoft.QLinearSoftmax<axis = 1, opset = 13>(x, s, k, p, n) }""",
+    "joined": """(uint8[a,4] x, uint8[a,3] y) => (uint8[a,7] r) BODY {
+        r = com.microsoft.QLinearConcat<axis = -1>(u, k, x, s, n, y, t, k) }""",
+    "means of images": """(uint8[a,3,5,5] x) => (uint8[a,3,1,1] r) BODY {
+        r = com.microsoft.QLinearGlobalAveragePool<channels_last = 0>(x, s, k, t, n) }""",
+    "gemm": """(uint8[3,4] x) => (uint8[3,2] r) BODY {
+        r = com.microsoft.QGemm(x, t, k, weight, columns, none, c, u, k) }""",
+    "gemm of floats": """(uint8[3,4] x) => (float[3,2] r) BODY {
+        r = com.microsoft.QGemm<alpha = 0.5>(x, t, k, weight, columns, none, c) }""",
+    "floats of a product": """(uint8[a,3,4] x, float q) => (float[a,3,2] r) BODY {
+        r = com.microsoft.MatMulIntegerToFloat(x, weight, q, columns, k, none, bias) }""",
+    "quantised in the run": """(float[a,3,4] x) => (float[a,3,2] r) BODY {
+        r = com.microsoft.DynamicQuantizeMatMul(x, weight, s, , bias) }""",
+    "pairs": """(float[a,4] x) => (float[a,4] r) BODY {
+        q = com.microsoft.QuantizeLinear(x, s, k) r = com.microsoft.DequantizeLinear(q, s, k) }""",
+}
+
+
+def parsed(name: str) -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(HEAD + MODELS[name].replace("BODY", SCALES)))
+
+
+def inputs(model: ir.Model) -> dict[str, np.ndarray]:
+    rng, made = np.random.default_rng(3), {}
+    for value in model.graph.inputs:
+        shape = [dim if isinstance(dim, int) else 5 for dim in value.shape or ()]
+        assert value.dtype is not None
+        if value.dtype == ir.DataType.FLOAT:
+            made[value.name or ""] = np.asarray(rng.standard_normal(shape), np.float32)
+        else:
+            limits = np.iinfo(value.dtype.numpy())
+            made[value.name or ""] = rng.integers(limits.min, limits.max + 1, shape).astype(value.dtype.numpy())
+    return made
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_result_has_operators_of_the_standard_alone(name: str) -> None:
+    model = parsed(name)
+    given = inputs(model)
+    expected = Session(model, optimise=False).run(given)["r"]
+    result = ortfuse.optimize(model, target="portable", verify=True)
+    assert result.verdict is not None and result.verdict.ok
+    assert {node.domain for node in result.model.graph} == {""}
+    found = onnx.reference.ReferenceEvaluator(ir.to_proto(result.model)).run(None, given)[0]
+    assert found.dtype == expected.dtype
+    step = 1 if expected.dtype.kind in "iu" else 1e-5
+    assert np.abs(found.astype(np.float64) - expected.astype(np.float64)).max() <= step
+    assert np.mean(found != expected) < 0.2 or expected.dtype.kind == "f"
+
+
+@pytest.mark.parametrize(
+    ("scale", "why"), [("inf", "kernels saturate in another way"), ("0.02, 0.03, 0.04, 0.05", "the scales of an axis")]
+)
+def test_odd_scales_stay(scale: str, why: str) -> None:
+    size = "[4]" if "," in scale else ""
+    text = f"""(int8[a,4] x, int8[a,4] y) => (int8[a,4] r) <float{size} s = {{{scale}}}, float t = {{0.1}}, int8 z = {{0}}> {{
+        r = com.microsoft.QLinearAdd(x, s, z, y, t, z, t, z) }}"""
+    model = ir.from_proto(onnx.parser.parse_model(HEAD + text))
+    result = ortfuse.optimize(model, target="portable").model
+    assert [node.op_type for node in result.graph] == ["QLinearAdd"], why
+
+
+def test_they_stay_where_there_are_kernels() -> None:
+    result = ortfuse.optimize(parsed("sum")).model
+    assert [node.op_type for node in result.graph] == ["QLinearAdd"]
