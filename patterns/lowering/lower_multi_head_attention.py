@@ -21,25 +21,23 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, ms, op, opt, var
+from ortfuse.rewrite.pattern import Match, Pattern, attr, built, ms, op, opt, var
 
-from .._shared_guards import array_like, constant
+from .._shared_guards import constant
+from ._masked_scores import added, mask_of_keys, masked, padding
 from ._present_outputs import presents_are_used, with_presents
 
 PASS = "canonicalize"
 
 _PARTS = ("query", "key", "value")
 _PASTS = ("past_key", "past_value")
-_FILLER = -10000.0
-"""What hides a key, where the attribute is not given."""
 
-query, key, value, bias, padding, added = (var(name) for name in (*_PARTS, "bias", "padding", "added"))
+query, key, value, bias = (var(name) for name in (*_PARTS, "bias"))
 past_key, past_value = (var(name) for name in _PASTS)
 
 
@@ -166,59 +164,14 @@ def _values(match: Match) -> Pattern:
     return _present(match, "value", past_value)
 
 
-def _number(name: str, number: float) -> Pattern:
-    return computed(name, lambda match: array_like(match, number))
-
-
-def _key_positions(match: Match) -> Pattern:
-    """[keys], the numbers of the keys."""
-    count = op.Gather(op.Shape(_keys(match)), constant(2), axis=0)
-    first, step = computed("first", lambda match: np.int64(0)), computed("step", lambda match: np.int64(1))
-    made: Pattern = op.Range(first, op.Squeeze(count, constant(0)), step)
-    return made
-
-
-def _masked(match: Match, scores: Pattern) -> Pattern:
-    if match.get("padding") is not None:
-        filler = _FILLER if match["filler"] is None else match["filler"]
-        nothing, least = (_number(name, number) for name, number in (("nothing", 0.0), ("filler", filler)))
-        shown: Pattern = op.Greater(padding, computed("hides", lambda match: np.int32(0)))
-        if match.rank("padding") == 1:  # lengths
-            shown = op.Greater(op.Unsqueeze(op.Cast(padding, to=ir.DataType.INT64), constant(1)), _key_positions(match))
-        hidden = op.Where(shown, nothing, least)
-        scores = op.Add(scores, op.Unsqueeze(hidden, constant(*((1,) if match.rank("padding") == 3 else (1, 2)))))
-    if match.get("added") is not None:
-        scores = op.Add(scores, added)
-    if match["unidirectional"]:
-        count = op.Squeeze(op.Gather(op.Shape(query), constant(1), axis=0), constant(0))
-        first, step = computed("first", lambda match: np.int64(0)), computed("step", lambda match: np.int64(1))
-        positions = op.Range(first, count, step)
-        seen = op.LessOrEqual(positions, op.Unsqueeze(positions, constant(1)))
-        scores = op.Where(seen, scores, _number("later", -math.inf))  # each query sees its own key
-    return scores
-
-
 def _attended(match: Match) -> Pattern:
     scale = match["scale"] or 1 / math.sqrt(_size(match, "query"))
     queries = op.Mul(_heads_first(match, "query"), scale)
     scores = op.MatMul(queries, op.Transpose(_keys(match), perm=(0, 1, 3, 2)))
-    found = op.MatMul(op.Softmax(_masked(match, scores), axis=-1), _values(match))
+    found = op.MatMul(op.Softmax(masked(match, scores, _keys(match), query), axis=-1), _values(match))
     width = match["num_heads"] * _size(match, "value")
     merged: Pattern = op.Reshape(op.Transpose(found, perm=(0, 2, 1, 3)), constant(0, 0, width))
     return merged
-
-
-def _mask_of_keys(build: Any) -> Any:
-    """Any 32-bit integers, of which those above 0 show a key; the first key is always shown. Or lengths, of 1 to 4."""
-    dims = build.dims("padding")
-    if len(dims) == 1:
-        given = build.input("mask", list(dims), ir.DataType.INT32)
-        ends = [build.constant(np.array(number, np.int32)) for number in (1, 4)]
-        return build.node("Min", [build.node("Max", [given, ends[0]]).outputs[0], ends[1]]).outputs[0]
-    first = np.full(dims[-1], -5, np.int32)
-    first[0] = 1
-    given = build.input("mask", list(dims), ir.DataType.INT32)
-    return build.node("Max", [given, build.constant(first)]).outputs[0]
 
 
 _THREE = {"query": "b s 8", "key": "b t 8", "value": "b t 8"}
@@ -266,7 +219,7 @@ def _rule(name: str, masks: Pattern | None, pasts: tuple[Pattern | None, ...], *
         test=RuleTest(
             shapes=tuple(shapes for shapes, _ in cases),
             attributes=tuple(attributes for _, attributes in cases),
-            inputs={} if masks is None else {"padding": _mask_of_keys},
+            inputs={} if masks is None else {"padding": mask_of_keys},
             never_empty={"*": "the kernel refuses empty tensors"},
             assumes={"input 3 of MultiHeadAttention* is 1e5 times as large*": "scores of 1e10 are rounded by more than 1"},
             followed_by=with_presents if pasts else None,

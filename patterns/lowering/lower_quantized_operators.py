@@ -141,12 +141,9 @@ def _mean_of_positions(match: Match) -> Pattern:
     return op.ReduceMean(_left(match), axes=tuple(axes), keepdims=1)
 
 
-_POOLED = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
-_pool = {name: attr(name) for name in _POOLED}
-
-
 def _mean_of_windows(match: Match) -> Pattern:
-    return op.AveragePool(_left(match), **_pool)
+    names = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
+    return op.AveragePool(_left(match), **{name: attr(name) for name in names})
 
 
 def is_over_one_axis(match: Match) -> Refusal | None:
@@ -357,6 +354,9 @@ _MATRICES = {"a": "n s 4", "b": "4 5"}
 _FLAT = {"a": "5 5", "b": "5 5", "a_scale": "", "a_zero": "", "b_scale": "5", "b_zero": "5"}
 _turns = {"transA": attr("trans_a"), "transB": attr("trans_b"), "alpha": attr("alpha")}
 _GEMM = {"trans_a": [0, 1], "trans_b": [0, 1], "alpha": [None, 0.5]}
+_windows = {
+    name: attr(name) for name in ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
+}
 _LEFT, _RIGHT, _RESULT = (a, a_scale, a_zero), (b, b_scale, b_zero), (scale, zero)
 _ONE = {"a": "b 3 4", "a_scale": "", "a_zero": "", "scale": "", "zero": ""}
 _TWO = _ONE | {"b": "b 3 4", "b_scale": "", "b_zero": ""}
@@ -397,7 +397,7 @@ RULES = [
     ),
     _byte_rule(
         "qlinear_average_pool",
-        ms.QLinearAveragePool(*_LEFT, *_RESULT, channels_last=attr("channels_last"), **_pool),
+        ms.QLinearAveragePool(*_LEFT, *_RESULT, channels_last=attr("channels_last"), **_windows),
         _mean_of_windows, ("AveragePool",), _ONE | {"a": "b 3 6 6"}, are_channels_second,
         attributes={
             "channels_last": [None], "auto_pad": [None], "ceil_mode": [0], "count_include_pad": [0, 1],

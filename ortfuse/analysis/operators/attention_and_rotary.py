@@ -128,6 +128,14 @@ def packed_attention(op: Op) -> tuple[Fact, ...]:
     return output, Fact(op.dtype(), (2, data[0], heads, UNKNOWN, UNKNOWN))
 
 
+@transfer("QAttention", domain=MICROSOFT)
+def integer_attention(op: Op) -> tuple[Fact, ...]:
+    """The same with an input and weights of integers, as floats of the type of their scales."""
+    data, hidden = op.known_shape(0), exact_div(op.known_shape(1)[1], 3)
+    output = Fact(op.dtype(3), (data[0], data[1], UNKNOWN if hidden is None else hidden))
+    return output, Fact(op.dtype(3), (2, data[0], op.attr_int("num_heads", 0), UNKNOWN, UNKNOWN))
+
+
 @transfer("GroupQueryAttention", domain=MICROSOFT)
 def group_query_attention(op: Op) -> tuple[Fact, ...]:
     """[batch, sequence, heads*size]; packed inputs contain query, key and value side by side."""

@@ -1,0 +1,111 @@
+"""Attention and embeddings as onnxruntime.transformers writes them become operators of the standard."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.reference
+import onnx_ir as ir
+import pytest
+
+import ortfuse
+from ortfuse.verification import Session
+
+HEAD = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]> g '
+MODELS = {
+    "a mask of keys": """(float[b,4,6] x, float[6,24] w, float[24] c, int32[b,4] mask) => (float[b,4,8] r) {
+        r = com.microsoft.Attention<num_heads = 2>(x, w, c, mask) }""",
+    "lengths": """(float[b,4,6] x, float[6,24] w, float[24] c, int32[b] mask) => (float[b,4,8] r) {
+        r = com.microsoft.Attention<num_heads = 2>(x, w, c, mask) }""",
+    "causal after a past": """(float[2,3,6] x, float[6,24] w, float[24] c, int32[2,8] mask, float[2,2,2,5,4] past)
+        => (float[2,3,8] r, float[2,2,2,8,4] s) {
+        r, s = com.microsoft.Attention<num_heads = 2, unidirectional = 1>(x, w, c, mask, past) }""",
+    "integers": """(uint8[b,4,6] x, float[24] c, float q, int32[b,4] mask) => (float[b,4,8] r)
+        <int8[6,24] w = WEIGHT, float t = {0.0113}, uint8 z = {120}, int8 k = {0}> {
+        r = com.microsoft.QAttention<num_heads = 2>(x, w, c, q, t, mask, z, k) }""",
+    "embeddings": """(int32[b,4] ids, int32[b,4] kinds, float[9,8] words, float[7,8] places, float[3,8] rows, float[8] g,
+        float[8] h, int32[b,4] mask) => (float[b,4,8] r, int32[b] s) {
+        r, s = com.microsoft.EmbedLayerNormalization(ids, kinds, words, places, rows, g, h, mask) }""",
+}
+BELOW = {"ids": 9, "kinds": 3, "mask": 2}
+
+
+def parsed(name: str) -> ir.Model:
+    numbers = np.random.default_rng(1).integers(-127, 128, 144)
+    text = MODELS[name].replace("WEIGHT", f"{{{', '.join(map(str, numbers))}}}")
+    return ir.from_proto(onnx.parser.parse_model(HEAD + text))
+
+
+def inputs(model: ir.Model) -> dict[str, np.ndarray]:
+    rng, made = np.random.default_rng(5), {}
+    for value in model.graph.inputs:
+        shape = [dim if isinstance(dim, int) else 3 for dim in value.shape or ()]
+        name = value.name or ""
+        if value.dtype == ir.DataType.FLOAT:
+            made[name] = np.asarray(rng.standard_normal(shape), np.float32)
+        elif value.dtype == ir.DataType.UINT8:
+            made[name] = rng.integers(0, 256, shape).astype(np.uint8)
+        else:
+            made[name] = rng.integers(0, BELOW[name], shape).astype(np.int32)
+    if "mask" in made:
+        mask = made["mask"]
+        made["mask"] = (
+            np.arange(1, 4, dtype=np.int32) if mask.ndim == 1 else np.maximum(mask, np.arange(mask.shape[-1]) == 0)
+        )
+    return made
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_result_has_operators_of_the_standard_alone(name: str) -> None:
+    model = parsed(name)
+    given = inputs(model)
+    expected = Session(model, optimise=False).run(given)
+    result = ortfuse.optimize(model, target="portable", verify=True)
+    assert result.verdict is not None and result.verdict.ok
+    assert {node.domain for node in result.model.graph} == {""}
+    names = [value.name for value in result.model.graph.outputs]
+    found = onnx.reference.ReferenceEvaluator(ir.to_proto(result.model)).run(None, given)
+    for key, value in zip(names, found, strict=True):
+        np.testing.assert_allclose(value, expected[key or ""], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("num_heads = 2", "num_heads = 2, do_rotary = 1"),
+        ("int32[b] mask", "int32[m] mask"),
+        ("float[6,24] w", "float[6,n] w"),
+    ],
+    ids=["a rotary embedding inside", "a mask of unknown size", "unknown widths"],
+)
+def test_what_is_not_known_to_be_the_same_stays(old: str, new: str) -> None:
+    text = MODELS["lengths"].replace(old, new)
+    assert text != MODELS["lengths"]
+    result = ortfuse.optimize(ir.from_proto(onnx.parser.parse_model(HEAD + text)), target="portable")
+    assert [node.op_type for node in result.model.graph] == ["Attention"]
+    assert any("Attention" in note for note in result.report.notes)
+
+
+def test_a_row_without_keys_is_the_same_in_each_kernel() -> None:
+    """ONNX Runtime gives zeros where all keys have the lowest number, other kernels the mean of values."""
+    text = """<ir_version: 10, opset_import: ["": 23]>
+        g (float[b,3,8] q, float[b,4,8] k, float[b,4,8] v, bool[b,1,3,4] shown) => (float[b,3,8] r)
+        <int64[4] apart = {0, 0, 2, 4}, int64[3] merged = {0, 0, 8}, float lowest = {-3.4028235e38}, float zero = {0}> {
+        qs = Reshape(q, apart) ks = Reshape(k, apart) vs = Reshape(v, apart)
+        qt = Transpose<perm = [0, 2, 1, 3]>(qs) kt = Transpose<perm = [0, 2, 3, 1]>(ks) vt = Transpose<perm = [0, 2, 1, 3]>(vs)
+        mask = Where(shown, zero, lowest)
+        scores = MatMul(qt, kt) masked = Add(scores, mask) p = Softmax<axis = -1>(masked)
+        o = MatMul(p, vt) t = Transpose<perm = [0, 2, 1, 3]>(o) r = Reshape(t, merged) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    result = ortfuse.optimize(model, target="portable").model
+    assert "Attention" in {node.op_type for node in result.graph}
+    rng = np.random.default_rng(2)
+    given = {
+        name: np.asarray(rng.standard_normal((2, rows, 8)), np.float32) for name, rows in (("q", 3), ("k", 4), ("v", 4))
+    }
+    given["shown"] = rng.random((2, 1, 3, 4)) > 0.5
+    given["shown"][0, 0, 1] = False
+    expected = Session(model, optimise=False).run(given)["r"]
+    np.testing.assert_allclose(Session(result, optimise=False).run(given)["r"], expected, atol=1e-5)
+    found = onnx.reference.ReferenceEvaluator(ir.to_proto(result)).run(None, given)[0]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
