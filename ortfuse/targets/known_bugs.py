@@ -17,6 +17,7 @@ class Quirk(KnownBug):
     """The behaviours that the rules of ortfuse know."""
 
     ZEROES_MASKED_ROWS = "gives zeros for a query whose keys are all hidden, where the definition of Attention does not"
+    MAY_ZERO_MASKED_ROWS = "may give zeros there, as it is not known which kernel executes Attention"
     FUSES_SUMS_BEFORE_NORMALISATION = (
         "fuses Add and the normalisation behind it into a kernel that is slower than the two"
     )

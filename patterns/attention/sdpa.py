@@ -71,8 +71,8 @@ def scale(match: Match) -> float:
 
 
 def mask_floor(match: Match) -> Any:
-    """The lowest mask value to pass on, if a row may be filled with one that makes the kernel treat it as a row without keys."""
-    if Quirk.ZEROES_MASKED_ROWS not in match.quirks:
+    """The lowest mask value to pass on, if a row may be filled with one that makes a kernel treat it as a row without keys."""
+    if not match.quirks & {Quirk.ZEROES_MASKED_ROWS, Quirk.MAY_ZERO_MASKED_ROWS}:
         return None
     found = mask_range(match["mask"], match.facts)
     if found is None or not any(-math.inf < level < DEEPEST_ALLOWED for level in found.deep):

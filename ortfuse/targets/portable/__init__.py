@@ -14,6 +14,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.ir.refusal import Refusal, words
 from ortfuse.targets.attention_constraints import attention_is_plain
 from ortfuse.targets.kernel_constraints import input_limit
+from ortfuse.targets.known_bugs import Quirk
 from ortfuse.targets.portable.standard_operators import standard_operators
 from ortfuse.targets.target_spec import TargetSpec
 
@@ -37,6 +38,7 @@ TARGET = TargetSpec(
     folder=Path(__file__).parent,
     kernels=standard_operators,
     constraints={("", "Attention"): attention_is_plain, ("", "Resize"): _resizes_pixels},
+    known_bugs=frozenset({Quirk.MAY_ZERO_MASKED_ROWS}),
     # what ONNX Runtime, which runs results here, takes
     runs_on=("CPUExecutionProvider",),
     tried="golden models and other exports: ONNX's checker and strict inference, ONNX Runtime on the CPU, OpenVINO",
