@@ -18,6 +18,7 @@ from packed_attention import BODIES, as_functions
 from padded_encoders import ATTEND, EMBED, MASK, MASKS, encoder, feeds_of, is_packed, reason, run
 
 import ortfuse
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import PipelineError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
@@ -71,6 +72,18 @@ def test_visible_tokens_and_pooled_outputs_are_what_they_were(body: str, mask: A
     chosen = ... if pooled else feeds["mask"] != 0
     np.testing.assert_allclose(found[chosen], wanted[chosen], atol=1e-5)
     assert np.isfinite(found).all()
+
+
+def test_float16_has_the_kernel_too() -> None:
+    half = ortfuse.convert(suite.MODELS / "bert.sdpa.ts.onnx", "float16", keep_io=True, target="cuda").model
+    result = packed(half)
+    assert count(result) == 2
+    made = result.model if isinstance(result.model, ir.Model) else ir.from_proto(result.model)
+    facts = Facts(made)
+    (kind,) = {
+        facts.dtype(node.inputs[0]) for node in made.graph.all_nodes() if node.op_type == PACKED.rpartition(".")[2]
+    }
+    assert kind == ir.DataType.FLOAT16
 
 
 def test_packed_values_keep_their_sizes_for_operators_that_compare_them() -> None:

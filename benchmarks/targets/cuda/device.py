@@ -34,9 +34,12 @@ PACKAGES = (
     "numpy",
     "ml_dtypes",
 )
-SHARE = {"operators": 70.0, "goldens": 120.0, "registry": 60.0}
+SHARE = {"operators": 90.0, "goldens": 140.0, "registry": 60.0, "padding": 40.0}
 """Seconds for the steps, at most."""
 
+
+PADDED = ("bert.sdpa.ts",)
+"""Exports that are measured without padding."""
 
 DIAGNOSED = (("segformer.sdpa.ts", "--half", "--size", "batch=3"), ("bert.sdpa.ts",), ("gpt2_cache.sdpa.ts",))
 """Arguments of `benchmarks.targets.cuda.diagnose`, for results that were off."""
@@ -197,7 +200,7 @@ def main(
                 f"diagnose {' '.join(arguments)}", 60, "benchmarks.targets.cuda.diagnose", *arguments, "--place", place
             )
     if wanted("latency"):
-        others = ("goldens", SHARE["goldens"]), ("registry", 15.0), ("calibrate", 45.0)
+        others = ("goldens", SHARE["goldens"]), ("padding", SHARE["padding"]), ("registry", 15.0), ("calibrate", 45.0)
         most = max(20.0, steps.left() - sum(share for step, share in others if wanted(step)))
         # Models prepared beside the measurement would disturb it: most are done by now.
         steps.run("latency", most + 15, "benchmarks.targets.cuda.latency", "measure", str(models), str(out / "latency.jsonl"),
@@ -208,6 +211,10 @@ def main(
         steps.say(latency.table([json.loads(line) for line in (out / "latency.jsonl").read_text().splitlines()]))
     if wanted("goldens"):
         all_goldens(steps, place, list(golden or goldens.MODELS), processes)
+    padded = [name for name in PADDED if (models / f"{name}.onnx").exists()]
+    if wanted("padding") and padded:
+        steps.run("padding", SHARE["padding"], "benchmarks.targets.cuda.padding", str(models), str(out / "padding.jsonl"),
+                  *padded, "--place", place)  # fmt: skip
     if wanted("registry"):
         program = "from benchmarks.targets.cuda.device import registry; print(registry())"
         try:

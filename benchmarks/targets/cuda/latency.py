@@ -40,6 +40,7 @@ MODELS = (
         "llama.sdpa.dynamo",
         "whisper_encoder.sdpa.dynamo",
         "t5_step.sdpa.dynamo",
+        "unet.ts",
     ),
 )
 """Exports of `benchmarks.exports.full`, those first that say most."""
@@ -53,8 +54,8 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 """Sizes of open dimensions but the batch; others are 128."""
 
 BATCHES = (1, 8)
-VARIANTS = ("default", "ortfuse cuda", "ortfuse cpu", "attention", "transformers")
-NARROW = ("default fp16", "ortfuse cuda fp16", "attention fp16", "transformers fp16")
+VARIANTS = ("default", "ortfuse cuda", "ortfuse cpu", "attention", "transformers", "groupnorm")
+NARROW = ("default fp16", "ortfuse cuda fp16", "attention fp16", "transformers fp16", "groupnorm fp16")
 WRONG = {"": 2e-2, "fp16": 5e-2}
 """Distances from the original, relative to an output's norm, from which on a variant is not measured."""
 
@@ -114,6 +115,9 @@ def makers(name: str) -> dict[str, Callable[[Path, Path], None]]:
         "attention": lambda source, path: optimised(source, path, with_attention()),
         "attention fp16": lambda source, path: optimised(source, path, with_attention(), half=True),
     }
+    if name.startswith("unet"):
+        found["groupnorm"] = lambda source, path: optimised(source, path, "cuda", force=GROUP_NORM)
+        found["groupnorm fp16"] = lambda source, path: optimised(source, path, "cuda", half=True, force=GROUP_NORM)
     if kind is not None:
         found["transformers"] = lambda source, path: by_transformers(source, path, *kind, half=False)
         found["transformers fp16"] = lambda source, path: by_transformers(source, path, *kind, half=True)
@@ -128,8 +132,13 @@ def with_attention() -> Any:
     return Target(replace(cuda.spec, lowered_before={}))
 
 
-def optimised(source: Path, path: Path, target: Any, *, half: bool = False) -> None:
-    """The model that ortfuse makes."""
+GROUP_NORM = {"groupnorm": "com.microsoft.GroupNorm"}
+
+
+def optimised(
+    source: Path, path: Path, target: Any, *, half: bool = False, force: Mapping[str, str] | None = None
+) -> None:
+    """The model that ortfuse makes, in the end with forced choices."""
     import onnx_ir as ir
 
     import ortfuse
@@ -137,7 +146,8 @@ def optimised(source: Path, path: Path, target: Any, *, half: bool = False) -> N
     found = ortfuse.optimize(source, target=target, loaded=False).model
     if half:
         found = ortfuse.convert(found, "float16", keep_io=True, target=target).model
-        found = ortfuse.optimize(found, target=target, loaded=False).model
+    if half or force:
+        found = ortfuse.optimize(found, target=target, loaded=False, force=force or {}).model
     ir.save(found, path)
 
 
@@ -202,8 +212,8 @@ def rows(folder: Path, name: str, place: str, out: Path) -> None:
             sessions[variant] = made(str(path), place)
         except Exception as error:
             failed[variant] = " ".join(str(error).split())[-200:]
-    if place == "cuda" and name.startswith(("resnet", "vit")):
-        for variant in ("default", "ortfuse cuda", "default fp16", "ortfuse cuda fp16"):
+    if place == "cuda" and name.startswith(("resnet", "vit", "unet")):
+        for variant in ("default", "ortfuse cuda", "groupnorm", "default fp16", "ortfuse cuda fp16", "groupnorm fp16"):
             if variant in sessions:
                 with contextlib.suppress(Exception):
                     sessions[f"{variant} nhwc"] = made(str(sources[variant]), place, {"prefer_nhwc": "1"})

@@ -74,6 +74,7 @@ def main(
         "processors": versions["processors"],
         "operators": operators(lines(out / "operators.jsonl")),
         "goldens": goldens(lines(out / "goldens.jsonl")),
+        "padding": lines(out / "padding.jsonl"),
         "latency": latencies(lines(out / "latency.jsonl")),
     }
     print(json.dumps(found, indent=1))
