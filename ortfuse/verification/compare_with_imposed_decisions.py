@@ -166,6 +166,8 @@ class _Forced:
 
 def _unlike(operands: Sequence[Any], pair: Counterpart, found: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """In words, whether the candidate decides from other numbers than the original; empty if not, or if it is not known."""
+    if pair.node.op_identifier() != pair.other.op_identifier():
+        return ""
     for expected, value in zip(operands, pair.other.inputs, strict=True):
         name = "" if value is None else value.name or ""
         if expected is not None and name in found and name not in given:

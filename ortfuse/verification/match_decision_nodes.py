@@ -118,7 +118,11 @@ def _deciding(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def _alike(node: ir.Node, other: ir.Node | None) -> bool:
-    return other is not None and node.op_identifier() == other.op_identifier() and len(node.inputs) == len(other.inputs)
+    """Whether a node decides as another one does: by the same operator, or as what an operator on integers is lowered to."""
+    if other is None:
+        return False
+    is_lowered = is_integer_operator(node) and not other.domain and other.op_type == "QuantizeLinear"
+    return is_lowered or (node.op_identifier() == other.op_identifier() and len(node.inputs) == len(other.inputs))
 
 
 def _from_numbers(node: ir.Node, facts: Facts) -> bool:

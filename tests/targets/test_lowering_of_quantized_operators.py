@@ -86,3 +86,23 @@ def test_odd_scales_stay(scale: str, why: str) -> None:
 def test_they_stay_where_there_are_kernels() -> None:
     result = ortfuse.optimize(parsed("sum")).model
     assert [node.op_type for node in result.graph] == ["QLinearAdd"]
+
+
+def test_sums_in_the_middle_of_two_steps_are_as_good_on_either_side() -> None:
+    """The kernel and the lowered form round numbers that are next to the middle in different ways."""
+    text = """(float[4096] x, float[4096] y) => (float[4096] r) <float s = {0.007843106053769588}, float t = {0.003921568859368563},
+        float u = {0.007843130268156528}, uint8 k = {128}, uint8 n = {0}> {
+        a = QuantizeLinear(x, s, k) b = QuantizeLinear(y, t, n) c = com.microsoft.QLinearAdd(a, s, k, b, t, n, u, k)
+        r = DequantizeLinear(c, u, k) }"""
+    model = ir.from_proto(onnx.parser.parse_model(HEAD + text))
+    result = ortfuse.optimize(model, target="portable")
+    assert {node.domain for node in result.model.graph} == {""}
+    places = np.meshgrid(np.arange(64), np.arange(64))
+    given = {
+        "x": (places[0].ravel() * 0.0078431).astype(np.float32),
+        "y": (places[1].ravel() * 0.0039216).astype(np.float32),
+    }
+    one, other = (Session(each, optimise=False).run(given)["r"] for each in (model, result.model))
+    assert (one != other).any()
+    assert np.abs(one - other).max() < 0.0079
+    assert ortfuse.verify(model, result.model, inputs=[given]).ok
