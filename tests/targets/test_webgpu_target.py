@@ -145,10 +145,34 @@ def test_numbers_between_sizes_are_compared_in_int32() -> None:
     assert {node.op_type: node.inputs[0].dtype for node in made.graph}["LessOrEqual"] == ir.DataType.INT64
 
 
+BUCKETS = """<ir_version: 10, opset_import: ["": 17]>
+g (float[n, 4] x, float[n, 1, 16] rows) => (float[n, 1, 4] y)
+<float tiny = {3}, int64 span = {8}, int64 first = {0}, int64 last = {15}, int64[1] one = {1}> {
+    far = Log (x)  steps = Mul (far, tiny)  up = Ceil (steps)  long = Cast <to = 7> (up)  apart = Unsqueeze (long, one)
+    more = Add (apart, span)  index = Clip (more, first, last)  less = Sub (span, apart)  other = Clip (less, first, last)
+    near = GatherElements <axis = -1> (rows, index)  away = GatherElements <axis = -1> (rows, other)  y = Sub (near, away) }"""
+"""Buckets of distances, as DeBERTa numbers them: of logarithms there is no range."""
+
+
+def test_logarithms_become_indices_in_int32() -> None:
+    made = ortfuse.optimize(ir.from_onnx_text(BUCKETS), target="webgpu", loaded=False).model
+    types = {node.op_type: node.outputs[0].dtype for node in made.graph}
+    assert types["Clip"] == ir.DataType.FLOAT
+    assert types["Add"] == types["Cast"] == ir.DataType.INT32
+    x = np.array([[1e-30, 0.1, 1, 1.5], [2, 9, 1e3, 1e38]], np.float32)
+    given = {"x": x, "rows": np.arange(32, dtype=np.float32).reshape(2, 1, 16)}
+    assert np.array_equal(Session(made).run(given)["y"], Session(ir.from_onnx_text(BUCKETS)).run(given)["y"])
+    far = BUCKETS.replace("last = {15}", "last = {50000000}")
+    made = ortfuse.optimize(ir.from_onnx_text(far), target="webgpu", loaded=False).model
+    assert "Log" in operators(made)
+    assert ir.DataType.INT64 in {node.outputs[0].dtype for node in made.graph if node.op_type == "Clip"}
+
+
 @pytest.mark.usefixtures("webgpu")
 @pytest.mark.parametrize(
     "text",
     [
+        BUCKETS,
         CAUSAL,
         """<ir_version: 10, opset_import: ["": 17]>
         g (float[n, 4] x, float[4, 3] rows) => (float[k, 3] y) <int64[1] two = {2}, int64[1] flat = {-1}> {
