@@ -55,6 +55,7 @@ def fused_decoder(
     from ortfuse.generation.cached_branch import split_branches
     from ortfuse.generation.find_interface import find_interface
     from ortfuse.generation.interface_names import names_of
+    from ortfuse.generation.narrow_caches import narrow_caches
     from ortfuse.generation.prompt_model import compute_crossed
     from ortfuse.generation.separate_caches import separate_caches
     from ortfuse.generation.step_sizes import fix_to_one_token
@@ -66,6 +67,7 @@ def fused_decoder(
     branched, branch = split_branches(source), ""
     if branched is not None and prompt is None:
         prompt, source, branch = branched.prompt, branched.step, branched.choice
+    narrow_caches(source)
     new_alone = append_new_tokens(source)
     crossed = () if prompt is None else compute_crossed(source, prompt, roles)
     if one_token:

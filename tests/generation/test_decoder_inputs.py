@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cached_decoders import write
-from test_near_misses import EMBEDDED, MASK, given, is_right, made
+from test_near_misses import EMBEDDED, MASK, SUM, given, is_right, made
 
 import ortfuse
 from ortfuse.errors import GenerationError
@@ -121,6 +121,49 @@ def test_keys_that_are_widened_in_between(place: str, tmp_path: Path) -> None:
     done = made(tmp_path, [*HALVES, *edits])
     assert not done.kept
     assert {cache.dtype for cache in done.interface.caches} == {"float16"}
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
+
+
+WIDE = [
+    *HALVES[:1],
+    ("  new_k = Concat<axis = 2>(past_k, k2)\n  new_v = Concat<axis = 2>(past_v, v2)\n",
+     "  kh = Cast<to = 10>(k2)\n  vh = Cast<to = 10>(v2)\n  pk = Cast<to = 10>(past_k)\n  pv = Cast<to = 10>(past_v)\n"
+     "  all_k = Concat<axis = 2>(pk, kh)\n  all_v = Concat<axis = 2>(pv, vh)\n"
+     "  new_k = Cast<to = 1>(all_k)\n  new_v = Cast<to = 1>(all_v)\n"),
+]  # fmt: skip
+
+
+def test_caches_of_float16_that_are_handed_out_in_float32(tmp_path: Path) -> None:
+    """As converters write them that keep the types of inputs and outputs."""
+    done = made(tmp_path, WIDE)
+    assert not done.kept
+    assert {cache.dtype for cache in done.interface.caches} == {"float16"}
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
+
+
+def test_caches_that_are_used_in_float32_too_are_no_float16(tmp_path: Path) -> None:
+    """The past of the plain loop is that of float16; but a Mul reads it in float32, which the generator must not change."""
+    used = (
+        "  sums = ReduceMax<keepdims = 0>(all_read)\n  more = Mul(sums, none)\n  yy = Add(y2, more)\n  y = Add(yy, x)"
+    )
+    edits = [*WIDE, (SUM, f"  all_read = Concat<axis = 2>(past_k, k2)\n{used}")]
+    with pytest.raises(GenerationError, match="past_k"):
+        made(tmp_path, edits)
+
+
+def test_queries_of_float16_that_are_scaled_in_float32(tmp_path: Path) -> None:
+    """The scale goes into that of the attention, which takes float16 and scales scores in float32."""
+    scaled = (
+        "  qh = Cast<to = 10>(qt)\n  q = Cast<to = 1>(qh)",
+        "  qh = Cast<to = 10>(qt)\n  qw = Cast<to = 1>(qh)\n  q = Mul(qw, third)",
+    )
+    widened = [
+        (f"  {one}3 = Transpose<perm = [0, 1, 2, 3]>(new_{one})", f"  {one}3 = Cast<to = 1>(new_{one})") for one in "kv"
+    ]
+    done = made(tmp_path, [*HALVES, scaled, *widened], {"third": np.array(0.3, np.float32)})
+    assert not done.kept
     assert done.comparison is not None
     assert done.comparison.equal, done.comparison.first
 
