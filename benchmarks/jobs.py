@@ -437,6 +437,7 @@ STANDALONE: Mapping[str, str] = {
     "benchmarks.targets.openvino.kernels": "writes the kernel table of OpenVINO's provider that is shipped",
     "benchmarks.targets.cuda.device": "all checks on a machine with a GPU, which benchmarks/targets/cuda.sh starts",
     "benchmarks.targets.cuda.diagnose": "finds the node at which a GPU computes something else",
+    "benchmarks.targets.cuda.padding": "encoders without padding on a GPU, a step of benchmarks.targets.cuda.device",
     "benchmarks.targets.cuda.goldens": "golden models on a GPU, a step of benchmarks.targets.cuda.device",
     "benchmarks.targets.cuda.kernels": "writes the kernel tables of CUDA that are shipped",
     "benchmarks.targets.cuda.latency": "latency on a GPU, a step of benchmarks.targets.cuda.device",
