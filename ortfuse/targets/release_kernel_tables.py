@@ -11,7 +11,7 @@ import gzip
 import json
 import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,9 @@ def table_of_release(spec: TargetSpec, named: str) -> KernelTable:
 def _table(spec: TargetSpec, release: str) -> KernelTable:
     releases = releases_of(spec)
     assert releases is not None
-    return releases.table(release)
+    found = releases.table(release)
+    # Several targets may share a folder, and a table stands for one of them.
+    return replace(found, provider=spec.provider) if spec.kernels == "stored" else found
 
 
 def newest_table(spec: TargetSpec) -> KernelTable | None:

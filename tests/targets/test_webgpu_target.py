@@ -18,7 +18,7 @@ from ortfuse.runtime import node_sessions
 from ortfuse.runtime.current_execution_target import executing_for
 from ortfuse.runtime.placement import placement
 from ortfuse.runtime.session import Session
-from ortfuse.targets import Target, spec_of
+from ortfuse.targets import Target, resolve_target, spec_of
 from ortfuse.targets.webgpu import runner
 from ortfuse.verification.rule_tests import prove
 
@@ -43,10 +43,34 @@ def test_many_queries_are_left_to_products_since_some_devices_compute_them_wrong
         assert "Softmax" in found
         assert not {"Attention", "MultiHeadAttention"} & {*found}
         (note,) = (one for one in result.report.notes if "lower_to_multi_head_attention" in one)
-        assert note.endswith("the kernel takes fewer than 32 queries, as more are computed wrongly on some devices")
+        assert "the kernel takes fewer than 32 queries, as more are computed wrongly on devices with 4 threads" in note
+        assert note.endswith("the target webgpu-gpu, which is for GPUs alone, takes more")
         assert not result.report.remarks
+        fused = ortfuse.optimize(model, target="webgpu-gpu", loaded=False)
+        assert "MultiHeadAttention" in operators(fused.model)
+        assert not fused.report.notes
     few = ir.from_onnx_text(ATTENTION.replace(" 6", " 31"))
     assert "MultiHeadAttention" in operators(ortfuse.optimize(few, target="webgpu", loaded=False).model)
+
+
+def test_the_target_of_gpus_has_all_else_of_webgpu() -> None:
+    every, gpus = (resolve_target(name, runtime="1.30") for name in ("webgpu", "webgpu-gpu"))
+    assert gpus.spec.name == "webgpu-gpu"
+    assert gpus.table.operators == every.table.operators
+    assert gpus.spec.decompositions == every.spec.decompositions
+    assert {*gpus.spec.constraints} == {*every.spec.constraints}
+    model = ir.from_onnx_text(ATTENTION)
+    node = ir.node(
+        "GroupQueryAttention", model.graph.inputs[:3], {"num_heads": 4, "softcap": 1.0}, domain="com.microsoft"
+    )
+    assert gpus.limit(node, Facts(model)) is not None  # its kernel ignores that on each device
+
+
+@pytest.mark.usefixtures("webgpu")
+def test_a_result_for_gpus_is_never_verified_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VK_ICD_FILENAMES", str(runner.SWIFTSHADER))
+    with pytest.raises(ortfuse.OrtfuseError, match="webgpu-gpu is for GPUs, and here Vulkan is on the processor"):
+        ortfuse.optimize(ir.from_onnx_text(MODEL), target="webgpu-gpu", verify=True)
 
 
 SAME_FOR_ALL_QUERIES = """<ir_version: 10, opset_import: ["": 17]>

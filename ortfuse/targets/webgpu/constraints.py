@@ -17,7 +17,7 @@ from ortfuse.ir.dims import upper_bound
 from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.traits import MICROSOFT
 from ortfuse.targets.attention_constraints import bias_has_all_rows
-from ortfuse.targets.kernel_constraints import Limits, attribute_limit, input_limit, shape_words
+from ortfuse.targets.kernel_constraints import Limit, Limits, attribute_limit, input_limit, shape_words
 
 FEWEST_TILED_QUERIES = 32
 """Queries from which on the kernels of attention compute tiles of them together."""
@@ -33,12 +33,11 @@ def _few_queries(node: ir.Node, facts: Facts) -> Refusal | None:
     most = upper_bound(shape[1]) if shape is not None and len(shape) > 1 else None
     if most is not None and most < FEWEST_TILED_QUERIES:
         return None
-    needed = f"fewer than {FEWEST_TILED_QUERIES} queries, as more are computed wrongly on some devices"
+    needed = (
+        f"fewer than {FEWEST_TILED_QUERIES} queries, as more are computed wrongly on devices with 4 threads in a subgroup; "
+        "the target webgpu-gpu, which is for GPUs alone, takes more"
+    )
     return input_limit(node, 0, "query", shape_words(shape), needed)
-
-
-def _multi_head(node: ir.Node, facts: Facts) -> Refusal | None:
-    return bias_has_all_rows(node, facts) or _few_queries(node, facts)
 
 
 _NOT_TAKEN = {
@@ -54,10 +53,19 @@ def _grouped_query(node: ir.Node, facts: Facts) -> Refusal | None:
         attribute = node.attributes.get(name)
         if attribute is not None and (attribute.is_ref() or attribute.value != only):
             return attribute_limit(node, name, attribute.value, needed)
-    return _few_queries(node, facts)
+    return None
 
 
-CONSTRAINTS: Limits = {
-    (MICROSOFT, "MultiHeadAttention"): _multi_head,
+CONSTRAINTS_OF_GPUS: Limits = {
+    (MICROSOFT, "MultiHeadAttention"): bias_has_all_rows,
     (MICROSOFT, "GroupQueryAttention"): _grouped_query,
 }
+"""Constraints on each device."""
+
+
+def _on_all_devices(limit: Limit) -> Limit:
+    return lambda node, facts: limit(node, facts) or _few_queries(node, facts)
+
+
+CONSTRAINTS: Limits = {operator: _on_all_devices(limit) for operator, limit in CONSTRAINTS_OF_GPUS.items()}
+"""Constraints so that results are right on all devices."""
