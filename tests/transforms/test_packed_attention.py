@@ -95,6 +95,24 @@ def test_packed_values_keep_their_sizes_for_operators_that_compare_them() -> Non
     assert operators(again).count("SkipLayerNormalization") >= 4
 
 
+SHIFTED = {
+    "visible keys get 0.25": MASK.replace("none, low", "half, low"),
+    "visible keys get 1": MASK.replace("bias = Where(wide, none, low)", "zeros = Where(wide, none, low)")
+    + "ones = Cast <to = 1> (wide)  bias = Add(zeros, ones) ",
+}
+
+
+@pytest.mark.parametrize("mask", SHIFTED.values(), ids=SHIFTED)
+@pytest.mark.parametrize("body", BODIES)
+def test_a_mask_that_adds_one_number_to_all_visible_keys_changes_no_weight(mask: str, body: str) -> None:
+    model = encoder(EMBED + mask + ATTEND)
+    found, made = in_functions(packed(model), body)
+    assert made == 1
+    feeds = feeds_of(MASKS["holes"])
+    visible = feeds["mask"] != 0
+    np.testing.assert_allclose(run(found, feeds)[0][visible], run(model, feeds)[0][visible], atol=1e-5)
+
+
 CAUSAL = (
     MASK.replace("bias = Where(wide, none, low)", "")
     + """ns = Squeeze(n)  step = Squeeze(one)
