@@ -4,7 +4,7 @@ groupnorm(x) = to_front(GroupNorm(to_back(x), gamma, beta))           x [n, c, h
 swish(groupnorm(x)) = to_front(GroupNorm<activation = 1>(to_back(x), gamma, beta))
 groupnorm(x + skip) = to_front(SkipGroupNorm(to_back(x), gamma, beta, to_back(skip)))
 
-In a session with `prefer_nhwc` the runtime computes convolutions with the channels last, too, and cancels the Transposes.
+In a session with `prefer_nhwc` the runtime computes convolutions with the channels last, too: it should cancel the Transposes.
 
 Rationale: CUDA has no kernel of GroupNormalization. The kernel of GroupNorm takes the variance as the mean of squares less the
 square of the mean, in float32, and adds epsilon: where all numbers of a group are equal and far larger than its root, it may be
