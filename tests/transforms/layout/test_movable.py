@@ -28,7 +28,9 @@ STAYS = {
         LinearAttention RNN RotaryEmbedding STFT DFT TensorScatter com.microsoft.Attention com.microsoft.CausalConvWithState
         com.microsoft.DynamicQuantizeLSTM com.microsoft.EmbedLayerNormalization com.microsoft.GroupQueryAttention
         com.microsoft.LinearAttention com.microsoft.MultiHeadAttention com.microsoft.PackedMultiHeadAttention
-        com.microsoft.RotaryEmbedding""",
+        com.microsoft.QAttention com.microsoft.RotaryEmbedding""",
+    "only quantisers write it, into models whose order of axes is settled": """com.microsoft.QLinearAveragePool
+        com.microsoft.QLinearSoftmax com.microsoft.QLinearWhere""",
     "pixels of blocks are channels in an order": "DepthToSpace SpaceToDepth Col2Im",
     "coordinates name its rows and columns in an order": "DeformConv MaxRoiPool MaxUnpool RoiAlign",
     "it is spelled in other operators before": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
