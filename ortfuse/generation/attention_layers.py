@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError
 from ortfuse.generation.attention_sites import KERNEL_TYPES, AttentionSite, SiteReader
-from ortfuse.generation.cache_operands import CacheOperand, Keys, read_last, read_operand
+from ortfuse.generation.cache_operands import COMPUTED, CacheOperand, Keys, computing_between, read_last, read_operand
 from ortfuse.generation.cache_readers import read_outside
 from ortfuse.generation.check_target import AttentionCheck
 from ortfuse.generation.decoder_interface import Cache, DecoderInterface
@@ -139,6 +139,13 @@ class AttentionLayers:
         kind = self.facts.dtype(cache.past)
         if kind not in KERNEL_TYPES:
             return f"its type is {kind}, and the kernel takes FLOAT and FLOAT16"
+        held = (cache.past, cache.present)
+        for node in self.model.graph:
+            if (node.domain, node.op_type) == ("", "Attention"):
+                for value in node.inputs[1:3]:
+                    computing = "" if value is None else computing_between(held, value, self.facts)
+                    if computing:
+                        return COMPUTED.format(computing)
         return "its attention is not fused into ai.onnx Attention"
 
     def _without_other_readers(self, sites: Sequence[AttentionSite]) -> list[AttentionSite]:

@@ -7,7 +7,7 @@ the same for all queries, is what is left of a sink: a number for each head in t
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,6 +101,10 @@ def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts
         return "keys or values are no tensor [batch, heads, length, size]"
     reads = {leaf for leaf in leaves(found.element) if isinstance(leaf, Read)}
     others = [leaf for leaf in leaves(found.element) if not isinstance(leaf, Read)]
+    if len(reads) != 1 or not all(one.value in caches for one in reads):
+        computing = computing_between(caches.keys(), value, facts)
+        if computing:
+            return COMPUTED.format(computing)
     if len(reads) != 1:
         return "keys or values are more than the elements of one cache"
     read = reads.pop()
@@ -144,6 +148,28 @@ def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts
         return "nothing is appended to its cache"
     fewer = None if seen == length else seen
     return CacheOperand(cache, new, (layout[0], layout[1], layout[2], layout[3]), repeats, extra, fewer)
+
+
+COMPUTED = "{} computes its keys or values from what the cache holds, as of latents"
+"""Why attention does not read a cache, with the operator."""
+
+
+def computing_between(caches: Collection[ir.Value], value: ir.Value, facts: Facts) -> str:
+    """The operator that computes elements of a value from elements of caches; "" if there is none, or several in a row."""
+    for computed in _read(value, caches, facts) - set(caches):
+        node = computed.producer()
+        if node is None or node.op_type == "Cast":
+            continue
+        for operand in node.inputs:
+            if operand is not None and not _read(operand, caches, facts).isdisjoint(caches):
+                return node.op_type
+    return ""
+
+
+def _read(value: ir.Value, caches: Collection[ir.Value], facts: Facts) -> set[ir.Value]:
+    """The values that the elements of a value are elements of."""
+    found = None if facts.is_const(value) else facts.index_map(value, list(caches))
+    return set() if found is None else {one.value for one in leaves(found.element) if isinstance(one, Read)}
 
 
 def _followed(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts) -> IndexMap | None:

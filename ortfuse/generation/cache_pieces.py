@@ -9,13 +9,14 @@ one: a cache of this attention's own, [batch, heads, length, size], may take the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
-from ortfuse.analysis.index_maps import Box, Element, Fill, Read, axes, axis, leaves
+from ortfuse.analysis.index_maps import Box, Element, Fill, Read, Select, axes, axis, leaves
 from ortfuse.analysis.index_maps.element_expressions import at as moved
 from ortfuse.analysis.index_maps.element_expressions import simplest
 from ortfuse.analysis.index_maps.simplify_formulas import simplified
@@ -33,7 +34,7 @@ class Piece:
 
     Attributes:
         cache: The cache that it is a piece of.
-        index: Where in the cache the element at `axis(0)` to `axis(3)` of [batch, groups, past tokens, size] is.
+        read: The element of the cache at `axis(0)` to `axis(3)` of [batch, groups, past tokens, size], or a choice of several.
         new: The element of what is appended, [batch, groups, new tokens, size].
         batch: The number of sequences.
         groups: Heads.
@@ -46,7 +47,7 @@ class Piece:
     """
 
     cache: Cache
-    index: Index
+    read: Element
     new: Element
     batch: DimLike
     groups: int
@@ -92,19 +93,27 @@ class PieceReader:
                 found |= {self._caches[one.value] for one in leaves(element) if _is_of(one, self._caches)}  # type: ignore[union-attr]
         return found
 
-    def piece(self, node: ir.Node, number: int) -> Piece | str:
-        """Keys (1) or values (2) of attention as a piece of a cache, or why they are none."""
+    def pieces(self, node: ir.Node) -> tuple[Piece | str, Piece | str]:
+        """Keys and values of attention as pieces of caches, of as many heads each, or why they are none."""
+        keys, values = self._piece(node, 1), self._piece(node, 2)
+        if isinstance(keys, Piece) and isinstance(values, Piece) and keys.repeats != values.repeats:
+            common = math.gcd(keys.repeats, values.repeats)
+            return self._piece(node, 1, common), self._piece(node, 2, common)
+        return keys, values
+
+    def _piece(self, node: ir.Node, number: int, repeats: int = 0) -> Piece | str:
+        """Keys (1) or values (2) of attention, of which `repeats` heads are alike; as many as there are by default."""
         past = node.inputs[number + 3] if len(node.inputs) > number + 3 else None
         new = node.inputs[number]
         assert new is not None
         small = narrow(new, self._facts) if past is None else None
-        found = self._of_one(node, small or new) if past is None else self._of_two(past, new)
+        found = self._of_one(node, small or new, repeats) if past is None else self._of_two(past, new, repeats)
         if isinstance(found, Piece):
             found = replace(found, is_wide=small is not None)
             return self._why_not_handed_on(found) or found
         return found
 
-    def _of_two(self, past: ir.Value, new: ir.Value) -> Piece | str:
+    def _of_two(self, past: ir.Value, new: ir.Value, repeats: int) -> Piece | str:
         """Read attention that appends itself."""
         before, added = self._facts.shape(past), self._facts.shape(new)
         if before is None or added is None:
@@ -116,9 +125,9 @@ class PieceReader:
         place = axes(4) if len(added) == 4 else _in_a_row(size)
         read = self._elements.at(past, axes(4), Box.of_shape(before))
         fresh = self._elements.at(new, place, Box.of_shape((batch, groups, count, size)))
-        return self._checked(read, fresh, (batch, groups, length, size), count, "")
+        return self._checked(read, fresh, (batch, groups, length, size), count, "", repeats)
 
-    def _of_one(self, node: ir.Node, value: ir.Value) -> Piece | str:
+    def _of_one(self, node: ir.Node, value: ir.Value, repeats: int) -> Piece | str:
         """Read attention that is given all keys or values."""
         shape = self._facts.shape(value)
         if shape is not None and len(shape) == 3:
@@ -145,7 +154,7 @@ class PieceReader:
         behind = tuple([substituted(one, {"@2": axis(2) + length}) for one in place])
         read = self._elements.at(value, place, Box.of_shape((batch, heads, length, size)))
         fresh = self._elements.at(value, behind, Box.of_shape((batch, heads, total - length, size)))
-        return self._checked(read, fresh, (batch, heads, length, size), total - length, extra)
+        return self._checked(read, fresh, (batch, heads, length, size), total - length, extra, repeats)
 
     def _extra(self, value: ir.Value, place: Index, shape: tuple[DimLike, ...]) -> Extra:
         """The place of a key of zeros."""
@@ -158,18 +167,26 @@ class PieceReader:
         return ""
 
     def _checked(
-        self, read: Element, new: Element, shape: tuple[DimLike, int, DimLike, int], added: DimLike, extra: Extra
+        self,
+        read: Element,
+        new: Element,
+        shape: tuple[DimLike, int, DimLike, int],
+        added: DimLike,
+        extra: Extra,
+        wanted: int,
     ) -> Piece | str:
         """A piece of these elements, for one of each head that is repeated."""
         batch, heads, length, size = shape
-        if not isinstance(read, Read) or not _is_of(read, self._caches):
+        values = {leaf.value if isinstance(leaf, Read) else None for leaf in leaves(read)}
+        past = values.pop()
+        if past is None or values or past not in self._caches:
             return "its keys or values are not those of a cache alone"
         if any(_is_of(leaf, self._caches) for leaf in leaves(new)):
             return "its keys or values repeat others of a cache"
-        cache = self._caches[read.value]
+        cache = self._caches[past]
         if length != (self._facts.shape(cache.past) or ())[cache.axis]:
             return "it reads some tokens of its cache alone"
-        for repeats in range(heads, 0, -1):
+        for repeats in [wanted] if wanted else range(heads, 0, -1):
             if heads % repeats == 0:
                 reduced = [
                     _of_group(one, repeats, (batch, heads, count, size))
@@ -177,31 +194,41 @@ class PieceReader:
                 ]
                 if None not in reduced:
                     break
-        past, fresh = reduced
-        assert isinstance(past, Read) and fresh is not None
-        return Piece(cache, past.index, fresh, batch, heads // repeats, size, length, added, repeats, extra)
+        one, fresh = reduced
+        if one is None or fresh is None:
+            return "its keys and values are read differently"
+        return Piece(cache, one, fresh, batch, heads // repeats, size, length, added, repeats, extra)
 
     def _why_not_handed_on(self, piece: Piece) -> str:
         """Why what a step hands out is not what the next one has to read; "" if it is."""
         cache = piece.cache
         after, length = (self._facts.shape(cache.present) or ())[cache.axis], piece.past
         shift = length + piece.added - after
-        index = piece.index
-        if isinstance(length, Dim):
-            index = tuple([substituted(one, {str(length): after}) for one in index])
-        elif length != after:
+        if not isinstance(length, Dim) and length != after:
             return "the length of its cache is fixed"
         behind = tuple([axis(2) + shift if number == 2 else axis(number) for number in range(4)])
         box = Box.of_shape((piece.batch, piece.groups, after, piece.size))
         inside, outside = box.where(length - shift - 1 - axis(2)), box.where(axis(2) - length + shift)
         wanted: tuple[tuple[Box, Element], ...] = (
-            (inside, moved(Read(cache.past, piece.index), behind)),
+            (inside, moved(piece.read, behind)),
             (outside, moved(piece.new, (axis(0), axis(1), axis(2) + shift - length, axis(3)))),
         )
         for part, element in wanted:
-            if self._elements.at(cache.present, index, part) != simplest(element, part):
+            if simplest(self._next(piece.read, cache, length, part), part) != simplest(element, part):
                 return "what is handed out is not what it attends to, or in another order"
         return ""
+
+    def _next(self, read: Element, cache: Cache, length: DimLike, box: Box) -> Element:
+        """What the next step reads of a cache, where this one reads an element, as an element of what this one hands out."""
+        if isinstance(read, Select):
+            condition = simplified(read.condition, box)
+            then = self._next(read.then, cache, length, box.where(condition))
+            return Select(condition, then, self._next(read.otherwise, cache, length, box.where(-condition - 1)))
+        assert isinstance(read, Read)
+        after, index = (self._facts.shape(cache.present) or ())[cache.axis], read.index
+        if isinstance(length, Dim):
+            index = tuple([substituted(one, {str(length): after}) for one in index])
+        return self._elements.at(cache.present, index, box)
 
 
 def _in_a_row(size: int) -> Index:

@@ -134,7 +134,7 @@ class _Separation:
             read = reader.reads(node)
             if not any(cache.past in self.caches for cache in read):
                 continue
-            keys, values = reader.piece(node, 1), reader.piece(node, 2)
+            keys, values = reader.pieces(node)
             problem = self._problem(node, keys, values)
             if isinstance(keys, Piece) and isinstance(values, Piece) and not problem:
                 found[node] = keys, values
@@ -228,7 +228,7 @@ class _Separation:
 
     def _own(self, piece: Piece) -> _Own:
         """The cache of a piece: a new input for each piece of a cache."""
-        key = (piece.cache.past, piece.index)
+        key = (piece.cache.past, piece.read)
         if key not in self.owned:
             graph, number = self.model.graph, len(self.owned)
             past = ir.Value(
@@ -385,7 +385,7 @@ class _Separation:
         known: dict[str, ir.Value] = {}
         for piece in pieces:
             if str(piece.past) in asked and str(piece.past) not in known:
-                own = self.owned[piece.cache.past, piece.index]
+                own = self.owned[piece.cache.past, piece.read]
                 length = nodes.add("Shape", [own.past], {"start": 2, "end": 3})
                 if piece.cache.kept is not None:
                     length = nodes.add("Min", [length, nodes.ints([piece.cache.kept])])
