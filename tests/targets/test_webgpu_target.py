@@ -199,6 +199,10 @@ def test_logarithms_become_indices_in_int32() -> None:
         BUCKETS,
         CAUSAL,
         """<ir_version: 10, opset_import: ["": 17]>
+        g (float[n, 6] x, float[8, 3] rows) => (float[n, 2, 3] y) <int64[1] two = {2}, int64 one = {1}> {
+            v, i = TopK (x, two)  high = ReduceMax <keepdims = 0> (v)  c = Greater (v, high)  t = Cast <to = 7> (c)
+            j = Add (i, t)  k = Mul (j, one)  y = Gather (rows, k) }""",
+        """<ir_version: 10, opset_import: ["": 17]>
         g (float[n, 4] x, float[4, 3] rows) => (float[k, 3] y) <int64[1] two = {2}, int64[1] flat = {-1}> {
             v, i = TopK (x, two)  j = Reshape (i, flat)  y = Gather (rows, j) }""",
     ],

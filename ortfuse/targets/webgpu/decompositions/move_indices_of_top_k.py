@@ -2,6 +2,7 @@
 
 gather(x, reshape(i)) = reshape(gather(x, i))       along axis 0
 gather_nd(x, i[..., None]) = gather(x, i)           along axis 0
+int32(i) = gather(range(n), i)                      n the size of the axis of TopK
 
 *Requires:* indices of TopK, which other Reshapes may lie between; a constant target without zeros; known sizes behind axis 0.
 
@@ -20,7 +21,7 @@ from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, var
 
-data, indices, target = var("data"), var("indices"), var("target")
+data, indices, target, count = var("data"), var("indices"), var("target"), var("count")
 
 _MOVES = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Flatten"})
 _MOST_MOVES = 8
@@ -77,6 +78,24 @@ def _reshaped(match: Match) -> Pattern:
     return made
 
 
+def has_known_rank(match: Match) -> Refusal | None:
+    """The rank is known."""
+    return match.refuse("rank", "data", "a known one") if not match.rank("data") else None
+
+
+_number = op.TopK(data, count, axis=attr("axis"), largest=attr("largest"), sorted=attr("sorted"), outputs=2).kept()[1]
+
+
+def _numbered(match: Match) -> Pattern:
+    rank = match.rank("data")
+    assert rank
+    axis = (-1 if match["axis"] is None else match["axis"]) % rank
+    size = op.Cast(op.Squeeze(op.Shape(data, start=axis, end=axis + 1), axes=(0,)), to=ir.DataType.INT32)
+    first, step = computed("first", lambda _: np.int32(0)), computed("step", lambda _: np.int32(1))
+    made: Pattern = op.Gather(op.Range(first, size, step), _number, axis=0)
+    return made
+
+
 def _of_top_k(build: Any) -> ir.Value:
     """Indices 0 to 2 of the largest numbers of rows."""
     dims = build.dims("indices")
@@ -113,6 +132,20 @@ RULES = [
             shapes={"data": "4 5 2", "indices": "3 2"},
             inputs={"indices": _of_top_k},
             attributes={"axes": [(-1,), (2,)], "batch": [0]},
+        ),
+    ),
+    Rule(
+        name="index_arithmetic.gather_numbers_by_indices_of_top_k",
+        is_refinement=True,
+        pattern=op.Cast(_number, to=ir.DataType.INT32),
+        replace=built(_numbered, makes=("Shape", "Squeeze", "Cast", "Range", "Gather")),
+        guards=(has_known_rank,),
+        exactness=Exactness.EXACT,
+        source="ONNX operators TopK and Gather",
+        test=RuleTest(
+            shapes={"data": "b 5", "count": "1"},
+            inputs={"count": lambda build: build.constant(np.array([2], np.int64))},
+            attributes={"axis": [-1, 1, None], "largest": [1, 0], "sorted": [1]},
         ),
     ),
 ]
