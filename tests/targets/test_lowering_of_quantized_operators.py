@@ -106,3 +106,27 @@ def test_sums_in_the_middle_of_two_steps_are_as_good_on_either_side() -> None:
     assert (one != other).any()
     assert np.abs(one - other).max() < 0.0079
     assert ortfuse.verify(model, result.model, inputs=[given]).ok
+
+
+PRODUCTS = {
+    "a convolution": """(uint8[a,2,5,5] x) => (uint8[a,4,3,3] r) BODY {
+        r = QLinearConv<strides = [2, 2], pads = [1, 1, 1, 1]>(x, s, k, filters, scales, zeros, u, k, offsets) }""",
+    "a product": "(uint8[a,3,4] x) => (uint8[a,3,2] r) BODY { r = QLinearMatMul(x, s, k, weight, columns, none, u, k) }",
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_integer_products_become_pairs_where_only_those_are_known(name: str) -> None:
+    filters = np.random.default_rng(0).integers(-127, 128, 72)
+    more = f""", int8[4,2,3,3] filters = {{{", ".join(map(str, filters))}}}, float[4] scales = {{0.01, 0.02, 0.01, 0.03}},
+        int8[4] zeros = {{0, 0, 0, 0}}, int32[4] offsets = {{9, -200, 40, 0}}>"""
+    model = ir.from_proto(onnx.parser.parse_model(HEAD + PRODUCTS[name].replace("BODY", SCALES[:-1] + more)))
+    result = ortfuse.optimize(model, target="tensorrt", verify=True)
+    assert result.verdict is not None and result.verdict.ok
+    assert not {"QLinearConv", "QLinearMatMul"} & {node.op_type for node in result.model.graph}
+    given = inputs(model)
+    one, other = (Session(each, optimise=False).run(given)["r"] for each in (model, result.model))
+    assert np.abs(one.astype(int) - other).max() <= 1
+    assert {node.op_type for node in ortfuse.optimize(model, target="portable").model.graph} == {
+        node.op_type for node in model.graph
+    }
