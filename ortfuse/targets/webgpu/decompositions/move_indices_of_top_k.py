@@ -21,24 +21,15 @@ from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, op, var
 
-data, indices, target, count = var("data"), var("indices"), var("target"), var("count")
+from ._moved_results import SHAPE_OPS, are_moved_results
 
-_MOVES = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Flatten"})
-_MOST_MOVES = 8
+data, indices, target, count = var("data"), var("indices"), var("target"), var("count")
 
 
 def are_of_top_k(match: Match) -> Refusal | None:
     """The indices are those of TopK."""
-    value = match["indices"]
-    for _ in range(_MOST_MOVES):
-        node = value.producer()
-        if node is None or node.domain:
-            break
-        if node.op_type == "TopK":
-            return None
-        if node.op_type not in _MOVES:
-            break
-        value = node.inputs[0]
+    if are_moved_results(match["indices"], "TopK", SHAPE_OPS):
+        return None
     return match.refuse("needless", "indices", found="not those of TopK")
 
 

@@ -27,12 +27,10 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, attr, built, computed, const, op, opt, var
 
 from ._integers_in_float32 import NUMBERS, along_axis, is_along_known_axis, rounded, scale_is_positive, zero_is_known
+from ._moved_results import DATA_MOVEMENT, are_moved_results
 
 x, numbers = var("x"), var("numbers")
 scale, zero, by, middle = const("scale"), const("zero"), const("by"), const("middle")
-
-_MOST_MOVES = 8
-_MOVES = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand"})
 
 
 def are_integers(match: Match) -> Refusal | None:
@@ -57,16 +55,8 @@ def has_one_scale(match: Match) -> Refusal | None:
 
 def are_quantized_here(match: Match) -> Refusal | None:
     """The integers are results of QuantizeLinear, moved or not."""
-    value = match["numbers"]
-    for _ in range(_MOST_MOVES):
-        node = value.producer()
-        if node is None or node.domain not in ("", "ai.onnx"):
-            break
-        if node.op_type == "QuantizeLinear":
-            return None
-        if node.op_type not in _MOVES:
-            break
-        value = node.inputs[0]
+    if are_moved_results(match["numbers"], "QuantizeLinear", DATA_MOVEMENT):
+        return None
     return match.refuse("needless", "numbers", found="not those of QuantizeLinear")
 
 
