@@ -13,7 +13,7 @@ from ortfuse.rewrite.pattern import Match, Pattern, computed, op, var
 from .._shared_guards import array_like, constant
 
 FILLER = -10000.0
-"""What hides a key, where the attribute is not given."""
+"""The number that hides a key, where the attribute is not given."""
 
 padding, added = var("padding"), var("added")
 

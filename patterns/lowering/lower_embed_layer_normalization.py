@@ -1,9 +1,11 @@
 """Lower com.microsoft EmbedLayerNormalization to Gather, Add and LayerNormalization.
 
-embed_layernorm(ids, segments, ...) = layernorm(words[ids] + positions[places] + kinds[segments])
+embed_layernorm(ids, segments, ...) = layernorm(words[ids] + positions[position_ids] + kinds[segments])
 
-Places are 0, 1, ... where none are given. The second output counts the tokens that the mask shows, those that are 1; the third
+Positions are 0, 1, ... where none are given. The second output counts the tokens that the mask shows, those that are 1; the third
 is the sum.
+
+*Requires:* float32.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from .._shared_guards import constant
 
 PASS = "canonicalize"
 
-ids, segments, mask, places = (var(name) for name in ("ids", "segments", "mask", "places"))
+ids, segments, mask, position_ids = (var(name) for name in ("ids", "segments", "mask", "position_ids"))
 words, positions, kinds, gamma, beta = (var(name) for name in ("words", "positions", "kinds", "gamma", "beta"))
 
 _EPSILON = 1e-12
@@ -43,8 +45,8 @@ def counts_tokens(match: Match) -> Refusal | None:
 def _sum(match: Match) -> Pattern:
     length = op.Gather(op.Shape(ids), constant(1), axis=0)
     rows: Pattern = op.Slice(positions, constant(0), length, constant(0))
-    if match.get("places") is not None:
-        rows = op.Gather(positions, places, axis=0)
+    if match.get("position_ids") is not None:
+        rows = op.Gather(positions, position_ids, axis=0)
     total: Pattern = op.Add(op.Gather(words, ids, axis=0), rows)
     return total if match.get("kinds") is None else op.Add(total, op.Gather(kinds, segments, axis=0))
 
@@ -65,7 +67,7 @@ def _tokens(match: Match) -> Pattern:
     return made
 
 
-_ROWS = {"ids": 9, "places": 7, "segments": 3, "mask": 3}
+_ROWS = {"ids": 9, "position_ids": 7, "segments": 3, "mask": 3}
 """The numbers of rows of the tables; of the mask, only 1 counts."""
 
 
@@ -93,9 +95,9 @@ def _with_all(build: Any, root: Any) -> Any:
 RULES = [
     Rule(
         name="embedding.lower_embed_layer_normalization",
-        formula="com.microsoft.EmbedLayerNormalization(ids, segments, words, positions, kinds, gamma, beta, mask, places)",
+        formula="com.microsoft.EmbedLayerNormalization(ids, segments, words, positions, kinds, gamma, beta, mask, position_ids)",
         pattern=ms.EmbedLayerNormalization(
-            ids, opt(segments), words, positions, opt(kinds), gamma, beta, opt(mask), opt(places),
+            ids, opt(segments), words, positions, opt(kinds), gamma, beta, opt(mask), opt(position_ids),
             epsilon=attr("epsilon"), mask_index_type=attr("counted"),
         ).naming(tokens=1, summed=2),
         replace=built(_normalised, makes=("Shape", "Gather", "Slice", "Add", "LayerNormalization")),

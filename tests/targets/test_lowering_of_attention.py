@@ -86,6 +86,23 @@ def test_what_is_not_known_to_be_the_same_stays(old: str, new: str) -> None:
     assert any("Attention" in note for note in result.report.notes)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        """(float[b,4,6] x, float[6,24] w, float[1,1,4,4] bias) => (float[b,4,8] r) {
+            r = com.microsoft.Attention<num_heads = 2, unidirectional = 1>(x, w, , , , bias) }""",
+        """(float[b,4,6] x, float[6,24] w, int32[b,4] mask) => (float[b,4,8] r) {
+            r = com.microsoft.Attention<num_heads = 2, unidirectional = 1, mask_filter_value = -3.4e38>(x, w, , mask) }""",
+        """(float[b,4,6] x, float[6,28] w) => (float[b,4,12] r, float[2,b,2,4,p] s) {
+            r, s = com.microsoft.Attention<num_heads = 2, qkv_hidden_sizes = [8, 8, 12]>(x, w) }""",
+    ],
+    ids=["causal with a bias", "causal with the lowest filler", "a present of two sizes"],
+)
+def test_what_the_kernel_computes_in_another_way_stays(text: str) -> None:
+    result = ortfuse.optimize(ir.from_proto(onnx.parser.parse_model(HEAD + text)), target="portable")
+    assert [node.op_type for node in result.model.graph] == ["Attention"]
+
+
 def test_a_row_without_keys_is_the_same_in_each_kernel() -> None:
     """ONNX Runtime gives zeros where all keys have the lowest number, other kernels the mean of values."""
     text = """<ir_version: 10, opset_import: ["": 23]>

@@ -83,6 +83,41 @@ def test_odd_scales_stay(scale: str, why: str) -> None:
     assert [node.op_type for node in result.graph] == ["QLinearAdd"], why
 
 
+REFUSED = {
+    "a quotient of scales beyond int32": """(uint8[a,4] x, uint8[a,4] y) => (uint8[a,4] r)
+        <float s = {1e30}, float t = {1e-30}, uint8 k = {128}> { r = com.microsoft.QLinearAdd(x, s, k, y, t, k, t, k) }""",
+    "a window cut off that counts padding": """(uint8[a,3,6,6] x) => (uint8[a,3,3,3] r)
+        <float s = {0.02}, uint8 k = {128}> { r = com.microsoft.QLinearAveragePool<
+        kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1, count_include_pad = 1>(x, s, k, s, k) }""",
+    "an infinite scale of a part": """(uint8[a,4] x, uint8[a,3] y) => (uint8[a,7] r)
+        <float s = {0.02}, float t = {inf}, uint8 k = {128}> {
+        r = com.microsoft.QLinearConcat<axis = 1>(s, k, x, s, k, y, t, k) }""",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_kernel_computes_in_another_way_stays(name: str) -> None:
+    model = ir.from_proto(onnx.parser.parse_model(HEAD + REFUSED[name]))
+    result = ortfuse.optimize(model.clone(), target="portable").model
+    assert [node.op_type for node in result.graph] == [node.op_type for node in model.graph]
+
+
+def test_long_sums_of_integers_stay_exact() -> None:
+    """float32 rounds sums of 8,192 products of which the largest cancel by several steps."""
+    rows = 8192
+    weight = ir.Value(
+        name="w", const_value=ir.tensor(np.repeat(np.array([[127], [-127]], np.int8), rows // 2, 0), name="w")
+    )
+    model = ir.from_proto(onnx.parser.parse_model(HEAD + f"""(uint8[2,{rows}] x, int8[{rows},1] w) => (uint8[2,1] r)
+        <float s = {{0.02}}, uint8 k = {{128}}, int8 z = {{0}}> {{ r = QLinearMatMul(x, s, k, w, s, z, s, k) }}"""))  # fmt: skip
+    given = next(value for value in model.graph.inputs if value.name == "w")
+    model.graph.inputs.remove(given)
+    given.const_value = weight.const_value
+    model.graph.initializers["w"] = given
+    result = ortfuse.optimize(model, target="tensorrt").model
+    assert [node.op_type for node in result.graph] == ["QLinearMatMul"]
+
+
 def test_they_stay_where_there_are_kernels() -> None:
     result = ortfuse.optimize(parsed("sum")).model
     assert [node.op_type for node in result.graph] == ["QLinearAdd"]

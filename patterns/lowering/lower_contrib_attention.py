@@ -5,8 +5,12 @@ attention(x) = merged(softmax(scale q [past_k, k]^T + hidden + added) [past_v, v
 `hidden` is `mask_filter_value` where the mask of keys is 0 or less, and `added` the bias of the scores. The mask may be the
 lengths of the sequences of keys instead, behind which keys are hidden. `onnxruntime.transformers.optimizer` writes such nodes.
 
-*Does not handle:* rotary embeddings inside, a past in the buffer of the present, a bias beside a past, and masks that are
-starts and ends or have four axes.
+*Requires:* known widths of queries, keys and values. *Does not handle:* rotary embeddings inside, a past in the buffer of the
+present, a bias beside a past or in causal attention, and masks that are starts and ends or have four axes.
+
+Rationale: where the mask of keys hides all of them, scores near -10000 are rounded to 0.001, in the kernel and here. In causal
+attention, the kernel adds the lowest number for later keys, and the lowering hides them: a row whose other keys are hidden by as
+low a number would differ.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, ms, op, opt, var
 
 from .._shared_guards import constant
-from ._masked_scores import added, mask_of_keys, masked, padding
+from ._masked_scores import FILLER, added, mask_of_keys, masked, padding
 
 PASS = "canonicalize"
 
@@ -36,6 +40,10 @@ x_scale, x_zero, weight_scale, weight_zero = (
 
 _FLOATS = ("x", "x_scale")
 """Which value has the element type of attention: the operand, or the scale of an operand of integers."""
+
+
+_LOWEST_FILLER = -1e6
+"""The number that hides keys in causal attention is above this: the kernel's lowest number for later keys is far below."""
 
 
 def _sizes(match: Match) -> list[int] | None:
@@ -57,6 +65,9 @@ def heads_are_known(match: Match) -> Refusal | None:
         return match.refuse_dimension(
             "weight", 1, "known widths of queries, keys and values, multiples of the number of heads"
         )
+    is_used = match.get("present") is not None and match.is_used_elsewhere("present")
+    if is_used and sizes[2] != sizes[1]:
+        return match.refuse("use", "present", "nothing, as it has keys and values of one size")
     if match.get("bias") is not None:
         return match.unless_shape((sum(sizes),), "bias")
     return None
@@ -67,6 +78,12 @@ def is_plain(match: Match) -> Refusal | None:
     for name in ("do_rotary", "shares_buffer"):
         if match.get(name):
             return match.refuse("attribute", name, 0)
+    if match["unidirectional"]:
+        filler = match["filler"]
+        if match.get("added") is not None or (
+            match.get("padding") is not None and not (filler or FILLER) > _LOWEST_FILLER
+        ):
+            return match.refuse("attribute", "unidirectional", "0, or no bias and a filler of more than -1e6")
     return match.unless_value("unidirectional", match["unidirectional"] in (None, 0, 1), "0 or 1")
 
 
@@ -191,6 +208,7 @@ _GIVEN: dict[str, Sequence[Any]] = {
     "shares_buffer": [None],
 }
 _WIDE = _GIVEN | {"sizes": [(8, 8, 12)]}
+_BIASED = _GIVEN | {"unidirectional": [None, 0]}
 _HIDING = _GIVEN | {"scale": [None], "filler": [None, -3.0], "do_rotary": [None]}
 _PLAIN = {"x": "b s 6", "weight": "6 24"}
 _FOUR = {"x": "b 4 6", "weight": "6 24"}
@@ -273,12 +291,12 @@ _ZEROS = {"x_zero": "", "weight_zero": ""}
 RULES = [
     _rule(
         "lower_attention", None, None,
-        (_PLAIN | {"bias": "24", "added": "1 1 s s"}, _GIVEN), (_PLAIN | {"weight": "6 28"}, _WIDE),
+        (_PLAIN | {"bias": "24", "added": "1 1 s s"}, _BIASED), (_PLAIN | {"weight": "6 28"}, _WIDE),
     ),
     _rule(
         "lower_attention_with_mask_of_keys", padding, None,
         (_FOUR | {"padding": "b 4", "bias": "24"}, _HIDING), (_FOUR | {"padding": "b"}, _HIDING),
-        (_FOUR | {"padding": "b 4 4", "added": "b 2 4 4"}, _HIDING),
+        (_FOUR | {"padding": "b 4 4", "added": "b 2 4 4"}, _HIDING | {"unidirectional": [None, 0]}),
     ),
     _rule("lower_attention_with_past", None, past, (_AFTER_PAST | {"bias": "24"}, _GIVEN)),
     _rule(
