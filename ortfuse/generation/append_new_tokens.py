@@ -25,6 +25,7 @@ from ortfuse.generation.cache_pairs import may_be_cache
 from ortfuse.generation.decoder_interface import PAST
 from ortfuse.ir.declared_sizes import KEY, LARGEST, DeclaredSizes, declared_sizes
 from ortfuse.ir.dims import Dim, DimLike, parse, substituted, symbol, symbols
+from ortfuse.ir.value_names import unused_name, value_names
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,7 @@ def append_new_tokens(model: ir.Model) -> tuple[str, ...]:
     """
     facts = _facts_of_a_step(model)
     found = list(find_new_tokens(model.graph, facts))
-    names = {value.name for value in (*model.graph.inputs, *model.graph.initializers.values())}
-    names |= {value.name for node in model.graph for value in node.outputs}
+    names = value_names(model.graph)
     return tuple(_append(model.graph, one, names, facts) for one in found)
 
 
@@ -173,7 +173,7 @@ class _Appended:
         return shape[self.axis] == added and elements.at(output, index, box) == wanted
 
 
-def _append(graph: ir.Graph, found: NewTokens, names: set[str | None], facts: Facts) -> str:
+def _append(graph: ir.Graph, found: NewTokens, names: set[str], facts: Facts) -> str:
     """Let an output be that of a Concat with its input; its name, which stays."""
     past, new, whole = found.past, found.output, found.whole
     if whole is None or whole.is_graph_output():
@@ -186,9 +186,6 @@ def _append(graph: ir.Graph, found: NewTokens, names: set[str | None], facts: Fa
     for number, output in enumerate(list(graph.outputs)):
         if output is new:
             graph.outputs[number] = whole
-    name, unused = new.name or "", f"{new.name}_alone"
-    while unused in names:
-        unused += "_"
-    names.add(unused)
-    new.name, whole.name = unused, name
+    name = new.name or ""
+    new.name, whole.name = unused_name(f"{name}_alone", names), name
     return name

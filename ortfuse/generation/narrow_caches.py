@@ -17,6 +17,7 @@ from ortfuse.analysis.index_maps import Box, Read, axes, leaves
 from ortfuse.generation.cache_elements import Elements
 from ortfuse.generation.cache_operands import narrow
 from ortfuse.generation.cache_pairs import may_be_cache
+from ortfuse.ir.value_names import unused_name, value_names
 
 _FLOAT16 = ir.TensorType(ir.DataType.FLOAT16)
 
@@ -27,7 +28,7 @@ def narrow_caches(model: ir.Model) -> None:
     Args:
         model: A decoder, in topological order.
     """
-    facts, graph = Facts(model), model.graph
+    facts, graph, names = Facts(model), model.graph, value_names(model.graph)
     casts: dict[ir.Value, ir.Value] = {}
     for value in graph.inputs:
         if value.name not in graph.initializers and may_be_cache(value, facts):
@@ -42,14 +43,14 @@ def narrow_caches(model: ir.Model) -> None:
         read = {casts[one.value] for one in leaves(whole) if isinstance(one, Read) and one.value in casts}
         if read:
             narrowed |= read
-            _hand_out(graph, number, output, source)
+            _hand_out(graph, number, output, source, names)
     for cast, value in casts.items():
         if value in narrowed:
             node = cast.producer()
-            assert node is not None
+            assert node is not None and node.graph is not None
             for use in tuple(cast.uses()):
                 use.node.replace_input_with(use.idx, value)
-            graph.remove(node, safe=True)
+            node.graph.remove(node, safe=True)
             value.type = _FLOAT16
 
 
@@ -66,7 +67,7 @@ def _narrowed(value: ir.Value, facts: Facts) -> list[ir.Value] | None:
     return found if facts.dtype(value) == ir.DataType.FLOAT and kinds == {ir.DataType.FLOAT16} else None
 
 
-def _hand_out(graph: ir.Graph, number: int, output: ir.Value, source: ir.Value) -> None:
+def _hand_out(graph: ir.Graph, number: int, output: ir.Value, source: ir.Value, names: set[str]) -> None:
     """Hand out float16 numbers in place of the same in float32."""
     made = source
     if source.is_graph_output():
@@ -75,4 +76,4 @@ def _hand_out(graph: ir.Graph, number: int, output: ir.Value, source: ir.Value) 
         (made,) = identity.outputs
     made.type, made.shape = _FLOAT16, output.shape
     graph.outputs[number] = made
-    made.name, output.name = output.name, f"{output.name}_wide"
+    made.name, output.name = output.name, unused_name(f"{output.name}_wide", names)
