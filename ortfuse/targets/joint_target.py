@@ -20,7 +20,9 @@ from ortfuse.targets.target_spec import TargetSpec
 
 @dataclass(frozen=True)
 class JointCosts(CostTable):
-    """The cost tables of several targets: the lowest speedup counts, and a rule that one of them lacks was not measured.
+    """The cost tables of several targets: the lowest of the speedups that they know counts.
+
+    A table without a rule says nothing against it: alone, it would leave the rule to apply wherever it is legal.
 
     Attributes:
         tables: The tables.
@@ -29,10 +31,9 @@ class JointCosts(CostTable):
     tables: tuple[CostTable, ...] = ()
 
     def estimate(self, rule: str, shape_of: ShapeOf, dtype: str = "float32") -> Estimate | None:
-        """The lowest of the speedups that the tables estimate; `None` if one of them does not know the rule."""
+        """The lowest of the speedups that the tables estimate; `None` if none of them knows the rule."""
         found = [table.estimate(rule, shape_of, dtype) for table in self.tables]
-        known = [one for one in found if one is not None]
-        return min(known, key=lambda one: one.speedup) if len(known) == len(found) else None
+        return min((one for one in found if one is not None), key=lambda one: one.speedup, default=None)
 
     def remarks(self, sources: Collection[str]) -> list[str]:
         """The notes for the user of all tables."""

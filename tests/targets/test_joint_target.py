@@ -72,16 +72,19 @@ def test_a_masked_attention_is_refused_where_targets_disagree_about_hidden_rows(
     assert Quirk.ZEROES_MASKED_ROWS not in JointTarget([zeros, nan]).quirks
 
 
-def test_the_lowest_speedup_counts_and_a_rule_that_one_target_lacks_was_not_measured() -> None:
-    fast, slow = (
-        Target(table=Target().table, costs=CostTable({"a.rule": (Measured({"x": (8, 16)}, speedup),), **more}))
-        for speedup, more in ((2.0, {"b.rule": (Measured({"x": (8, 16)}, 2.0),)}), (0.5, {}))
-    )
-    costs = JointTarget([fast, slow]).costs
-    estimate = costs.estimate("a.rule", lambda _: (8, 16))
-    assert estimate is not None
-    assert estimate.speedup == 0.5
-    assert costs.estimate("b.rule", lambda _: (8, 16)) is None
+@pytest.mark.parametrize("turn", [1, -1])
+def test_the_lowest_speedup_counts_that_a_target_knows(turn: int) -> None:
+    tables = ({"a.rule": 2.0, "b.rule": 0.8}, {"a.rule": 0.5, "c.rule": 2.0})
+    members = [
+        Target(
+            table=Target().table,
+            costs=CostTable({rule: (Measured({"x": (8, 16)}, speedup),) for rule, speedup in rows.items()}),
+        )
+        for rows in tables[::turn]
+    ]
+    costs = JointTarget(members).costs
+    found = [costs.estimate(f"{letter}.rule", lambda _: (8, 16)) for letter in "abcd"]
+    assert [one and one.speedup for one in found] == [0.5, 0.8, 2.0, None]
 
 
 def test_rules_of_one_target_alone_are_not_for_a_list_with_others() -> None:

@@ -20,7 +20,7 @@ from ortfuse.pipeline import PassManager
 from ortfuse.targets import CostTable, Target, calibrated_speedups, default_spec, resolve_target
 from ortfuse.targets.joint_target import JointTarget
 from ortfuse.targets.release_kernel_tables import table_of_release
-from ortfuse.targets.rule_speedups import Measured
+from ortfuse.targets.rule_speedups import Measured, shipped_tables
 
 LOWERING = "attention.lower_to_multi_head_attention"
 
@@ -141,3 +141,22 @@ def test_several_releases_take_what_none_of_them_is_slower_with() -> None:
         for release, costs in zip(("1.20", "1.17"), tables, strict=True)
     ]
     assert _speedup(JointTarget(members).costs, "a.fusion") == 0.5
+
+
+@pytest.mark.parametrize("releases", ["1.17,1.24", "1.24,1.17", "1.17,1.20,1.32"])
+def test_a_loss_that_was_measured_on_one_of_several_releases_counts(releases: str, calibration: Path) -> None:
+    joint = resolve_target(None, runtime=releases)
+    members = [resolve_target(None, runtime=one) for one in releases.split(",")]
+    rows = [
+        (rule, row)
+        for table in shipped_tables(default_spec())
+        for rule in table.speedups
+        for row in table.speedups[rule]
+    ]
+    for rule, row in rows:
+        alone = [one.costs.estimate(rule, row.shapes.get, row.dtype) for one in members]
+        found = joint.costs.estimate(rule, row.shapes.get, row.dtype)
+        assert found == min((one for one in alone if one is not None), key=lambda one: one.speedup, default=None)
+    model = onnx.parser.parse_model(ATTENTION.format(length=512, causal=0))
+    made = ortfuse.optimize(model, runtime=releases).model
+    assert "MultiHeadAttention" not in {node.op_type for node in made.graph.node}
