@@ -1,6 +1,6 @@
 """Measure the speedup by each rule on older releases of the runtime, for the cost tables that come with ortfuse.
 
-    python -m benchmarks.kernels.release_costs --write                   # all rules on five releases, for 12 minutes
+    python -m benchmarks.kernels.release_costs --write                   # all rules on six releases, for 12 minutes
     python -m benchmarks.kernels.release_costs 1.17.3 --only attention   # print what is known of one, measured as far as needed
 
 Kernels of older releases have other speeds. The measurements are those of `benchmarks.kernels.costs`, in float32, each in a
@@ -40,7 +40,7 @@ from ortfuse.tuning.rule_costs import candidates
 from ortfuse.tuning.rule_costs.speedup import speedup
 
 ROOT = Path(__file__).parents[2]
-RELEASES = ("1.17.3", "1.20.1", "1.22.1", "1.25.1", "1.27.0")
+RELEASES = ("1.17.3", "1.18.1", "1.20.1", "1.22.1", "1.25.1", "1.27.0")
 """Releases in which kernels changed, so that rules are decided otherwise than in the release before."""
 
 LAST = "1.29"

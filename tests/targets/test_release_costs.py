@@ -160,3 +160,12 @@ def test_a_loss_that_was_measured_on_one_of_several_releases_counts(releases: st
     model = onnx.parser.parse_model(ATTENTION.format(length=512, causal=0))
     made = ortfuse.optimize(model, runtime=releases).model
     assert "MultiHeadAttention" not in {node.op_type for node in made.graph.node}
+
+
+@pytest.mark.parametrize(("release", "fused"), [("1.17", False), ("1.18", True), ("1.19", True), ("1.20", True)])
+def test_long_attention_becomes_products_on_the_release_where_it_is_slower(
+    release: str, fused: bool, calibration: Path
+) -> None:
+    model = onnx.parser.parse_model(ATTENTION.format(length=512, causal=0))
+    made = ortfuse.optimize(model, runtime=release).model
+    assert ("MultiHeadAttention" in {node.op_type for node in made.graph.node}) == fused
