@@ -115,6 +115,7 @@ class Log:
         changes: How many changes each rule and pass has made.
         rounded: How many changes of each rule and pass may have rounded otherwise than what they replaced.
         refused: Why a change was undone, for each rule or pass and site.
+        chosen: For each pass and site that a forced choice is about, why it is not followed; empty if it is.
         lost: For each rule, how many of its sites later changes have taken apart or removed; known once the log is settled.
     """
 
@@ -127,6 +128,7 @@ class Log:
     changes: Counter[str] = field(default_factory=Counter)
     rounded: Counter[str] = field(default_factory=Counter)
     refused: dict[tuple[str, str], Refusal] = field(default_factory=dict)
+    chosen: dict[tuple[str, str], str] = field(default_factory=dict)
     lost: Counter[str] = field(default_factory=Counter)
     _made: list[Site] = field(default_factory=list, repr=False)
 
@@ -166,6 +168,10 @@ class Log:
     def refuse(self, change: Change, refusal: Refusal) -> None:
         """Record why a change was undone; of several at a site, the last is kept."""
         self.refused[change.author, change.site] = refusal
+
+    def choose(self, name: str, site: str, obstacle: str) -> None:
+        """Record that a pass follows a forced choice at a site, or the obstacle, if it is not empty."""
+        self.chosen[name, site] = obstacle
 
     def statistics(self, rule: str, is_refinement: bool = False) -> RuleStatistics:
         """The statistics of one rule, created when first asked for."""

@@ -100,3 +100,13 @@ def test_the_kernel_takes_pairs_of_channels_that_are_last(changes: dict[str, Any
     model = ir.from_onnx_text(TEXT.format(**{"channels": 8, "groups": 2, "last": 1, "dtype": "float", **changes}))
     refusal = resolve_target("cuda").check_node(model.graph[0], {"": 21, "com.microsoft": 1}, Facts(model))
     assert (refusal is None) is taken
+
+
+def test_an_explanation_says_that_force_has_to_ask() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[n, 4, 3, 5] x) => (float[n, 4, 3, 5] y)
+    <float[4] scale = {1, 2, 3, 4}, float[4] shift = {0, 1, 2, 3}>
+    { y = GroupNormalization <num_groups = 2> (x, scale, shift) }"""
+    found = ortfuse.explain(ir.from_onnx_text(text), target="cuda", rules=["groupnorm.to_group_norm"])
+    (why,) = found.absent.values()
+    assert "com.microsoft.GroupNorm was never run on this target" in why
+    assert "--force groupnorm=com.microsoft.GroupNorm" in why

@@ -126,12 +126,21 @@ BIASED = (
 )
 
 
-@pytest.mark.parametrize("body", [EMBED + CAUSAL + ATTEND, EMBED + BIASED], ids=["causal", "a bias by position"])
-def test_what_else_the_scores_say_keeps_attention_padded(body: str) -> None:
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (EMBED + CAUSAL + ATTEND, "its mask or bias says more than which tokens are visible"),
+        (EMBED + BIASED, "it is Transpose, MatMul, Mul, Add, Softmax, not one MultiHeadAttention"),
+    ],
+    ids=["causal", "a bias by position"],
+)
+def test_what_else_the_scores_say_keeps_attention_padded(body: str, why: str) -> None:
     result = packed(encoder(body))
     assert is_packed(result), reason(result)
     assert count(result) == 0
-    assert any("is made of no attention" in note for note in result.report.notes)
+    (outcome,) = result.forced
+    assert not outcome.followed
+    assert [*outcome.not_followed.values()] == [why]
 
 
 def test_an_operator_that_was_never_run_on_the_device_is_made_where_it_is_asked_for() -> None:
@@ -145,6 +154,16 @@ def test_a_target_without_a_kernel_pads_attention() -> None:
     result = packed(encoder(), target="cpu")
     assert is_packed(result), reason(result)
     assert count(result) == 0
+    (outcome,) = result.forced
+    assert [*outcome.not_followed.values()] == ["cpu has no kernel of it for float"]
+
+
+def test_sites_that_follow_a_forced_choice_are_told() -> None:
+    (outcome,) = packed(suite.MODELS / "bert.sdpa.ts.onnx").forced
+    assert len(outcome.followed) == 2
+    assert not outcome.not_followed
+    (line,) = outcome.lines()
+    assert line.startswith(f"forced padding_free={PACKED}: followed at 2 sites")
 
 
 def test_a_forced_choice_needs_packed_tokens() -> None:

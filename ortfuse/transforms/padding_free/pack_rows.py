@@ -26,15 +26,21 @@ from ortfuse.transforms.padding_free.plan import Plan
 from ortfuse.transforms.padding_free.row_operators import RowNode
 from ortfuse.transforms.padding_free.token_indices import TokenIndices
 
-Attends = Callable[[ir.Node], bool]
-"""Whether a node of attention is computed on packed tokens."""
+Attends = Callable[[PaddedRegion], bool]
+"""Whether a region is attention that is computed on packed tokens."""
 
 
 class PackRows:
     """Rewrite the row-wise nodes of a plan, as part of the open change."""
 
     def __init__(
-        self, plan: Plan, facts: Facts, editor: Editor, build: Builder, stem: str, attends: Attends = lambda node: False
+        self,
+        plan: Plan,
+        facts: Facts,
+        editor: Editor,
+        build: Builder,
+        stem: str,
+        attends: Attends = lambda region: False,
     ) -> None:
         """Prepare the rewrite.
 
@@ -44,7 +50,7 @@ class PackRows:
             editor: Makes the changes.
             build: Makes nodes before all that are rewritten.
             stem: The start of the names of packed sizes, with which no other name of the model starts.
-            attends: Whether attention that needs no mask is computed on packed tokens, by `PACKED`.
+            attends: Whether a region is attention that is computed on packed tokens, by `PACKED`.
         """
         self._attends = attends
         self._plan, self._facts, self._editor, self._build = plan, facts, editor, build
@@ -166,7 +172,7 @@ class PackRows:
             "then_branch": self._branch(region, are_all=True),
             "else_branch": self._branch(region, are_all=False),
         }
-        if region.is_unmasked and self._attends(region.nodes[0]):
+        if self._attends(region):
             padded = Body()
             padded.results += padded.add_all("If", [self.indices.are_all], branches, len(region.results))
             packed = self._attention(region.nodes[0])

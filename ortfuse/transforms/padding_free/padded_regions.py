@@ -36,14 +36,15 @@ class PaddedRegion:
         inputs: The values of packed nodes that they read.
         results: The values that packed nodes read; nothing else outside of the region reads any of its values.
         is_cut: Whether it may be computed for the longest sequence of packed tokens alone.
-        is_unmasked: Whether it is attention in which visible tokens see all visible ones of their sequence, and nothing else.
+        why_padded: Why attention of packed tokens does not compute it; empty if it is attention in which visible tokens see all
+            visible ones of their sequence, and nothing else.
     """
 
     nodes: tuple[ir.Node, ...]
     inputs: tuple[ir.Value, ...]
     results: tuple[ir.Value, ...]
     is_cut: bool = False
-    is_unmasked: bool = False
+    why_padded: str = ""
 
 
 def padded_regions(graph: ir.Graph, plan: Plan, facts: Facts) -> Iterator[PaddedRegion]:
@@ -68,8 +69,10 @@ def padded_regions(graph: ir.Graph, plan: Plan, facts: Facts) -> Iterator[Padded
         if max(place[_producer(value)] for value in inputs) > min(place[user] for user in users):
             continue  # it reads what is computed from its own results
         is_cut = len(nodes) == 1 and _may_be_cut(nodes[0], plan, facts)
-        is_unmasked = is_cut and _is_unmasked(nodes[0], plan, facts)
-        yield PaddedRegion(tuple(nodes), inputs, tuple(results), is_cut, is_unmasked)
+        why_padded = _why_padded(nodes, plan, facts) or (
+            "" if is_cut else "its mask cannot be cut to the longest sequence"
+        )
+        yield PaddedRegion(tuple(nodes), inputs, tuple(results), is_cut, why_padded)
 
 
 def _producer(value: ir.Value) -> ir.Node:
@@ -142,16 +145,21 @@ def _may_be_cut(node: ir.Node, plan: Plan, facts: Facts) -> bool:
     )
 
 
-def _is_unmasked(node: ir.Node, plan: Plan, facts: Facts) -> bool:
-    """Whether MultiHeadAttention needs no mask if all tokens are visible, and its heads are those of `PACKED`."""
-    if (node.domain, node.op_type) != (MICROSOFT, "MultiHeadAttention") or node not in plan.dependence.unmasked:
-        return False
-    query, key, value = (facts.shape(one) for one in node.inputs[:3])
+def _why_padded(nodes: Sequence[ir.Node], plan: Plan, facts: Facts) -> str:
+    """Why `PACKED` does not compute what nodes that mix tokens do; empty if it does, where all tokens are visible."""
+    node, operators = nodes[0], dict.fromkeys(one.op_type for one in nodes)
+    if len(nodes) > 1 or (node.domain, node.op_type) != (MICROSOFT, "MultiHeadAttention"):
+        return f"it is {', '.join(operators)}, not one MultiHeadAttention"
+    if node not in plan.dependence.unmasked:
+        return "its mask or bias says more than which tokens are visible"
+    query, key, value = (facts.shape(one) for one in node.inputs[:3]) if len(node.inputs) > 2 else (None, None, None)
+    if query is None or key is None or value is None or query != key:
+        return "keys do not provably have the shape of queries"
     heads = attribute_value(node, "num_heads", facts)
-    if query is None or key is None or value is None or query != key or not isinstance(heads, int):
-        return False
     sizes = (query[2], value[2])
-    return all(isinstance(size, int) and size % heads == 0 for size in sizes) and len(node.inputs) > 2
+    if not isinstance(heads, int) or not all(isinstance(size, int) and size % heads == 0 for size in sizes):
+        return "the sizes of its heads are not known"
+    return ""
 
 
 def cut_axes(shape: Sequence[DimLike] | None, candidates: Sequence[int], length: DimLike) -> tuple[int, ...] | None:

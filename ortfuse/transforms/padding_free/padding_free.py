@@ -32,7 +32,7 @@ from ortfuse.transforms.choose_legal_form import LEAVE, names_one
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 from ortfuse.transforms.padding_free.pack_rows import PackRows
-from ortfuse.transforms.padding_free.padded_regions import PACKED
+from ortfuse.transforms.padding_free.padded_regions import PACKED, PaddedRegion
 from ortfuse.transforms.padding_free.plan import Plan, find_plan, masks_of_queries, sizes_apart
 
 OLDEST_OPSET = 14
@@ -97,26 +97,31 @@ class _PackedAttention:
         self._context, self._wanted = context, wanted
         untried = (MICROSOFT, PACKED) in context.target.spec.untried
         self._is_made = names_one(wanted, PaddingFree.makes) if wanted is not None else not untried
-        self._held_back = self._made = 0
+        self._sites: dict[str, str] = {}
+        self._held_back = 0
 
-    def takes(self, node: ir.Node) -> bool:
-        """Whether a node of attention that needs no mask is computed on packed tokens."""
-        dtype = self._context.facts.dtype(node.inputs[0])
-        kinds = [dtype if value is not None else None for value in (*node.inputs[:4], None)[:4]]
-        given = [*(kind or "" for kind in kinds), ir.DataType.INT32, ir.DataType.INT32]
-        if not self._context.target.supports(MICROSOFT, PACKED, 1, given):
-            return False
-        self._made += self._is_made
-        self._held_back += not self._is_made
-        return self._is_made
+    def takes(self, region: PaddedRegion) -> bool:
+        """Whether a region is computed on packed tokens."""
+        obstacle = self._lacking_kernel(region) or region.why_padded
+        if obstacle or self._is_made:
+            self._sites[region.results[0].name or "?"] = obstacle
+        else:
+            self._held_back += 1
+        return self._is_made and not obstacle
+
+    def _lacking_kernel(self, region: PaddedRegion) -> str:
+        """Words on the lack of a kernel for the type of a region's tokens; empty if there is one."""
+        target, dtype = self._context.target, self._context.facts.dtype(region.inputs[0])
+        given = [*[dtype] * 3, "", ir.DataType.INT32, ir.DataType.INT32]
+        if target.supports(MICROSOFT, PACKED, 1, given):
+            return ""
+        return f"{target.spec.name} has no kernel of it for {dtype.name.lower() if dtype else 'an unknown type'}"
 
     def tell(self) -> None:
-        """Note where attention could have been computed on packed tokens, or was asked for and is not."""
-        if self._wanted not in (None, LEAVE) and not self._made:
-            self._context.note(
-                f"{self._wanted} is made of no attention: it takes a mask that says nothing but which tokens are visible, keys "
-                f"of the shape of queries, and a kernel that {self._context.target.spec.name} has"
-            )
+        """Tell at which sites attention is computed on packed tokens, or could have been, or was asked for and is not."""
+        if self._wanted not in (None, LEAVE):
+            for site, obstacle in self._sites.items():
+                self._context.log.choose(PaddingFree.name, site, obstacle)
         if self._held_back and self._wanted is None:
             self._context.note(
                 f"attention is padded at {self._held_back} sites: {PaddingFree.makes[0]} was never run on "

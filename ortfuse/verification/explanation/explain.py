@@ -32,6 +32,9 @@ FURTHEST = 6
 
 _NO_SITE = "no site comes near to"
 
+_ASKED = ("unasked", "untried")
+"""The codes of refusals of operators that are made only where `--force` asks for them."""
+
 MOST_USERS = 3
 """The most users of a mark that are named."""
 
@@ -147,6 +150,7 @@ def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules:
             [rule for name, rule in sought.items() if name not in left_out],
             hits,
             {one.rule for one in taken},
+            [miss for miss in report.misses if miss.refusal.code in _ASKED],
         ),
         **{name: f"the pipeline does not run {left_out[name]}" for name in sought if name in left_out},
     }
@@ -394,16 +398,30 @@ def described(miss: NearMiss, least: int) -> Missed:
     return Missed(miss.rule, miss.site, root, miss.step, miss.matched, least, miss.refusal, names)
 
 
-def _absent(before: Counts, sought: Iterable[Rule], hits: Mapping[str, int], taken: Collection[str]) -> dict[str, str]:
+def _absent(
+    before: Counts,
+    sought: Iterable[Rule],
+    hits: Mapping[str, int],
+    taken: Collection[str],
+    unasked: Collection[NearMiss],
+) -> dict[str, str]:
     """Why rules that were asked for have no site and no near miss.
 
-    `hits` are those of all rules in the run. If a rule's sites were `taken`, those are the reason.
+    `hits` are those of all rules in the run. If a rule's sites were `taken`, those are the reason. `unasked` are the misses of
+    rules whose operators are made only where `--force` asks for them.
     """
     present: Counter[str] = Counter()
     for operator, count in before.operators.items():
         present[operator.rpartition(".")[2]] += count
-    reasons = {rule.name: _why_absent(rule, present, hits) for rule in sought}
+    reasons = {rule.name: _why_absent(rule, present, hits) + _why_unasked(rule, unasked) for rule in sought}
     return {name: why for name, why in reasons.items() if name not in taken or not why.startswith(_NO_SITE)}
+
+
+def _why_unasked(rule: Rule, unasked: Iterable[NearMiss]) -> str:
+    """The refusal of an operator that a rule makes, for a rule of its family, to be added to a reason; empty if there is none."""
+    of_family = (miss.refusal for miss in unasked if miss.rule.partition(".")[0] == rule.family)
+    refusal = next((one for one in of_family if one.needed in rule.targets), None)
+    return "" if refusal is None else f"; {refusal.reason}; it would match if {refusal.remedy}"
 
 
 def _why_absent(rule: Rule, present: Counter[str], hits: Mapping[str, int]) -> str:

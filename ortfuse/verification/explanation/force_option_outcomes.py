@@ -84,10 +84,12 @@ def forced_outcomes(
 
 
 def _of_pass(name: str, wanted: str, report: RunReport) -> ForcedOutcome:
-    """The outcome of a forced choice that asks for a pass, whose notes say what it did."""
+    """The outcome of a forced choice that asks for a pass, whose log and notes say what it did."""
+    chosen = {site: obstacle for (author, site), obstacle in report.log.chosen.items() if author == name}
     absent = "" if wanted == LEAVE or report.log.changes[name] else "no site of it"
-    otherwise = {site: str(refusal) for (author, site), refusal in report.log.refused.items() if author == name}
-    return ForcedOutcome(name, wanted, (), otherwise, absent)
+    otherwise = {site: obstacle for site, obstacle in chosen.items() if obstacle}
+    otherwise |= {site: str(refusal) for (author, site), refusal in report.log.refused.items() if author == name}
+    return ForcedOutcome(name, wanted, tuple(site for site in chosen if site not in otherwise), otherwise, absent)
 
 
 def _outcome(
