@@ -93,6 +93,10 @@ QLinearMatMul                                                  : quantises
 QuantizeLinear                                                 : quantises smooth
 DequantizeLinear                                               : dequantises smooth
 DynamicQuantizeMatMul MatMulIntegerToFloat QAttention @ms      : quantises
+QGemm QLinearAdd QLinearAveragePool QLinearConcat @ms          : quantises
+QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu @ms      : quantises
+QLinearMul QLinearReduceMean QLinearSigmoid @ms                : quantises
+QLinearSoftmax QLinearWhere @ms                                : quantises
 QuantizeLinear @ms                                             : quantises
 DequantizeLinear @ms                                           : dequantises
 

@@ -1,6 +1,7 @@
 """That generated inputs exercise a model, and that what they do not exercise is told."""
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from small_graphs import model
@@ -82,6 +83,14 @@ def test_inputs_of_sizes_are_found_through_everything_but_shapes() -> None:
     text = f"""{HEAD} g (float[n, 3] x, int64 a, int64[2] b, int64[n] c, float d) => (float[?, ?] y, int64[n] z) <int64 nil = {{0}}, int64 one = {{1}}> {{
         s = Shape(x) k = ConstantOfShape(s) e = Cast<to = 7>(d) r = Range(nil, e, one) t = Tile(x, b) u = Cast<to = 1>(a) y = Mul(t, u) z = Neg(c) }}"""
     assert size_inputs(ir.from_onnx_text(text)) == {"b", "d"}
+
+
+def test_only_wide_integers_of_operators_that_do_not_quantise_tell_sizes() -> None:
+    text = """<ir_version: 10, opset_import: ["": 18, "com.microsoft": 1, "other": 1]>
+        g (float[2, 4] x, uint8[2, 4] q, float[2, 4] y, int32[1] n, int8[4] m, int32[4] c) => (float[2, 4] r, float[?] u, float[?] v) <float s = {0.02}, uint8 k = {128}> {
+        a = QuantizeLinear(x, s, k) b = com.microsoft.QLinearAdd(a, s, k, q, s, k, s, k) r = DequantizeLinear(b, s, k)
+        e = com.microsoft.DequantizeLinear(c, s) d = QuantizeLinear(y, s, k) u = other.Made(d, m, e) v = other.Made(n) }"""
+    assert size_inputs(ir.from_proto(onnx.parser.parse_model(text))) == {"n"}
 
 
 @pytest.mark.parametrize("kind", ["INT8", "UINT8", "INT16", "INT32", "INT64", "UINT32"])

@@ -285,3 +285,20 @@ def test_ties_of_signed_pairs_are_found_where_these_became_unsigned() -> None:
     assert not other.differences["y"].ok
     ours, new, theirs = ({v.name for node in one.graph for v in node.outputs} for one in (model, unsigned, result))
     assert new - ours and not (new - ours) & theirs
+
+
+def test_a_wrong_integer_operator_of_the_runtime_is_refused_on_generated_inputs() -> None:
+    def model(body: str) -> ir.Model:
+        return ir.from_proto(
+            onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+            g (float[64,8] x) => (float[64,8] r) <float s = {{0.02}}, float u = {{0.05}}, uint8 k = {{128}}, float off = {{0.024}}> {{
+                a = QuantizeLinear(x, s, k) {body} r = DequantizeLinear(c, u, k) }}""")
+        )
+
+    one = model("c = com.microsoft.QLinearSigmoid(a, s, k, u, k)")
+    lowered = "d = DequantizeLinear(a, s, k) f = Sigmoid(d) {} c = QuantizeLinear(g, u, k)"
+    right = verify(one, model(lowered.format("g = Identity(f)")))
+    assert right.ok, right
+    wrong = verify(one, model(lowered.format("g = Add(f, off)")))
+    assert not wrong.ok
+    assert "QLinearSigmoid 'c' decides otherwise" in str(wrong)

@@ -15,6 +15,7 @@ MASK_INPUTS: Mapping[tuple[str, str], Mapping[int, bool]] = {
     (MICROSOFT, "Attention"): {3: True, 5: True},
     (MICROSOFT, "MultiHeadAttention"): {4: True, 5: True},
     (MICROSOFT, "EmbedLayerNormalization"): {7: True},
+    (MICROSOFT, "QAttention"): {5: True},
 }
 """Operators that take a mask: the input positions, and whether 1 keeps a position."""
 

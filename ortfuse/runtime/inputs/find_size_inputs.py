@@ -10,18 +10,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.ir import walk
 from ortfuse.ir.operator_registry import SIZE_OPERANDS
-from ortfuse.ir.traits import SIZES, has
+from ortfuse.ir.traits import DEQUANTISES, QUANTISES, SIZES, has
 
 _CLASSICAL = "ai.onnx.ml"
 """The domain of operators of classical machine learning, none of which makes sizes of numbers."""
 
 
-def size_inputs(model: ir.Model) -> frozenset[str]:
-    """The names of the inputs of a model from whose elements a size or a number of iterations is computed."""
+_LEAST_BITS = 32
+"""The width of the integers that tell sizes to operators that are not ONNX's. Narrower ones are quantised numbers."""
+
+
+def size_inputs(model: ir.Model, facts: Facts | None = None) -> frozenset[str]:
+    """The names of the inputs of a model from whose elements a size or a number of iterations is computed.
+
+    Args:
+        model: A model.
+        facts: Its facts, which know the types of values that declare none.
+    """
+    facts = facts or Facts(model)
     owners = {body: node for node in walk.nodes(model) for body in walk.subgraphs(node)}
-    waiting = [value for node in walk.nodes(model) for value in _sizes(node)]
+    waiting = [value for node in walk.nodes(model) for value in _sizes(node, facts)]
     seen = set(waiting)
     while waiting:
         for source in _sources(waiting.pop(), owners):
@@ -31,15 +42,20 @@ def size_inputs(model: ir.Model) -> frozenset[str]:
     return frozenset(value.name or "" for value in model.graph.inputs if value in seen)
 
 
-def _sizes(node: ir.Node) -> Iterator[ir.Value]:
-    """The operands of a node that tell a size or end a loop; integers of operators that are not ONNX's may do so."""
+def _sizes(node: ir.Node, facts: Facts) -> Iterator[ir.Value]:
+    """The operands of a node that tell a size or end a loop; wide integers of operators that are not ONNX's may do so."""
     if node.domain not in ("", _CLASSICAL):
-        yield from (one for one in node.inputs if one is not None and (one.dtype is None or one.dtype.is_integer()))
+        if not has(node, QUANTISES | DEQUANTISES):
+            yield from (one for one in node.inputs if one is not None and _may_tell_size(facts.dtype(one)))
     elif not node.domain:
         operands = SIZE_OPERANDS.of(node) or ()
         yield from (one for number, one in enumerate(node.inputs) if one is not None and number in operands)
         if node.op_type == "Loop":
             yield from (body.outputs[0] for body in walk.subgraphs(node))
+
+
+def _may_tell_size(dtype: ir.DataType | None) -> bool:
+    return dtype is None or (dtype.is_integer() and dtype.bitwidth >= _LEAST_BITS)
 
 
 def _sources(value: ir.Value, owners: Mapping[ir.Graph, ir.Node]) -> Iterator[ir.Value]:

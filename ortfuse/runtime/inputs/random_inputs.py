@@ -61,7 +61,8 @@ def input_specs(model: ir.Model) -> list[InputSpec]:
         VerificationError: Inputs cannot be generated for one of them, so the user has to provide them.
     """
     flat = looked_into(model)
-    facts, sized = Facts(flat, as_declared=True), size_inputs(flat)
+    facts = Facts(flat, as_declared=True)
+    sized = size_inputs(flat, facts)
     given = (value for value in flat.graph.inputs if value.name not in flat.graph.initializers)
     return [_spec(value, facts, tells_sizes=value.name in sized) for value in given]
 
