@@ -40,7 +40,7 @@ def packages_of(environment: str | os.PathLike[str]) -> Path:
             "environment",
             f"{os.fspath(environment)} is no virtual environment of Python {version}, which runs ortfuse here",
         )
-    if not (found / RUNTIME).is_dir():
+    if not (found / RUNTIME / "__init__.py").is_file():
         raise OptionError(
             "environment", f"{os.fspath(environment)} has no {RUNTIME}; install the release to measure there"
         )
@@ -52,17 +52,20 @@ def calibrate_in(environment: str | os.PathLike[str], *, step: Step | None = Non
 
     Raises:
         OptionError: The environment cannot be used.
-        TargetError: An option is refused there, or the process ended before it was done.
+        TargetError: An option is refused there, Python loads another runtime there, or the process ended before it was done.
     """
-    places = [str(packages_of(environment))]
-    process = start(["-m", PROGRAM, json.dumps(options, default=_plain)], stdout=subprocess.PIPE, first=places)
+    packages = str(packages_of(environment))
+    arguments = ["-m", PROGRAM, json.dumps(options, default=_plain), packages]
+    process = start(arguments, stdout=subprocess.PIPE, first=[packages])
     found: Mapping[str, Any] = {}
     assert process.stdout is not None
     with process.stdout as lines:
         for line in lines:
-            found = _message(line)
-            if step is not None and "step" in found:
-                step(*found["step"])
+            message = _message(line)
+            if step is not None and "step" in message:
+                step(*message["step"])
+            if "found" in message or "error" in message:
+                found = message
     code = process.wait()
     costs_here.cache_clear()
     if "found" not in found:
