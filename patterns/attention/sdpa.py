@@ -70,9 +70,14 @@ def scale(match: Match) -> float:
     return float(math.prod(factor for factor in factors if factor is not None))
 
 
+def may_zero_rows(match: Match) -> bool:
+    """Whether a kernel that may execute the operator gives zeros for rows that the mask hides as a whole."""
+    return bool(match.quirks & {Quirk.ZEROES_MASKED_ROWS, Quirk.MAY_ZERO_MASKED_ROWS})
+
+
 def mask_floor(match: Match) -> Any:
     """The lowest mask value to pass on, if a row may be filled with one that makes a kernel treat it as a row without keys."""
-    if not match.quirks & {Quirk.ZEROES_MASKED_ROWS, Quirk.MAY_ZERO_MASKED_ROWS}:
+    if not may_zero_rows(match):
         return None
     found = mask_range(match["mask"], match.facts)
     if found is None or not any(-math.inf < level < DEEPEST_ALLOWED for level in found.deep):
@@ -150,17 +155,18 @@ def heads_are_shared_alike(match: Match) -> Refusal | None:
 
 
 def masked_rows_agree(match: Match, nan_guard: bool) -> Refusal | None:
-    """The kernel does for fully masked rows what the graph does (see `_masks`)."""
+    """Each kernel that may execute it does for fully masked rows what the graph does (see `_mask_values`)."""
     if match["mask"] is None:
         return None
     zeroes = Quirk.ZEROES_MASKED_ROWS in match.quirks
-    if not zeroes and not nan_guard and match.dtype("mask") == ir.DataType.FLOAT:
+    differs = may_zero_rows(match) if not nan_guard else not zeroes
+    if not may_zero_rows(match) and not nan_guard and match.dtype("mask") == ir.DataType.FLOAT:
         return None
     found = mask_range(match["mask"], match.facts)
     if found is None:
         return match.refuse("values_unknown", "mask", "known what fully masked rows come to")
     kept = keeps_a_key(match["mask"], match.facts)
-    if -math.inf in found.deep and nan_guard != zeroes and not kept:
+    if -math.inf in found.deep and differs and not kept:
         return match.refuse("value", "mask", "such that no row is -inf alone: NaN in the graph or the kernel, 0 in the other",
                             found="-inf for hidden keys")  # fmt: skip
     unlike = acts_alike(found, match.dtype("mask"), kept)

@@ -21,7 +21,6 @@ import onnx_ir as ir
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, computed, op, redundant, scalar, var
-from ortfuse.targets import Quirk
 
 from .._rule_test_inputs import COST, NEVER_EMPTY, masked
 from .._shared_guards import ints
@@ -31,6 +30,7 @@ from .sdpa import (
     PAPER,
     heads_are_shared_alike,
     masked_rows_agree,
+    may_zero_rows,
     replacements,
     weights_have_known_length,
 )
@@ -50,7 +50,7 @@ def mask_is_added_in_float(match: Match) -> Refusal | None:
     """The mask is of float32, as the numbers are with which the kernel computes."""
     if match.dtype("mask") != ir.DataType.FLOAT:
         return match.refuse("dtype", "mask", "float32, in which the kernel adds it")
-    return None if Quirk.ZEROES_MASKED_ROWS in match.quirks else match.refuse("value", "mask", "for a kernel of zeros")
+    return None if may_zero_rows(match) else match.refuse("value", "mask", "for a kernel of zeros")
 
 
 @redundant(COST)

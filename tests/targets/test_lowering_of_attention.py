@@ -103,26 +103,53 @@ def test_what_the_kernel_computes_in_another_way_stays(text: str) -> None:
     assert [node.op_type for node in result.model.graph] == ["Attention"]
 
 
-def test_a_row_without_keys_is_the_same_in_each_kernel() -> None:
+WITHOUT_KEYS = {
+    "a comparison": ("Attention", "bool[b,1,3,4] shown", "mask = Where(shown, zero, lowest)"),
+    "of -inf": ("Attention", "bool[b,1,3,4] shown", "mask = Where(shown, zero, inf)"),
+    "with a bias": ("Attention", "bool[b,1,3,4] shown, float[b,1,3,4] bias", "n = Where(shown, zero, lowest) mask = Add(n, bias)"),
+    "with a bias of heads": ("Softmax", "bool[b,1,3,4] shown, float[1,2,3,4] bias", "n = Where(shown, zero, lowest) mask = Add(n, bias)"),
+    "by buckets": ("Softmax", "bool[b,1,3,4] shown, float[32,2] table, int64[3,4] bucket", """
+        rows = Gather(table, bucket) turned = Transpose<perm = [2, 0, 1]>(rows) bias = Unsqueeze(turned, first)
+        n = Where(shown, zero, lowest) mask = Add(bias, n)"""),
+    "given": ("Attention", "float[b,1,3,4] given", "mask = Identity(given)"),
+    "given for heads": ("Softmax", "float[b,2,3,4] given", "mask = Identity(given)"),
+}  # fmt: skip
+"""The operator in the result, the further inputs of a model, and how its mask is computed of them."""
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["", "contrib"])
+@pytest.mark.parametrize("name", WITHOUT_KEYS)
+def test_a_row_without_keys_is_the_same_in_each_kernel(name: str, fused: bool) -> None:
     """ONNX Runtime gives zeros where all keys have the lowest number, other kernels the mean of values."""
-    text = """<ir_version: 10, opset_import: ["": 23]>
-        g (float[b,3,8] q, float[b,4,8] k, float[b,4,8] v, bool[b,1,3,4] shown) => (float[b,3,8] r)
-        <int64[4] apart = {0, 0, 2, 4}, int64[3] merged = {0, 0, 8}, float lowest = {-3.4028235e38}, float zero = {0}> {
-        qs = Reshape(q, apart) ks = Reshape(k, apart) vs = Reshape(v, apart)
+    kept, more, mask = WITHOUT_KEYS[name]
+    scores = """qs = Reshape(q, apart) ks = Reshape(k, apart) vs = Reshape(v, apart)
         qt = Transpose<perm = [0, 2, 1, 3]>(qs) kt = Transpose<perm = [0, 2, 3, 1]>(ks) vt = Transpose<perm = [0, 2, 1, 3]>(vs)
-        mask = Where(shown, zero, lowest)
         scores = MatMul(qt, kt) masked = Add(scores, mask) p = Softmax<axis = -1>(masked)
-        o = MatMul(p, vt) t = Transpose<perm = [0, 2, 1, 3]>(o) r = Reshape(t, merged) }"""
+        o = MatMul(p, vt) t = Transpose<perm = [0, 2, 1, 3]>(o) r = Reshape(t, merged)"""
+    contrib = "r = com.microsoft.MultiHeadAttention<num_heads = 2, scale = 1.0>(q, k, v, , , mask)"
+    text = f"""<ir_version: 10, opset_import: ["": 23, "com.microsoft": 1]>
+        g (float[b,3,8] q, float[b,4,8] k, float[b,4,8] v, {more}) => (float[b,3,8] r)
+        <int64[4] apart = {{0, 0, 2, 4}}, int64[3] merged = {{0, 0, 8}}, int64[1] first = {{0}}, float zero = {{0}},
+        float lowest = {{-3.4028235e38}}, float inf = {{-inf}}> {{ {mask} {contrib if fused else scores} }}"""
     model = ir.from_proto(onnx.parser.parse_model(text))
     result = ortfuse.optimize(model, target="portable").model
-    assert "Attention" in {node.op_type for node in result.graph}
+    assert kept in {node.op_type for node in result.graph}
     rng = np.random.default_rng(2)
+    shown = rng.random((2, 1, 3, 4)) > 0.5
+    shown[0, 0, 1] = False
     given = {
-        name: np.asarray(rng.standard_normal((2, rows, 8)), np.float32) for name, rows in (("q", 3), ("k", 4), ("v", 4))
+        "shown": shown,
+        "bucket": rng.integers(0, 32, (3, 4)),
+        "given": np.where(
+            shown, np.zeros((1, 1 if kept == "Attention" else 2, 1, 1), np.float32), np.float32(-3.4028235e38)
+        ),
     }
-    given["shown"] = rng.random((2, 1, 3, 4)) > 0.5
-    given["shown"][0, 0, 1] = False
+    shapes = {"q": (2, 3, 8), "k": (2, 4, 8), "v": (2, 4, 8), "table": (32, 2)}
+    shapes["bias"] = (1, 2, 3, 4) if kept == "Softmax" else (2, 1, 3, 4)
+    given |= {key: np.asarray(rng.standard_normal(shape), np.float32) for key, shape in shapes.items()}
+    given = {value.name or "": given[value.name or ""] for value in model.graph.inputs}
     expected = Session(model, optimise=False).run(given)["r"]
+    assert np.isnan(expected).any() == (name == "of -inf")
     np.testing.assert_allclose(Session(result, optimise=False).run(given)["r"], expected, atol=1e-5)
     found = onnx.reference.ReferenceEvaluator(ir.to_proto(result)).run(None, given)[0]
     np.testing.assert_allclose(found, expected, atol=1e-5)
