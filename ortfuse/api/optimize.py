@@ -23,7 +23,7 @@ from ortfuse.options.target_in_file_name import has_target, with_target
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.schedule import OnPass
 from ortfuse.runtime.current_execution_target import executing_for
-from ortfuse.runtime.load_check import UnloadableError
+from ortfuse.runtime.load_check import UnloadableError, without_kernels_here
 from ortfuse.runtime.worker import WORKER
 from ortfuse.targets import installed
 from ortfuse.targets.resolve import members, resolve_target
@@ -114,6 +114,9 @@ def _optimized(
     try:
         report = attempts.run()
         clock.lap("optimize")
+        if loads and (unloaded := without_kernels_here(attempts.inside, manager.target)):
+            report.notes.append(unloaded)
+            loads = False
         try:
             return concluded(attempts, report, clock, check=loads)
         except UnloadableError as error:

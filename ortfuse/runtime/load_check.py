@@ -9,13 +9,15 @@ from typing import Self
 
 import onnx_ir as ir
 
+from ortfuse.analysis.facts import Facts
 from ortfuse.errors import CrashError, OrtfuseError
+from ortfuse.ir import walk
 from ortfuse.runtime.current_execution_target import execution_target
 from ortfuse.runtime.function_expansion_limit import ExpansionError
 from ortfuse.runtime.load_staged_files import as_written
 from ortfuse.runtime.session import opened, separated, shortened, weight_bytes, zeros_folder
 from ortfuse.runtime.session_subprocess import Level, Settings
-from ortfuse.targets import libraries, with_functions
+from ortfuse.targets import Target, default_spec, libraries, with_functions
 
 LEVELS: Sequence[Level] = ("all", "none", "basic")
 """The levels of the runtime's own optimisations at which people load models, the usual one first."""
@@ -35,6 +37,33 @@ _MUCH = 1 << 26
 
 class UnloadableError(OrtfuseError):
     """The runtime does not load a model."""
+
+
+def without_kernels_here(model: ir.Model, target: Target) -> str:
+    """Return words on operators that another target stands in for without a kernel; empty if none does.
+
+    The runtime does not load such a model here, which tells nothing about the target that it is for.
+
+    Args:
+        model: The model.
+        target: The target that it is for.
+    """
+    if target.spec.runs_on:
+        return ""
+    here, facts, found = Target(default_spec()), Facts(model), dict[str, None]()
+    for scope in walk.scopes(model):
+        imports = scope.root.opset_imports
+        for node in scope.graph:
+            if node.op_identifier() in model.functions:
+                continue
+            if here.lacks_kernel(node, imports, facts) and not here.instead_of_kernel(node, imports, facts):
+                found.setdefault(f"{node.domain}.{node.op_type}".strip("."))
+    if not found:
+        return ""
+    return (
+        f"no model runs for the target {target.spec.name} here, and the result was not loaded on {here.spec.name}, which has no "
+        f"kernel for {', '.join(found)}"
+    )
 
 
 class Loading:

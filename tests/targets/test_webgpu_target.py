@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from graphs import operators
 
 import ortfuse
 from ortfuse.analysis.facts import Facts
+from ortfuse.errors import TargetError
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import Rule
 from ortfuse.runtime import node_sessions
@@ -66,11 +69,55 @@ def test_the_target_of_gpus_has_all_else_of_webgpu() -> None:
     assert gpus.limit(node, Facts(model)) is not None  # its kernel ignores that on each device
 
 
-@pytest.mark.usefixtures("webgpu")
-def test_a_result_for_gpus_is_never_verified_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VK_ICD_FILENAMES", str(runner.SWIFTSHADER))
-    with pytest.raises(ortfuse.OrtfuseError, match="webgpu-gpu is for GPUs, and here Vulkan is on the processor"):
-        ortfuse.optimize(ir.from_onnx_text(MODEL), target="webgpu-gpu", verify=True)
+def test_models_run_for_gpus_on_no_processor() -> None:
+    spec = replace(spec_of("webgpu-gpu"), runs_on=())
+    needed = "no models run for the target webgpu-gpu here: it needs a GPU with a driver of its own"
+    with pytest.raises(TargetError, match=needed):
+        ortfuse.calibrate(target=spec, budget=0)
+    result = ortfuse.optimize(ir.from_onnx_text(MODEL), target=spec, verify=True)
+    assert result.ok
+    assert any("what was verified or measured is so on cpu" in note for note in result.report.notes)
+
+
+SPLIT_GELU = """<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>
+g (float[2, 3, 2560] x, float[2560] b) => (float[2, 3, 1280] y) { y = com.microsoft.BiasSplitGelu(x, b) }"""
+
+
+def test_operators_without_a_kernel_on_the_processor_are_kept_where_there_is_no_gpu(tmp_path: Path) -> None:
+    spec, path = replace(spec_of("webgpu-gpu"), runs_on=()), tmp_path / "result.onnx"
+    result = ortfuse.optimize(ir.from_onnx_text(SPLIT_GELU), target=spec, output=path)
+    assert operators(result.model) == ["BiasSplitGelu"]
+    (note,) = result.report.notes
+    assert note.endswith("was not loaded on cpu, which has no kernel for com.microsoft.BiasSplitGelu")
+    assert path.is_file()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="devices and drivers of Linux")
+def test_drivers_on_the_processor_are_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "DEVICES", tmp_path / "dev")
+    for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(runner, "_installed_drivers", lambda: [Path("radeon_icd.json")])
+    assert not runner.has_gpu()
+    (tmp_path / "dev" / "dri").mkdir(parents=True)
+    (tmp_path / "dev" / "dri" / "renderD128").touch()
+    assert runner.has_gpu()
+    monkeypatch.setattr(runner, "_installed_drivers", lambda: [Path("lvp_icd.x86_64.json")])
+    assert not runner.has_gpu()
+    monkeypatch.setenv("VK_ICD_FILENAMES", "/a/radeon_icd.json")
+    assert runner.has_gpu()
+    monkeypatch.setenv("VK_DRIVER_FILES", "/a/lvp_icd.json:/b/vk_swiftshader_icd.json")
+    assert not runner.has_gpu()
+    monkeypatch.setenv("VK_DRIVER_FILES", "/a/lvp_icd.json:/b/nvidia_icd.json")
+    assert runner.has_gpu()
+
+
+def test_drivers_are_found_where_the_loader_of_vulkan_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = tmp_path / "data" / "vulkan" / "icd.d" / "lvp_icd.json"
+    driver.parent.mkdir(parents=True)
+    driver.touch()
+    monkeypatch.setenv("XDG_DATA_DIRS", f"{tmp_path / 'none'}:{tmp_path / 'data'}")
+    assert driver in runner._installed_drivers()
 
 
 SAME_FOR_ALL_QUERIES = """<ir_version: 10, opset_import: ["": 17]>
@@ -111,13 +158,17 @@ def test_vulkan_on_the_processor_takes_the_place_of_a_gpu(tmp_path: Path, monkey
     driver = tmp_path / "driver.json"
     monkeypatch.setattr(runner, "SWIFTSHADER", driver)
     monkeypatch.setattr(runner, "DEVICES", tmp_path)
-    monkeypatch.delenv("VK_ICD_FILENAMES", raising=False)
+    for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"):
+        monkeypatch.delenv(name, raising=False)
     assert runner.environment() == {}
     driver.touch()
     assert runner.environment() == {"VK_ICD_FILENAMES": str(driver)}
     monkeypatch.setenv("VK_ICD_FILENAMES", "other.json")
     assert runner.environment() == {}
     monkeypatch.delenv("VK_ICD_FILENAMES")
+    monkeypatch.setenv("VK_DRIVER_FILES", "other.json")
+    assert runner.environment() == {}
+    monkeypatch.delenv("VK_DRIVER_FILES")
     (tmp_path / "nvidia0").touch()
     assert runner.environment() == {}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from padded_encoders import ATTEND, EMBED, MASK, MASKS, encoder, feeds_of, is_pa
 import ortfuse
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import PipelineError
+from ortfuse.targets import spec_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
 import suite
@@ -32,8 +34,8 @@ SECOND = """q2 = MatMul(y, wq)  k2 = MatMul(y, wk)  v2 = MatMul(y, wv)  kt2 = Tr
 
 
 def packed(model: Any, **options: Any) -> ortfuse.Result:
-    options = {"target": "cuda", "force": {"padding_free": PACKED}, **options}
-    return ortfuse.optimize(model, padding_free=True, loaded=False, **options)
+    options = {"target": "cuda", "force": {"padding_free": PACKED}, "loaded": False, **options}
+    return ortfuse.optimize(model, padding_free=True, **options)
 
 
 def in_functions(result: ortfuse.Result, body: str) -> tuple[Any, int]:
@@ -164,6 +166,13 @@ def test_sites_that_follow_a_forced_choice_are_told() -> None:
     assert not outcome.not_followed
     (line,) = outcome.lines()
     assert line.startswith(f"forced padding_free={PACKED}: followed at 2 sites")
+
+
+def test_attention_is_packed_where_no_kernel_loads_the_result(tmp_path: Path) -> None:
+    absent = replace(spec_of("cuda"), runs_on=())
+    result = packed(encoder(), target=absent, loaded=True, output=tmp_path / "packed.onnx")
+    assert count(result) == 1
+    assert any(f"was not loaded on cpu, which has no kernel for {PACKED}" in note for note in result.report.notes)
 
 
 def test_a_forced_choice_needs_packed_tokens() -> None:

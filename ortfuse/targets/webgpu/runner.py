@@ -7,6 +7,7 @@ right, and its latencies say nothing about a GPU.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from runpy import run_path
 from typing import Any
@@ -17,7 +18,15 @@ SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
 DEVICES = Path("/dev")
 """The folder of devices."""
 
-_DRIVERS = "VK_ICD_FILENAMES"
+MANIFESTS = "vulkan/icd.d"
+"""The folder of drivers in each folder of data or configuration that Vulkan's loader searches."""
+
+_DRIVERS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
+"""Variables that name drivers in the place of those of the folders; the first one that is set counts."""
+
+_SOFTWARE = ("swiftshader", "lvp_icd")
+"""Parts of the names of drivers that compute on the processor, of SwiftShader and of Mesa's lavapipe."""
+
 _LOADER = Path(__file__).parents[2] / "runtime" / "load_node_sessions.py"
 
 
@@ -29,7 +38,32 @@ def session_class(base: Any) -> Any:
 
 def environment() -> dict[str, str]:
     """Return the variables with which Node.js finds a driver, where there is no GPU."""
-    gpu = any(DEVICES.glob("dri/renderD*")) or any(DEVICES.glob("nvidia[0-9]"))
-    if gpu or _DRIVERS in os.environ or not SWIFTSHADER.is_file():
+    if _has_device() or any(name in os.environ for name in _DRIVERS) or not SWIFTSHADER.is_file():
         return {}
-    return {_DRIVERS: str(SWIFTSHADER)}
+    return {_DRIVERS[-1]: str(SWIFTSHADER)}
+
+
+def has_gpu() -> bool:
+    """Tell whether sessions are on a GPU, as far as devices and names of drivers tell: the package names no adapter.
+
+    Systems other than Linux have drivers of their own, and count as having a GPU.
+    """
+    if not sys.platform.startswith("linux"):
+        return True
+    named = next((os.environ[name] for name in _DRIVERS if os.environ.get(name)), "")
+    drivers = [Path(one) for one in named.split(os.pathsep) if one] or _installed_drivers()
+    is_software = [any(part in driver.name.lower() for part in _SOFTWARE) for driver in drivers]
+    return _has_device() and not (drivers and all(is_software))
+
+
+def _has_device() -> bool:
+    return any(DEVICES.glob("dri/renderD*")) or any(DEVICES.glob("nvidia[0-9]"))
+
+
+def _installed_drivers() -> list[Path]:
+    """The drivers in the folders that Vulkan's loader searches."""
+    given = os.environ
+    homes = [given.get("XDG_CONFIG_HOME") or "~/.config", given.get("XDG_DATA_HOME") or "~/.local/share"]
+    system = [given.get("XDG_CONFIG_DIRS") or "/etc/xdg", given.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"]
+    folders = [*homes, *":".join(system).split(":"), "/etc"]
+    return [driver for folder in folders for driver in (Path(folder).expanduser() / MANIFESTS).glob("*.json")]
