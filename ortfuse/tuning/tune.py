@@ -118,12 +118,15 @@ def tune(
         ConstraintError: No choice keeps the constraints; nothing was written.
         OptionError: An option has an invalid value.
         OutputError: A file cannot be written, or another search keeps its trials in the same one.
+        TargetError: There is no such target, or models cannot be executed for it here.
         OrtfuseError: The model cannot be used, or Optuna is not installed.
     """
     options = Options.of(options, bench=True, **changes)
     progress, limits = progress or silent, constraints or Constraints()
     if not budget > 0:
         raise OptionError("budget", f"write seconds, more than 0, not {budget!r}")
+    spec = target_spec(options)
+    spec.session_providers()  # refuse a target for which nothing can be measured
     demand_optuna()
     began = clock() if began is None else began
     output = None if options.output is None else Path(options.output)
@@ -132,7 +135,7 @@ def tune(
     file = None if study is None and output is None else Path(study or f"{output}.tune.sqlite")
     if study is None and file is not None:
         demand_no_link(file, "remove it, or name a file with `study`")
-    with executing_for(target_spec(options)), no_other_search(file) as folder:
+    with executing_for(spec), no_other_search(file) as folder:
         original = _as_file(model, folder)
         _, inputs = inputs_to_measure(options, load(original))
         making = replace(options, output=None, inputs=given_inputs(options, load(original)))

@@ -74,6 +74,10 @@ def test_models_run_for_gpus_on_no_processor() -> None:
     needed = "no models run for the target webgpu-gpu here: it needs a GPU with a driver of its own"
     with pytest.raises(TargetError, match=needed):
         ortfuse.calibrate(target=spec, budget=0)
+    with pytest.raises(TargetError, match=needed):
+        ortfuse.calibrate_session("model.onnx", target=spec)
+    with pytest.raises(TargetError, match=needed):
+        ortfuse.tune("model.onnx", target=spec)
     result = ortfuse.optimize(ir.from_onnx_text(MODEL), target=spec, verify=True)
     assert result.ok
     assert any("what was verified or measured is so on cpu" in note for note in result.report.notes)

@@ -133,12 +133,14 @@ def calibrate_session(
 
     Raises:
         OptionError: There are more threads than ever run.
-        TargetError: There is no such target.
+        TargetError: There is no such target, or models cannot be executed for it here.
         VerificationError: The model cannot be run, or has no open dimension of a name in `sizes`.
     """
     demand_threads(threads)
     path = Path(model)
-    with executing_for(resolve_target(target).spec):
+    spec = resolve_target(target).spec
+    spec.session_providers()  # refuse a target for which nothing can be measured
+    with executing_for(spec):
         loaded = load(path)
         label, inputs = typical_inputs(loaded, sizes=sizes)
         given, wanted, effects = derived(loaded), list(choices(loaded)), list[Effect]()
