@@ -20,12 +20,16 @@ from ortfuse.runtime.near_ties import explained, is_one_step, is_quantised
 from ortfuse.runtime.reference_runs import Experiment
 from ortfuse.runtime.session import Session
 from ortfuse.runtime.submodel import computing, forced
+from ortfuse.verification.inline_taken_branches import has_branches, with_taken_branches
 from ortfuse.verification.match_decision_nodes import Counterpart, by_name, by_order, decisions
 
 GIVEN = "ortfuse.given."
 
 QUANTISES_WEIGHTS = "WeightBiasQuantization"
 """The runtime's optimiser that quantises float32 weights of operators between quantised numbers."""
+
+_UNUSABLE = (OrtfuseError, KeyError, TypeError)
+"""The errors by which models have no decisions that can be imposed."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +40,34 @@ class Decided:
     reasons: tuple[str, ...]
     wrong: Mapping[str, str]
 
+    @property
+    def ok(self) -> bool:
+        """Whether all outputs are equal given the decisions."""
+        return all(difference.ok for difference in self.differences.values())
+
 
 def compare_decided(original: ir.Model, candidate: ir.Model, experiment: Experiment, optimise: bool) -> Decided | None:
-    """Compare a candidate's outputs given the decisions of the original.
+    """Compare a candidate's outputs given the decisions of the original, also those in branches that are taken.
 
     Returns:
         The comparison, or `None` if the models have no decisions in common, none differs, or this cannot be run.
     """
+    found = _given_decisions(original, candidate, experiment, optimise)
+    if (found is None or not found.ok) and (has_branches(original) or has_branches(candidate)):
+        try:
+            both = [
+                with_taken_branches(model, lambda model, values: _values(model, values, experiment.inputs))
+                for model in (original, candidate)
+            ]
+        except _UNUSABLE:
+            return found
+        inlined = _given_decisions(both[0], both[1], experiment, optimise)
+        return found if inlined is None else inlined
+    return found
+
+
+def _given_decisions(original: ir.Model, candidate: ir.Model, experiment: Experiment, optimise: bool) -> Decided | None:
+    """The comparison given the decisions in the main graph."""
     try:
         named = by_name(original, candidate)
         moved = by_order(original, candidate, named, lambda model, values: _values(model, values, experiment.inputs))
@@ -50,7 +75,7 @@ def compare_decided(original: ir.Model, candidate: ir.Model, experiment: Experim
         if moved and found is not None and found.wrong:  # it may be no counterpart
             found = _compared(original, candidate, named, experiment, optimise)
         return found
-    except (OrtfuseError, KeyError, TypeError):
+    except _UNUSABLE:
         return None
 
 
@@ -183,4 +208,4 @@ def _values(model: ir.Model, values: Iterable[ir.Value], inputs: Mapping[str, An
     known: dict[str, Any] = {name: v.const_value.numpy() for name, v in wanted.items() if v.const_value is not None}
     known |= {name: np.asarray(array) for name, array in inputs.items()}
     computed = [(name, value) for name, value in wanted.items() if name not in known]
-    return known | dict(Session(computing(model, computed), optimise=False).run(inputs))
+    return known | dict(Session(computing(model, computed), optimise=False).run(inputs) if computed else {})

@@ -302,3 +302,30 @@ def test_a_wrong_integer_operator_of_the_runtime_is_refused_on_generated_inputs(
     wrong = verify(one, model(lowered.format("g = Add(f, off)")))
     assert not wrong.ok
     assert "QLinearSigmoid 'c' decides otherwise" in str(wrong)
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.024])
+def test_ties_in_a_branch_are_ties(offset: float) -> None:
+    """Half of the products lie in the middle of two steps, from where the kernel rounds as its arithmetic has it."""
+    head = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (uint8[64,8] x, uint8[64,8] y, bool[1] q, float low) => (uint8[64,8] r)
+        <float u = {0.05}, uint8 n = {7}, float off = {OFF}> {
+            r = If(q) <then_branch = a () => (uint8[64,8] t) { THEN }, else_branch = e () => (uint8[64,8] v) {
+                c = Greater(low, off) v = If(c) <then_branch = i () => (uint8[64,8] j) { j = Identity(x) },
+                    else_branch = o () => (uint8[64,8] p) { ELSE }> }> }""".replace("OFF", str(offset))
+    operator = "{} = com.microsoft.QLinearMul(x, u, n, y, u, n, u, n)"
+    lowered = """d = DequantizeLinear(x, u, n) f = DequantizeLinear(y, u, n) m = Mul(d, f) s = Add(m, off)
+        {} = QuantizeLinear(s, u, n)"""
+
+    def model(body: str) -> ir.Model:
+        text = head.replace("THEN", body.format("t")).replace("ELSE", body.format("p"))
+        return ir.from_proto(onnx.parser.parse_model(text))
+
+    one, other = model(operator), model(lowered)
+    rng = np.random.default_rng(0)
+    for truth in (True, False):
+        given: dict[str, Any] = {name: rng.integers(0, 60, (64, 8)).astype(np.uint8) for name in ("x", "y")}
+        given |= {"q": np.array([truth]), "low": np.array(-1, np.float32)}
+        ones, others = (Session(each, optimise=False).run(given)["r"] for each in (one, other))
+        assert (ones != others).any()
+        assert verify(one, other, inputs=[given]).ok == (not offset)
