@@ -201,14 +201,14 @@ _MADE = (
 _GIVEN: dict[str, Sequence[Any]] = {
     "num_heads": [2],
     "scale": [None, 0.25],
-    "unidirectional": [None, 1],
+    "unidirectional": [0, 1],
     "filler": [None],
     "sizes": [None],
     "do_rotary": [None, 0],
     "shares_buffer": [None],
 }
 _WIDE = _GIVEN | {"sizes": [(8, 8, 12)]}
-_BIASED = _GIVEN | {"unidirectional": [None, 0]}
+_BIASED = _GIVEN | {"unidirectional": [0]}
 _HIDING = _GIVEN | {"scale": [None], "filler": [None, -3.0], "do_rotary": [None]}
 _PLAIN = {"x": "b s 6", "weight": "6 24"}
 _FOUR = {"x": "b 4 6", "weight": "6 24"}
@@ -268,7 +268,7 @@ def _integer_rule(name: str, masks: Pattern | None, before: Pattern | None, *cas
         is_refinement=True,
         spells_out=True,
         guards=(
-            heads_are_known, is_plain, scales_are_single, masks_are_of_all_keys,
+            heads_are_known, is_plain, scales_are_single, *(() if masks is None else (masks_are_of_all_keys,)),
             *(() if before is None else (present_is_used,)),
         ),
         exactness=Exactness.ROUNDING,
@@ -296,7 +296,7 @@ RULES = [
     _rule(
         "lower_attention_with_mask_of_keys", padding, None,
         (_FOUR | {"padding": "b 4", "bias": "24"}, _HIDING), (_FOUR | {"padding": "b"}, _HIDING),
-        (_FOUR | {"padding": "b 4 4", "added": "b 2 4 4"}, _HIDING | {"unidirectional": [None, 0]}),
+        (_FOUR | {"padding": "b 4 4", "added": "b 2 4 4"}, _HIDING | {"unidirectional": [0]}),
     ),
     _rule("lower_attention_with_past", None, past, (_AFTER_PAST | {"bias": "24"}, _GIVEN)),
     _rule(
