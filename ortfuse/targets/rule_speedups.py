@@ -30,6 +30,9 @@ from ortfuse.naming import name_today
 from ortfuse.targets.processor import number_formats, processor_kind
 from ortfuse.targets.target_spec import TargetSpec, release_number
 
+USUAL_SIZE = 128
+"""The size that dimensions of unknown size have when a model is measured (`ortfuse bench`)."""
+
 WORTH_IT = 0.97
 """Replacements that run at this fraction of the old speed or faster are accepted: a smaller loss is within the noise."""
 
@@ -180,8 +183,9 @@ class CostTable:
         """The measurement nearest to the given shapes, `None` if the rule was not measured.
 
         Unknown dimensions do not affect the distance: if several measurements are equally near, their geometric mean is used.
-        In a table from another kind of processor, the worst measurement counts. Measurements of another element type count
-        only if there are none of this one.
+        In a table of an older release, which has only the rules that decide otherwise there, those of them count that are
+        nearest to the usual size. In a table from another kind of processor, the worst measurement counts. Measurements of
+        another element type count only if there are none of this one.
         """
         rows = self.speedups.get(rule)
         if not rows:
@@ -195,6 +199,9 @@ class CostTable:
         distances = [row.distance(shape_of) for row in rows]
         nearest = min(distances)
         found = [row for row, distance in zip(rows, distances, strict=True) if distance - nearest < 1e-9]
+        if self.releases is not None and len(found) > 1:
+            unusual = [row.distance(functools.partial(_with_usual_sizes, shape_of)) for row in found]
+            found = [row for row, distance in zip(found, unusual, strict=True) if distance - min(unusual) < 1e-9]
         speedup = statistics.geometric_mean(row.speedup for row in found)
         sizes = " and ".join(sizes_text(row.shapes, row.dtype) for row in found)
         if len(found) > SHOWN:
@@ -234,6 +241,14 @@ class CostTable:
         newest = _suiting([table for table in tables if table.releases is None])
         of_release = [table for table in tables if table.counts_for(release)]
         return replace(_suiting(of_release), otherwise=newest) if of_release else newest
+
+
+def _with_usual_sizes(shape_of: ShapeOf, name: str) -> Sequence[Any] | None:
+    """A shape whose unknown dimensions are of the usual size, the first one, a batch, of 1."""
+    shape = shape_of(name)
+    if shape is None:
+        return None
+    return [dim if isinstance(dim, int) else USUAL_SIZE if axis else 1 for axis, dim in enumerate(shape)]
 
 
 def _suiting(tables: Sequence[CostTable]) -> CostTable:

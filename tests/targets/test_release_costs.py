@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from ortfuse.targets import CostTable, Target, calibrated_speedups, default_spec
 from ortfuse.targets.joint_target import JointTarget
 from ortfuse.targets.release_kernel_tables import table_of_release
 from ortfuse.targets.rule_speedups import Measured, shipped_tables
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 
 LOWERING = "attention.lower_to_multi_head_attention"
 
@@ -115,6 +118,22 @@ def _lowered(length: str, *, causal: int = 0, release: str = "1.17", **speedups:
 def test_attention_becomes_products_where_the_fused_operator_is_slower(length: str, fused: bool) -> None:
     made = _lowered(length, _64=1.05, _1500=0.8)
     assert ("MultiHeadAttention" in made, "Softmax" in made) == (fused, not fused)
+
+
+def test_an_open_size_counts_as_the_usual_one_in_tables_of_older_releases() -> None:
+    rows = tuple(Measured.parse(f"x 1x{size}x8", value) for size, value in ((16, 2.0), (128, 1.1), (1500, 0.1)))
+    table = CostTable({"a.rule": rows}, "a test")
+    for shape, expected in (((1, "length", 8), 1.1), ((1, 1000, 8), 0.1), ((None, None, None), 1.1)):
+        found = replace(table, releases=("1.17", "1.17")).estimate("a.rule", {"x": shape}.get)
+        assert found is not None and found.speedup == pytest.approx(expected)
+    newest = table.estimate("a.rule", {"x": (1, "length", 8)}.get)
+    assert newest is not None and newest.speedup == pytest.approx((2.0 * 1.1 * 0.1) ** (1 / 3))
+
+
+@pytest.mark.parametrize("name", ["bert.sdpa.ts", "llama_cache.sdpa.ts", "gpt2_cache.sdpa.ts", "t5_decoder.sdpa.ts"])
+def test_attention_of_an_open_length_stays_one_operator_on_the_oldest_release(name: str) -> None:
+    result = ortfuse.optimize(GOLDEN / f"{name}.onnx", runtime="1.17").model
+    assert not {"Softmax", "Attention"} & set(ops(result).split())
 
 
 def test_causal_attention_has_no_other_form_whatever_it_costs() -> None:
