@@ -15,7 +15,6 @@ those by the tables of the newest releases, each at all sizes. These tables deci
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from rich.table import Table
 
 from benchmarks.results import RAW
 from benchmarks.targets.releases import environment
+from ortfuse.io import python_subprocess
 from ortfuse.io.atomic_write import write_text
 from ortfuse.pipeline import load_catalogue
 from ortfuse.runtime.current_execution_target import executing_for
@@ -143,7 +143,7 @@ def main(
         for version in versions:
             file = kept(version, threads)
             file.parent.mkdir(parents=True, exist_ok=True)
-            places = os.pathsep.join([str(environment(version, environments.resolve())), str(ROOT)])
+            places = [str(environment(version, environments.resolve())), str(ROOT)]
             subprocess.run(
                 [
                     sys.executable,
@@ -156,7 +156,7 @@ def main(
                     str(end),
                 ],
                 check=True,
-                env={**os.environ, "PYTHONPATH": places},
+                env=python_subprocess.environment(places),
             )
     spec = spec_of(default_spec().name)
     assert spec.costs_file is not None

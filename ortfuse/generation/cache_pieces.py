@@ -219,7 +219,7 @@ class PieceReader:
         return ""
 
     def _next(self, read: Element, cache: Cache, length: DimLike, box: Box) -> Element:
-        """What the next step reads of a cache, where this one reads an element, as an element of what this one hands out."""
+        """The element that the next step reads where this one reads `read`, as an element of what this one hands out."""
         if isinstance(read, Select):
             condition = simplified(read.condition, box)
             then = self._next(read.then, cache, length, box.where(condition))

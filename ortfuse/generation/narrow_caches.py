@@ -55,7 +55,7 @@ def narrow_caches(model: ir.Model) -> None:
 
 
 def _narrowed(value: ir.Value, facts: Facts) -> list[ir.Value] | None:
-    """What casts make of an input in float16; `None` if something else than its sizes is used."""
+    """The casts of an input to float16; `None` if something else than these and its sizes is used."""
     found = []
     for use in value.uses():
         node = use.node

@@ -19,7 +19,7 @@ from ortfuse.ir.walk import branches
 _AUTHOR = "inline_taken_branches"
 
 Values = Callable[[ir.Model, Sequence[ir.Value]], Mapping[str, Any]]
-"""What values of the main graph of a model are in a run of it, by name."""
+"""Returns the arrays that values of the main graph of a model are in a run of it, by name."""
 
 
 def has_branches(model: ir.Model) -> bool:

@@ -25,7 +25,7 @@ import onnx_ir as ir
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, ms, op, opt, var
+from ortfuse.rewrite.pattern import Guard, Match, Op, Pattern, attr, built, computed, ms, op, opt, var
 
 from .._shared_guards import constant
 from ._masked_scores import FILLER, added, mask_of_keys, masked, padding
@@ -225,66 +225,86 @@ def _with_present(build: Any, root: Any) -> Any:
     return build.node("Add", [root, total]).outputs[0]
 
 
-def _rule(name: str, masks: Pattern | None, before: Pattern | None, *cases: Case) -> Rule:
+_ATTRIBUTES = {
+    "num_heads": attr("num_heads"),
+    "scale": attr("scale"),
+    "unidirectional": attr("unidirectional"),
+    "mask_filter_value": attr("filler"),
+    "do_rotary": attr("do_rotary"),
+    "past_present_share_buffer": attr("shares_buffer"),
+}
+
+
+def _lowering(
+    name: str,
+    formula: str,
+    pattern: Op,
+    masks: Pattern | None,
+    before: Pattern | None,
+    cases: Sequence[Case],
+    *,
+    guards: Sequence[Guard] = (),
+    makes: Sequence[str] = (),
+    inputs: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | None = None,
+) -> Rule:
     """The rule for attention that has a mask of keys and a past, or has none."""
+    own = (heads_are_known, is_plain, *guards)
     return Rule(
         name=f"attention.{name}",
-        formula="com.microsoft.Attention(x, weight, bias, padding, past, added)",
-        pattern=ms.Attention(
-            x, weight, opt(bias), masks, before, *([opt(added)] if before is None else []),
-            num_heads=attr("num_heads"), scale=attr("scale"), unidirectional=attr("unidirectional"),
-            mask_filter_value=attr("filler"), qkv_hidden_sizes=attr("sizes"), do_rotary=attr("do_rotary"),
-            past_present_share_buffer=attr("shares_buffer"),
-        ).naming(present=1),
-        replace=built(_attended, makes=_MADE),
-        intermediates={"present": built(_present, makes=_MADE)},
+        formula=formula,
+        pattern=pattern.naming(present=1),
+        replace=built(_attended, makes=(*makes, *_MADE)),
+        intermediates={"present": built(_present, makes=(*makes, *_MADE))},
         is_refinement=True,
         spells_out=True,
-        guards=(heads_are_known, is_plain, masks_are_of_all_keys, *(() if before is None else (present_is_used,))),
+        guards=own if before is None else (*own, present_is_used),
         exactness=Exactness.ROUNDING,
         source="com.microsoft operators of ONNX Runtime; arXiv:1706.03762",
         test=RuleTest(
             shapes=tuple(shapes for shapes, _ in cases),
             attributes=tuple(attributes for _, attributes in cases),
-            inputs={} if masks is None else {"padding": mask_of_keys},
+            inputs={**(inputs or {}), **({} if masks is None else {"padding": mask_of_keys})},
+            constants=constants or {},
             never_empty={"*": "the kernel refuses empty tensors"},
             followed_by=None if before is None else _with_present,
         ),
-    )  # fmt: skip
+    )
+
+
+def _rule(name: str, masks: Pattern | None, before: Pattern | None, *cases: Case) -> Rule:
+    biases = [opt(added)] if before is None else []
+    pattern = ms.Attention(x, weight, opt(bias), masks, before, *biases, qkv_hidden_sizes=attr("sizes"), **_ATTRIBUTES)
+    formula = "com.microsoft.Attention(x, weight, bias, padding, past, added)"
+    return _lowering(name, formula, pattern, masks, before, cases, guards=(masks_are_of_all_keys,))
 
 
 def _integer_rule(name: str, masks: Pattern | None, before: Pattern | None, *cases: Case) -> Rule:
     """The rule for attention whose first product is one of integers."""
-    return Rule(
-        name=f"attention.{name}",
-        formula="com.microsoft.QAttention(x, weight, bias, x_scale, weight_scale, padding, x_zero, weight_zero, past)",
-        pattern=ms.QAttention(
-            x, weight, bias, x_scale, weight_scale, masks, opt(x_zero), opt(weight_zero), before,
-            num_heads=attr("num_heads"), scale=attr("scale"), unidirectional=attr("unidirectional"),
-            mask_filter_value=attr("filler"), do_rotary=attr("do_rotary"), past_present_share_buffer=attr("shares_buffer"),
-        ).naming(present=1),
-        replace=built(_attended, makes=("MatMulInteger", *_MADE)),
-        intermediates={"present": built(_present, makes=("MatMulInteger", *_MADE))},
-        is_refinement=True,
-        spells_out=True,
-        guards=(
-            heads_are_known, is_plain, scales_are_single, *(() if masks is None else (masks_are_of_all_keys,)),
-            *(() if before is None else (present_is_used,)),
-        ),
-        exactness=Exactness.ROUNDING,
-        source="com.microsoft operators of ONNX Runtime",
-        test=RuleTest(
-            shapes=tuple({**_SCALES, **shapes} for shapes, _ in cases),
-            attributes=tuple({key: value for key, value in given.items() if key != "sizes"} for _, given in cases),
-            inputs={"x": "uint8", "weight": "uint8"} | ({} if masks is None else {"padding": mask_of_keys}),
-            constants={"x_scale": np.float32(0.0213), "weight_scale": np.float32(0.0117)}
-            | {"x_zero": np.uint8(117), "weight_zero": np.uint8(130)},
-            never_empty={"*": "the kernel refuses empty tensors"},
-            followed_by=None if before is None else _with_present,
-        ),
-    )  # fmt: skip
+    formula = "com.microsoft.QAttention(x, weight, bias, x_scale, weight_scale, padding, x_zero, weight_zero, past)"
+    pattern = ms.QAttention(
+        x, weight, bias, x_scale, weight_scale, masks, opt(x_zero), opt(weight_zero), before, **_ATTRIBUTES
+    )
+    return _lowering(
+        name,
+        formula,
+        pattern,
+        masks,
+        before,
+        [
+            ({**_SCALES, **shapes}, {key: one for key, one in given.items() if key != "sizes"})
+            for shapes, given in cases
+        ],
+        guards=(scales_are_single, *(() if masks is None else (masks_are_of_all_keys,))),
+        makes=("MatMulInteger",),
+        inputs={"x": "uint8", "weight": "uint8"},
+        constants=_NUMBERS,
+    )
 
 
+_NUMBERS = {"x_scale": np.float32(0.0213), "weight_scale": np.float32(0.0117)} | {
+    "x_zero": np.uint8(117), "weight_zero": np.uint8(130),
+}  # fmt: skip
 _SCALES = {"x_scale": "", "weight_scale": "", "bias": "24"}
 _ZEROS = {"x_zero": "", "weight_zero": ""}
 

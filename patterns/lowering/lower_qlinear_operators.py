@@ -191,6 +191,19 @@ def _byte_rule(
     )
 
 
+def _same_rule(operator: str, pattern: Pattern, replace: Pattern, **test: Any) -> Rule:
+    """The rule for an operator that ONNX has too."""
+    return Rule(
+        name=f"qdq.lower_{operator}",
+        pattern=pattern,
+        replace=replace,
+        is_refinement=True,
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        test=RuleTest(attributes={"axis": [1, None]}, opset=13, **test),
+    )
+
+
 def _parts(build: Any) -> Sequence[ir.Value]:
     """Two images with scales and zero points of their own."""
     batch = build.dims("batch")[0]
@@ -270,34 +283,20 @@ RULES = [
             followed_by=as_floats,
         ),
     ),
-    Rule(
-        name="qdq.lower_dequantize_linear",
-        pattern=ms.DequantizeLinear(a, a_scale, opt(a_zero), axis=attr("axis")),
-        replace=op.DequantizeLinear(a, a_scale, opt(a_zero), axis=attr("axis")),
-        is_refinement=True,
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes=({"a": "b 3", "a_scale": "", "a_zero": ""}, {"a": "b 3", "a_scale": ""}),
-            attributes={"axis": [1, None]},
-            inputs={"a": "uint8"},
-            constants={"a_scale": "positive", "a_zero": np.uint8(120)},
-            opset=13,
-        ),
+    _same_rule(
+        "dequantize_linear",
+        ms.DequantizeLinear(a, a_scale, opt(a_zero), axis=attr("axis")),
+        op.DequantizeLinear(a, a_scale, opt(a_zero), axis=attr("axis")),
+        shapes=({"a": "b 3", "a_scale": "", "a_zero": ""}, {"a": "b 3", "a_scale": ""}),
+        inputs={"a": "uint8"},
+        constants={"a_scale": "positive", "a_zero": np.uint8(120)},
     ),
-    Rule(
-        name="qdq.lower_quantize_linear",
-        pattern=ms.QuantizeLinear(x, scale, opt(zero), axis=attr("axis")),
-        replace=op.QuantizeLinear(x, scale, opt(zero), axis=attr("axis")),
-        is_refinement=True,
-        exactness=Exactness.EXACT,
-        source=SOURCE,
-        test=RuleTest(
-            shapes=({"x": "b 3", "scale": "", "zero": ""}, {"x": "b 3", "scale": ""}),
-            attributes={"axis": [1, None]},
-            constants={"scale": "positive", "zero": np.uint8(120)},
-            opset=13,
-            followed_by=as_floats,
-        ),
+    _same_rule(
+        "quantize_linear",
+        ms.QuantizeLinear(x, scale, opt(zero), axis=attr("axis")),
+        op.QuantizeLinear(x, scale, opt(zero), axis=attr("axis")),
+        shapes=({"x": "b 3", "scale": "", "zero": ""}, {"x": "b 3", "scale": ""}),
+        constants={"scale": "positive", "zero": np.uint8(120)},
+        followed_by=as_floats,
     ),
 ]  # fmt: skip

@@ -9,14 +9,12 @@ Latencies are measured in one run, interleaved, in either order by turns.
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 import ortfuse
@@ -24,8 +22,10 @@ from benchmarks import isolated
 from benchmarks.jobs import MODELS
 from benchmarks.models import FOR_TARGETS, GOLDEN, one_of_each, sizes_of
 from benchmarks.results import PACKAGES, Results
+from benchmarks.targets.openvino.__main__ import geometric_mean
 from ortfuse.io.load_and_save import load
 from ortfuse.runtime.bench import typical_inputs
+from ortfuse.runtime.comparison import compare
 from ortfuse.targets.openvino import CONFIGURATION
 from ortfuse.targets.processor import processor_kind
 
@@ -68,21 +68,8 @@ def row_of(path: Path, rounds: int, seconds: float) -> dict[str, Any]:
                 request.infer(given)
                 times[index].append(time.perf_counter() - before)
     original, ours = map(statistics.median, times)
-    return {"ms": original * 1e3, "speedup": original / ours, "equal": all(map(_are_close, *outputs))}
-
-
-def _are_close(one: Any, other: Any) -> bool:
-    if one.shape != other.shape:
-        return False
-    expected, got = np.asarray(one, np.float64), np.asarray(other, np.float64)
-    largest = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
-    return bool(np.allclose(got, expected, rtol=0, atol=TOLERANCE * largest, equal_nan=True))
-
-
-def geometric_mean(rows: list[dict[str, Any]]) -> float:
-    """Return the mean speedup of the models that were measured; NaN without any."""
-    speedups = [math.log(row["speedup"]) for row in rows if "speedup" in row]
-    return math.exp(statistics.fmean(speedups)) if speedups else math.nan
+    same = [compare("", one, other, TOLERANCE).ok for one, other in zip(*outputs, strict=True)]
+    return {"ms": original * 1e3, "speedup": original / ours, "equal": all(same)}
 
 
 def main(
@@ -105,7 +92,7 @@ def main(
             outcome = isolated.call(row_of, path, rounds, seconds, limit=LIMIT)
             rows[path.stem] = outcome.value if outcome.error is None else {"error": outcome.error}
             print(part, path.stem, rows[path.stem], flush=True)
-    means = {part: geometric_mean(list(rows.values())) for part, rows in found.items()}
+    means = {part: geometric_mean(rows) for part, rows in found.items()}
     print("geometric means:", means)
     if write:
         Results("targets.openvino.own_runtime", processor=processor_kind()).store(

@@ -88,7 +88,8 @@ def _grouped_query(node: ir.Node, facts: Facts) -> Refusal | None:
     return one_token_after_a_past(node, facts)
 
 
-_MOST_CHANNELS_OF_GROUP = 512
+MOST_CHANNELS_OF_GROUP = 512
+"""The most channels of a group that the kernel of GroupNorm takes; their number is even."""
 
 
 def _group_norm(node: ir.Node, facts: Facts) -> Refusal | None:
@@ -106,8 +107,8 @@ def _group_norm(node: ir.Node, facts: Facts) -> Refusal | None:
     if groups is None or groups.is_ref() or groups.value < 1:
         return attribute_limit(node, "groups", None, "1 or more")
     size, left = divmod(shape[3], groups.value)
-    if left or size % 2 or not 0 < size <= _MOST_CHANNELS_OF_GROUP:
-        needed = f"an even number of channels in each of {groups.value} groups, {_MOST_CHANNELS_OF_GROUP} at most"
+    if left or size % 2 or not 0 < size <= MOST_CHANNELS_OF_GROUP:
+        needed = f"an even number of channels in each of {groups.value} groups, {MOST_CHANNELS_OF_GROUP} at most"
         return input_limit(node, 0, "X", shape_words(shape), needed)
     return None
 

@@ -1,4 +1,4 @@
-"""What a measurement of rule costs found."""
+"""The result of measuring rule costs."""
 
 from __future__ import annotations
 

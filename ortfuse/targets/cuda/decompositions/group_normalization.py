@@ -24,12 +24,10 @@ from ortfuse.ir.dims import is_nonzero
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, computed, const, ms, op, opt, var
+from ortfuse.targets.cuda.constraints import MOST_CHANNELS_OF_GROUP
 
 BACK, FRONT = (0, 2, 3, 1), (0, 3, 1, 2)
 """The orders of axes that put the channels last, and second again."""
-
-MOST_OF_GROUP = 512
-"""The most channels of a group that the kernel takes; their number is even."""
 
 x, skip = var("x"), var("skip")
 parts = op.Reshape(x, var("groups_shape"), allowzero=attr("allowzero")).named("parts")
@@ -84,7 +82,7 @@ def has_even_groups(match: Match) -> Refusal | None:
     channels, groups = (match.shape("x") or (0, 0))[1], _groups(match)
     assert isinstance(channels, int)
     size = 0 if groups <= 0 or channels % groups else channels // groups
-    fits = 0 < size <= MOST_OF_GROUP and size % 2 == 0
+    fits = 0 < size <= MOST_CHANNELS_OF_GROUP and size % 2 == 0
     return None if fits else match.refuse_dimension("x", 1, f"an even number of channels for each of {groups} groups")
 
 
@@ -129,7 +127,7 @@ def _gamma_and_beta(match: Match) -> tuple[Any, Any] | None:
 
 
 def _further(match: Match) -> tuple[Any, Any] | None:
-    """What follows on the normalisation: a factor and a term for each channel; `None` if they are not known."""
+    """The factor and the term for each channel that follow on the normalisation; `None` if they are not known."""
     if match.get("mean") is None:
         factor, term = (_beside_pixels(match, name, least) for name, least in (("factor", 1.0), ("term", 0.0)))
         return None if factor is None or term is None else (factor, term)

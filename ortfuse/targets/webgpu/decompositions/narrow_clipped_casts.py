@@ -4,8 +4,8 @@ int32(clip(int64(x) + c, low, high)) = int32(clip(x, low - c, high - c)) + c
 int32(clip(c - int64(x), low, high)) = c - int32(clip(x, c - high, c - low))
 move(int64(x)) = int64(move(x))          move: Unsqueeze, Squeeze, Reshape or Transpose; x floats
 
-*Requires:* constants up to 2^24, which float32 holds, and low <= high. Casts of infinities and NaN to integers, which ONNX leaves
-undefined, may give anything.
+*Requires:* constants up to 2^23, of which float32 holds sums of two, and low <= high. Casts of infinities and NaN to integers,
+which ONNX leaves undefined, may give anything.
 
 Rationale: truncation keeps integers and the order of numbers, so that numbers may be clipped at integers before it. The buckets
 of relative positions in DeBERTa are floats behind a logarithm, for which no range is known, and become indices in this way.
