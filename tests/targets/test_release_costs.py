@@ -18,7 +18,7 @@ from ortfuse.errors import TargetError
 from ortfuse.ir.dims import symbol
 from ortfuse.options import Options
 from ortfuse.pipeline import PassManager
-from ortfuse.targets import CostTable, Target, calibrated_speedups, default_spec, resolve_target
+from ortfuse.targets import CostTable, Target, calibrated_speedups, default_spec, resolve_target, rule_speedups
 from ortfuse.targets.joint_target import JointTarget
 from ortfuse.targets.release_kernel_tables import table_of_release
 from ortfuse.targets.rule_speedups import Measured, shipped_tables
@@ -60,14 +60,18 @@ def test_the_table_of_a_release_is_asked_before_that_of_the_newest(
     assert (_speedup(table, "a.fusion"), _speedup(table, "b.fusion")) == (fused, 3.0)
 
 
-def test_a_release_measured_on_another_processor_counts_at_its_worst(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("processor", "speedup"), [("{} FAST", 2.0), ("z80", 0.5)])
+def test_a_release_measured_on_another_architecture_counts_at_its_worst(
+    processor: str, speedup: float, tmp_path: Path
+) -> None:
     rows = {"x 1x16": 2.0, "x 1x1024": 0.5}
+    processor = processor.format(rule_speedups.processor_kind().partition(" ")[0])
     path = _file(
         tmp_path,
         {"speedups": {"a.fusion": {"x 1x16": 2.0}}},
-        {"speedups": {"a.fusion": rows}, "releases": ["1.17", "1.19"], "processor": "z80"},
+        {"speedups": {"a.fusion": rows}, "releases": ["1.17", "1.19"], "processor": processor},
     )
-    assert _speedup(CostTable.read(path, release=(1, 18)), "a.fusion") == 0.5
+    assert _speedup(CostTable.read(path, release=(1, 18)), "a.fusion") == speedup
 
 
 @pytest.mark.parametrize("releases", [["1.20", "1.19"], ["1.20"], ["old", "new"]])

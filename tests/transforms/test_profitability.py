@@ -146,12 +146,21 @@ def test_what_could_not_be_measured_is_said_with_what_decided_instead() -> None:
     assert _run(NEG, TWICE, choices=Choices(meter=Meter(Identity=2.0, Abs=1.0)))[1].remarks() == []
 
 
-def test_a_table_of_another_processor_is_said_to_be_one_where_it_decided() -> None:
+@pytest.mark.parametrize(
+    ("here", "chosen"),
+    [
+        ("mips wide", ["QuickGelu"]),
+        ("arm wide", ["Sigmoid", "Mul"]),  # slower at some size, and sizes of another architecture tell nothing
+    ],
+)
+def test_a_table_of_another_processor_is_said_to_be_one_where_it_decided(here: str, chosen: list[str]) -> None:
     rows = (Measured.parse("x 1x16x768", 0.5), Measured.parse("x 1x128x768", 2.0))
-    elsewhere = CostTable({"swish.plain": rows}, "a test", "there").used_on("here")
+    elsewhere = CostTable({"swish.plain": rows}, "a test", "mips narrow").used_on(here)
     found, choices = _run(TEXT.format(128), SWISH, choices=Choices(elsewhere))
-    assert found == ["Sigmoid", "Mul"], "it was slower at some size, and the sizes of another processor tell nothing"
-    assert "another kind of processor (there) than this one (here)" in choices.remarks()[0]
+    assert found == chosen
+    remark = choices.remarks()[0]
+    assert f"another kind of processor (mips narrow) than this one ({here})" in remark
+    assert ("left out" in remark) == (here == "arm wide")
     assert _run(NEG, TWICE, choices=Choices(elsewhere))[1].remarks() == []
 
 
