@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cached_decoders import write
-from test_near_misses import EMBEDDED, MASK, SUM, given, is_right, made
+from edited_decoders import EMBEDDED, MASK, SUM, given, is_right, made
 
 import ortfuse
 from ortfuse.errors import GenerationError

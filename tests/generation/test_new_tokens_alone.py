@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cached_decoders import LAYOUTS, PLAIN, write
-from test_near_misses import is_right
+from edited_decoders import is_right
 
 import ortfuse
 from ortfuse.errors import GenerationError

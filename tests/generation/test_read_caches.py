@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_near_misses import is_right, made
+from edited_decoders import is_right, made
 
 from ortfuse.errors import GenerationError
 
