@@ -17,7 +17,7 @@ Does not handle: a cache with one reader for which this does not hold. It stays 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -25,15 +25,13 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import IndexMap, Read, axis, leaves
 from ortfuse.analysis.index_maps.element_expressions import at as moved
-from ortfuse.analysis.transfer.value_fact import Shape
 from ortfuse.generation.cache_operands import read_last, read_operand
 from ortfuse.generation.cache_pieces import Piece, PieceReader
 from ortfuse.generation.cache_readers import read_outside
 from ortfuse.generation.decoder_interface import Cache, DecoderInterface
+from ortfuse.generation.drop_caches import caches_of_unknown_sizes, drop_caches, past_name
 from ortfuse.generation.plan_nodes import PlanNodes
-from ortfuse.generation.size_nodes import size_of
-from ortfuse.ir.dims import DimLike, floor_div, symbols
-from ortfuse.ir.walk import used_values
+from ortfuse.ir.dims import DimLike, floor_div
 from ortfuse.transforms.index_maps.make import Plan, Supply
 from ortfuse.transforms.index_maps.plans import plans
 
@@ -144,9 +142,8 @@ class _Separation:
             found = {
                 node: pieces for node, pieces in found.items() if not any(piece.cache in wrong for piece in pieces)
             }
-            bad = dict.fromkeys(
-                self._asked_for_unknown_sizes(found), "its size is asked for, in a form that is not known"
-            )
+            unknown = caches_of_unknown_sizes(self.model, self.facts, self._attended(found))
+            bad = dict.fromkeys(unknown, "its size is asked for, in a form that is not known")
             bad |= dict.fromkeys(self._read_outside(found), "it is read by something else, too")
             if not bad:
                 break
@@ -313,99 +310,26 @@ class _Separation:
 
     def _past_text(self) -> str:
         """The name of the number of tokens of the past."""
-        if not self.past_name:
-            shapes = {value: self.facts.shape(value) or () for value in self.model.graph.inputs}
-            whole = [shapes[cache.past][cache.axis] for cache in self.interface.caches if cache.kept is None]
-            if self.interface.mask is not None and self.interface.mask_kept(self.facts) is None:
-                whole.append(shapes[self.interface.mask][-1] - shapes[self.interface.tokens][1])
-            names = [str(dim) for dim in whole if symbols(dim) == {str(dim)}]
-            taken = {name for shape in shapes.values() for dim in shape for name in symbols(dim)}
-            unused = "past_tokens"
-            while unused in taken:
-                unused += "_"
-            self.past_name = names[0] if names else unused
+        self.past_name = self.past_name or past_name(self.model, self.facts, self.interface)
         return self.past_name
 
     # What is left
 
-    def _asked_for_unknown_sizes(self, found: Mapping[ir.Node, Pieces]) -> set[Cache]:
-        """The caches on which sizes depend that could not be computed without them."""
-        known = set(self._sized_inputs({piece.cache for pieces in found.values() for piece in pieces}))
-        known |= {
-            str(piece.past) for pieces in found.values() for piece in pieces if symbols(piece.past) == {str(piece.past)}
-        }
-        read = set[Cache]()
-        for node, caches in self._queries(found).items():
-            dims = self._asked(node)
-            if dims is None or any(name not in known for dim in dims for name in symbols(dim)):
-                read |= caches
-        return read
-
-    def _asked(self, node: ir.Node) -> Shape | None:
-        """The sizes that a Shape tells."""
-        dims = self.facts.shape(node.inputs[0])
-        start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
-        return None if dims is None else dims[start:end]
-
-    def _queries(self, found: Mapping[ir.Node, Pieces]) -> dict[ir.Node, set[Cache]]:
-        """Nodes that ask for sizes of what is made of caches, with these."""
-        owners = {piece.cache.past: piece.cache for pieces in found.values() for piece in pieces}
-        made: dict[ir.Value, set[Cache]] = {past: {cache} for past, cache in owners.items()}
-        queries = {}
-        for node in self.model.graph:
-            used = {cache for value in used_values(node) for cache in made.get(value, ())}
-            if not used or node in found:
-                continue
-            if node.op_type == "Shape" and not node.domain:
-                queries[node] = used
-            else:
-                made |= dict.fromkeys(node.outputs, used)
-        return queries
-
-    def _sized_inputs(self, dropped: Collection[Cache]) -> dict[str, tuple[ir.Value, int]]:
-        """The input and axis that tell a size, by its name."""
-        gone = {cache.past for cache in dropped}
-        found: dict[str, tuple[ir.Value, int]] = {}
-        for value in self.model.graph.inputs:
-            for number, dim in enumerate(self.facts.shape(value) or ()):
-                if value not in gone and symbols(dim) == {str(dim)}:
-                    found.setdefault(str(dim), (value, number))
-        return found
+    def _attended(self, found: Mapping[ir.Node, Pieces]) -> dict[ir.Node, list[Cache]]:
+        """The attention that is replaced, with its caches."""
+        return {node: [piece.cache for piece in pieces] for node, pieces in found.items()}
 
     def _drop(self, found: Mapping[ir.Node, Pieces]) -> None:
         """Remove the caches that were replaced, and compute sizes without them."""
-        graph, nodes = self.model.graph, self.nodes
-        pieces = [piece for both in found.values() for piece in both]
-        caches = {piece.cache for piece in pieces}
-        sizes = {}
-        for name, (value, number) in self._sized_inputs(caches).items():
-            sizes[name] = value, number
-        queries = self._queries(found)
-        asked = {name for node in queries for dim in self._asked(node) or () for name in symbols(dim)}
-        known: dict[str, ir.Value] = {}
-        for piece in pieces:
-            if str(piece.past) in asked and str(piece.past) not in known:
-                own = self.owned[piece.cache.past, piece.read]
-                length = nodes.add("Shape", [own.past], {"start": 2, "end": 3})
-                if piece.cache.kept is not None:
-                    length = nodes.add("Min", [length, nodes.ints([piece.cache.kept])])
-                known[str(piece.past)] = length
-        for name in asked - set(known):
-            value, number = sizes[name]
-            known[name] = nodes.add("Shape", [value], {"start": number, "end": number + 1})
-        for node in queries:
-            parts = [size_of(dim, known, nodes) for dim in self._asked(node) or ()]
-            made = parts[0] if len(parts) == 1 else nodes.add("Concat", parts, {"axis": 0})
-            assert made is not None
-            for use in tuple(node.outputs[0].uses()):
-                use.node.replace_input_with(use.idx, made)
-        for cache in caches:
-            graph.outputs.remove(cache.present)
-        for node in reversed(list(graph)):
-            if not any(one.uses() or one.is_graph_output() for one in node.outputs):
-                graph.remove(node, safe=True)
-        for cache in caches:
-            graph.inputs.remove(cache.past)
+        nodes, pasts = self.nodes, dict[Cache, ir.Value]()
+        for piece in (piece for pieces in found.values() for piece in pieces):
+            pasts.setdefault(piece.cache, self.owned[piece.cache.past, piece.read].past)
+
+        def length_of(cache: Cache) -> ir.Value:
+            length = nodes.add("Shape", [pasts[cache]], {"start": 2, "end": 3})
+            return length if cache.kept is None else nodes.add("Min", [length, nodes.ints([cache.kept])])
+
+        drop_caches(self.model, self.facts, nodes, self._attended(found), length_of)
 
     def _widen_mask(self) -> None:
         """Let a mask that has columns for the last tokens alone have them for all."""
