@@ -235,6 +235,13 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "generation.shared_prefix",
+        "how much faster are batches of prompts whose common first tokens are computed once?",
+        ("benchmarks.generation.shared_prefix", "--write"),
+        ("--quick",),
+        answer_no=True,
+    ),
+    Job(
         "generation.blocks",
         "how fast are products of one token with weights of 4 and 8 bits, by the rows of a block?",
         ("benchmarks.generation.blocks", "--write"),
