@@ -235,6 +235,12 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "generation.in_optimum",
+        "how fast are exports and generators in Optimum, beside `ortfuse.Generator`?",
+        ("benchmarks.generation.in_optimum", "--write"),
+        packages=("torch", "optimum"),
+    ),
+    Job(
         "generation.shared_prefix",
         "how much faster are batches of prompts whose common first tokens are computed once?",
         ("benchmarks.generation.shared_prefix", "--write"),
