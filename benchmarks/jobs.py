@@ -441,6 +441,7 @@ STANDALONE: Mapping[str, str] = {
     "benchmarks.exports.saved_by_runtime": "models as the runtime saves them, for the benchmark of rules",
     "benchmarks.exports.unseen": "models of architectures that are not golden, to try coverage on",
     "benchmarks.generation.exports": "exports decoders with caches, small ones or with --full of real size",
+    "benchmarks.generation.run_in_optimum": "generates in Optimum, for benchmarks.generation.in_optimum",
     "benchmarks.exports.varied": "models in many styles, by both exporters at many opsets, to compare commits on",
     "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",
     "benchmarks.kernels.release_costs": "writes the tables of costs that are shipped for older releases of the runtime",
