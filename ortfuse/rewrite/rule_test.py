@@ -65,6 +65,10 @@ class RuleTest:
     conditions of the pattern without which the rule would still be right, as mutation tests print them; guards declare that
     themselves (`ortfuse.rewrite.pattern.redundant`). `followed_by` is a unary operator applied to the root, or a function of the
     builder and the root, for rules whose guards look at the consumers of the root.
+
+    `definitions` are for operators that no kernel of the machine computes, such as `com.microsoft.GroupNorm`: functions of the
+    node and the opset. Each returns the text of an ONNX function, which instances are run with. It has the inputs and outputs of
+    the node in order, and nodes of the standard; `None` where the node has no definition.
     """
 
     shapes: Shapes | Sequence[Shapes] = field(default_factory=dict)
@@ -86,6 +90,7 @@ class RuleTest:
     assumes: Mapping[str, str] = field(default_factory=dict)
     redundant: Mapping[str, str] = field(default_factory=dict)
     followed_by: str | Callable[[Any, ir.Value], ir.Value] | None = None
+    definitions: Mapping[str, Callable[[ir.Node, int], str | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         named = [condition for condition in self.redundant if condition.startswith("guard ")]

@@ -2,6 +2,8 @@
 
 gelu(x) = x/2 (1 + erf(x / sqrt 2))          fast_gelu(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 quick_gelu(x) = x sigmoid(alpha x)          fused_matmul(a, b) = alpha a b, each transposed or not
+bias_split_gelu([a, b]) = a gelu(b)          bias_add(x, bias, skip) = x + bias + skip
+bias_softmax(x, bias) = softmax(x + bias)
 skip_layer_norm(x, skip) = layer_norm(x + skip + bias)          skip_rms_norm(x, skip) = rms_norm(x + skip + bias)
 
 They come before fusions, which make of the nodes what the chosen opset has.
@@ -18,7 +20,7 @@ from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, built, ms, op, opt, var
 
-from .._shared_guards import same_shape
+from .._shared_guards import constant, same_shape
 
 PASS = "canonicalize"
 
@@ -100,6 +102,48 @@ def _skip_layer(match: Match) -> Pattern:
     return op.LayerNormalization(_sum(match), gamma, opt(beta), axis=-1, epsilon=attr("epsilon"))
 
 
+def _half_activated(match: Match) -> Pattern:
+    width = _width(match)
+    total = op.Add(x, bias)
+    first, second = (op.Slice(total, constant(at), constant(at + width // 2), constant(-1)) for at in (0, width // 2))
+    return op.Mul(first, _gelu(second))
+
+
+def _width(match: Match) -> int:
+    shape = match.shape("x")
+    assert shape is not None and isinstance(shape[-1], int)
+    return shape[-1]
+
+
+def has_two_halves(match: Match) -> Refusal | None:
+    """The last axis has a known even size, and the bias that size."""
+    shape = match.shape("x")
+    if not shape or not isinstance(shape[-1], int) or shape[-1] % 2:
+        return match.refuse_dimension("x", -1, "a known even size")
+    return match.unless_shape((shape[-1],), "bias")
+
+
+def is_of_last_axis(match: Match) -> Refusal | None:
+    """The bias has the size of the last axis."""
+    shape = match.shape("x")
+    return match.refuse("shape", "x", "a known one") if not shape else match.unless_shape((shape[-1],), "bias")
+
+
+def keeps_shape(match: Match) -> Refusal | None:
+    """The bias is broadcast to the shape of the scores."""
+    shape, other = match.shape("x"), match.shape("bias")
+    if shape is None or other is None or len(other) > len(shape):
+        return match.refuse("shape", "bias", "one that is broadcast to that of the scores")
+    of_same_axes = zip(reversed(shape), reversed(other), strict=False)
+    return match.unless_value("bias", all(size in (1, own) for own, size in of_same_axes), "broadcast to the scores")
+
+
+def over_last_axis_of_one(match: Match) -> Refusal | None:
+    """Softmax is over the last axis: over others, it merges those behind them."""
+    rank, axis = match.rank("x"), 1 if match["axis"] is None else match["axis"]
+    return match.unless_value("axis", axis == -1 or (rank is not None and axis == rank - 1), "the last axis")
+
+
 def over_last_axis(match: Match) -> Refusal | None:
     """The operator normalises only the last axis."""
     rank, axis = match.rank("x"), match["axis"]
@@ -109,6 +153,28 @@ def over_last_axis(match: Match) -> Refusal | None:
 def is_single(match: Match) -> Refusal | None:
     """The numbers are float32: in float64, the kernel rounds some to float32."""
     return match.unless_dtype("x", ir.DataType.FLOAT)
+
+
+def _split_gelu_function(node: ir.Node, opset: int) -> str:
+    """For rule tests: BiasSplitGelu, which only kernels of GPUs compute."""
+    return f"""<domain: "any", opset_import: ["": {opset}]> any (x, bias) => (y) {{
+        s = Add(bias, x) n = Shape(s) at = Constant <value_ints = [-1]> () all = Gather(n, at)
+        two = Constant <value_ints = [2]> () half = Div(all, two) none = Constant <value_ints = [0]> ()
+        a = Slice(s, none, half, at) b = Slice(s, half, all, at)
+        r = Constant <value_float = 0.70710678> () c = Mul(b, r) e = Erf(c) one = Constant <value_float = 1.0> () f = Add(e, one)
+        h = Constant <value_float = 0.5> () g = Mul(f, h) p = Mul(g, b) y = Mul(p, a) }}"""
+
+
+def _add_function(node: ir.Node, opset: int) -> str:
+    """For rule tests: BiasAdd."""
+    return f"""<domain: "any", opset_import: ["": {opset}]> any (x, bias, skip) => (y) {{ s = Add(bias, skip) y = Add(x, s) }}"""
+
+
+def _softmax_function(node: ir.Node, opset: int) -> str:
+    """For rule tests: BiasSoftmax."""
+    axis = node.attributes["axis"].value if "axis" in node.attributes else 1
+    return f"""<domain: "any", opset_import: ["": {opset}]> any (x, bias) => (y) {{
+        t = Add(x, bias) s = Shape(t) f = Flatten <axis = {axis}> (t) p = Softmax <axis = -1> (f) y = Reshape(p, s) }}"""
 
 
 _ELEMENTWISE = ("Add", "Div", "Erf", "Mul", "Sigmoid", "Tanh")
@@ -186,6 +252,50 @@ RULES = [
             ),
         ),
         guards=(ranks_are_known, keeps_batch),
+    ),
+    _rule(
+        "matmul.lower_transpose_matmul",
+        "com.microsoft.TransposeMatMul(a, b)",
+        ms.TransposeMatMul(a, b, alpha=attr("alpha"), transA=attr("trans_a"), transB=attr("trans_b")),
+        built(_product, makes=("MatMul", "Mul", "Transpose")),
+        RuleTest(
+            shapes=({"a": "b 3 4", "b": "b 4 5"}, {"a": "b 4 3", "b": "b 5 4"}),
+            attributes=(
+                {"alpha": [None, 0.5], "trans_a": [0], "trans_b": [None]},
+                {"alpha": [0.5], "trans_a": [1], "trans_b": [1]},
+            ),
+        ),
+        guards=(ranks_are_known,),
+    ),
+    _rule(
+        "gelu.lower_bias_split_gelu",
+        "com.microsoft.BiasSplitGelu(x, bias)",
+        ms.BiasSplitGelu(x, bias),
+        built(_half_activated, makes=("Slice", *_ELEMENTWISE)),
+        RuleTest(shapes={"x": "b s 8", "bias": "8"}, definitions={"com.microsoft.BiasSplitGelu": _split_gelu_function}),
+        guards=(has_two_halves,),
+    ),
+    _rule(
+        "algebra.lower_bias_add",
+        "com.microsoft.BiasAdd(x, bias, skip)",
+        ms.BiasAdd(x, bias, skip),
+        op.Add(op.Add(x, bias), skip),
+        RuleTest(
+            shapes={"x": "b s 8", "bias": "8", "skip": "b s 8"}, definitions={"com.microsoft.BiasAdd": _add_function}
+        ),
+        guards=(is_of_last_axis, same_shape("x", "skip")),
+    ),
+    _rule(
+        "softmax.lower_bias_softmax",
+        "com.microsoft.BiasSoftmax(x, bias)",
+        ms.BiasSoftmax(x, bias, axis=attr("axis"), is_inner_broadcast=attr("is_inner")),
+        op.Softmax(op.Add(x, bias), axis=-1),
+        RuleTest(
+            shapes=({"x": "b 2 s t", "bias": "b 1 1 t"}, {"x": "b t", "bias": "1 t"}),
+            attributes=({"axis": [3, -1], "is_inner": [0, 1]}, {"axis": [1, None], "is_inner": [0]}),
+            definitions={"com.microsoft.BiasSoftmax": _softmax_function},
+        ),
+        guards=(keeps_shape, over_last_axis_of_one),
     ),
     _rule(
         "layernorm.lower_skip_layer_normalization",

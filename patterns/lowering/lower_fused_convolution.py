@@ -41,7 +41,11 @@ _of_result = same_shape("z", "result")
 
 def _activated(match: Match) -> Pattern:
     convolved = op.Conv(x, weight, opt(bias), **window)
-    inner: Pattern = convolved if match["z"] is None else op.Add(convolved, z)
+    return activated(match, convolved if match["z"] is None else op.Add(convolved, z))
+
+
+def activated(match: Match, inner: Pattern) -> Pattern:
+    """A sum with the activation that the match captured as `activation` and `parameters`."""
     kind, given = match["activation"], tuple(match["parameters"] or ())
     if kind is None:
         return inner
@@ -53,7 +57,7 @@ def _activated(match: Match) -> Pattern:
 
 
 _ONES = {name: [None] for name in ("auto_pad", "dilations", "pads", "strides")}
-_KINDS = {
+KINDS = {
     "Relu": None,
     "Tanh": None,
     "Sigmoid": None,
@@ -61,6 +65,7 @@ _KINDS = {
     "Clip": (-0.5, 0.75),
     "HardSigmoid": (0.25, 0.5),
 }
+"""Activations with parameters, for rule tests."""
 
 RULES = [
     Rule(
@@ -79,7 +84,7 @@ RULES = [
             shapes={"x": "b 3 6 6", "weight": "4 3 3 3", "bias": "4", "z": "b 4 4 4"},
             attributes=tuple(
                 {**_ONES, "group": [1], "kernel_shape": [(3, 3)], "activation": [kind], "parameters": [parameters]}
-                for kind, parameters in _KINDS.items()
+                for kind, parameters in KINDS.items()
             ),
         ),
     )

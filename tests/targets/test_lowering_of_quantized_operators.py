@@ -34,13 +34,21 @@ MODELS = {
         r = com.microsoft.MatMulIntegerToFloat(x, weight, q, columns, k, none, bias) }""",
     "quantised in the run": """(float[a,3,4] x) => (float[a,3,2] r) BODY {
         r = com.microsoft.DynamicQuantizeMatMul(x, weight, s, , bias) }""",
+    "channels last": """(uint8[a,5,6,2] x) => (uint8[a,4,2,1] r) <uint8[1,2,2,2] kernel = {1, 130, 100, 3, 90, 5, 200, 60},
+        float s = {0.0213}, float t = {0.0317}, float u = {0.509}, uint8 k = {128}> {
+        y = com.microsoft.QLinearConv<channels_last = 1>(x, s, k, kernel, t, k, u, k)
+        r = com.microsoft.NhwcMaxPool<kernel_shape = [1, 3], strides = [1, 2]>(y) }""",
+    "a table of blocks": """(int64[a] x) => (float[a,32] r) <uint8[3,16] table = {TABLE}, float[3,2] steps = {0.5, 0.25, 1, 2, 3, 4}> {
+        r = com.microsoft.GatherBlockQuantized<block_size = 16, bits = 4>(table, x, steps) }""",
     "pairs": """(float[a,4] x) => (float[a,4] r) BODY {
         q = com.microsoft.QuantizeLinear(x, s, k) r = com.microsoft.DequantizeLinear(q, s, k) }""",
 }
 
+TABLE = ", ".join(map(str, np.random.default_rng(4).integers(0, 256, 48)))
+
 
 def parsed(name: str) -> ir.Model:
-    return ir.from_proto(onnx.parser.parse_model(HEAD + MODELS[name].replace("BODY", SCALES)))
+    return ir.from_proto(onnx.parser.parse_model(HEAD + MODELS[name].replace("BODY", SCALES).replace("TABLE", TABLE)))
 
 
 def inputs(model: ir.Model) -> dict[str, np.ndarray]:
@@ -50,6 +58,8 @@ def inputs(model: ir.Model) -> dict[str, np.ndarray]:
         assert value.dtype is not None
         if value.dtype == ir.DataType.FLOAT:
             made[value.name or ""] = np.asarray(rng.standard_normal(shape), np.float32)
+        elif value.dtype == ir.DataType.INT64:
+            made[value.name or ""] = rng.integers(0, 3, shape)
         else:
             limits = np.iinfo(value.dtype.numpy())
             made[value.name or ""] = rng.integers(limits.min, limits.max + 1, shape).astype(value.dtype.numpy())

@@ -40,7 +40,7 @@ def _check_ranks(data: Shape, weight: Shape) -> None:
         raise UnknownError
 
 
-_POOLS = frozenset({"MaxPool", "AveragePool", "LpPool", "QLinearAveragePool"})
+_POOLS = frozenset({"MaxPool", "AveragePool", "LpPool", "QLinearAveragePool", "NhwcMaxPool"})
 
 
 def _window_sizes(op: Op, sizes: Shape, kernel: Sequence[DimLike], *, ceil: bool = False) -> Shape:
@@ -158,6 +158,16 @@ def pool(op: Op) -> tuple[Fact, ...]:
     """Pooling over sliding windows; MaxPool also returns the positions."""
     dims = pooled_shape(op)
     return Fact(op.dtype(), dims), Fact(ir.DataType.INT64, dims)
+
+
+@transfer("NhwcMaxPool", domain=MICROSOFT)
+def nhwc_pool(op: Op) -> Fact:
+    """Pooling of [N, ..., C]."""
+    shape, kernel = op.known_shape(), op.attr_ints("kernel_shape")
+    if kernel is None:
+        raise UnknownError
+    sizes = _window_sizes(op, shape[1:-1], kernel, ceil=op.attr_int("ceil_mode", 0) == 1)
+    return Fact(op.dtype(), (shape[0], *sizes, shape[-1]))
 
 
 @cost("AveragePool", "MaxPool", "LpPool")

@@ -40,7 +40,13 @@ norms("RMSNormalization", "SimplifiedLayerNormalization", f"{MICROSOFT}.Simplifi
     _normalized_norm(1, None)
 )
 
-transfer("GroupNorm", "SkipGroupNorm", domain=MICROSOFT)(like_input)
+transfer("GroupNorm", domain=MICROSOFT)(like_input)
+
+
+@transfer("SkipGroupNorm", domain=MICROSOFT)
+def skip_group_norm(op: Op) -> tuple[Fact, ...]:
+    """The normalised sum, and the sum."""
+    return like_input(op), like_input(op)
 
 
 @transfer("BatchNormalization")

@@ -77,6 +77,16 @@ def qlinear_conv(op: Op) -> Fact:
     return Fact(op.dtype(7), conv_shape(op, op.known_shape(0), op.known_shape(3)))
 
 
+@transfer("QLinearConv", domain=MICROSOFT)
+def contrib_qlinear_conv(op: Op) -> Fact:
+    """The same, with the channels of the data and of the result last if the attribute says so."""
+    data, weight = op.known_shape(0), op.known_shape(3)
+    if not op.attr_int("channels_last", 0):
+        return Fact(op.dtype(7), conv_shape(op, data, weight))
+    batch, channels, *sizes = conv_shape(op, (data[0], data[-1], *data[1:-1]), weight)
+    return Fact(op.dtype(7), (batch, *sizes, channels))
+
+
 @transfer("QLinearAdd", "QLinearMul", domain=MICROSOFT)
 def qlinear_binary(op: Op) -> Fact:
     """Sum or product of two quantised tensors (inputs 0 and 3)."""

@@ -27,6 +27,7 @@ from ortfuse.analysis.transfer.elementwise_shape_functions import same_shape, un
 from ortfuse.analysis.transfer.evaluate_small_tensors import arithmetic, evaluates
 from ortfuse.analysis.transfer.transfer_function_registry import Op, transfer
 from ortfuse.analysis.transfer.value_fact import Fact, element_of_float
+from ortfuse.ir.dims import floor_div
 from ortfuse.ir.traits import MICROSOFT
 
 transfer("Neg")(unary_shape(el.negate))
@@ -108,10 +109,17 @@ def clip_range(op: Asking) -> Range | None:
     return unless_anything(found, op)
 
 
-@transfer("Gelu", "FastGelu", "BiasGelu", "QuickGelu", domain=MICROSOFT)
+@transfer("Gelu", "FastGelu", "BiasGelu", "QuickGelu", "BiasAdd", "BiasSoftmax", domain=MICROSOFT)
 def contrib_gelu(op: Op) -> Fact:
-    """The activated input; a bias has the size of its last axis."""
+    """The activated input; a bias has the size of its last axis, or is broadcast to it."""
     return Fact(op.dtype(), op.shape())
+
+
+@transfer("BiasSplitGelu", domain=MICROSOFT)
+def split_gelu(op: Op) -> Fact:
+    """Half of the last axis."""
+    shape = op.known_shape()
+    return Fact(op.dtype(), (*shape[:-1], floor_div(shape[-1], 2)))
 
 
 @ranges("Relu", by_element=True)

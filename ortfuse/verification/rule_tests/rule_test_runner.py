@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ortfuse.errors import RuleError
 from ortfuse.rewrite import Rule, Variation
 from ortfuse.rewrite.pattern.language import Op
+from ortfuse.rewrite.rule import operators_of
 from ortfuse.serialization import Record, derived, entry
 from ortfuse.targets import Target, installed
 from ortfuse.verification.rule_tests.build_instances import (
@@ -105,8 +106,7 @@ def run_rule_test(
     together, spread evenly over their kinds and places. Results are not `judged` where only the witness decides.
     """
     report = RuleTestReport(rule.name)
-    made = {name.rpartition(".")[2] for name in rule.targets}
-    if rule.spells_out and not made & set(rule.matcher.depths):
+    if rule.spells_out and not {*operators_of(rule.pattern)} & {*rule.targets}:
         # The operator may be lowered on each target: the kernel, where there is one, tells whether that is right.
         rule = dataclasses.replace(rule, spells_out=False)
     run = _Run(rule, target or installed(), report, witness, judged)
@@ -187,7 +187,7 @@ class _Run:
         def exact() -> ir.Model:
             return Builder(self.rule, number, ir.DataType.DOUBLE, opset, Chooser(chooser.made)).instance().model
 
-        runner = Runner(instance.model)
+        runner = Runner(instance.model, self.rule)
         if runner.run(instance.inputs(next(instance.bindings()), 0)) is None:
             self.reasons.setdefault(group, runner.refusal)
             return True
@@ -253,7 +253,7 @@ class _Run:
 
     def _try_near_miss(self, near: Instance, must_run: bool = False) -> None:
         self.report.near_misses += 1
-        tried = self._try(near, Runner(near.model))
+        tried = self._try(near, Runner(near.model, self.rule))
         if must_run and not tried.runs:
             self.report.fail(f"near miss ({near.text}): the runtime refuses it: {tried.runner.refusal}", near.model)
         # A near miss is rewritten only if the runtime executes it: otherwise nothing can be said about the result.

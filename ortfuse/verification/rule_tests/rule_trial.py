@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ortfuse.rewrite import Exactness, Rule
 from ortfuse.runtime.float64.reference import Reference
+from ortfuse.verification.rule_tests.defined_operators import with_definitions
 from ortfuse.verification.rule_tests.instance import Instance, Kind
 from ortfuse.verification.rule_tests.run_instance import Arrays, Rewritten, Runner, disagreement, is_far_from
 
@@ -43,6 +44,7 @@ class Tried:
     matches: bool = True
     exact: Callable[[], ir.Model] | None = None
     _executed: dict[tuple[str, ...], list[Executed]] = field(default_factory=dict, init=False, repr=False)
+    _exact: Reference | None = field(default=None, init=False, repr=False)
 
     @functools.cached_property
     def rewritten(self) -> Rewritten:
@@ -97,7 +99,7 @@ class Tried:
         if all(0 in sizes.values() for sizes, *_ in ran):
             return None
         given = [inputs for _, _, inputs, _ in ran]
-        replaced, definition = Runner(after), None if defined is None else Runner(defined)
+        replaced, definition = Runner(after, rule), None if defined is None else Runner(defined, rule)
         meanings = repeat(None) if definition is None else definition.run_each(given)
         for (sizes, kind, inputs, found), new, meant in zip(ran, replaced.run_each(given), meanings, strict=False):
             where = f"({_sizes_text(sizes)}{_KINDS.get(kind, '')})"
@@ -122,13 +124,15 @@ class Tried:
         problem = disagreement(old, new, None, bit_equal)
         if problem is None or bit_equal:
             return problem
-        exact = self._reference.run(inputs)
+        exact = self._reference(rule).run(inputs)
         known = None if exact is None else list(exact.values())
         return disagreement(old, new, known, bit_equal, step=rule.test.step)
 
-    @functools.cached_property
-    def _reference(self) -> Reference:
-        return Reference(self.exact() if self.exact else self.instance.model)
+    def _reference(self, rule: Rule) -> Reference:
+        if self._exact is None:
+            model = self.exact() if self.exact else self.instance.model
+            self._exact = Reference(with_definitions(model, rule.test.definitions))
+        return self._exact
 
 
 def _assumed_not_empty(rule: Rule, sizes: Mapping[str, int]) -> bool:

@@ -23,6 +23,7 @@ from ortfuse.rewrite.pattern.compiled_pattern import producers
 from ortfuse.rewrite.pattern.match_result import Ranges
 from ortfuse.targets import Target, raise_to_newest
 from ortfuse.verification import Session
+from ortfuse.verification.rule_tests.defined_operators import with_definitions
 
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -133,8 +134,8 @@ def _seen(rule: Rule, model: ir.Model) -> Ranges:
 class Runner:
     """Run one model on several inputs, without the runtime's own optimisations; the session is created on first use."""
 
-    def __init__(self, model: ir.Model) -> None:
-        self._model = model
+    def __init__(self, model: ir.Model, rule: Rule) -> None:
+        self._model = with_definitions(model, rule.test.definitions)
         self.refusal = ""
 
     @functools.cached_property
