@@ -87,7 +87,7 @@ _PARTS = ("a", "a_scale", "a_zero", "weight", "weight_scale", "weight_zero", "sc
 
 
 def _quantised(match: Match) -> Pattern:
-    operands = [var(name) for name in _PARTS]
+    operands: list[Pattern] = [var(name) for name in _PARTS]
     if match["channels_last"]:
         operands[0] = _front(operands[0])
     made: Pattern = op.QLinearConv(*operands, opt(bias), attributes=all_attributes("conv"))
@@ -171,7 +171,7 @@ def skip_has_channels_last(match: Match) -> Refusal | None:
         return match.refuse("attribute", "channels_last", 1)
     # the kernel runs only if the second term has the sizes of the image, or those of one pixel
     found = match.unless_rank("skip", 2, _IMAGE)
-    return found or (None if match.get("bias") is None else match.unless_shape(match.shape("gamma"), "bias"))
+    return found or (None if match.get("bias") is None else match.unless_same_shape("gamma", "bias"))
 
 
 def _sum(match: Match) -> Pattern:
@@ -307,7 +307,7 @@ RULES = [
         (is_an_image, takes_floats, activation_is_known, channels_are_split),
         RuleTest(
             shapes=(_IMAGES, {"x": "b 8 5 4", "gamma": "8", "beta": "8"}),
-            attributes=(_NORMAL | {"last": [1, None]}, _NORMAL | {"last": [0]}),
+            attributes=({**_NORMAL, "last": [1, None]}, {**_NORMAL, "last": [0]}),
             dtypes=("float32", "float16"),
             never_empty=_EMPTY,
             definitions=_DEFINED,
@@ -324,7 +324,7 @@ RULES = [
             shapes=(
                 _IMAGES | {"skip": "b 5 4 8", "bias": "8"}, _IMAGES | {"skip": "b 1 1 8"}, _IMAGES | {"skip": "b 8", "bias": "8"},
             ),
-            attributes=_NORMAL | {"last": [1, None]},
+            attributes={**_NORMAL, "last": [1, None]},
             never_empty=_EMPTY,
             definitions=_DEFINED,
         ),
@@ -339,7 +339,7 @@ RULES = [
         (is_an_image, kernel_is_that_of_the_weights(1, 2)),
         RuleTest(
             shapes={"x": "b 7 8 3", "weight": "4 3 3 3", "bias": "4"},
-            attributes=_CONV | {"kernel": [(3, 3), None]},
+            attributes={**_CONV, "kernel": [(3, 3), None]},
             definitions=_CONVOLVING,
         ),
     ),

@@ -33,7 +33,7 @@ def with_definitions(model: ir.Model, definitions: Mapping[str, Definition]) -> 
             continue
         proto = onnx.parser.parse_function(text)
         proto.domain, proto.name = DOMAIN, f"{node.op_type}_{number}"
-        function = ir.from_proto(proto)
+        function = ir.serde.deserialize_function(proto)
         copy.functions[function.identifier()] = function
         node.domain, node.op_type = DOMAIN, proto.name
         node.attributes.clear()
