@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from graphs import run
@@ -8,6 +9,7 @@ from small_models import apply, context_of, floats, model_of
 
 from ortfuse.errors import TargetError
 from ortfuse.io.check_model import check
+from ortfuse.ir.walk import nodes
 from ortfuse.transforms import ConstantFolding, Finalize
 from ortfuse.transforms.cleanup import finalize as finalize_module
 
@@ -128,6 +130,18 @@ def test_values_get_names_and_names_that_hide_others_are_changed() -> None:
     assert graphs[0][0].outputs[0].name == "a"
     assert graphs[1][0].outputs[0].name == "y_1"
     assert run(model, {"x": floats(2), "c": np.array(True)})[0].shape == (2,)
+
+
+def test_strict_inference_takes_equal_names_in_graphs_beside_each_other() -> None:
+    """ONNX keeps the elements of small tensors of all graphs by name, and refuses those of a second one."""
+    branch = "() => (float[n] o) { d = Shape (x) t = Slice (d, first, last) o = Reshape (x, t) }"
+    branches = ", ".join(f"{side}_branch = {side} {branch}" for side in ("then", "else"))
+    model = model_of(f"""agraph (bool c, float[n] x) => (float[n] y) <int64[1] first = {{0}}, int64[1] last = {{9}}> {{
+        y = If (c) <{branches}> }}""")
+    Finalize().run(context_of(model))
+    names = [value.name for node in nodes(model) for value in node.outputs]
+    assert len(names) == len({*names})
+    onnx.shape_inference.infer_shapes(ir.to_proto(model), True, True, True)
 
 
 def test_a_constant_that_a_function_is_given_is_a_node() -> None:

@@ -8,8 +8,8 @@
 - Opset imports of domains that no node uses any more are dropped, except for the default domain; the main graph keeps those
   that functions use.
 - Graphs that a rule left out of topological order are sorted.
-- Values without a name get one. A value with the name of one in a graph around it is renamed: a subgraph must not shadow a
-  value of the graph around it. Names of inputs and outputs stay.
+- Values without a name get one. A value with the name of one in another graph is renamed: a subgraph must not shadow a value of
+  the graph around it, and ONNX's inference of small tensors keeps those of all graphs by name. Names of inputs and outputs stay.
 - Values get the declared type and shape that the facts prove. Declarations of the file that the facts do not prove are
   dropped: the runtime plans the reuse of buffers by declared sizes. By default names of sizes are dropped too: the
   plans that they allow cost 5 to 12 % on some models. Other tools can infer them again, and some engines refuse names of
@@ -25,8 +25,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -251,43 +251,32 @@ def _is_sorted(graph: ir.Graph) -> bool:
     return True
 
 
-@dataclass
-class _Names:
-    """The names taken in a graph and in those around it."""
-
-    taken: set[str]
-    outer: _Names | None
-
-    def has(self, name: str) -> bool:
-        names: _Names | None = self
-        while names is not None:
-            if name in names.taken:
-                return True
-            names = names.outer
-        return False
-
-
 def _name_values(root: ir.Graph, editor: Editor) -> int:
-    """Name unnamed values, and rename values that share a name with another value of the same or an outer graph."""
+    """Name unnamed values, and rename values that share a name with another value of any graph of the root."""
     changes = 0
-    pending: list[tuple[ir.Graph, _Names | None, bool]] = [(root, None, False)]
+    taken: set[str] = set()
+    numbers: Counter[str] = Counter()
+    pending: deque[tuple[ir.Graph, bool]] = deque([(root, False)])
     while pending:
-        graph, outer, named = pending.pop()
-        names = _Names(set(), outer)
+        graph, named = pending.popleft()
         # In this order, names that callers of the model know are claimed before any other value can take them.
         values = dict.fromkeys([*graph.inputs, *graph.outputs, *graph.initializers.values()])
         values.update(dict.fromkeys(output for node in graph for output in node.outputs if output.name != ""))
         kept = {*graph.inputs, *graph.outputs} if named else set()
         for value in values:
-            if value.name is None or (names.has(value.name) and value not in kept):
-                editor.rename(value, _unused_name(value, names))
+            if value.name is None or (value.name in taken and value not in kept):
+                editor.rename(value, _unused_name(value, taken, numbers))
                 changes += 1
-            names.taken.add(value.name or "")
-        pending += [(inner, names, has(node, NAMES_INPUTS)) for node in graph for inner in subgraphs(node)]
+            taken.add(value.name or "")
+        pending += [(inner, has(node, NAMES_INPUTS)) for node in graph for inner in subgraphs(node)]
     return changes
 
 
-def _unused_name(value: ir.Value, names: _Names) -> str:
+def _unused_name(value: ir.Value, taken: Set[str], numbers: Counter[str]) -> str:
+    """A name that is not taken; `numbers` has the last one that each stem was given."""
     producer = value.producer()
     stem = value.name or (producer.op_type if producer is not None else "value")
-    return next(name for number in itertools.count(1) if not names.has(name := f"{stem}_{number}"))
+    while True:
+        numbers[stem] += 1
+        if (name := f"{stem}_{numbers[stem]}") not in taken:
+            return name
