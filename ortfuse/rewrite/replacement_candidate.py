@@ -153,6 +153,8 @@ class Candidate:
             if refusal is not None and refusal.code == "no_kernel" and target.between_casts(node, imports, self._facts):
                 detours += 1
                 refusal = None if detours <= self._detours(target) else refusal
+            if refusal is not None and refusal.code == "no_kernel" and self._is_decomposed(node, target):
+                refusal = None
             if self._rule.by_definition and target.inlines(node, imports, self._facts):
                 refusal = None if insists else _defined_alone(node, self._match.root)
             if refusal is None and not insists and node.domain == MICROSOFT and target.spec.fuses_itself:
@@ -164,6 +166,10 @@ class Candidate:
             if refusal is not None:
                 return refusal
         return None
+
+    def _is_decomposed(self, node: ir.Node, target: Legality) -> bool:
+        """Whether the rule spells out an operator without a kernel by another one that decompositions of the target take away."""
+        return self._rule.spells_out and (node.domain, node.op_type) in target.spec.decomposed
 
     def _detours(self, target: Legality) -> int:
         """How many new nodes may be executed in another type: as many as there were, if of these one had no kernel either."""

@@ -102,6 +102,8 @@ class TargetSpec:
         orders_axes_itself: Whether the provider chooses the order of axes itself: the pass `layout` leaves Transposes where they
             are then.
         sizes_on: The target that executes arithmetic of sizes and positions in int64, where this one has no kernels for it.
+        decomposed: Operators without kernels that rules make of others without kernels, by domain and name, since decompositions
+            take them away; where none does, the target in `sizes_on` executes them.
         half_in_float32: Whether an operator without a float16 kernel is executed in float32, between Casts.
         fast_transpose_axes: The most axes that the Transpose kernel moves at full speed; `None` if that is not known.
         slow_denormals: Whether numbers below the smallest normal one take the processor many times as long.
@@ -137,6 +139,7 @@ class TargetSpec:
     fuses_itself: bool = False
     orders_axes_itself: bool = False
     sizes_on: str = ""
+    decomposed: frozenset[tuple[str, str]] = frozenset()
     half_in_float32: bool = False
     fast_transpose_axes: int | None = None
     slow_denormals: bool = False

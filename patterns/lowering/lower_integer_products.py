@@ -117,12 +117,18 @@ def are_matrices(match: Match) -> Refusal | None:
     return match.unless_rank("a", 2) or match.unless_rank("b", 2)
 
 
-def _matrix(name: str, is_transposed: Any) -> Pattern:
-    return op.Transpose(var(name), perm=(1, 0)) if is_transposed else var(name)
+def _matrix(name: str, is_transposed: Any, match: Match) -> Pattern:
+    if not is_transposed:
+        return var(name)
+    known = match.facts.const(match[name])
+    if known is None:
+        return op.Transpose(var(name), perm=(1, 0))
+    return computed(f"{name}_transposed", lambda _: np.ascontiguousarray(np.asarray(known).T))
 
 
 def _gemm(match: Match) -> Pattern:
-    integers = _integers(_matrix("a", match["trans_a"]), _matrix("b", match["trans_b"]), match, _origin(match))
+    left, right = (_matrix(name, match[f"trans_{name}"], match) for name in "ab")
+    integers = _integers(left, right, match, _origin(match))
     if match.get("bias") is not None:
         integers = op.Add(integers, bias)
     factor: Pattern = op.Mul(single(match, "a_scale"), b_scale)

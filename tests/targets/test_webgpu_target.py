@@ -322,6 +322,45 @@ def test_quantized_numbers_are_computed_in_float32() -> None:
     assert np.array_equal(session.run(given)["y"], Session(ir.from_onnx_text(STATIC), optimise=False).run(given)["y"])
 
 
+OPERATORS = """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+g (float[n, 2, 6, 6] x) => (float[n, 3] y)
+<float s = {0.0213}, uint8 z = {117}, float t = {0.0509}, uint8 m = {99}, int8[4, 2, 1, 1] w = {1, -7, 9, 30, -128, 127, 5, 6},
+    float[4] ws = {0.0117, 0.0219, 0.0307, 0.0411}, int8[4] wz = {0, 0, 0, 0}, int32[4] c = {100, -300, 5, 0},
+    int8[3, 16] v = {1, -7, 9, 30, -128, 127, 5, 6, -8, 90, 11, -12, 13, 0, 15, -16, 17, 18, 1, -7, 9, 30, -128, 127, 5, 6, -8, 90,
+    11, -12, 13, 0, 15, -16, 17, 18, 1, -7, 9, 30, -128, 127, 5, 6, -8, 90, 11, -12}, float vs = {0.0119}, int8 vz = {3},
+    int32[3] d = {1000, -77, 0}, float[4] double = {1, 1, 2, 2}> {
+    q = QuantizeLinear (x, s, z)  k = QLinearConv (q, s, z, w, ws, wz, t, m, c)
+    p = MaxPool <kernel_shape = [3, 3], strides = [3, 3]> (k)  r = Resize <mode = "nearest"> (p, , double)
+    h = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
+    a = com.microsoft.QLinearAdd (h, t, m, h, t, m, t, m)  f = Flatten (a)
+    e = com.microsoft.QGemm <transB = 1> (f, t, m, v, vs, vz, d, t, m)  y = DequantizeLinear (e, t, m) }"""
+"""Operators on integers, as the format QOperator has them."""
+
+
+def test_operators_on_integers_are_computed_in_float32() -> None:
+    result = ortfuse.optimize(ir.from_onnx_text(OPERATORS), target="webgpu", loaded=False)
+    found = operators(result.model)
+    assert not {"QuantizeLinear", "QLinearConv", "QLinearAdd", "QGemm", "MatMulInteger"} & {*found}
+    assert found.count("DequantizeLinear") == 2  # of the weights, which stay integers
+    given = {"x": np.random.default_rng(0).normal(size=(50, 2, 6, 6)).astype(np.float32)}
+    made, expected = (
+        Session(model, optimise=False).run(given)["y"] for model in (result.model, ir.from_onnx_text(OPERATORS))
+    )
+    assert np.mean(made != expected) < 0.01  # of near ties, which float32 rounds in another way
+    assert np.abs(made - expected).max() <= 0.0511
+
+
+def test_operators_without_a_pair_stay_quantized() -> None:
+    """No decomposition takes away what goes elsewhere than to DequantizeLinear: the processor quantizes that."""
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]> g (uint8[n, 4] a) => (uint8[n, 4] y)
+        <float s = {0.02}, uint8 z = {3}> { y = com.microsoft.QLinearAdd (a, s, z, a, s, z, s, z) }"""
+    )
+    result = ortfuse.optimize(model, target="webgpu", loaded=False)
+    assert operators(result.model)[-1] == "QuantizeLinear"
+    assert not result.report.notes
+
+
 @pytest.mark.parametrize(("largest", "parts"), [(40, 1), (80, 2), (127, 3)])
 def test_sums_of_dynamically_quantized_products_are_exact(largest: int, parts: int) -> None:
     result = ortfuse.optimize(_dynamic(largest), target="webgpu", loaded=False)
@@ -404,6 +443,14 @@ def test_quantized_models_have_the_same_bits_on_the_gpu(model: ir.Model) -> None
     with executing_for(spec_of("webgpu")):
         assert not placement(made).off_provider
         assert np.array_equal(Session(made).run(given)["y"], Session(model).run(given)["y"])
+
+
+@pytest.mark.usefixtures("webgpu")
+def test_no_operator_on_integers_is_left_to_the_processor() -> None:
+    result = ortfuse.optimize(ir.from_onnx_text(OPERATORS), target="webgpu", verify=True)
+    assert result.ok
+    with executing_for(spec_of("webgpu")):
+        assert not placement(result.model).off_provider
 
 
 @pytest.mark.usefixtures("webgpu")

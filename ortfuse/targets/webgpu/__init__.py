@@ -14,6 +14,7 @@ TARGET = TargetSpec(
     kernels="stored",
     constraints=CONSTRAINTS,
     sizes_on="cpu",
+    decomposed=frozenset({("", "QuantizeLinear"), ("", "MatMulInteger")}),
     runs_on=("WebGpuExecutionProvider",),
     runner="runner.py",
     tried="16 golden models in Node.js, on SwiftShader; never on a GPU",

@@ -11,8 +11,8 @@ _MOST_MOVES = 8
 SHAPE_OPS = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Flatten"})
 """Operators that change a shape, and neither elements nor their order."""
 
-DATA_MOVEMENT = SHAPE_OPS | {"Transpose", "Slice", "Gather", "Expand"}
-"""Operators that move elements of the first operand, and compute none."""
+DATA_MOVEMENT = SHAPE_OPS | {"Transpose", "Slice", "Gather", "Expand", "MaxPool", "Resize"}
+"""Operators that move elements of the first operand, and compute none; those of Resize are its nearest ones."""
 
 
 def are_moved_results(value: ir.Value, operator: str, through: Collection[str]) -> bool:

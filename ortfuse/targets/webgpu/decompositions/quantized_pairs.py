@@ -5,8 +5,8 @@ dq(move(q(x)), t, y) = move(dq(q(x), t, y))          of one scale for all; move:
 
 *Requires:* scales and zero points that are constants; integers of 8 or 16 bits; float32.
 
-*Does not handle:* scales in blocks; zeros, subnormal numbers, infinities and NaN as scales. NaN in x, of which ONNX leaves the
-integer undefined, may become any number.
+*Does not handle:* MaxPool with windows that may lie in padding alone; Resize that interpolates; scales in blocks; zeros,
+subnormal numbers, infinities and NaN as scales. NaN in x, of which ONNX leaves the integer undefined, may become any number.
 
 Rationale: integers and their differences are exact in float32, so that results have the same bits on a device that divides as
 IEEE 754 says. WebGPU allows quotients that are 2.5 units off: where x / s is as near to a half, such a device may round to the
@@ -24,7 +24,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
-from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, attr, built, computed, const, op, opt, var
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, built, computed, const, op, opt, var
 
 from ._integers_in_float32 import NUMBERS, along_axis, is_along_known_axis, rounded, scale_is_positive, zero_is_known
 from ._moved_results import DATA_MOVEMENT, are_moved_results
@@ -60,6 +60,21 @@ def are_quantized_here(match: Match) -> Refusal | None:
     return match.refuse("needless", "numbers", found="not those of QuantizeLinear")
 
 
+def has_elements_in_each_window(match: Match) -> Refusal | None:
+    """No window of MaxPool lies in padding alone: the runtime has padding shorter than windows."""
+    how = match["how"]
+    spread = any(step != 1 for step in how.get("dilations") or ())
+    return match.refuse("attribute", "how", "ceil_mode 0 and dilations 1") if how.get("ceil_mode") or spread else None
+
+
+def takes_nearest(match: Match) -> Refusal | None:
+    """Resize takes the nearest elements, and none from outside."""
+    how = match["how"]
+    nearest = how.get("mode", "nearest") == "nearest"
+    inside = how.get("coordinate_transformation_mode") != "tf_crop_and_resize"
+    return None if nearest and inside else match.refuse("attribute", "how", "mode nearest")
+
+
 def _constant(match: Match, name: str, of: str, axis: str) -> np.ndarray[Any, Any]:
     """A scale or zero point, so that it broadcasts to the numbers; 0 if it is absent."""
     if match.get(name) is None:
@@ -82,7 +97,8 @@ def _shift(match: Match) -> np.ndarray[Any, Any]:
 
 
 def _paired(match: Match) -> Pattern:
-    quotient = op.Div(x, computed("divisor", lambda match: _constant(match, "scale", "x", "axis")))
+    divisor, factor = _constant(match, "scale", "x", "axis"), _constant(match, "by", "x", "other_axis")
+    quotient = x if (divisor == 1).all() else op.Div(x, computed("divisor", lambda _: divisor))
     least, most = (computed(name, functools.partial(_limit, name == "most")) for name in ("least", "most"))
     if _limit(False, match).ndim:
         clipped = op.Min(op.Max(quotient, least), most)
@@ -91,7 +107,7 @@ def _paired(match: Match) -> Pattern:
     whole = rounded(clipped)
     if _shift(match).any():
         whole = op.Add(whole, computed("shift", _shift))
-    made: Pattern = op.Mul(whole, computed("factor", lambda match: _constant(match, "by", "x", "other_axis")))
+    made: Pattern = whole if (factor == 1).all() else op.Mul(whole, computed("factor", lambda _: factor))
     return made
 
 
@@ -109,6 +125,7 @@ _PAIR = _both(
 )
 
 _HOW = all_attributes("how")
+_region, _factors, _sizes = (var(name) for name in ("region", "factors", "sizes"))
 _target, _starts, _ends, _axes, _steps = (var(name) for name in ("target", "starts", "ends", "axes", "steps"))
 
 
@@ -123,7 +140,16 @@ def _moves(of: Pattern) -> dict[str, Any]:
         "slice": op.Slice(of, _starts, _ends, opt(_axes), opt(_steps)),
         "gather": op.Gather(of, _target, attributes=_HOW),
         "expand": op.Expand(of, _target),
+        "max_pool": op.MaxPool(of, attributes=_HOW),
+        "resize": op.Resize(of, opt(_region), opt(_factors), opt(_sizes), attributes=_HOW),
     }
+
+
+_CONDITIONS: dict[str, tuple[Guard, ...]] = {
+    "max_pool": (scale_is_positive("by"), has_elements_in_each_window),
+    "resize": (takes_nearest,),
+}
+"""What has to hold for an operator besides that it moves integers of one scale: MaxPool keeps the order of numbers."""
 
 
 def _integers(build: Any) -> ir.Value:
@@ -150,21 +176,42 @@ _MOVED: dict[str, dict[str, Any]] = {
     },
     "gather": {"inputs": {"target": _int64(1, 0)}, "shapes": {"target": "2"}, "attributes": {"how": [{"axis": 2}]}},
     "expand": {"inputs": {"target": _int64(2, 1, 1, 3)}, "shapes": {"target": "4"}},
+    "max_pool": {
+        "shapes": {"numbers": "b 2 5 6"},
+        "attributes": {
+            "how": [{"kernel_shape": (2, 3), "pads": (1, 1, 0, 1)}, {"kernel_shape": (2, 2), "strides": (2, 2)}]
+        },
+    },
+    "resize": {
+        "inputs": {
+            "factors": lambda build: build.constant(np.array((1, 1, 2), np.float32)),
+            "sizes": _int64(2, 2, 7),
+            "region": lambda build: build.constant(np.zeros(6, np.float32)),
+        },
+        "shapes": ({"factors": "3"}, {"numbers": "2 2 3", "sizes": "3", "region": "6"}),
+        "attributes": {
+            "how": [{"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}]
+        },
+    },
 }
 
 
 def _moved(name: str) -> Rule:
     test = _MOVED[name]
+    shapes = test.get("shapes", {})
     return Rule(
         name=f"qdq.sink_{name}_below_dequantize",
         is_refinement=True,
         pattern=_both(_moves(numbers)[name].kept()),
         replace=_moves(op.DequantizeLinear(numbers, by, opt(middle)))[name],
-        guards=(has_one_scale, are_quantized_here),
+        guards=(has_one_scale, are_quantized_here, *_CONDITIONS.get(name, ())),
         exactness=Exactness.EXACT,
         source="ONNX operators QuantizeLinear and DequantizeLinear",
         test=RuleTest(
-            shapes={"numbers": "b 2 3", "by": "", "middle": "", **test.get("shapes", {})},
+            shapes=[
+                {"numbers": "b 2 3", "by": "", "middle": "", **one}
+                for one in ([shapes] if isinstance(shapes, dict) else shapes)
+            ],
             inputs={"numbers": _integers, **test.get("inputs", {})},
             constants={"by": np.float32(0.3), "middle": np.uint8(7)},
             attributes={"other_axis": [1], "other_block": [None], **test.get("attributes", {})},

@@ -1,10 +1,12 @@
-"""Compute dynamically quantized products in float32, for want of kernels of DynamicQuantizeLinear, MatMulInteger and ConvInteger.
+"""Compute products of quantized numbers in float32, for want of kernels of DynamicQuantizeLinear, MatMulInteger and ConvInteger.
 
 scale(x) = (max(x, 0) - min(x, 0)) / 255          1 if that is 0          zero(x) = round(-min(x, 0) / scale(x))
 float(matmul_integer(q(x), W, zero(x), z)) = min(round(x / scale(x)), 255 - zero(x)) (W - z)          also conv_integer
+matmul_integer(q, W, a, z) = int32((q - a) (W - z))          q = QuantizeLinear(x), moved or not
 x W = x[..., :k] W[:k] + x[..., k:] W[k:]          where sums could be too large for float32, added as int32
 
-*Requires:* weights and their zero points that are constants, one zero point or one for each column; float32.
+*Requires:* weights and their zero points that are constants, one zero point or one for each column; float32; of QuantizeLinear,
+one zero point that is a constant.
 
 *Does not handle:* more than 8 parts; parts of a Conv in groups; weights on the left.
 
@@ -17,6 +19,7 @@ may become anything, and so may an x whose largest magnitude is below 10^-35.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, all_attributes, built, computed, const, op, opt, var
 
 from ._integers_in_float32 import number, rounded
+from ._moved_results import DATA_MOVEMENT, are_moved_results
 
 LARGEST = 1 << 24
 """Up to which float32 holds all integers."""
@@ -39,6 +43,7 @@ MOST_PARTS = 8
 Array = np.ndarray[Any, Any]
 
 x, weight, middle = var("x"), const("weight"), const("middle")
+numbers, origin = var("numbers"), const("origin")
 _HOW = all_attributes("how")
 _QUANTIZED = op.DynamicQuantizeLinear(x, outputs=3).kept()
 
@@ -78,9 +83,7 @@ def _weights(match: Match) -> Array:
 
 
 def _is_convolution(match: Match) -> bool:
-    node = match.root.producer()
-    source = None if node is None or node.inputs[0] is None else node.inputs[0].producer()
-    return source is not None and source.op_type == "ConvInteger"
+    return any(node.op_type == "ConvInteger" for node in match.nodes)
 
 
 def _parts(match: Match) -> list[tuple[int, int]] | None:
@@ -105,6 +108,21 @@ def _parts(match: Match) -> list[tuple[int, int]] | None:
     return None
 
 
+def are_floats(match: Match) -> Refusal | None:
+    """Float32 is quantized in the run."""
+    return match.unless_dtype("x", ir.DataType.FLOAT)
+
+
+def are_quantized_here(match: Match) -> Refusal | None:
+    """The integers are results of QuantizeLinear, moved or not, with one zero point."""
+    if not are_moved_results(match["numbers"], "QuantizeLinear", DATA_MOVEMENT):
+        return match.refuse("needless", "numbers", found="not those of QuantizeLinear")
+    single = match.get("origin") is None or match.shape("origin") in ((), (1,))
+    return match.unless_dtype("numbers", ir.DataType.INT8, ir.DataType.UINT8) or match.unless_value(
+        "origin", single, "one number"
+    )
+
+
 def are_columns(match: Match) -> Refusal | None:
     """Weights are integers of 8 bits and at least two axes, with one zero point or one for each column."""
     shape, zeros = match.shape("weight"), match.shape("middle") if match.get("middle") is not None else ()
@@ -114,9 +132,7 @@ def are_columns(match: Match) -> Refusal | None:
         return match.refuse("shape", "weight", "two axes or more, of known sizes")
     columns = shape[0] if _is_convolution(match) else shape[-1]
     fits = zeros in ((), (1,), (columns,))
-    return match.unless_dtype("x", ir.DataType.FLOAT) or match.unless_value(
-        "middle", fits, "one number, or one for each column"
-    )
+    return match.unless_value("middle", fits, "one number, or one for each column")
 
 
 def sums_are_exact(match: Match) -> Refusal | None:
@@ -149,23 +165,49 @@ def _unpacked(start: int, end: int, match: Match) -> Pattern:
     return made
 
 
-def _product(match: Match) -> Pattern:
+def _product(centred: Pattern, match: Match) -> Pattern:
+    """The product of numbers less their zero point with the weights, as float32."""
+    found = _in_parts(centred, match)
+    if len(found) == 1:
+        return found[0]
+    made: Pattern = op.Cast(_sum_of(found), to=ir.DataType.FLOAT)
+    return made
+
+
+def _integer_product(match: Match) -> Pattern:
+    """The same of what QuantizeLinear makes, as int32."""
+    return _sum_of(_in_parts(_quantized_before(match), match))
+
+
+def _float_product(match: Match) -> Pattern:
+    return _product(_quantized_before(match), match)
+
+
+def _quantized_before(match: Match) -> Pattern:
+    """The numbers that QuantizeLinear makes, less their zero point."""
+    zeros = None if match.get("origin") is None else np.asarray(match.const("origin")).reshape(())
+    known = [] if zeros is None else [computed("origin as scalar", lambda _: zeros)]
+    made: Pattern = op.DequantizeLinear(numbers, number("unit", 1), *known)
+    return made
+
+
+def _sum_of(products: list[Pattern]) -> Pattern:
+    return functools.reduce(op.Add, [op.Cast(one, to=ir.DataType.INT32) for one in products])
+
+
+def _in_parts(centred: Pattern, match: Match) -> list[Pattern]:
+    """The products of the parts of the axis that is summed over."""
     parts = _parts(match)
     assert parts is not None
-    convolves = _is_convolution(match)
-    numbers, products = _centred(), []
+    convolves, products = _is_convolution(match), list[Pattern]()
     for start, end in parts:
-        given = numbers
+        given = centred
         if len(parts) > 1:
             ends = [computed(f"to_{at}", functools.partial(_index, at)) for at in (start, end, 1 if convolves else -1)]
-            given = op.Slice(numbers, *ends)
+            given = op.Slice(centred, *ends)
         unpacked = _unpacked(start, end, match)
         products.append(op.Conv(given, unpacked, attributes=_HOW) if convolves else op.MatMul(given, unpacked))
-    if len(products) == 1:
-        return products[0]
-    total = functools.reduce(op.Add, [op.Cast(one, to=ir.DataType.INT32) for one in products])
-    made: Pattern = op.Cast(total, to=ir.DataType.FLOAT)
-    return made
+    return products
 
 
 def _index(at: int, match: Match) -> Array:
@@ -183,8 +225,17 @@ def _integers(name: str, kind: Any, size: int) -> Any:
     return made
 
 
+def _quantized(build: Any) -> ir.Value:
+    """Integers of 8 bits, quantized from an input."""
+    given = build.input("floats", build.dims("numbers"))
+    ends = [build.constant(np.array(one, kind)) for one, kind in ((0.02, np.float32), (131, np.uint8))]
+    made: ir.Value = build.node("QuantizeLinear", [given, *ends]).outputs[0]
+    return made
+
+
 _MATMUL = op.MatMulInteger(_QUANTIZED[0], weight, _QUANTIZED[2], opt(middle))
 _CONV = op.ConvInteger(_QUANTIZED[0], weight, _QUANTIZED[2], opt(middle), attributes=_HOW)
+_OF_QUANTIZED = op.MatMulInteger(numbers, weight, opt(origin), opt(middle))
 _MAKES = (
     *("ReduceMin", "ReduceMax", "Min", "Max", "Sub", "Div", "Equal", "Where", "Clip", "Add", "Slice", "Cast"),
     *("DequantizeLinear", "MatMul", "Conv"),
@@ -196,11 +247,37 @@ def _rule(name: str, pattern: Pattern, test: RuleTest) -> Rule:
         name=f"dynamic_quantization.{name}",
         is_refinement=True,
         pattern=op.Cast(pattern, to=ir.DataType.FLOAT),
-        replace=built(_product, makes=_MAKES),
-        guards=(are_columns, sums_are_exact),
+        replace=built(lambda match: _product(_centred(), match), makes=_MAKES),
+        guards=(are_floats, are_columns, sums_are_exact),
         exactness=Exactness.EXACT,
         source="ONNX operators DynamicQuantizeLinear, MatMulInteger and ConvInteger",
         test=test,
+    )
+
+
+def _static_rule(name: str, pattern: Pattern, replace: Callable[[Match], Pattern]) -> Rule:
+    return Rule(
+        name=f"qdq.{name}",
+        is_refinement=True,
+        pattern=pattern,
+        replace=built(replace, makes=("Slice", "DequantizeLinear", "MatMul", "Cast", "Add")),
+        guards=(are_quantized_here, are_columns, sums_are_exact),
+        exactness=Exactness.EXACT,
+        source="ONNX operators QuantizeLinear and MatMulInteger",
+        test=RuleTest(
+            shapes=(
+                {"numbers": "b s 6", "weight": "6 5", "origin": "", "middle": "5"},
+                {"numbers": "b 1400", "weight": "1400 3", "origin": "", "middle": ""},
+                {"numbers": "b 6", "weight": "6 5", "origin": "", "middle": ""},
+            ),
+            inputs={
+                "numbers": _quantized,
+                "weight": _integers("weight", np.int8, 128),
+                "middle": _integers("middle", np.int8, 9),
+            },
+            constants={"origin": np.uint8(131)},
+            opset=21,
+        ),
     )
 
 
@@ -236,4 +313,8 @@ RULES = [
             opset=21,
         ),
     ),
+    _static_rule(
+        "compute_matmul_of_floats_in_float32", op.Cast(_OF_QUANTIZED.kept(), to=ir.DataType.FLOAT), _float_product
+    ),
+    _static_rule("compute_matmul_in_float32", _OF_QUANTIZED, _integer_product),
 ]
