@@ -59,6 +59,9 @@ class Legality(Protocol):
     def between_casts(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> bool:
         """Whether the target executes a node in another type than its own, for want of a kernel."""
 
+    def leaves_to_another(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> bool:
+        """Whether another target executes a node, for want of a kernel."""
+
 
 class Candidate:
     """One of the replacements of a rule at a match. Its nodes must be discarded if it is not used.
@@ -146,10 +149,13 @@ class Candidate:
         for value in self._emitter.initializers:
             assert value.const_value is not None
             self._editor.add_constant(self._root_node, value.const_value, value)
-        detours = 0
+        detours, left = 0, 0
         for node in self.nodes:
             self._editor.insert_before(self._root_node, node)
             refusal = target.check_node(node, imports, self._facts)
+            if refusal is not None and target.leaves_to_another(node, imports, self._facts):
+                left += 1
+                refusal = None if left <= self._left_before(target) else refusal
             if refusal is not None and refusal.code == "no_kernel" and target.between_casts(node, imports, self._facts):
                 detours += 1
                 refusal = None if detours <= self._detours(target) else refusal
@@ -170,6 +176,11 @@ class Candidate:
     def _is_decomposed(self, node: ir.Node, target: Legality) -> bool:
         """Whether the rule spells out an operator without a kernel by another one that decompositions of the target take away."""
         return self._rule.spells_out and (node.domain, node.op_type) in target.spec.decomposed
+
+    def _left_before(self, target: Legality) -> int:
+        """How many matched nodes another target executes for want of a kernel: as many of the new ones may be executed so."""
+        imports = self._scope.root.opset_imports
+        return sum(target.leaves_to_another(one, imports, self._facts) for one in self._match.nodes)
 
     def _detours(self, target: Legality) -> int:
         """How many new nodes may be executed in another type: as many as there were, if of these one had no kernel either."""

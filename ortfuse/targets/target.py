@@ -212,6 +212,15 @@ class Target:
             refusal = unless_alike(node, facts)
         return refusal or self.limit(node, facts)
 
+    def leaves_to_another(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> bool:
+        """Whether the target for sizes (`TargetSpec.sizes_on`) executes a node for want of a kernel: no sizes."""
+        if not self.spec.sizes_on or not self.lacks_kernel(node, opset_imports, facts):
+            return False
+        version = _version(node, opset_imports)
+        inputs = [ABSENT if value is None else facts.dtype(value) for value in node.inputs]
+        outputs = [ABSENT if value.name == "" else facts.dtype(value) for value in node.outputs]
+        return _target_of_sizes(self.spec.sizes_on).supports(node.domain, node.op_type, version, inputs, outputs)
+
     def _computes_sizes(self, node: ir.Node, version: int, inputs: Sequence[DType], outputs: Sequence[DType]) -> bool:
         """Whether a node without a kernel computes in int64, as sizes and positions are, and the target for these executes it.
 

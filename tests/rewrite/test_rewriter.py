@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from functools import partial
 from typing import Any
@@ -32,8 +33,8 @@ class Everything:
     spec = default_spec()
     quirks: frozenset[Quirk] = frozenset()
 
-    def __init__(self, *refused: str, detours: Collection[str] = ()) -> None:
-        self.refused, self.detours = refused, detours
+    def __init__(self, *refused: str, detours: Collection[str] = (), left: Collection[str] = ()) -> None:
+        self.refused, self.detours, self.left = (*refused, *left), detours, left
 
     def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> Refusal | None:
         return (
@@ -45,6 +46,9 @@ class Everything:
 
     def between_casts(self, node: ir.Node, *_: object) -> bool:
         return node.op_type in self.detours
+
+    def leaves_to_another(self, node: ir.Node, *_: object) -> bool:
+        return node.op_type in self.left
 
 
 def rule(name: str, pattern: Any, replace: Any, **keywords: Any) -> Rule:
@@ -332,3 +336,15 @@ def test_no_more_nodes_run_in_another_type_than_there_were() -> None:
     longer = rule("test.longer", x * op.Sigmoid(x), op.Relu(op.Relu(op.Relu(x))))
     m = model("s = Sigmoid(x) out = Mul(x, s)")
     assert "Relu" not in run(m, longer, target=Everything(detours=("Mul", "Relu")))
+
+
+def test_no_more_nodes_are_left_to_another_target_than_there_were() -> None:
+    def made(length: int, *left: str) -> list[str]:
+        chain = functools.reduce(lambda value, _: op.Relu(value), range(length), x)
+        longer = rule("test.longer", x * op.Sigmoid(x), chain)
+        return run(model("s = Sigmoid(x) out = Mul(x, s)"), longer, target=Everything(left=left))
+
+    assert made(1, "Mul", "Relu") == ["Relu"]
+    assert made(2, "Mul", "Relu") == ["Sigmoid", "Mul"]
+    assert made(2, "Mul", "Sigmoid", "Relu") == ["Relu", "Relu"]
+    assert made(1, "Relu") == ["Sigmoid", "Mul"]

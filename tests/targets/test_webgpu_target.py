@@ -247,12 +247,60 @@ def test_logarithms_become_indices_in_int32() -> None:
     assert ir.DataType.INT64 in {node.outputs[0].dtype for node in made.graph if node.op_type == "Clip"}
 
 
+LACKING = """<ir_version: 10, opset_import: ["": 17]>
+g (float[n, 4] x, float[n, 4] z) => (float[n, 4] y, bool[n, 4] b) {
+    i = Selu (x)  j = Softsign (i)  k = Celu (z)  l = Shrink (k)  m = Sign (x)  o = Round (z)  s = Sum (j, l, m, o)
+    p = Greater (x, z)  q = Less (j, l)  r = Or (p, q)  t = Xor (r, p)  u = Not (t)  b = Xor (u, q)  y = Identity (s) }"""
+"""Operators for which WebGPU has no kernels."""
+
+TRUTHS = """<ir_version: 10, opset_import: ["": 17]>
+g (float[n, 4] x) => (float[n, 5] y)
+<float nil = {0}, int64[1] none = {0}, int64[1] one = {1}, int64[1] most = {9}, float low = {-9}, float[1, 5] w = {1, 2, 3, 4, 5}> {
+    p = Greater (x, nil)  first = Slice (p, none, one, one)  all = Concat <axis = 1> (first, p)
+    y = Where (all, w, low) }"""
+"""Truth values of numbers of the GPU, moved."""
+
+
+def test_operators_without_kernels_are_made_of_others() -> None:
+    made = ortfuse.optimize(ir.from_onnx_text(LACKING), target="webgpu", verify=True, loaded=False)
+    assert made.ok
+    target, facts = Target("webgpu"), Facts(made.model)
+    assert all(target.check_node(node, made.model.opset_imports, facts) is None for node in made.model.graph)
+
+
+def test_truth_values_of_the_gpu_are_moved_as_floats() -> None:
+    made = ortfuse.optimize(ir.from_onnx_text(TRUTHS), target="webgpu", loaded=False).model
+    types = {node.op_type: node.outputs[0].dtype for node in made.graph}
+    assert types["Slice"] == types["Concat"] == ir.DataType.FLOAT
+    given = TRUTHS.replace("float[n, 4] x)", "bool[n, 4] p)").replace("p = Greater (x, nil)", "")
+    made = ortfuse.optimize(ir.from_onnx_text(given), target="webgpu", loaded=False).model
+    assert {node.op_type: node.outputs[0].dtype for node in made.graph}["Slice"] == ir.DataType.BOOL
+
+
+def test_truth_values_of_inputs_are_cut_where_they_were_gathered() -> None:
+    """The processor does both: less of it is better, though WebGPU has no kernel for either."""
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 18]>
+        g (int64[b, n] ids, bool[c, n] mask) => (bool[b, 1, 1, n] y)
+        <int64 zero = {0}, int64 one = {1}, int64[3] behind = {1, 2, 3}, int64[3] before = {0, 1, 2}, int64[1] last = {-1}> {
+            s = Shape <start = 0, end = 1> (ids)  rows = Squeeze (s)  t = Shape <start = 1, end = 2> (mask)  columns = Squeeze (t)
+            i = Range (zero, rows, one)  j = Range (zero, columns, one)  k = Unsqueeze (i, behind)  l = Unsqueeze (j, before)
+            m = Max (k, l)  shape = Shape (m)  p = Expand (k, shape)  q = Expand (l, shape)
+            u = Unsqueeze (p, last)  v = Unsqueeze (q, last)  index = Concat <axis = -1> (u, v)  y = GatherND (mask, index) }"""
+    )
+    found = operators(ortfuse.optimize(model, target="webgpu", loaded=False).model)
+    assert "GatherND" not in found
+    assert "Slice" in found
+
+
 @pytest.mark.usefixtures("webgpu")
 @pytest.mark.parametrize(
     "text",
     [
         BUCKETS,
         CAUSAL,
+        LACKING,
+        TRUTHS,
         """<ir_version: 10, opset_import: ["": 17]>
         g (float[n, 6] x, float[8, 3] rows) => (float[n, 2, 3] y) <int64[1] two = {2}, int64 one = {1}> {
             v, i = TopK (x, two)  high = ReduceMax <keepdims = 0> (v)  c = Greater (v, high)  t = Cast <to = 7> (c)

@@ -1,0 +1,183 @@
+"""Make operators for which WebGPU has no kernels of others that have some.
+
+a or b = not (not a and not b)          a xor b = not (int32(a) = int32(b))
+sign(x) = float(x > 0) - float(x < 0)          softsign(x) = x / (1 + |x|)
+selu(x) = gamma elu(x, alpha)          celu(x) = alpha elu(x / alpha)
+shrink(x) = where(x < -l, x + b, where(x > l, x - b, 0))
+round(x) = where(|x| <= 2^22, (x + C) - C, x)          C = 1.5 2^23
+sum(a, b, c, ...) = a + b + c + ...
+constant_of_shape(n) = expand(constant, n)
+
+*Requires:* floating-point numbers; for round float32, for celu a positive alpha.
+
+*Does not handle:* IsNaN and IsInf: a device may take it that there are neither.
+
+Rationale: the processor waits for the GPU to compute such an operator, and the GPU for the processor.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.ir.refusal import Refusal
+from ortfuse.rewrite import Exactness, Rule, RuleTest
+from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, built, computed, op, rest, var
+
+from ._integers_in_float32 import number, rounded
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+MOST = 2.0**22
+"""Up to which numbers are rounded; larger ones are integers or, up to 2^23, halves."""
+
+x, a, b, sizes = var("x"), var("a"), var("b"), var("sizes")
+
+
+def are_floats(match: Match) -> Refusal | None:
+    """The numbers are float32 or float16."""
+    return match.unless_dtype("x", *FLOATS)
+
+
+def are_float32(match: Match) -> Refusal | None:
+    """The numbers are float32."""
+    return match.unless_dtype("x", ir.DataType.FLOAT)
+
+
+def _like(name: str, value: float) -> Pattern:
+    """A constant of the type of the numbers."""
+    made: Pattern = computed(name, lambda match: np.asarray(value, (match.dtype("x") or ir.DataType.FLOAT).numpy()))
+    return made
+
+
+def _parameter(match: Match, name: str, default: float) -> float:
+    return default if match[name] is None else float(match[name])
+
+
+def _sign(match: Match) -> Pattern:
+    kind, nothing = match.dtype("x"), _like("nothing", 0)
+    above, below = (op.Cast(one, to=kind) for one in (op.Greater(x, nothing), op.Less(x, nothing)))
+    made: Pattern = op.Sub(above, below)
+    return made
+
+
+def _selu(match: Match) -> Pattern:
+    factor, slope = _parameter(match, "gamma", 1.0507009873554805), _parameter(match, "alpha", 1.6732632423543772)
+    made: Pattern = op.Mul(op.Elu(x, alpha=slope), _like("factor", factor))
+    return made
+
+
+def _celu(match: Match) -> Pattern:
+    slope = _parameter(match, "alpha", 1.0)
+    if slope == 1:
+        return op.Elu(x, alpha=1.0)
+    made: Pattern = op.Mul(op.Elu(op.Div(x, _like("slope", slope)), alpha=1.0), _like("slope", slope))
+    return made
+
+
+def has_positive_slope(match: Match) -> Refusal | None:
+    """Alpha is positive."""
+    return match.unless_value("alpha", _parameter(match, "alpha", 1.0) > 0, "a positive number")
+
+
+def _shrunk(match: Match) -> Pattern:
+    limit, bias = _parameter(match, "lambd", 0.5), _parameter(match, "bias", 0.0)
+    above, below = op.Greater(x, _like("limit", limit)), op.Less(x, _like("lower limit", -limit))
+    less, more = op.Sub(x, _like("bias", bias)), op.Add(x, _like("bias", bias))
+    made: Pattern = op.Where(below, more, op.Where(above, less, _like("nothing", 0)))
+    return made
+
+
+def _added(match: Match) -> Pattern:
+    parts: list[Pattern] = [match.capture(f"part{index}", part) for index, part in enumerate(match["parts"])]
+    return functools.reduce(op.Add, parts)
+
+
+def are_several_floats(match: Match) -> Refusal | None:
+    """There are two operands or more, of float32 or float16."""
+    if len(match["parts"]) < 2:
+        return match.refuse("missing_input", "root", "two operands or more")
+    fits = all(match.facts.dtype(part) in FLOATS for part in match["parts"])
+    return None if fits else match.refuse("dtype", "root", "float32 or float16")
+
+
+def _filling(match: Match) -> Any:
+    found = match["value"]
+    return np.zeros((), np.float32) if found is None else np.asarray(found.numpy()).reshape(())
+
+
+def _rule(operator: str, pattern: Pattern, replace: Any, makes: tuple[str, ...], *guards: Guard, **test: Any) -> Rule:
+    exactness = test.pop("exactness", Exactness.ROUNDING)
+    return Rule(
+        name=f"no_kernel.decompose_{operator}",
+        is_refinement=True,
+        pattern=pattern,
+        replace=built(replace, makes=makes) if makes else replace,
+        guards=guards,
+        exactness=exactness,
+        source="ONNX operators",
+        test=RuleTest(**test),
+    )
+
+
+def _number(truth: Pattern) -> Pattern:
+    made: Pattern = op.Cast(truth, to=ir.DataType.INT32)
+    return made
+
+
+def _size(build: Any) -> ir.Value:
+    """The sizes of an input."""
+    made: ir.Value = build.node("Shape", [build.input("like", ["b", 3], ir.DataType.FLOAT)]).outputs[0]
+    return made
+
+
+def _parts(build: Any) -> list[ir.Value]:
+    return [
+        build.input(f"part{index}", dims, ir.DataType.FLOAT) for index, dims in enumerate((["b", 3], [3], ["b", 1]))
+    ]
+
+
+_TRUTHS: dict[str, Any] = {
+    "exactness": Exactness.EXACT,
+    "shapes": {"a": "b 4", "b": "4"},
+    "inputs": {"a": "bool", "b": "bool"},
+}
+_X = {"x": "b 5"}
+
+RULES = [
+    _rule("or", op.Or(a, b), op.Not(op.And(op.Not(a), op.Not(b))), (), **_TRUTHS),
+    _rule("xor", op.Xor(a, b), op.Not(op.Equal(_number(a), _number(b))), (), **_TRUTHS),
+    _rule("sign", op.Sign(x), _sign, ("Cast", "Greater", "Less", "Sub"), are_floats, shapes=_X),
+    _rule(
+        "softsign", op.Softsign(x), lambda _: op.Div(x, op.Add(op.Abs(x), _like("unit", 1))), ("Div", "Add", "Abs"),
+        are_floats, shapes=_X,
+    ),
+    _rule(
+        "selu", op.Selu(x, alpha=attr("alpha"), gamma=attr("gamma")), _selu, ("Elu", "Mul"), are_floats,
+        shapes=_X, attributes={"alpha": [None, 0.5], "gamma": [None, 2.0]},
+    ),
+    _rule(
+        "celu", op.Celu(x, alpha=attr("alpha")), _celu, ("Elu", "Mul", "Div"), are_floats, has_positive_slope,
+        shapes=_X, attributes={"alpha": [None, 0.5]},
+    ),
+    _rule(
+        "shrink", op.Shrink(x, bias=attr("bias"), lambd=attr("lambd")), _shrunk,
+        ("Where", "Greater", "Less", "Sub", "Add"), are_floats,
+        shapes=_X, attributes={"bias": [None, 0.25], "lambd": [None, 0.75]},
+    ),
+    _rule(
+        "round", op.Round(x),
+        lambda _: op.Where(op.LessOrEqual(op.Abs(x), number("most", MOST)), rounded(x), x),
+        ("Where", "LessOrEqual", "Abs", "Add", "Sub"), are_float32, shapes=_X,
+    ),
+    _rule("sum", op.Sum(rest("parts")), _added, ("Add",), are_several_floats, shapes={}, inputs={"parts": _parts}),
+    _rule(
+        "constant_of_shape", op.ConstantOfShape(sizes, value=attr("value")),
+        lambda _: op.Expand(computed("filling", _filling), sizes), ("Expand",),
+        exactness=Exactness.EXACT, shapes={"sizes": "2"}, inputs={"sizes": _size},
+        attributes={"value": [None, ir.tensor(np.array([True])), ir.tensor(np.array([7], np.int32))]},
+    ),
+]  # fmt: skip
