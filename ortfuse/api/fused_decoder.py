@@ -51,6 +51,7 @@ def fused_decoder(
         GenerationError: The model is no decoder with caches, or cannot be rewritten.
     """
     from ortfuse.analysis.facts import Facts
+    from ortfuse.generation.absorb_latents import absorb_latents
     from ortfuse.generation.append_new_tokens import append_new_tokens
     from ortfuse.generation.cached_branch import split_branches
     from ortfuse.generation.find_interface import find_interface
@@ -79,7 +80,12 @@ def fused_decoder(
     facts = Facts(inside)
     interface = find_interface(inside, facts, roles)
     names = names_of(interface, facts, branch, crossed, new_alone)
-    return FusedDecoder(inside, names, most, is_last, separate_caches(inside, facts, interface))
+    absorbed = absorb_latents(inside, facts, interface)
+    if absorbed.count:
+        facts = Facts(inside)
+        interface = find_interface(inside, facts, roles)
+    left = {**separate_caches(inside, facts, interface), **absorbed.kept}
+    return FusedDecoder(inside, names, most, is_last, left)
 
 
 def _declare_steps(source: ir.Model, max_length: int, roles: Mapping[str, str] | None) -> tuple[str, int, bool]:

@@ -45,10 +45,24 @@ class PlanNodes:
         before: ir.Node | None = None,
     ) -> ir.Value:
         """The output of a new node, which comes before another, or before all that were there."""
-        made = ir.node(op_type, inputs, dict(attributes or {}))
-        made.name = made.outputs[0].name = self.name()
+        return self.node(op_type, inputs, attributes, before=before).outputs[0]
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        outputs: int = 1,
+        before: ir.Node | None = None,
+    ) -> ir.Node:
+        """A new node of several outputs, which comes before another, or before all that were there."""
+        made = ir.node(op_type, inputs, dict(attributes or {}), num_outputs=outputs)
+        made.name = self.name()
+        for number, output in enumerate(made.outputs):
+            output.name = self.name() if number else made.name
         self._graph.insert_before(before or self._first, made)
-        return made.outputs[0]
+        return made
 
     def ints(self, numbers: int | Sequence[int]) -> ir.Value:
         """A constant of int64."""
@@ -58,14 +72,16 @@ class PlanNodes:
         """A constant."""
         key = (f"{array.dtype}{array.shape}", array.tobytes())
         if key not in self._constants:
-            name = self.name()
-            tensor = ir.tensor(array, name=name)
-            value = ir.Value(
-                name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor
-            )
-            self._graph.register_initializer(value)
-            self._constants[key] = value
+            self._constants[key] = self.initializer(array)
         return self._constants[key]
+
+    def initializer(self, array: np.ndarray[Any, Any]) -> ir.Value:
+        """A constant of its own, such as a large weight."""
+        name = self.name()
+        tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
+        self._graph.register_initializer(value)
+        return value
 
     def build(self, plan: Plan, before: ir.Node) -> ir.Value:
         """The value of a plan, whose nodes come before another."""

@@ -85,7 +85,8 @@ def _rotary(dependence: Dependence, node: ir.Node) -> None:
     value, *rest = node.inputs
     shape = dependence.shape(value, node)
     rotated = dependence.of(value)
-    own = token_of(shape, 2, dependence.batch.length)
+    tokens = (shape[0], shape[2 if len(shape) == 4 else 1])  # whatever the number of heads, which may be 1
+    own = token_of(tokens, 2, dependence.batch.length)
     wanted = {_behind_heads(own) if len(shape) == 4 else own}
     if any(mark.mentions(len(shape) - 1) for mark in rotated):
         raise mixed(node, "it mixes tokens")
