@@ -128,6 +128,31 @@ def mixtral(attention: str) -> nn.Module:
     return tf.MixtralForCausalLM(config)
 
 
+def deepseek_v3_cache(attention: str) -> nn.Module:
+    """DeepSeek-V3 with dense layers: latents of 16 and a rotated part of 8 are cached, of which 4 heads are computed."""
+    options = _options(attention, cache=True) | {
+        "num_key_value_heads": 4,
+        "head_dim": None,
+        "q_lora_rank": 12,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 12,
+        "first_k_dense_replace": 2,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "n_group": 1,
+        "topk_group": 1,
+    }
+    return CachedDecoder(tf.DeepseekV3ForCausalLM(tf.DeepseekV3Config(**options)))
+
+
+LATENTS = {
+    f"past_{kind}_{layer}": Input(("batch", 1, "past", width), "normal")
+    for layer in range(2)
+    for kind, width in (("key", 16), ("value", 8))
+}
 POSITIONED = STEP | {"position_ids": Input(("batch", "sequence"), "tokens", high=POSITIONS)}
 
 CASES = (
@@ -147,6 +172,7 @@ CASES = (
         ("sdpa",),
         TS_AND_DYNAMO,
     ),
+    Case("deepseek_v3_cache", deepseek_v3_cache, STEP | LATENTS, CACHE_SIZES, ("sdpa",), ("dynamo",)),
     text("cohere", cohere),
     text("glm", glm),
     text("gptj", gptj, attentions=("eager",)),

@@ -15,7 +15,7 @@ from ortfuse.errors import GenerationError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 DECODERS = sorted(
-    path.stem for name in ("gpt2", "llama", "gemma") for path in GOLDEN.glob(f"{name}_cache.*.onnx")
+    path.stem for name in ("gpt2", "llama", "gemma", "deepseek_v3") for path in GOLDEN.glob(f"{name}_cache.*.onnx")
 ) + sorted(path.stem for name in ("t5", "whisper") for path in GOLDEN.glob(f"{name}_decoder.sdpa.*.onnx"))
 
 
@@ -34,7 +34,9 @@ def test_generations_are_equal(name: str, tmp_path: Path) -> None:
     assert done.unsampled
 
 
-@pytest.mark.parametrize("name", ["gpt2_cache.sdpa.ts", "llama_cache.sdpa.dynamo", "gemma_cache.sdpa.ts"])
+@pytest.mark.parametrize(
+    "name", ["gpt2_cache.sdpa.ts", "llama_cache.sdpa.dynamo", "gemma_cache.sdpa.ts", "deepseek_v3_cache.sdpa.dynamo"]
+)
 @pytest.mark.parametrize("last_logits", [False, True])
 def test_prompts_of_several_lengths_are_one_batch(name: str, last_logits: bool, tmp_path: Path) -> None:
     made(name, tmp_path / "out", last_logits=last_logits)
