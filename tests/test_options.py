@@ -176,6 +176,7 @@ def test_what_an_option_cannot_have_is_refused_by_its_name(given: dict[str, Any]
     ("text", "message"),
     [
         ("max-opset = 17", "there is no option 'max-opset'; did you mean max_opset?"),
+        ("outputs = ['y']", "there is no option 'outputs'; did you mean keep_outputs?"),
         ("nonsense = 17", "there is no option 'nonsense'; there are output, link,"),
         ("verify = 'all'", "verify: write true, 'whole' or 'sites', not 'all' .in .*options.toml"),
         ("verify = ", "options.toml is not TOML"),
@@ -210,3 +211,5 @@ def test_a_purpose_has_passes_of_its_own() -> None:
 def test_an_option_that_does_not_exist_is_named_with_what_may_be_meant() -> None:
     with pytest.raises(TypeError, match=r"there is no option 'pases'; did you mean 'passes'\?"):
         Options.of(None, pases="all")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"there is no option 'outputs'; did you mean 'keep_outputs'\?"):
+        Options.of(None, outputs=["y"])  # type: ignore[call-arg]

@@ -9,6 +9,7 @@ keywords of functions (`ortfuse.options.keywords`) and the table in docs/options
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -77,6 +78,20 @@ class Declaration:
 def former_names(declared: Mapping[str, Declaration]) -> dict[str, str]:
     """The name of today for each former name."""
     return {former: name for name, one in declared.items() for former in one.former}
+
+
+def meant(name: str, declared: Mapping[str, Declaration]) -> str | None:
+    """Return the option that an unknown name stands for: the one whose flag has that name, else the one with the closest name."""
+    flag = "--" + name.replace("_", "-")
+    spelt = [
+        option for option, one in declared.items() if flag in (*one.flags, *one.former_flags, *_flags_of_commands(one))
+    ]
+    close = spelt or difflib.get_close_matches(name.replace("-", "_"), declared, n=1)
+    return close[0] if close else None
+
+
+def _flags_of_commands(declared: Declaration) -> list[str]:
+    return [flag for flags in declared.flags_of.values() for flag in flags]
 
 
 def option(

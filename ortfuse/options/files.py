@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 from ortfuse.errors import OptionError
 from ortfuse.io.bounded_text_files import from_toml, read_text
-from ortfuse.options.declaration import Declaration, former_names
+from ortfuse.options.declaration import Declaration, former_names, meant
 from ortfuse.options.former_options import with_names_of_today
 from ortfuse.options.type_aliases import PathLike
 
@@ -30,11 +29,11 @@ def options_in(path: PathLike, declared: Mapping[str, Declaration]) -> dict[str,
     except ValueError as error:  # not UTF-8, or not TOML
         raise OptionError("config", f"{name} is not TOML: {error}") from error
     data = with_names_of_today(data, former_names(declared))
-    known = [option for option, one in declared.items() if one.in_files]
+    known = {option: one for option, one in declared.items() if one.in_files}
     for key in data:
         if key not in known:
-            close = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            close = meant(key, known)
+            hint = f"did you mean {close}?" if close else f"there are {', '.join(known)}"
             raise OptionError("config", f"{name}: there is no option {key!r}; {hint}")
     return resolved(data, Path(path).parent, declared)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from ortfuse.analysis.assumptions import ASSUMPTIONS
 from ortfuse.errors import OptionError
 from ortfuse.ir.declared_sizes import DeclaredSizes
 from ortfuse.options import kinds
-from ortfuse.options.declaration import Declaration, declarations_of, former_names, option
+from ortfuse.options.declaration import Declaration, declarations_of, former_names, meant, option
 from ortfuse.options.files import as_data, as_toml, options_in
 from ortfuse.options.former_options import accept_former_names, with_names_of_today
 from ortfuse.options.target_in_file_name import TARGET, misspelled_target
@@ -352,8 +351,8 @@ class Options:
             given["passes"] = "auto"
         for name in given:
             if name not in DECLARATIONS:  # as Python says it of a function, but with what may be meant
-                close = difflib.get_close_matches(name, DECLARATIONS, n=1)
-                raise TypeError(f"there is no option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+                close = meant(name, DECLARATIONS)
+                raise TypeError(f"there is no option {name!r}" + (f"; did you mean {close!r}?" if close else ""))
         return dataclasses.replace(self, **given)
 
     @property
