@@ -20,7 +20,7 @@ Source: DeepSeek-AI, DeepSeek-V2 (2024), section 2.1.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,7 +28,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.index_maps import Read, leaves
-from ortfuse.generation.cache_operands import narrow
+from ortfuse.generation.cache_operands import narrow, narrow_queries
 from ortfuse.generation.cache_readers import read_outside
 from ortfuse.generation.decoder_interface import PAST, Cache, DecoderInterface
 from ortfuse.generation.drop_caches import caches_of_unknown_sizes, drop_caches, past_name
@@ -91,7 +91,7 @@ class _Absorption:
     facts: Facts
     interface: DecoderInterface
     presents: Mapping[ir.Value, Cache]
-    owned: dict[tuple[str, tuple[Place, ...]], ir.Value] = field(default_factory=dict)
+    wholes: dict[tuple[str, tuple[Place, ...]], ir.Value] = field(default_factory=dict)
     lengths: dict[Cache, ir.Value] = field(default_factory=dict)
     news: dict[object, ir.Value] = field(default_factory=dict)
 
@@ -187,9 +187,10 @@ class _Absorption:
         if values.shared:
             return "its values are not products of a latent alone"
         site = _Site(node, keys, values)
-        kinds = {facts.dtype(one) for one in given[:3]} | {facts.dtype(cache.past) for cache in site.caches}
-        if len(kinds) != 1:
-            return f"its queries, keys, values and caches have several types: {sorted(map(str, kinds))}"
+        declared, kinds = {facts.dtype(one) for one in given[:3]}, {facts.dtype(cache.past) for cache in site.caches}
+        is_narrow = given[0] is not None and declared != kinds and narrow_queries(given[0], facts)[0] is None
+        if len(declared) != 1 or len(kinds) != 1 or is_narrow:
+            return f"its queries, keys and values have the types {_text(declared)}, and its caches {_text(kinds)}"
         return site
 
     def _read_outside(self, sites: list[_Site]) -> set[Cache]:
@@ -211,60 +212,60 @@ class _Absorption:
 
     def _replace(self, site: _Site) -> None:
         node, keys, values, nodes = site.node, site.keys, site.values, self.nodes
-        heads = keys.heads
+        heads, size = keys.heads, len(keys.computed) + len(keys.moved)
         queries, mask = node.inputs[0], node.inputs[3] if len(node.inputs) > 3 else None
         assert queries is not None
+        declared, kind = self.facts.dtype(queries), self.facts.dtype(site.caches[0].past)
+        scale = node.attributes.get_float("scale", None)
+        scale = size**-0.5 if scale is None else scale
         is_split = self.facts.rank(queries) == 4
-        size = len(keys.computed) + len(keys.moved)
+        if declared != kind:  # scores of float16 are computed in float32
+            narrowed, factor = narrow_queries(queries, self.facts)
+            assert narrowed is not None
+            queries, scale = narrowed, scale * factor
         by_head = queries if is_split else self._by_head(queries, heads, size, node)
-        latent = nodes.add(
-            "MatMul",
-            [self._elements(by_head, size, keys.computed, node), nodes.initializer(keys.weight.transpose(0, 2, 1))],
-            before=node,
-        )
+        into_latents = nodes.initializer(keys.weight.transpose(0, 2, 1))
+        latent = nodes.add("MatMul", [self._elements(by_head, size, keys.computed, node), into_latents], before=node)
         if keys.moved:
             shared = self._elements(by_head, size, keys.moved, node)
             latent = nodes.add("Concat", [latent, shared], {"axis": 3}, before=node)
-        pasts = [self._own(keys, "key"), self._own(values, "value")]
-        given = [self._in_a_row(latent, node), self._new(keys.places, node), self._new(values.places, node), mask]
-        scale = node.attributes.get_float("scale", None)
-        attributes = {name: one for name, one in node.attributes.items() if name not in ("q_num_heads", "kv_num_heads")}
-        made = nodes.node(
-            "Attention",
-            [*given, *pasts],
-            {"q_num_heads": heads, "kv_num_heads": 1, "scale": size**-0.5 if scale is None else scale},
-            outputs=3,
-            before=node,
-        )
-        for name, attribute in attributes.items():
-            made.attributes.setdefault(name, attribute)
-        for past, present in zip(pasts, made.outputs[1:], strict=True):
-            present.type = past.type
-            if past not in self.model.graph.inputs:
-                self.model.graph.inputs.append(past)
-                self.model.graph.outputs.append(present)
-        self.lengths |= dict.fromkeys(site.caches, pasts[0])
-        mixed = self._by_head(made.outputs[0], heads, len(values.latents), node)
+        wholes = [self._whole(one, kind_of, node) for one, kind_of in ((keys, "key"), (values, "value"))]
+        given = [self._cast(one, kind, declared, node) for one in (latent, *wholes)]
+        taken = {name: one for name, one in node.attributes.items() if name not in ("q_num_heads", "kv_num_heads")}
+        made = nodes.node("Attention", [*given, mask], taken | {"scale": scale}, before=node)
+        mixed = self._cast(made.outputs[0], declared, kind, node)
         result = nodes.add("MatMul", [mixed, nodes.initializer(values.weight)], before=node)
-        if not is_split:
-            result = self._in_a_row(result, node)
+        result = self._cast(result if is_split else self._in_a_row(result, node), kind, declared, node)
         result.type = node.outputs[0].type
         for use in tuple(node.outputs[0].uses()):
             use.node.replace_input_with(use.idx, result)
         self.model.graph.remove(node, safe=True)
 
-    def _own(self, operand: LatentOperand, kind: str) -> ir.Value:
-        """The input that is the cache of keys or values; an attention of the same latents has the same."""
+    def _whole(self, operand: LatentOperand, kind: str, before: ir.Node) -> ir.Value:
+        """[batch, 1, length, elements], a cache of its own with what is appended; that of another attention of the same."""
         key = (kind, operand.places)
-        if key not in self.owned:
-            cache = operand.places[0][0]
+        if key not in self.wholes:
+            graph, nodes, caches = self.model.graph, self.nodes, dict.fromkeys(cache for cache, _ in operand.places)
+            cache = next(iter(caches))
             batch = (self.facts.shape(cache.past) or ())[self.reader.batch_axes[cache]]
-            self.owned[key] = ir.Value(
-                name=self.nodes.name(f"{cache.past.name}_{kind}"),
+            past = ir.Value(
+                name=nodes.name(f"{cache.past.name}_{kind}"),
                 type=cache.past.type,
                 shape=ir.Shape([batch if isinstance(batch, int) else str(batch), 1, self.past, len(operand.places)]),
             )
-        return self.owned[key]
+            new = nodes.add("Unsqueeze", [self._new(operand.places, before), nodes.ints([1])], before=before)
+            self.wholes[key] = whole = nodes.add("Concat", [past, new], {"axis": 2}, before=before)
+            whole.type = past.type
+            graph.inputs.append(past)
+            graph.outputs.append(whole)
+            self.lengths |= dict.fromkeys(caches, past)
+        return self.wholes[key]
+
+    def _cast(self, value: ir.Value, kind: ir.DataType | None, wanted: ir.DataType | None, before: ir.Node) -> ir.Value:
+        """A value of one type in another."""
+        if kind == wanted or wanted is None:
+            return value
+        return self.nodes.add("Cast", [value], {"to": int(wanted)}, before=before)
 
     def _new(self, places: tuple[Place, ...], before: ir.Node) -> ir.Value:
         """[batch, new tokens, places], what is appended of elements of tokens."""
@@ -325,3 +326,8 @@ def _appended(cache: Cache) -> ir.Value:
     new = producer.inputs[1]
     assert new is not None
     return new
+
+
+def _text(kinds: Collection[ir.DataType | None]) -> str:
+    """Element types in words."""
+    return " and ".join(sorted("unknown" if kind is None else kind.name for kind in kinds))

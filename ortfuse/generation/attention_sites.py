@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.transfer.value_fact import Shape
-from ortfuse.generation.cache_operands import CacheOperand, narrow
+from ortfuse.generation.cache_operands import CacheOperand, narrow_queries
 from ortfuse.generation.decoder_interface import DecoderInterface
 from ortfuse.generation.length_functions import MaskForm, RowForm
 from ortfuse.ir.dims import minimum, upper_bound
@@ -162,7 +162,7 @@ class SiteReader:
             return f"its scale is {scale}, and the kernel takes a positive one"
         queries = self._in_a_row(node.inputs[0], heads)
         if facts.dtype(queries) != kind:  # scores of float16 were computed in float32, as the kernel does by itself
-            narrowed, factor = self._narrow_queries(queries)
+            narrowed, factor = narrow_queries(queries, facts)
             if narrowed is None:
                 return f"its queries are {facts.dtype(queries)}, and its cache {kind}"
             queries = narrowed
@@ -174,17 +174,6 @@ class SiteReader:
         return AttentionSite(
             node, kind, queries, keys, values, heads, groups, size, key_size, value_size, scale, softcap, form, rotation
         )
-
-    def _narrow_queries(self, queries: ir.Value) -> tuple[ir.Value | None, float]:
-        """The float16 numbers of which queries are a positive multiple in float32, and the factor; `None` if there are none."""
-        product = queries.producer()
-        if product is not None and (product.domain, product.op_type) == ("", "Mul"):
-            for one, other in (product.inputs, reversed(product.inputs)):
-                factor = self._facts.scalar(other)
-                source = narrow(one, self._facts) if one is not None and factor is not None and factor > 0 else None
-                if source is not None and factor is not None and self._facts.shape(one) == self._facts.shape(queries):
-                    return source, float(factor)
-        return narrow(queries, self._facts), 1.0
 
     def _appended(self, operand: CacheOperand, groups: int) -> ir.Value:
         if operand.layout not in (None, (0, 1, 2, 3)):

@@ -96,7 +96,7 @@ def read_operand(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts
         caches: The caches by their output, to which a Concat appends or another attention.
         facts: The facts of the model.
     """
-    found = _followed(value, caches, facts)
+    found = followed(value, caches, facts)
     if found is None or len(found.shape) != 4:
         return "keys or values are no tensor [batch, heads, length, size]"
     reads = {leaf for leaf in leaves(found.element) if isinstance(leaf, Read)}
@@ -172,7 +172,7 @@ def _read(value: ir.Value, caches: Collection[ir.Value], facts: Facts) -> set[ir
     return set() if found is None else {one.value for one in leaves(found.element) if isinstance(one, Read)}
 
 
-def _followed(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts) -> IndexMap | None:
+def followed(value: ir.Value, caches: Mapping[ir.Value, Cache], facts: Facts) -> IndexMap | None:
     """The elements of an operand, followed to the caches through casts from float16 to float32, which keep each number."""
     found = facts.index_map(value, list(caches))
     while found is not None:
@@ -201,6 +201,18 @@ def narrow(value: ir.Value, facts: Facts) -> ir.Value | None:
     if source is None or (facts.dtype(source), facts.dtype(value)) != (ir.DataType.FLOAT16, ir.DataType.FLOAT):
         return None
     return source
+
+
+def narrow_queries(queries: ir.Value, facts: Facts) -> tuple[ir.Value | None, float]:
+    """The float16 numbers of which queries are a positive multiple in float32, and the factor; `None` if there are none."""
+    product = queries.producer()
+    if product is not None and (product.domain, product.op_type) == ("", "Mul"):
+        for one, other in (product.inputs, reversed(product.inputs)):
+            factor = facts.scalar(other)
+            source = narrow(one, facts) if one is not None and factor is not None and factor > 0 else None
+            if source is not None and factor is not None and facts.shape(one) == facts.shape(queries):
+                return source, float(factor)
+    return narrow(queries, facts), 1.0
 
 
 def _appended(cache: Cache) -> ir.Value | None:

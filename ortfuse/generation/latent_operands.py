@@ -21,7 +21,7 @@ from ortfuse.analysis.index_maps import Box, Element, Read, Select, axis
 from ortfuse.analysis.index_maps.element_expressions import at as moved
 from ortfuse.analysis.index_maps.element_expressions import simplest
 from ortfuse.analysis.index_maps.evaluation import formula_values
-from ortfuse.generation.cache_operands import COMPUTED
+from ortfuse.generation.cache_operands import COMPUTED, followed
 from ortfuse.generation.decoder_interface import Cache
 from ortfuse.ir.dims import DimLike, symbols
 
@@ -99,7 +99,7 @@ class LatentReader:
             value: Keys or values, [batch, heads, length, size] or [batch, length, heads * size].
             heads: The number of heads.
         """
-        found = self._facts.index_map(value, list(self._caches))
+        found = followed(value, self._caches, self._facts)
         if found is None or len(found.shape) not in (3, 4):
             return "the shape of its keys or values is unknown"
         element, shape = found.element, found.shape

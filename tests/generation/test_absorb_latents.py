@@ -169,6 +169,17 @@ def test_latents_of_values_may_be_others(tmp_path: Path) -> None:
     is_right(tmp_path, done)
 
 
+def test_float16(tmp_path: Path) -> None:
+    """Attention of float16 is computed in float32, and the matrices stay in float16."""
+    write(tmp_path / "single.onnx")
+    ortfuse.convert(tmp_path / "single.onnx", to="float16", output=tmp_path / "m.onnx")
+    done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
+    assert not done.kept
+    assert {cache.dtype for cache in done.interface.caches} == {"float16"}
+    assert done.comparison is not None
+    assert done.comparison.equal, done.comparison.first
+
+
 NEAR_MISSES: Mapping[str, tuple[Edits, Mapping[str, Any], str]] = {
     "a bias behind the product": (
         [(PRODUCT, "  kv00 = MatMul(new_c, wb)\n  kv0 = Add(kv00, bias)\n")],
