@@ -20,5 +20,6 @@ def with_presents(build: Any, root: Any) -> Any:
     """The root of a rule test, in a model that uses the present keys and values, too."""
     node = root.producer()
     node.resize_outputs(3)
-    sums = [build.node("ReduceSum", [value], {"keepdims": 0}).outputs[0] for value in node.outputs[1:]]
+    floats = [build.node("Cast", [value], {"to": int(build.dtype)}).outputs[0] for value in node.outputs[1:]]
+    sums = [build.node("ReduceSum", [value], {"keepdims": 0}).outputs[0] for value in floats]
     return build.node("Add", [root, build.node("Add", sums).outputs[0]]).outputs[0]

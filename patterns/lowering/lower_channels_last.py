@@ -24,6 +24,7 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, built, computed, ms, op, opt, var
 
 from .._shared_guards import constant
+from ._functions_of_channels_last import channels_last_conv, group_norm
 from ._integer_operands import BYTES, as_floats
 from .lower_fused_convolution import KINDS, activated, is_added_as_it_is, is_known_activation
 
@@ -184,77 +185,7 @@ def _after_sum(match: Match) -> Pattern:
     return _normalised(match, _sum(match))
 
 
-# Rule tests: functions for kernels that a CPU lacks
-
-_HAS_CAST_LIKE = 15
-"""The opset from which on CastLike exists."""
-
-
-def _group_norm(node: ir.Node, opset: int) -> str | None:
-    given = {name: attribute.value for name, attribute in node.attributes.items()}
-    is_last, adds = given.get("channels_last", 1) != 0, node.op_type == "SkipGroupNorm"
-    if not {"activation", "groups"} <= given.keys() or given["activation"] not in (0, 1) or (adds and not is_last):
-        return None
-    names, total = ["x", "gamma", "beta"], "t = Identity(x)"
-    if adds:
-        names += ["skip", "bias"][: len(node.inputs) - 3]
-        shape = node.inputs[3].shape if node.inputs[3] is not None else None
-        axes = "[0, 1, 1, -1]" if shape is not None and len(shape) == 2 else "[0, 0, 0, -1]"
-        both = "Add(term, bias)" if "bias" in names else "Identity(term)"
-        total = f"ax = Constant <value_ints = {axes}> () term = Reshape(skip, ax) more = {both} t = Add(x, more)"
-    front, back = (
-        ("Transpose <perm = [0, 3, 1, 2]>", "Transpose <perm = [0, 2, 3, 1]>") if is_last else ("Identity",) * 2
-    )
-    rows = "[1, 1, -1]" if is_last else "[-1, 1, 1]"
-    swish = "e = Neg(m) c = Exp(e) i = Add(one, c) o = Div(m, i)" if given["activation"] else "o = Identity(m)"
-    half = node.inputs[0] is not None and node.inputs[0].dtype is _HALF
-    narrow = "CastLike(o, x)" if opset >= _HAS_CAST_LIKE else f"Cast <to = {10 if half else 1}> (o)"
-    results = "y, t" if len(node.outputs) > 1 else "y"
-    return f"""<domain: "any", opset_import: ["": {opset}]> any ({", ".join(names)}) => ({results}) {{
-        {total}
-        w = Cast <to = 1> (t) gw = Cast <to = 1> (gamma) hw = Cast <to = 1> (beta) f = {front} (w)
-        p = Constant <value_ints = [0, {given["groups"]}, -1]> () k = Reshape(f, p) axis = Constant <value_ints = [2]> ()
-        sh = Shape(k) at = Constant <value_int = 2> () many = Gather(sh, at) count = Cast <to = 1> (many)
-        sum = ReduceSum(k, axis) n = Div(sum, count) a = Sub(k, n) q = Mul(a, a) qs = ReduceSum(q, axis) v = Div(qs, count)
-        z = Constant <value_float = {given.get("epsilon", 1e-5)}> () u = Add(v, z) r = Sqrt(u) l = Div(a, r)
-        j = Shape(f) d = Reshape(l, j) b = {back} (d) sizes = Constant <value_ints = {rows}> ()
-        g = Reshape(gw, sizes) h = Reshape(hw, sizes) mm = Mul(b, g) m = Add(mm, h)
-        one = Constant <value_float = 1.0> () {swish} y = {narrow} }}"""
-
-
-def _attributes_of(node: ir.Node, *dropped: str) -> str:
-    """The attributes of a node as text, in brackets."""
-    texts = []
-    for name, attribute in node.attributes.items():
-        value = attribute.value
-        text = f'"{value}"' if isinstance(value, str) else str(value if isinstance(value, int) else [*value])
-        texts += [] if name in dropped else [f"{name} = {text}"]
-    return f"<{', '.join(texts)}>" if texts else ""
-
-
-def _channels_last_conv(node: ir.Node, opset: int) -> str | None:
-    given = [name for name, value in zip("xwbz", node.inputs, strict=False) if value is not None]
-    weights = "v = Transpose <perm = [0, 3, 1, 2]> (w)" if node.op_type == "NhwcConv" else "v = Identity(w)"
-    kind = node.attributes["activation"].value if "activation" in node.attributes else "Identity"
-    numbers = node.attributes["activation_params"].value if "activation_params" in node.attributes else ()
-    more = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ("least", "most")}.get(kind, ())
-    if kind not in (*KINDS, "Identity") or len(numbers) != len(more):
-        return None
-    if kind == "Clip":
-        low, high = (
-            f"{name} = Constant <value_float = {number}> ()" for name, number in zip(more, numbers, strict=True)
-        )
-        last = f"{low} {high} y = Clip(s, least, most)"
-    else:
-        named = ", ".join(f"{name} = {number}" for name, number in zip(more, numbers, strict=True))
-        last = f"y = {kind} {f'<{named}>' if named else ''} (s)"
-    operands = "f, v, b" if "b" in given else "f, v"
-    added = "s = Add(c, z)" if "z" in given else "s = Identity(c)"
-    return f"""<domain: "any", opset_import: ["": {opset}]> any ({", ".join("xwbz"[: len(node.inputs)])}) => (y) {{
-        f = Transpose <perm = [0, 3, 1, 2]> (x) {weights}
-        t = Conv {_attributes_of(node, "activation", "activation_params")} ({operands})
-        c = Transpose <perm = [0, 2, 3, 1]> (t) {added} {last} }}"""
-
+# Rule tests
 
 _IMAGES = {"x": "b 5 4 8", "gamma": "8", "beta": "8"}
 _NORMAL: Mapping[str, Sequence[Any]] = {"activation": [0, 1], "groups": [2], "epsilon": [1e-5, None, 1e-2]}
@@ -293,8 +224,8 @@ _WEIGHTS = np.random.default_rng(0).integers(-127, 128, (5, 3, 3, 3)).astype(np.
 
 _NORMALISING = ("Cast", "Reshape", "InstanceNormalization", "Shape", "Mul", "Add", "Sigmoid", "Unsqueeze")
 _WHOLE = {name: attr(name) for name in ("activation", "groups", "epsilon")} | {"channels_last": attr("last")}
-_DEFINED = {"com.microsoft.GroupNorm": _group_norm, "com.microsoft.SkipGroupNorm": _group_norm}
-_CONVOLVING = {"com.microsoft.NhwcConv": _channels_last_conv, "com.microsoft.NhwcFusedConv": _channels_last_conv}
+_DEFINED = {"com.microsoft.GroupNorm": group_norm, "com.microsoft.SkipGroupNorm": group_norm}
+_CONVOLVING = {"com.microsoft.NhwcConv": channels_last_conv, "com.microsoft.NhwcFusedConv": channels_last_conv}
 _EMPTY = {"*": "a group without numbers has no mean"}
 
 RULES = [

@@ -8,12 +8,15 @@ as the past, or as there are tokens if these are more. With tables, queries and 
 neighbours (RoFormer, arXiv:2104.09864). Queries may have the keys and values behind them. A bias is added to the scores, and a
 sink is one more score of each head, whose key has no value; it is 0 for a smooth softmax.
 
-*Requires:* known numbers and sizes of heads. *Does not handle:* integer caches, positions of their own, normalised queries.
+Positions of the rotation may be given. Of a prompt, kernels use the first one alone, and count from there. Heads of queries and
+keys may be divided by the root of the mean of their squares before, and multiplied by weights. Caches may be 8-bit integers
+clip(round(x / scale)); then attention reads these, also those of new tokens.
+
+*Requires:* known numbers and sizes of heads. *Does not handle:* caches of 4 bits, windows of caches.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,14 +29,37 @@ from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Match, Pattern, attr, built, computed, ms, op, opt, var
 
 from .._shared_guards import array_like, constant
+from ._group_query_instances import (
+    ATTRIBUTES,
+    EPSILONS,
+    NORMALISED,
+    OTHERS,
+    QUANTISED,
+    SCALE_KINDS,
+    SCALE_SHAPES,
+    SHAPES,
+    WEIGHED,
+    given_positions,
+    last_tokens,
+    tokens,
+    without_norms,
+)
+from ._integer_operands import is_normal
 from ._present_outputs import presents_are_used, with_presents
+from ._rotated_heads import rotated
 
 PASS = "canonicalize"
 
 _NEW = ("query", "key", "value")
 query, key, value, past_key, past_value = (var(name) for name in (*_NEW, "past_key", "past_value"))
 seqlens, total, cos, sin = (var(name) for name in ("seqlens", "total", "cos", "sin"))
-bias, sink = var("bias"), var("sink")
+bias, sink, position_ids = var("bias"), var("sink"), var("position_ids")
+_SCALES = {"key": var("key_scale"), "value": var("value_scale")}
+_WEIGHTS = {"query": var("query_weight"), "key": var("key_weight")}
+
+_LEAST, _MOST = -128, 127
+_EPSILON = 1e-6
+"""What is added to the mean of squares, where no attribute says it."""
 
 zero, one = computed("zero", lambda match: np.int64(0)), computed("one", lambda match: np.int64(1))
 
@@ -93,12 +119,43 @@ def rotates_by_tables(match: Match) -> Refusal | None:
     table = match.shape("cos")
     if table is None or len(table) != 2 or table != match.shape("sin") or not isinstance(table[1], int):
         return match.refuse("shape", "cos", "a table as that of the sines, with a known number of columns")
+    if match.get("position_ids") is not None:
+        shape = match.shape("query")
+        assert shape is not None
+        if (found := match.unless_shape(shape[:2], "position_ids")) is not None:
+            return found
     return match.unless_value("cos", 2 * table[1] <= _size(match), "at most half of a head")
 
 
 def rotates_nothing(match: Match) -> Refusal | None:
     """Nothing is rotated."""
     return match.unless_value("do_rotary", match["do_rotary"] in (None, 0), 0)
+
+
+def scales_are_known(match: Match) -> Refusal | None:
+    """Caches are int8 with a scale for all of them, or one for each number of a head."""
+    groups = match["kv_num_heads"]
+    for name, kind in (("key", "k_kind"), ("value", "v_kind")):
+        wanted = {"PER_TENSOR": (1,), "PER_CHANNEL": (1, groups, 1, _size(match))}.get(match[kind])
+        if wanted is None:
+            return match.refuse("attribute", kind, "PER_TENSOR or PER_CHANNEL")
+        found = match.unless_dtype(f"past_{name}", ir.DataType.INT8) or match.unless_shape(wanted, f"{name}_scale")
+        if found is not None:
+            return found
+        numbers = match.facts.const(match[f"{name}_scale"])
+        if numbers is None or not is_normal(numbers):
+            return match.refuse("value", f"{name}_scale", "constants that are positive and normal numbers")
+    return match.unless_value("bits", match["bits"] in (None, 8), "8")
+
+
+def weights_are_known(match: Match) -> Refusal | None:
+    """There is a weight for each number of a head, and what is added to the mean of squares is positive."""
+    size = _size(match)
+    for name in ("query_epsilon", "key_epsilon", "epsilon"):
+        given = match[name]
+        if given is not None and not (given > 0 and math.isfinite(given)):
+            return match.refuse("attribute", name, "positive and finite")
+    return match.unless_shape((size,), "query_weight") or match.unless_shape((size,), "key_weight")
 
 
 def _size(match: Match) -> int:
@@ -154,6 +211,16 @@ def _positions() -> Pattern:
     return made
 
 
+def _rotary_positions(match: Match) -> Pattern:
+    """[batch, rows], the positions at which the new tokens are rotated: of a prompt, those from the first given one on."""
+    if match.get("position_ids") is None:
+        return _positions()
+    first = op.Gather(op.Reshape(position_ids, constant(-1)), constant(0), axis=0)
+    counted = op.Add(op.Range(zero, op.Squeeze(_rows(), constant(0)), one), first)
+    made: Pattern = op.Where(op.Equal(_rows(), _all()), counted, position_ids)
+    return made
+
+
 def _room() -> Pattern:
     """[1], how many rows the present keys and values have."""
     made: Pattern = op.Max(_at(op.Shape(past_key), 2), _all())
@@ -178,39 +245,10 @@ def _rotated(match: Match, part: Pattern) -> Pattern:
         return part
     half, size = (match.shape("cos") or (0, 0))[1], _size(match)
     assert isinstance(half, int)
-    cosines, sines = (op.Unsqueeze(op.Gather(table, _positions(), axis=0), constant(1)) for table in (cos, sin))
-    if match["interleaved"]:
-        return _neighbours_rotated(part, half, size, cosines, sines)
-    cuts = [0, half, 2 * half, size]
-    first, second, *rest = (
-        op.Slice(part, constant(start), constant(end), constant(-1))
-        for start, end in itertools.pairwise(cuts)
-        if start < end
+    cosines, sines = (
+        op.Unsqueeze(op.Gather(table, _rotary_positions(match), axis=0), constant(1)) for table in (cos, sin)
     )
-    made: Pattern = op.Concat(
-        op.Sub(op.Mul(first, cosines), op.Mul(second, sines)),
-        op.Add(op.Mul(second, cosines), op.Mul(first, sines)),
-        *rest,
-        axis=-1,
-    )
-    return made
-
-
-def _neighbours_rotated(part: Pattern, half: int, size: int, cosines: Pattern, sines: Pattern) -> Pattern:
-    """[batch, heads, rows, size], of which the first `half` pairs of neighbours are rotated."""
-    rotated = part if 2 * half == size else op.Slice(part, constant(0), constant(2 * half), constant(-1))
-    pairs = op.Reshape(rotated, constant(0, 0, 0, half, 2))
-    first, second = (op.Slice(pairs, constant(place), constant(place + 1), constant(-1)) for place in (0, 1))
-    cosines, sines = (op.Unsqueeze(angles, constant(-1)) for angles in (cosines, sines))
-    turned = op.Concat(
-        op.Sub(op.Mul(first, cosines), op.Mul(second, sines)),
-        op.Add(op.Mul(second, cosines), op.Mul(first, sines)),
-        axis=-1,
-    )
-    made: Pattern = op.Reshape(turned, constant(0, 0, 0, 2 * half))
-    if 2 * half == size:
-        return made
-    return op.Concat(made, op.Slice(part, constant(2 * half), constant(size), constant(-1)), axis=-1)
+    return rotated(part, half, size, cosines, sines, neighbours=match["interleaved"] == 1)
 
 
 def _present(match: Match, new: Pattern, past: Pattern) -> Pattern:
@@ -230,12 +268,56 @@ def _present(match: Match, new: Pattern, past: Pattern) -> Pattern:
     return made
 
 
+def _heads_of(match: Match, name: str) -> Pattern:
+    """[batch, heads, rows, size], the new queries, keys or values, normalised and rotated where they are."""
+    made = _split(match, _new(match, name), match["num_heads" if name == "query" else "kv_num_heads"])
+    if name == "value":
+        return made
+    return _rotated(match, _normalised(match, name, made))
+
+
+def _normalised(match: Match, name: str, heads: Pattern) -> Pattern:
+    """Heads that are divided by the root of the mean of their squares, times the weights, where there are any."""
+    if match.get(f"{name}_weight") is None:
+        return heads
+    given = match[f"{name}_epsilon"] if match[f"{name}_epsilon"] is not None else match["epsilon"]
+    mean = op.ReduceMean(op.Mul(heads, heads), axes=(-1,), keepdims=1)
+    root = op.Sqrt(op.Add(mean, _EPSILON if given is None else given))
+    made: Pattern = op.Mul(op.Div(heads, root), _WEIGHTS[name])
+    return made
+
+
+def _is_integer(match: Match) -> bool:
+    """Whether caches are integers."""
+    return match.get("key_scale") is not None
+
+
+def _stored(match: Match, name: str) -> Pattern:
+    """[batch, groups, room, size], all keys or values as the cache has them, in float32."""
+    new, past = _heads_of(match, name), past_key if name == "key" else past_value
+    if not _is_integer(match):
+        return _present(match, new, past)
+    steps = op.Clip(op.Round(op.Div(new, _SCALES[name])), float(_LEAST), float(_MOST))
+    return _present(match, steps, op.Cast(past, to=ir.DataType.FLOAT))
+
+
+def _all_of(match: Match, name: str) -> Pattern:
+    """All keys or values as attention reads them."""
+    stored = _stored(match, name)
+    return op.Mul(stored, _SCALES[name]) if _is_integer(match) else stored
+
+
+def _cache(match: Match, name: str) -> Pattern:
+    stored = _stored(match, name)
+    return op.Cast(stored, to=ir.DataType.INT8) if _is_integer(match) else stored
+
+
 def _keys(match: Match) -> Pattern:
-    return _present(match, _rotated(match, _split(match, _new(match, "key"), match["kv_num_heads"])), past_key)
+    return _cache(match, "key")
 
 
 def _values(match: Match) -> Pattern:
-    return _present(match, _split(match, _new(match, "value"), match["kv_num_heads"]), past_value)
+    return _cache(match, "value")
 
 
 def _has_window(match: Match) -> bool:
@@ -286,8 +368,8 @@ def _with_sink(match: Match, scores: Pattern, *, is_grouped: bool) -> Pattern:
 def _attended(match: Match) -> Pattern:
     heads, groups, size = match["num_heads"], match["kv_num_heads"], _size(match)
     scale = match["scale"] or 1 / math.sqrt(size)
-    queries: Pattern = op.Mul(_rotated(match, _split(match, _new(match, "query"), heads)), scale)
-    keys, values, seen = _keys(match), _values(match), _seen(match)
+    queries: Pattern = op.Mul(_heads_of(match, "query"), scale)
+    keys, values, seen = _all_of(match, "key"), _all_of(match, "value"), _seen(match)
     is_grouped = heads != groups
     if is_grouped:  # heads that share keys are an axis of their own
         queries = op.Reshape(queries, constant(0, groups, heads // groups, -1, size))
@@ -315,6 +397,7 @@ _MAKES = (
         "Add",
         "And",
         "Cast",
+        "Clip",
         "Concat",
         "Div",
         "Equal",
@@ -325,83 +408,86 @@ _MAKES = (
         "Less",
         "LessOrEqual",
     ),
-    *("MatMul", "Max", "Min", "Mul", "Pad", "Range", "Reshape", "Shape", "Slice", "Softmax", "Squeeze", "Sub", "Tanh"),
+    *(
+        "MatMul",
+        "Max",
+        "Min",
+        "Mul",
+        "Pad",
+        "Range",
+        "ReduceMean",
+        "Reshape",
+        "Round",
+        "Shape",
+        "Slice",
+        "Softmax",
+        "Sqrt",
+        "Squeeze",
+        "Sub",
+        "Tanh",
+    ),
     *("Transpose", "Unsqueeze", "Where"),
 )
 
 
-def _last_tokens(build: Any) -> Any:
-    """The lengths less 1: two prompts of 4 and 2 tokens, or a token after 5 and 3."""
-    return build.constant(np.array([3, 1] if build.dims("query")[1] == 4 else [5, 3], np.int32))
-
-
-def _tokens(build: Any) -> Any:
-    """The most tokens of a sequence."""
-    return build.constant(np.array([4 if build.dims("query")[1] == 4 else 6], np.int32))
-
-
-def _sizes(rows: int, past: int, **tables: str) -> Mapping[str, str]:
-    new, old = f"2 {rows} 32", f"2 2 {past} 16"
-    return {
-        "query": f"2 {rows} 64", "key": new, "value": new, "past_key": old, "past_value": old, "seqlens": "2", "total": "1",
-    } | tables  # fmt: skip
-
-
-_CAPS = [0.0, 2.0]
-"""Not tried on prompts with padding, whose rows the kernel computes otherwise with a window and a bound; nothing reads them."""
-
-_ATTRIBUTES: Mapping[str, Sequence[Any]] = {
-    "num_heads": [4], "kv_num_heads": [2], "scale": [None, 0.3], "window": [None, 3],
-    "do_rotary": [0], "interleaved": [0],
-}  # fmt: skip
-
-
-_PACKED = {"query": "2 4 128", **{name: size for name, size in _sizes(4, 9).items() if name not in _NEW}}
-_SHAPES = (
-    _sizes(4, 9), _sizes(1, 9), _sizes(1, 5), _PACKED, _sizes(4, 9, bias="2 4 4 4", sink="4"),
-    _sizes(1, 9, bias="1 1 1 6", sink="4"),
-)  # fmt: skip
-_OTHERS: Sequence[Mapping[str, Sequence[Any]]] = (
-    {"softcap": [0.0], "smooth": [0]},
-    {"softcap": _CAPS, "smooth": [0, 1]},
-    {"softcap": _CAPS, "smooth": [0]},
-    {"softcap": [0.0], "smooth": [0, 1], "window": [None]},
-    {"softcap": [0.0], "smooth": [None, 0], "window": [None]},
-    {"softcap": _CAPS, "smooth": [None]},
-)
-"""Further attributes for each set of shapes. With a sink, the kernel has other numbers in rows of padding that see no key."""
-
-
-def _rule(name: str, tables: tuple[Pattern, ...], columns: str, rotary: int) -> Rule:
+def _rule(
+    name: str, tables: tuple[Pattern, ...], columns: str, rotary: int, *, norms: bool = False, integers: bool = False
+) -> Rule:
     more = {"cos": f"9 {columns}", "sin": f"9 {columns}"} if tables else {}
+    positions = opt(position_ids) if tables else None
+    scales = (*_SCALES.values(),) if integers else (None, None)
+    weights = (*_WEIGHTS.values(),) if norms else ()
+    written = QUANTISED if integers else NORMALISED if norms else {}
+    cases: Sequence[tuple[Mapping[str, str], Mapping[str, Sequence[Any]]]] = [*zip(SHAPES, OTHERS, strict=True)]
+    extras: Sequence[tuple[Mapping[str, str], Mapping[str, Sequence[Any]]]] = ()
+    if integers:
+        extras = [*zip(SCALE_SHAPES, SCALE_KINDS, strict=True)]
+    elif norms:
+        extras = [({"query_weight": "16", "key_weight": "16"}, EPSILONS)] * 2
+    if extras:
+        pairs = zip((cases[3], cases[5]), extras, strict=True)
+        cases = [({**shapes, **more}, {**given, **others}) for (shapes, given), (more, others) in pairs]
     return Rule(
         name=f"attention.{name}",
         formula="com.microsoft.GroupQueryAttention(query, key, value, past_key, past_value, seqlens, total, cos, sin)",
         pattern=ms.GroupQueryAttention(
-            query, opt(key), opt(value), past_key, past_value, seqlens, total, *(tables or (None, None)), None, opt(bias),
-            opt(sink),
+            query, opt(key), opt(value), past_key, past_value, seqlens, total, *(tables or (None, None)), positions,
+            opt(bias), opt(sink), *((*scales, *weights) if integers or norms else ()),
             num_heads=attr("num_heads"), kv_num_heads=attr("kv_num_heads"), scale=attr("scale"),
             local_window_size=attr("window"), softcap=attr("softcap"), do_rotary=attr("do_rotary"),
             rotary_interleaved=attr("interleaved"), smooth_softmax=attr("smooth"),
+            **{attribute: attr(captured) for attribute, captured in written.items()},
         ).naming(present_key=1, present_value=2),
         replace=built(_attended, makes=_MAKES),
         intermediates={"present_key": built(_keys, makes=_MAKES), "present_value": built(_values, makes=_MAKES)},
         is_refinement=True,
         spells_out=True,
-        guards=(heads_are_known, rotates_by_tables if tables else rotates_nothing, presents_are_used),
+        guards=(
+            heads_are_known, rotates_by_tables if tables else rotates_nothing, presents_are_used,
+            *((scales_are_known,) if integers else ()), *((weights_are_known,) if norms else ()),
+        ),
         exactness=Exactness.ROUNDING,
         source="com.microsoft operators of ONNX Runtime; arXiv:2305.13245",
         test=RuleTest(
-            shapes=tuple({**sizes, **more} for sizes in _SHAPES),
+            shapes=tuple({**sizes, **more} for sizes, _ in cases),
             attributes=tuple(
-                {**_ATTRIBUTES, "do_rotary": [rotary], "interleaved": [0, rotary], **others} for others in _OTHERS
+                {**ATTRIBUTES, "do_rotary": [rotary], "interleaved": [0, rotary], **others} for _, others in cases
             ),
-            inputs={"seqlens": _last_tokens, "total": _tokens},
+            inputs={
+                "seqlens": last_tokens, "total": tokens, "position_ids": given_positions,
+                **({"past_key": "int8", "past_value": "int8"} if integers else {}),
+            },
+            constants={"key_scale": "positive", "value_scale": "positive"} if integers else {},
             never_empty={"*": "the kernel refuses empty tensors"},
             followed_by=with_presents,
+            definitions={"com.microsoft.GroupQueryAttention": without_norms} if norms else {},
             assumes={
                 "input 0 of GroupQueryAttention* is *inf*": "scores are taken to be finite",
                 "input 2 of GroupQueryAttention* is *inf*": "values of padding are taken to be finite",
+                **{
+                    f"input {index} of GroupQueryAttention* is *inf*": "scores are taken to be finite"
+                    for index in WEIGHED if norms
+                },
             },
         ),
     )  # fmt: skip
@@ -410,4 +496,7 @@ def _rule(name: str, tables: tuple[Pattern, ...], columns: str, rotary: int) -> 
 RULES = [
     _rule("lower_group_query_attention", (), "", 0),
     _rule("lower_group_query_attention_with_rotary_embedding", (cos, sin), "8", 1),
+    _rule("lower_group_query_attention_of_normalised_heads", (cos, sin), "8", 1, norms=True),
+    _rule("lower_group_query_attention_with_integer_caches", (), "", 0, integers=True),
+    _rule("lower_group_query_attention_with_integer_caches_and_rotary_embedding", (cos, sin), "8", 1, integers=True),
 ]

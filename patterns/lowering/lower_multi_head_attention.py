@@ -7,8 +7,10 @@ Heads are split from and merged into the last axis. `hidden` is `mask_filter_val
 
 The mask may be the lengths of the sequences of keys instead, behind which keys are hidden.
 
-*Does not handle:* packed queries, keys and values; masks that are lengths and starts; causal attention with a mask, a past or
-other than as many keys as queries.
+Queries, keys and values may be packed into one operand, [batch, rows, heads, 3, size], or keys and values alone.
+
+*Does not handle:* packed operands with a bias or a past; masks that are lengths and starts; causal attention with a mask, a past
+or other than as many keys as queries.
 
 Rationale: a row of which -inf hides all keys is NaN in the kernel, as in Softmax. Where the mask of keys hides all of them,
 scores near -10000 are rounded to 0.001, in the kernel and here. The kernel of ONNX Runtime 1.32 ignores a past whose present
@@ -37,6 +39,9 @@ PASS = "canonicalize"
 _PARTS = ("query", "key", "value")
 _PASTS = ("past_key", "past_value")
 
+_PACKED = 5
+"""The rank of packed operands."""
+
 query, key, value, bias = (var(name) for name in (*_PARTS, "bias"))
 past_key, past_value = (var(name) for name in _PASTS)
 
@@ -46,7 +51,7 @@ def heads_are_known(match: Match) -> Refusal | None:
     heads = match["num_heads"]
     apart = _is_apart(match, "key")
     for name in _PARTS:
-        shape = match.shape(name)
+        shape = _shape(match, name)
         last = None if shape is None else shape[-1]
         if shape is None or not isinstance(last, int) or not heads or last == 0:
             return match.refuse_dimension(name, -1, "a known size")
@@ -61,7 +66,7 @@ def heads_are_known(match: Match) -> Refusal | None:
 def _alike(match: Match) -> Refusal | None:
     """Queries and keys have one size of heads, batches are equal, and so are the rows of keys and values."""
     rows = [_rows(match, name) for name in _PARTS]
-    batches = {(match.shape(name) or (None,))[0] for name in _PARTS}
+    batches = {(_shape(match, name) or (None,))[0] for name in _PARTS}
     if _size(match, "query") != _size(match, "key") or len(batches) > 1 or rows[1] != rows[2]:
         return match.refuse("shape", "key", "the batch and size of the queries, and as many rows as the values")
     if (match.get("past_key") is None) != (match.get("past_value") is None):
@@ -87,7 +92,7 @@ def _alike(match: Match) -> Refusal | None:
 def masks_are_of_all_keys(match: Match) -> Refusal | None:
     """Masks have a column for each key, and causal attention has none."""
     total, rows = _total(match), _rows(match, "query")
-    batch = (match.shape("query") or (None,))[0]
+    batch = (_shape(match, "query") or (None,))[0]
     if match["unidirectional"] not in (None, 0, 1):
         return match.refuse("attribute", "unidirectional", "0 or 1")
     if match["unidirectional"]:
@@ -108,11 +113,30 @@ def masks_are_of_all_keys(match: Match) -> Refusal | None:
 
 def _is_apart(match: Match, name: str) -> bool:
     """Whether heads stand in front of the rows."""
-    return match.rank(name) == 4
+    return match.get(name) is not None and match.rank(name) == 4
+
+
+def _operand(match: Match, name: str) -> str:
+    """The operand that has the queries, keys or values."""
+    if match.rank("query") == _PACKED:
+        return "query"
+    return "key" if name == "value" and match.rank("key") == _PACKED else name
+
+
+def _shape(match: Match, name: str) -> tuple[DimLike, ...] | None:
+    """The shape of queries, keys or values, of packed ones as if they stood alone; `None` if it is not known."""
+    operand = _operand(match, name)
+    shape = None if match.get(operand) is None else match.shape(operand)
+    if shape is None or len(shape) != _PACKED:
+        return None if shape is None else tuple(shape)
+    batch, rows, heads, count, size = shape
+    if (heads, count) != (match["num_heads"], 3 if operand == "query" else 2) or not isinstance(size, int):
+        return None
+    return batch, rows, heads * size
 
 
 def _last(match: Match, name: str) -> int:
-    shape = match.shape(name)
+    shape = _shape(match, name)
     assert shape is not None and isinstance(shape[-1], int)
     return shape[-1]
 
@@ -124,7 +148,7 @@ def _size(match: Match, name: str) -> int:
 
 
 def _rows(match: Match, name: str) -> DimLike | None:
-    return (match.shape(name) or (None,) * 3)[2 if _is_apart(match, name) else 1]
+    return (_shape(match, name) or (None,) * 3)[2 if _is_apart(match, name) else 1]
 
 
 def _total(match: Match) -> DimLike | None:
@@ -136,7 +160,13 @@ def _total(match: Match) -> DimLike | None:
 
 def _heads_first(match: Match, name: str) -> Pattern:
     """New queries, keys or values with their bias, [batch, heads, rows, size]."""
-    found: Pattern = var(name)
+    operand = _operand(match, name)
+    found: Pattern = var(operand)
+    if match.rank(operand) == _PACKED:
+        place = _PARTS.index(name) - (operand == "key")
+        part = op.Squeeze(op.Slice(found, constant(place), constant(place + 1), constant(3)), constant(3))
+        unpacked: Pattern = op.Transpose(part, perm=(0, 2, 1, 3))
+        return unpacked
     if _is_apart(match, name):
         return found
     if match.get("bias") is not None:
@@ -190,13 +220,37 @@ _CAUSAL = {**_SEEN, "unidirectional": [1]}
 Case = tuple[Mapping[str, str], Mapping[str, Sequence[Any]]]
 
 
-def _rule(name: str, masks: Pattern | None, pasts: tuple[Pattern | None, ...], *cases: Case) -> Rule:
+def _alone(node: ir.Node, opset: int) -> str | None:
+    """For rule tests: the kernel of a CPU, which takes no packed operands, on what was packed."""
+    given = [*node.inputs, *[None] * (6 - len(node.inputs))]
+    ranks = [0 if value is None or value.shape is None else len(value.shape) for value in given]
+    if _PACKED not in ranks[:2] or given[2] is not None or len(node.outputs) > 1 or "num_heads" not in node.attributes:
+        return None
+    packed, names = (0, "qkv") if ranks[0] == _PACKED else (1, "kv")
+    shape = given[packed].shape  # type: ignore[union-attr]
+    if shape is None or shape[3] != len(names):
+        return None
+    attributes = ", ".join(f"{name} = {attribute.value}" for name, attribute in node.attributes.items())
+    parts = [
+        f"a{place} = Constant <value_int = {place}> () b{place} = Gather <axis = 3> (i{packed}, a{place}) "
+        f"{name} = Reshape(b{place}, flat)"
+        for place, name in enumerate(names)
+    ]
+    rest = [name if value is not None else "" for name, value in zip(("i3", "i4", "i5"), given[3:6], strict=True)]
+    return f"""<domain: "any", opset_import: ["": {opset}, "com.microsoft": 1]> any (i0, i1, i2, i3, i4, i5) => (y) {{
+        flat = Constant <value_ints = [0, 0, -1]> () {" ".join(parts)} {"" if "q" in names else "q = Identity(i0)"}
+        y = com.microsoft.MultiHeadAttention <{attributes}> ({", ".join(["q", "k", "v", *rest]).rstrip(", ")}) }}"""
+
+
+def _rule(
+    name: str, masks: Pattern | None, pasts: tuple[Pattern | None, ...], *cases: Case, packed: bool = False
+) -> Rule:
     """The rule for attention that has a mask of keys and a past, or has none."""
     return Rule(
         name=f"attention.{name}",
         formula="com.microsoft.MultiHeadAttention(query, key, value, bias, padding, added, past_key, past_value)",
         pattern=ms.MultiHeadAttention(
-            query, key, value, opt(bias), masks, opt(added), *pasts,
+            *((query, opt(key), None, None) if packed else (query, key, value, opt(bias))), masks, opt(added), *pasts,
             num_heads=attr("num_heads"), scale=attr("scale"), unidirectional=attr("unidirectional"),
             mask_filter_value=attr("filler"),
         ).naming(present_key=1, present_value=2),
@@ -204,7 +258,7 @@ def _rule(name: str, masks: Pattern | None, pasts: tuple[Pattern | None, ...], *
             _attended,
             makes=(
                 *("Reshape", "Transpose", "Mul", "MatMul", "Softmax", "Add", "Slice", "Concat", "Where", "Greater"),
-                *("Unsqueeze", "Identity", "Shape", "Cast", "Gather", "Squeeze", "Range", "LessOrEqual"),
+                *("Unsqueeze", "Identity", "Squeeze", "Shape", "Cast", "Gather", "Squeeze", "Range", "LessOrEqual"),
             ),
         ),
         intermediates={
@@ -223,6 +277,7 @@ def _rule(name: str, masks: Pattern | None, pasts: tuple[Pattern | None, ...], *
             never_empty={"*": "the kernel refuses empty tensors"},
             assumes={"input 3 of MultiHeadAttention* is 1e5 times as large*": "scores of 1e10 are rounded by more than 1"},
             followed_by=with_presents if pasts else None,
+            definitions={"com.microsoft.MultiHeadAttention": _alone} if packed else {},
         ),
     )  # fmt: skip
 
@@ -245,5 +300,15 @@ RULES = [
     _rule(
         "lower_multi_head_attention_with_past_and_mask_of_keys", padding, (past_key, past_value),
         (_AFTER_PAST | {"padding": "2 9", "bias": "24", "added": "2 1 3 9"}, _HIDING),
+    ),
+    _rule(
+        "lower_multi_head_attention_of_packed_operands", None, (),
+        ({"query": "b s 2 3 4", "added": "1 1 s s"}, _SEEN), ({"query": "b s 8", "key": "b t 2 2 4"}, _SEEN),
+        ({"query": "b s 2 3 4"}, _CAUSAL), packed=True,
+    ),
+    _rule(
+        "lower_multi_head_attention_of_packed_operands_with_mask_of_keys", padding, (),
+        ({"query": "b 4 2 3 4", "padding": "b 4 4", "added": "b 2 4 4"}, _HIDING),
+        ({"query": "b s 8", "key": "b 4 2 2 4", "padding": "b"}, _HIDING), packed=True,
     ),
 ]  # fmt: skip

@@ -28,6 +28,16 @@ MODELS = {
         r, s = com.microsoft.EmbedLayerNormalization(ids, kinds, words, places, rows, g, h, mask) }""",
 }
 BELOW = {"ids": 9, "kinds": 3, "mask": 2}
+GENERATION = "float[2,4,64] q, float[2,4,32] k, float[2,4,32] v, {0}[2,2,9,16] past, {0}[2,2,9,16] values, float[9,{1}] cos, float[9,{1}] sin"
+DECODERS = {
+    "positions": ("float", "c, d, positions", ""),
+    "integer caches": ("int8", "c, d, , , , s, s", ', k_quant_type = "PER_TENSOR", v_quant_type = "PER_TENSOR", kv_cache_bit_width = 8'),
+}  # fmt: skip
+ROTATIONS = {
+    "neighbours": ("float[2,3,24] x, int64[2,3] positions", "interleaved = 1", 4),
+    "a part of each head": ("float[2,3,24] x, int64[2,3] positions", "num_heads = 2, rotary_embedding_dim = 8", 4),
+    "from a position on": ("float[2,4,3,8] x, int64[1] positions", "interleaved = 1", 4),
+}
 
 
 def parsed(name: str) -> ir.Model:
@@ -67,6 +77,78 @@ def test_a_result_has_operators_of_the_standard_alone(name: str) -> None:
     found = onnx.reference.ReferenceEvaluator(ir.to_proto(result.model)).run(None, given)
     for key, value in zip(names, found, strict=True):
         np.testing.assert_allclose(value, expected[key or ""], atol=1e-4)
+
+
+def ran(result: ir.Model, original: ir.Model, given: dict[str, np.ndarray]) -> None:
+    """Compare outputs of a result with operators of the standard alone, in the runtime and by ONNX, with the kernel's."""
+    assert {node.domain for node in result.graph} == {""}
+    expected = Session(original, optimise=False).run(given)
+    found = Session(result, optimise=False).run(given)
+    by_onnx = onnx.reference.ReferenceEvaluator(ir.to_proto(result)).run(None, given)
+    for (key, value), other in zip(expected.items(), by_onnx, strict=True):
+        np.testing.assert_allclose(found[key], value, atol=1e-5)
+        np.testing.assert_allclose(other, value, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_attention_of_decoders_is_lowered(name: str) -> None:
+    dtype, operands, attributes = DECODERS[name]
+    inputs = GENERATION.format(dtype, 8)
+    operands = operands.replace("c, d", "cos, sin")
+    text = f"""({inputs}, int64[2,4] positions) => (float[2,4,64] r, {dtype}[2,2,9,16] t, {dtype}[2,2,9,16] u)
+        <int32[2] lengths = {{3, 1}}, int32[1] total = {{4}}, float[1] s = {{0.03}}> {{
+        r, t, u = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2, do_rotary = 1{attributes}>(
+            q, k, v, past, values, lengths, total, {operands}) }}"""
+    model = ir.from_proto(onnx.parser.parse_model(HEAD + text))
+    rng = np.random.default_rng(0)
+    given = {}
+    for value in model.graph.inputs:
+        assert value.dtype is not None and value.shape is not None
+        numbers = rng.standard_normal(value.shape.numpy()) * (40 if value.dtype == ir.DataType.INT8 else 1)
+        given[value.name or ""] = numbers.astype(value.dtype.numpy())
+    given["positions"] = np.array([[2, 7, 0, 1], [5, 5, 3, 8]])
+    ran(ortfuse.optimize(model.clone(), target="portable").model, model, given)
+
+
+@pytest.mark.parametrize("name", ROTATIONS)
+def test_rotary_embeddings_are_lowered(name: str) -> None:
+    inputs, attributes, half = ROTATIONS[name]
+    shape = inputs.split("float")[1].split("]")[0]
+    text = f"""({inputs}, float[9,{half}] cos, float[9,{half}] sin) => (float{shape}] r) {{
+        r = com.microsoft.RotaryEmbedding<{attributes}>(x, positions, cos, sin) }}"""
+    model = ir.from_proto(onnx.parser.parse_model(HEAD + text))
+    rng = np.random.default_rng(0)
+    given = {
+        value.name or "": rng.integers(0, 6, value.shape.numpy())
+        if value.dtype == ir.DataType.INT64
+        else np.asarray(rng.standard_normal(value.shape.numpy()), np.float32)
+        for value in model.graph.inputs
+        if value.shape is not None
+    }
+    ran(ortfuse.optimize(model.clone(), target="portable").model, model, given)
+
+
+def test_packed_operands_are_taken_apart() -> None:
+    text = """(float[b,s,2,3,4] x, float[b,t,2,2,4] y, float[b,s,8] q) => (float[b,s,8] r, float[b,s,8] u) {
+        r = com.microsoft.MultiHeadAttention<num_heads = 2>(x) u = com.microsoft.MultiHeadAttention<num_heads = 2>(q, y) }"""
+    apart = """(float[b,s,2,3,4] x, float[b,t,2,2,4] y, float[b,s,8] q) => (float[b,s,8] r, float[b,s,8] u)
+        <int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64[3] flat = {0, 0, 8}> {
+        a = Gather<axis = 3>(x, zero) b = Gather<axis = 3>(x, one) c = Gather<axis = 3>(x, two)
+        d = Gather<axis = 3>(y, zero) e = Gather<axis = 3>(y, one)
+        f = Reshape(a, flat) g = Reshape(b, flat) h = Reshape(c, flat) i = Reshape(d, flat) j = Reshape(e, flat)
+        r = com.microsoft.MultiHeadAttention<num_heads = 2>(f, g, h) u = com.microsoft.MultiHeadAttention<num_heads = 2>(q, i, j) }"""
+    model, meant = (ir.from_proto(onnx.parser.parse_model(HEAD + one)) for one in (text, apart))
+    rng = np.random.default_rng(0)
+    shapes = {"x": (2, 3, 2, 3, 4), "y": (2, 5, 2, 2, 4), "q": (2, 3, 8)}
+    given = {name: np.asarray(rng.standard_normal(shape), np.float32) for name, shape in shapes.items()}
+    fixed = ir.from_proto(
+        onnx.parser.parse_model((HEAD + text).replace("b,", "2,").replace("s,", "3,").replace("t,", "5,"))
+    )
+    made = ortfuse.optimize(fixed, target="cpu").model
+    expected = Session(meant, optimise=False).run(given)
+    for name, value in Session(made, optimise=False).run(given).items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-5)
+    ran(ortfuse.optimize(model, target="portable").model, meant, given)
 
 
 @pytest.mark.parametrize(

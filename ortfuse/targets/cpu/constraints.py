@@ -68,9 +68,29 @@ def _has_no_window(node: ir.Node, facts: Facts) -> Refusal | None:
     return attribute_limit(node, "local_window_size", window, "none, as one key more is seen")
 
 
+_PACKED = 5
+"""The rank of packed operands of MultiHeadAttention."""
+
+
+def _multi_head(node: ir.Node, facts: Facts) -> Refusal | None:
+    """The kernel takes no packed operands, and no bias that is broadcast over the queries."""
+    for index, role in ((0, "query"), (1, "key")):
+        shape = None if input_at(node, index) is None else facts.shape(input_at(node, index))
+        if shape is not None and len(shape) == _PACKED:
+            return input_limit(node, index, role, "packed", "one operand each for queries, keys and values")
+    return bias_has_all_rows(node, facts)
+
+
+def _grouped_query(node: ir.Node, facts: Facts) -> Refusal | None:
+    """The kernel normalises no heads, and takes several tokens after a past for a batch of 1 alone."""
+    if input_at(node, 14) is not None:
+        return input_limit(node, 14, "q_norm_weight", "given", "none")
+    return one_token_after_a_past(node, facts)
+
+
 CONSTRAINTS: Limits = {
-    (MICROSOFT, "GroupQueryAttention"): one_token_after_a_past,
-    (MICROSOFT, "MultiHeadAttention"): bias_has_all_rows,
+    (MICROSOFT, "GroupQueryAttention"): _grouped_query,
+    (MICROSOFT, "MultiHeadAttention"): _multi_head,
     (MICROSOFT, "FusedConv"): _fused_convolution,
     ("", "Attention"): attention_is_plain,
     ("", "Gather"): _gathers_no_text,
