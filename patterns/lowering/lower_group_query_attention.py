@@ -486,7 +486,8 @@ def _rule(
                 "input 2 of GroupQueryAttention* is *inf*": "values of padding are taken to be finite",
                 **{
                     f"input {index} of GroupQueryAttention* is *inf*": "scores are taken to be finite"
-                    for index in WEIGHED if norms
+                    for index in WEIGHED
+                    if norms or integers
                 },
             },
         ),

@@ -275,7 +275,10 @@ def _rule(
             attributes=tuple(attributes for _, attributes in cases),
             inputs={} if masks is None else {"padding": mask_of_keys},
             never_empty={"*": "the kernel refuses empty tensors"},
-            assumes={"input 3 of MultiHeadAttention* is 1e5 times as large*": "scores of 1e10 are rounded by more than 1"},
+            assumes={
+                "input 3 of MultiHeadAttention* is 1e5 times as large*": "scores of 1e10 are rounded by more than 1",
+                **({"Min instead of Max": "scores of hidden keys alone are rounded to 0.001"} if packed else {}),
+            },
             followed_by=with_presents if pasts else None,
             definitions={"com.microsoft.MultiHeadAttention": _alone} if packed else {},
         ),
