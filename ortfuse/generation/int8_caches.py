@@ -61,7 +61,7 @@ def make_caches_int8(model: ir.Model, interface: GeneratorInterface, scales: Map
     Raises:
         GenerationError: No cache is in place, or one is not in float32.
     """
-    changed = set()
+    changed: dict[str, ir.Value] = {}  # their scales: several layers may read one cache
     for node in model.graph:
         if node.op_type != "GroupQueryAttention" or len(node.inputs) < 5:
             continue
@@ -69,19 +69,20 @@ def make_caches_int8(model: ir.Model, interface: GeneratorInterface, scales: Map
         names = [value.name or "" for value in pasts if value is not None]
         if len(names) != 2 or any(name not in scales for name in names):
             continue
-        if any(value is None or value.dtype != ir.DataType.FLOAT for value in pasts):
+        if any(value is None or (value.name not in changed and value.dtype != ir.DataType.FLOAT) for value in pasts):
             raise GenerationError(f"the caches of {node.name} are not in float32, and only such are made integers")
         if len(node.inputs) < _SCALES + 2:
             node.resize_inputs(_SCALES + 2)
         for number, name in enumerate(names):
-            node.replace_input_with(_SCALES + number, _constant(model, f"{name}.scale", scales[name]))
+            if name not in changed:
+                changed[name] = _constant(model, f"{name}.scale", scales[name])
+            node.replace_input_with(_SCALES + number, changed[name])
         for kind in ("k_quant_type", "v_quant_type"):
             node.attributes[kind] = ir.AttrString(kind, "PER_CHANNEL")
         node.attributes["kv_cache_bit_width"] = ir.AttrInt64("kv_cache_bit_width", 8)
         for value in (*pasts, *node.outputs[1:3]):
             assert value is not None
             value.type = ir.TensorType(ir.DataType.INT8)
-        changed |= set(names)
     if not changed:
         raise GenerationError("no cache is in place, so that none can hold 8-bit integers")
     caches = tuple(replace(one, dtype="int8") if one.past in changed else one for one in interface.caches)

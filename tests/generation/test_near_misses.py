@@ -21,6 +21,20 @@ def test_two_layers_share_a_cache(tmp_path: Path) -> None:
     is_right(tmp_path, done)
 
 
+def test_a_cache_of_two_layers_holds_8_bit_integers(tmp_path: Path) -> None:
+    """Both read it with the same scales."""
+    made(tmp_path, [(SUM, SECOND.format(scores="  ab = Add(a1b, mask)"))])
+    done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "int8", max_length=60, int8_caches=True)
+    assert {cache.dtype for cache in done.interface.caches} == {"int8"}
+    exact, rounded = ortfuse.Generator(tmp_path / "out"), ortfuse.Generator(tmp_path / "int8")
+    prompt = [[1, 2, 3, 4, 5, 6, 7, 8, 9]]
+    scores, other = exact.prompt(prompt), rounded.prompt(prompt)
+    for _ in range(12):
+        assert np.abs(scores - other).max() < 0.1 * scores.std()
+        token = scores.argmax(-1)[:, None]
+        scores, other = exact.step(token)[:, -1], rounded.step(token)[:, -1]
+
+
 def test_a_layer_without_a_cache_reads_that_of_another(tmp_path: Path) -> None:
     """The first attention appends itself, the second reads what it hands out, as in Gemma 3n."""
     gone = ["  new_k = Concat<axis = 2>(past_k, k2)\n", "  new_v = Concat<axis = 2>(past_v, v2)\n"]
