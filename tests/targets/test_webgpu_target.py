@@ -261,9 +261,40 @@ g (float[n, 4] x) => (float[n, 5] y)
 """Truth values of numbers of the GPU, moved."""
 
 
+EXPERTS = """<ir_version: 10, opset_import: ["": 17]>
+g (float[n, 6] x, float[n, 6, 4] z) => (float[n, 2, 6] y, float[n, 2, 4] rows, float[n, 2] column)
+<int64[1] two = {2}, int64 six = {6}, int64[2] ends = {0, 1}, int64[1] last = {-1}, int64[3] wide = {1, 1, 4}, int64 three = {3}> {
+    v, i = TopK (x, two)  one = OneHot (i, six, ends)  y = Cast <to = 1> (one)
+    j = Unsqueeze (i, last)  k = Tile (j, wide)  rows = GatherElements <axis = 1> (z, k)
+    down = Div (i, three)  across = Mod (i, three)  f = Cast <to = 1> (down)  g = Cast <to = 1> (across)  column = Add (f, g) }"""
+"""Indices of TopK, and arithmetic on them."""
+
+GUARDED = """<ir_version: 10, opset_import: ["": 17]>
+g (float[n, 4] x, bool[n, 4] seen) => (float[n, 4] y) <float nil = {0}, float low = {-inf}> {
+    s = Where (seen, x, low)  p = Softmax (s)  none = IsNaN (p)  y = Where (none, nil, p) }"""
+"""Attention weights of queries that may see nothing."""
+
+
+@pytest.mark.parametrize("text", [EXPERTS, GUARDED])
+def test_the_processor_computes_no_indices_of_top_k_and_no_guards_of_softmax(text: str) -> None:
+    made = ortfuse.optimize(ir.from_onnx_text(text), target="webgpu", loaded=False)
+    assert ortfuse.verify(ir.from_onnx_text(text), made.model).ok
+    target, facts = Target("webgpu"), Facts(made.model)
+    assert not {"OneHot", "Mod", "IsNaN"} & {*operators(made.model)}
+    assert all(target.check_node(node, made.model.opset_imports, facts) is None for node in made.model.graph)
+
+
+def test_guarded_weights_are_zero_where_nothing_is_seen() -> None:
+    made = ortfuse.optimize(ir.from_onnx_text(GUARDED), target="webgpu", loaded=False).model
+    x = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [np.inf, 1, 1, 1], [np.finfo(np.float32).min] * 4], np.float32)
+    given = {"x": x, "seen": np.array([[True, False, True, True], [False] * 4, [True] * 4, [True] * 4])}
+    found, expected = (Session(model).run(given)["y"] for model in (made, ir.from_onnx_text(GUARDED)))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_operators_without_kernels_are_made_of_others() -> None:
-    made = ortfuse.optimize(ir.from_onnx_text(LACKING), target="webgpu", verify=True, loaded=False)
-    assert made.ok
+    made = ortfuse.optimize(ir.from_onnx_text(LACKING), target="webgpu", loaded=False)
+    assert ortfuse.verify(ir.from_onnx_text(LACKING), made.model).ok
     target, facts = Target("webgpu"), Facts(made.model)
     assert all(target.check_node(node, made.model.opset_imports, facts) is None for node in made.model.graph)
 
@@ -301,6 +332,8 @@ def test_truth_values_of_inputs_are_cut_where_they_were_gathered() -> None:
         CAUSAL,
         LACKING,
         TRUTHS,
+        EXPERTS,
+        GUARDED,
         """<ir_version: 10, opset_import: ["": 17]>
         g (float[n, 6] x, float[8, 3] rows) => (float[n, 2, 3] y) <int64[1] two = {2}, int64 one = {1}> {
             v, i = TopK (x, two)  high = ReduceMax <keepdims = 0> (v)  c = Greater (v, high)  t = Cast <to = 7> (c)

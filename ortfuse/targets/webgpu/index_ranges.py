@@ -24,12 +24,12 @@ MOST_NODES = 64
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 _SHORT = limits(ir.DataType.INT32)
 _PASSED = frozenset({
-    *("Add", "Sub", "Mul", "CumSum", "Neg", "Abs", "Sign", "Min", "Max", "Clip", "Mod", "Unsqueeze", "Squeeze"),
+    *("Add", "Sub", "Mul", "Div", "CumSum", "Neg", "Abs", "Sign", "Min", "Max", "Clip", "Mod", "Unsqueeze", "Squeeze"),
     *("Reshape", "Expand", "Transpose", "Concat", "Tile", "Slice", "Gather", "Identity", "Flatten"),
 })  # fmt: skip
 """Operators whose operands may be elements of tensors."""
 
-_MAKES_ELEMENTS = frozenset({"Where", "Range", "ArgMax", "ArgMin"})
+_MAKES_ELEMENTS = frozenset({"Where", "Range", "ArgMax", "ArgMin", "TopK"})
 _OF_THE_GPU = (ir.DataType.INT32, ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
@@ -86,12 +86,13 @@ def _truncated(found: Range) -> Range | None:
     return stored([(math.trunc(low), math.trunc(high)) for low, high in pieces], ir.DataType.INT64)
 
 
-_INDEX_RANGE = _IndexRange()
+INDEX_RANGE = _IndexRange()
+"""Asks for the range of int64 elements, where axes have at most `MOST_ELEMENTS`."""
 
 
 def fits_int32(facts: Facts, value: ir.Value, *, as_integer: bool = False) -> bool:
     """Whether all elements are within int32; with `as_integer`, those of a float value after a Cast."""
-    found: Range | None = facts.answering(_INDEX_RANGE)(value)
+    found: Range | None = facts.answering(INDEX_RANGE)(value)
     if found is not None and as_integer:
         found = _truncated(found)
     return found is not None and not found.nan and _SHORT[0] <= found.low and found.high <= _SHORT[1]
@@ -102,7 +103,7 @@ def counts_in_int32(facts: Facts, start: ir.Value, limit: ir.Value, step: ir.Val
 
     The limit is at most a step behind the last number, unless there are no numbers, as with a limit below the start.
     """
-    ask = facts.answering(_INDEX_RANGE)
+    ask = facts.answering(INDEX_RANGE)
     by, least, found = facts.scalar(step), ask(limit), ask(numbers)
     if not isinstance(by, int) or by < 1 or least is None or found is None or not fits_int32(facts, start):
         return False

@@ -4,6 +4,8 @@ a < b = int32(a) < int32(b)                         also >, <=, >= and ==
 float(a) = float(int32(a))                          also of truth values
 int32(min(a, b)) = min(int32(a), int32(b))          also of max and clip
 int32(|a|) = max(int32(a), -int32(a))               int32(sign(a)) = clip(int32(a), -1, 1)
+int32(a / b) = int32(a) / int32(b)          b > 0
+int32(a mod b) = where(r < 0, r + b, r)          r = int32(a) - (int32(a) / b) b, b > 0
 int32(range(a, b, c)) = range(int32(a), int32(b), int32(c))
 int32(int64(x)) = int32(x)                          x floats within int32, after truncation
 int32(argmax(x)) = min(where(x = max(x), range(n), n))
@@ -17,6 +19,7 @@ each run that succeeds, since axes are shorter.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import operator
 from typing import Any
@@ -27,7 +30,7 @@ import onnx_ir as ir
 from ortfuse.ir.refusal import Refusal
 from ortfuse.rewrite import Exactness, Rule, RuleTest
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, all_attributes, attr, built, computed, ms, op, var
-from ortfuse.targets.webgpu.index_ranges import counts_in_int32, fits_int32, has_elements
+from ortfuse.targets.webgpu.index_ranges import INDEX_RANGE, counts_in_int32, fits_int32, has_elements
 
 LONG, SHORT = ir.DataType.INT64, ir.DataType.INT32
 _ROTARY = all_attributes("rotary")
@@ -80,6 +83,23 @@ def fits_after_truncation(match: Match) -> Refusal | None:
     return None if fits else match.refuse("value", "a", "provably within int32", "any number")
 
 
+def is_positive(match: Match) -> Refusal | None:
+    """The divisor is a constant of positive numbers within int32."""
+    found = match.facts.const(match["b"])
+    fits = found is not None and bool(((found > 0) & (found <= np.iinfo(np.int32).max)).all())
+    return match.unless_value("b", fits, "a constant of positive numbers within int32")
+
+
+def is_of_floor(match: Match) -> Refusal | None:
+    """The remainder has the sign of the divisor."""
+    return match.refuse("attribute", "fmod", 0) if match["fmod"] else None
+
+
+def is_int32(match: Match) -> Refusal | None:
+    """The numbers are int32."""
+    return match.unless_dtype("a", SHORT)
+
+
 def are_indices_in_int64(match: Match) -> Refusal | None:
     """The indices are computed in int64, of elements of tensors."""
     if (refused := match.unless_dtype("indices", LONG)) is not None:
@@ -87,6 +107,8 @@ def are_indices_in_int64(match: Match) -> Refusal | None:
     node = match["indices"].producer()
     if node is None or not has_elements(match.facts, match["indices"]):
         return match.refuse("needless", "indices", found="sizes and inputs alone")
+    if node.op_type == "TopK":
+        return match.refuse("needless", "indices", found="those of TopK, which the GPU makes so")
     if node.op_type == "Cast" and match.facts.dtype(node.inputs[0]) in _WIDENED_FROM:
         return match.refuse("needless", "indices", found="already of int32")
     return None
@@ -123,6 +145,17 @@ def _first_largest(match: Match) -> Pattern:
     is_largest = op.Equal(data, op.ReduceMax(data, axes=(axis,), keepdims=1))
     kept = 1 if match["keepdims"] is None else int(match["keepdims"])
     made: Pattern = op.ReduceMin(op.Where(is_largest, positions, size), axes=(axis,), keepdims=kept)
+    return made
+
+
+def _remainder(match: Match) -> Pattern:
+    """The remainder, which has the sign of the positive divisor."""
+    numbers, divisor = (value if match.dtype("a") == SHORT else _narrow(value) for value in (a, b))
+    cut = op.Sub(numbers, op.Mul(op.Div(numbers, divisor), divisor))
+    found = match.facts.answering(INDEX_RANGE)(match["a"])
+    if found is not None and found.low >= 0:
+        return cut
+    made: Pattern = op.Where(op.Less(cut, zero), op.Add(cut, divisor), cut)
     return made
 
 
@@ -197,6 +230,8 @@ _ENDS = RuleTest(
     inputs={"a": _numbers("a"), "low": _int64(-2), "high": _int64(3)},
     dtypes=("int64",),
 )
+_DIVIDED = RuleTest(shapes={"a": "b 4", "b": ""}, inputs={"a": _numbers("a"), "b": _int64(5)}, dtypes=("int64",))
+_MADE_OF_MOD = ("Cast", "Sub", "Mul", "Div", "Where", "Less", "Add")
 zero = computed("zero", lambda match: np.int32(0))
 least, most = computed("least", lambda match: np.int32(-1)), computed("most", lambda match: np.int32(1))
 
@@ -243,6 +278,35 @@ RULES = [
         op.Clip(_narrow(a), least, most),
         (fit("a"),),
         _ONE,
+    ),
+    _index_rule(
+        "narrow_div_to_int32",
+        op.Cast(op.Div(a, b).kept(), to=SHORT),
+        op.Div(_narrow(a), _narrow(b)),
+        (fit("a"), is_positive),
+        _DIVIDED,
+        "ONNX operator Div",
+    ),
+    _index_rule(
+        "narrow_mod_to_int32",
+        op.Cast(op.Mod(a, b, fmod=attr("fmod")).kept(), to=SHORT),
+        built(_remainder, makes=_MADE_OF_MOD),
+        (fit("a"), is_positive, is_of_floor),
+        dataclasses.replace(_DIVIDED, attributes={"fmod": [0, None]}),
+        "ONNX operator Mod",
+    ),
+    _index_rule(
+        "mod_of_int32",
+        op.Mod(a, b, fmod=attr("fmod")),
+        built(_remainder, makes=_MADE_OF_MOD),
+        (is_int32, is_positive, is_of_floor),
+        RuleTest(
+            shapes={"a": "b 4", "b": ""},
+            constants={"b": np.int32(5)},
+            attributes={"fmod": [0, None]},
+            dtypes=("int32",),
+        ),
+        "ONNX operator Mod",
     ),
     _index_rule(
         "narrow_range_to_int32",

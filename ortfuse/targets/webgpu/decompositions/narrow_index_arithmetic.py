@@ -45,7 +45,10 @@ def is_long(match: Match) -> Refusal | None:
 
 
 def are_long(match: Match) -> Refusal | None:
-    """The indices are in int64."""
+    """The indices are in int64, and not those of TopK, which the GPU makes so."""
+    node = match["indices"].producer()
+    if node is not None and node.op_type == "TopK":
+        return match.refuse("needless", "indices", found="those of TopK")
     return match.unless_dtype("indices", LONG)
 
 

@@ -7,10 +7,12 @@ shrink(x) = where(x < -l, x + b, where(x > l, x - b, 0))
 round(x) = where(|x| <= 2^22, (x + C) - C, x)          C = 1.5 2^23
 sum(a, b, c, ...) = a + b + c + ...
 constant_of_shape(n) = expand(constant, n)
+where(isnan(p), f, p) = where(lowest <= max(x) <= highest, p, f)          p = softmax(x), along its axis
 
 *Requires:* floating-point numbers; for round float32, for celu a positive alpha.
 
-*Does not handle:* IsNaN and IsInf: a device may take it that there are neither.
+*Does not handle:* IsNaN of anything but Softmax, and IsInf: a device may take it that there are neither. Of NaN in x it
+depends on the device whether the largest number is NaN, as WebGPU defines no result.
 
 Rationale: the processor waits for the GPU to compute such an operator, and the GPU for the processor.
 """
@@ -34,7 +36,8 @@ FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 MOST = 2.0**22
 """Up to which numbers are rounded; larger ones are integers or, up to 2^23, halves."""
 
-x, a, b, sizes = var("x"), var("a"), var("b"), var("sizes")
+x, a, b, sizes, fill = var("x"), var("a"), var("b"), var("sizes"), var("fill")
+_WEIGHTS = op.Softmax(x, axis=attr("axis")).kept()
 
 
 def are_floats(match: Match) -> Refusal | None:
@@ -102,6 +105,21 @@ def are_several_floats(match: Match) -> Refusal | None:
         return match.refuse("missing_input", "root", "two operands or more")
     fits = all(match.facts.dtype(part) in FLOATS for part in match["parts"])
     return None if fits else match.refuse("dtype", "root", "float32 or float16")
+
+
+def _guarded(match: Match) -> Pattern:
+    """The weights where the largest score is finite: Softmax is NaN of rows of -inf alone, and of rows with inf."""
+    limits = np.finfo((match.dtype("x") or ir.DataType.FLOAT).numpy())
+    lowest, highest = _like("lowest", float(limits.min)), _like("highest", float(limits.max))
+    largest = op.ReduceMax(x, axes=(match["axis"],), keepdims=1)
+    is_finite = op.And(op.GreaterOrEqual(largest, lowest), op.LessOrEqual(largest, highest))
+    made: Pattern = op.Where(is_finite, _WEIGHTS, fill)
+    return made
+
+
+def is_over_one_axis(match: Match) -> Refusal | None:
+    """The operator is of opset 13 or later, where it is over one axis."""
+    return match.unless_value("axis", match["axis"] is not None, "one axis")
 
 
 def _filling(match: Match) -> Any:
@@ -172,6 +190,11 @@ RULES = [
         "round", op.Round(x),
         lambda _: op.Where(op.LessOrEqual(op.Abs(x), number("most", MOST)), rounded(x), x),
         ("Where", "LessOrEqual", "Abs", "Add", "Sub"), are_float32, shapes=_X,
+    ),
+    _rule(
+        "is_nan_of_softmax", op.Where(op.IsNaN(_WEIGHTS), fill, _WEIGHTS), _guarded,
+        ("Where", "And", "GreaterOrEqual", "LessOrEqual", "ReduceMax"), are_floats, is_over_one_axis,
+        exactness=Exactness.EXACT, shapes={"x": "b 4 5", "fill": ""}, attributes={"axis": [-1, 1]},
     ),
     _rule("sum", op.Sum(rest("parts")), _added, ("Add",), are_several_floats, shapes={}, inputs={"parts": _parts}),
     _rule(
