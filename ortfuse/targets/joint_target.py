@@ -172,6 +172,7 @@ def _joint_spec(specs: Sequence[TargetSpec]) -> TargetSpec:
         provider=", ".join(dict.fromkeys(one.provider for one in specs)),
         known_bugs=frozenset().union(*(one.known_bugs for one in specs)),
         orders_axes_itself=any(one.orders_axes_itself for one in specs),
+        splits_channels_in_place=all(one.splits_channels_in_place for one in specs),
         untried=frozenset().union(*(one.untried for one in specs)),
         half_in_float32=all(one.half_in_float32 for one in specs),
         fast_transpose_axes=min(axes, default=None),

@@ -104,6 +104,25 @@ def test_transposes_stay_where_they_are_as_the_provider_orders_axes_itself() -> 
     assert not any("orders axes itself" in note for note in elsewhere.report.notes)
 
 
+@pytest.mark.parametrize(("target", "operator"), [("openvino", "Split"), ("cpu", "Slice"), ("portable", "Slice")])
+def test_a_half_of_channels_is_taken_by_the_operator_that_copies_nothing(target: str, operator: str) -> None:
+    """A detector joins both halves again, which is the whole, and computes on the second one."""
+    text = """<ir_version: 8, opset_import: ["": 18]>
+    g (float[n, 8, 4, 4] x, float[4, 4, 1, 1] w) => (float[n, 12, 4, 4] y)
+    <int64[1] none = {0}, int64[1] half = {4}, int64[1] all = {8}, int64[1] axis = {1}> {
+        m = Relu (x) a = Slice (m, none, half, axis) b = Slice (m, half, all, axis)
+        c = Conv (b, w) y = Concat <axis = 1> (a, b, c)
+    }"""
+    made = ortfuse.optimize(ir.from_onnx_text(text), target=target, loaded=False).model
+    assert Counter(node.op_type for node in made.graph) == {"Relu": 1, operator: 1, "Conv": 1, "Concat": 1}
+
+
+def test_a_half_of_rows_is_taken_by_a_slice() -> None:
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[n, 8, 4] x) => (float[n, 4, 4] y)
+        <int64[1] first = {4}, int64[1] last = {8}, int64[1] axis = {1}> { a = Slice(x, first, last, axis) y = Relu(a) }"""
+    assert counted(text) == {"Slice": 1, "Relu": 1}
+
+
 def test_heads_are_not_repeated_by_resize_which_is_slower_than_expand(target: Target) -> None:
     sizes = {"x": (1, 2, 16, 64)}
     found = target.costs.estimate("resize.nearest_from_repeat", sizes.get)

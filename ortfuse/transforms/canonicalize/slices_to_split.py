@@ -9,7 +9,8 @@ puts on a normalisation, get it together, and numbers that are added to parts ar
 elements of an axis become a Split, too, and stacks are reshaped once (`reshape_once`).
 
 If three Slices or more leave no more of the tensor than they take, a Split copies that, too: done for few elements of each of
-a batch, as the last block of a diffusion transformer has no use for some of its gates.
+a batch, as the last block of a diffusion transformer has no use for some of its gates. For targets that split the channels of
+images in place, it is done for each Slice of these.
 
 Does not handle: Slices along several axes or with steps, axes whose size is no number, parts that overlap, other Slices
 that leave some of the tensor, and types of which the target splits none.
@@ -34,6 +35,9 @@ from ortfuse.transforms.canonicalize.reshape_below_concat_or_above_split import 
 from ortfuse.transforms.context import Context
 from ortfuse.transforms.node_builder import Builder
 
+_IMAGE = 4
+"""The rank of images."""
+
 MOST_COPIED = 1 << 10
 """The most elements that nothing reads, for each of a batch, that a Split copies for every node that it saves."""
 
@@ -57,10 +61,11 @@ class SlicesToSplit:
 
     def run(self, context: Context) -> int:
         """Replace Slices, Gathers of one element, Reshapes of parts, and numbers added to parts; returns how many."""
+        in_place = context.target.spec.splits_channels_in_place
         replaced = sum(
             _split(first, parts, scope, context)
             for scope in context.scopes()
-            for first, parts in list(_apart(scope, context.facts))
+            for first, parts in list(_apart(scope, context.facts, in_place=in_place))
             if context.target.supports("", "Split", scope.opset, [context.facts.dtype(first.inputs[0])])
         )
         replaced += sum(added_before(node, scope, context) for node, scope in _splits(context))
@@ -122,8 +127,11 @@ def _unsqueeze(part: ir.Value, facts: Facts) -> tuple[ir.Node, int] | None:
     return (node, axes[0]) if known and node.graph is part.graph else None
 
 
-def _apart(scope: Scope, facts: Facts) -> Iterator[tuple[ir.Node, list[Part]]]:
-    """Slices that take one tensor apart: the first of them in the graph, and all in the order of their parts."""
+def _apart(scope: Scope, facts: Facts, *, in_place: bool) -> Iterator[tuple[ir.Node, list[Part]]]:
+    """Slices that take one tensor apart: the first of them in the graph, and all in the order of their parts.
+
+    Some elements may be left, of channels of images all of them if these are split `in_place`.
+    """
     found: defaultdict[tuple[ir.Value | None, int], list[Part]] = defaultdict(list)
     for node in scope.graph:
         part = part_of(node, facts)
@@ -133,8 +141,14 @@ def _apart(scope: Scope, facts: Facts) -> Iterator[tuple[ir.Node, list[Part]]]:
         parts = sorted(unordered, key=lambda part: part.start)
         apart = all(one.end <= other.start for one, other in pairwise(parts))
         left = parts[0].size - sum(part.end - part.start for part in parts)
-        if len(parts) > 1 and apart and (not left or _may_copy(parts, left, facts)):
+        may_leave = not left or _may_copy(parts, left, facts)
+        if apart and ((len(parts) > 1 and may_leave) or (in_place and _takes_channels(parts[0], facts))):
             yield unordered[0].node, parts
+
+
+def _takes_channels(part: Part, facts: Facts) -> bool:
+    """Whether a Slice takes channels of images."""
+    return part.axis == 1 and facts.rank(part.node.inputs[0]) == _IMAGE
 
 
 def _may_copy(parts: Sequence[Part], left: int, facts: Facts) -> bool:
