@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortfuse.api.assess_optimization import Progress, at_common_sizes, given_inputs, silent
 from ortfuse.api.effective_options import effective_options
 from ortfuse.api.fallback import declare, runnable
-from ortfuse.api.verify_on_targets import verify_on_each
+from ortfuse.api.verify_on_targets import refused_nodes, verify_on_each
 from ortfuse.errors import OptionError
 from ortfuse.io.convert_model_objects import AnyModel, enter
 from ortfuse.ir.declared_sizes import declared_sizes
@@ -80,8 +80,9 @@ def verify(
         verdict: Verdict = keeps(first, second, bound, with_labels(given, labels), options.seed)
         verdict.notes[:0] = notes_of(given)
         return verdict
+    target = resolve_target(options.target)
     verdict = verify_on_each(
-        resolve_target(options.target),
+        target,
         lambda: compare(
             first,
             second,
@@ -95,6 +96,8 @@ def verify(
         ),
     )
     verdict.notes[:0] = notes_of(given)
+    if not verdict.ok:
+        verdict.notes += refused_nodes(target, second)
     return verdict
 
 

@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import onnx_ir as ir
+
+from ortfuse.analysis.facts import Facts
+from ortfuse.ir import walk
+from ortfuse.ir.traits import MICROSOFT
 from ortfuse.runtime.current_execution_target import executing_for
+from ortfuse.runtime.unrepresentable_models import Runnable
 from ortfuse.targets import Target, TargetSpec
 from ortfuse.targets.joint_target import JointTarget
 
@@ -45,6 +51,26 @@ def verify_on_each(target: Target, verify: Callable[[], Verdict]) -> Verdict:
     verdict.notes += [f"not verified on {name}: {problem}" for name, problem in left.items()]
     verdict.notes += [f"not verified on {text}" for text in _other_builds(members, here)]
     return verdict
+
+
+def refused_nodes(target: Target, model: Runnable) -> Iterator[str]:
+    """Say which nodes of com.microsoft in a model the kernels of the target refuse or compute wrongly.
+
+    Args:
+        target: The target on which the model was verified.
+        model: The model; of one that is not `ir.Model` nothing is said.
+    """
+    if not isinstance(model, ir.Model):
+        return
+    facts, found = Facts(model), dict[str, list[str]]()
+    for node in walk.nodes(model):
+        limit = target.limit(node, facts) if node.domain == MICROSOFT else None
+        if limit is not None:
+            found.setdefault(f"{node.op_type} {limit.needed}", []).append(node.name or str(node.outputs[0].name))
+    for needed, names in found.items():
+        operator, _, takes = needed.partition(" ")
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield f"{operator} {names[0]!r}{more} is not for {target.spec.name}, whose kernel takes {takes}"
 
 
 def _problem(spec: TargetSpec) -> str:

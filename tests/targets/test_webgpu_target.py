@@ -14,6 +14,7 @@ from graphs import operators
 
 import ortfuse
 from ortfuse.analysis.facts import Facts
+from ortfuse.api.verify_on_targets import refused_nodes
 from ortfuse.errors import TargetError
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import Rule
@@ -81,6 +82,28 @@ def test_models_run_for_gpus_on_no_processor() -> None:
     result = ortfuse.optimize(ir.from_onnx_text(MODEL), target=spec, verify=True)
     assert result.ok
     assert any("what was verified or measured is so on cpu" in note for note in result.report.notes)
+
+
+MANY_QUERIES = ATTENTION.replace("2, 6, 32", "2, n, 32").replace("6, 7]", "n, 7]")
+
+
+def test_a_result_for_gpus_is_told_from_a_wrong_one() -> None:
+    result = ortfuse.optimize(ir.from_onnx_text(MANY_QUERIES), target="webgpu-gpu", loaded=False)
+    (said,) = refused_nodes(Target("webgpu"), result.model)
+    assert said.startswith("MultiHeadAttention")
+    assert "is not for webgpu, whose kernel takes fewer than 32 queries" in said
+    assert said.endswith("the target webgpu-gpu, which is for GPUs alone, takes more")
+    assert not [*refused_nodes(Target("webgpu-gpu"), result.model)]
+
+
+@pytest.mark.usefixtures("webgpu")
+@pytest.mark.skipif(runner.has_gpu(), reason="right on a GPU")
+def test_verification_names_what_the_processor_computes_wrongly() -> None:
+    original = ir.from_onnx_text(MANY_QUERIES)
+    result = ortfuse.optimize(original, target="webgpu-gpu", loaded=False)
+    verdict = ortfuse.verify(original, result.model, target="webgpu", sizes={"n": 40})
+    assert not verdict.ok
+    assert any("webgpu-gpu" in note for note in verdict.notes)
 
 
 SPLIT_GELU = """<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>
