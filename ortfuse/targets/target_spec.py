@@ -101,8 +101,8 @@ class TargetSpec:
             they are forced, and none that they lower.
         orders_axes_itself: Whether the provider chooses the order of axes itself: the pass `layout` leaves Transposes where they
             are then.
-        splits_channels_in_place: Whether a Split of the channels of images copies nothing, while a Slice does: the pass
-            `slices_to_split` makes a Split of each Slice of channels then, of which nothing may use some results.
+        splits_channels_in_place: Whether a Split of the channels of images copies nothing where Concats read its parts, while a
+            Slice does: the pass `slices_to_split` makes that of a Slice of an image that Concats read besides.
         sizes_on: The target that executes arithmetic of sizes and positions in int64, where this one has no kernels for it.
         decomposed: Operators without kernels that rules make of others without kernels, by domain and name, since decompositions
             take them away; where none does, the target in `sizes_on` executes them.

@@ -115,11 +115,15 @@ def test_a_half_of_channels_is_taken_by_the_operator_that_copies_nothing(target:
     }"""
     made = ortfuse.optimize(ir.from_onnx_text(text), target=target, loaded=False).model
     assert Counter(node.op_type for node in made.graph) == {"Relu": 1, operator: 1, "Conv": 1, "Concat": 1}
+    (joined,) = (node for node in made.graph if node.op_type == "Concat")
+    assert len(joined.inputs) == (3 if operator == "Split" else 2)
 
 
-def test_a_half_of_rows_is_taken_by_a_slice() -> None:
-    text = """<ir_version: 8, opset_import: ["": 18]> g (float[n, 8, 4] x) => (float[n, 4, 4] y)
-        <int64[1] first = {4}, int64[1] last = {8}, int64[1] axis = {1}> { a = Slice(x, first, last, axis) y = Relu(a) }"""
+@pytest.mark.parametrize("sizes", ["4", "4, 4"], ids=["rows", "channels that nothing joins"])
+def test_a_half_that_nothing_joins_again_is_taken_by_a_slice(sizes: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[n, 8, {sizes}] x) => (float[n, 4, {sizes}] y)
+        <int64[1] first = {{4}}, int64[1] last = {{8}}, int64[1] axis = {{1}}> {{
+        a = Slice(x, first, last, axis) y = Relu(a) }}"""
     assert counted(text) == {"Slice": 1, "Relu": 1}
 
 

@@ -32,7 +32,8 @@ TARGET = TargetSpec(
     # By trying, it fuses a rotary embedding only behind the Transpose of heads, and interpolates images with channels last in a
     # loop. No model was faster with the pass `layout`.
     orders_axes_itself=True,
-    # By its runtime's own graph, a Slice of channels is a copy (StridedSlice), and a Split is in place.
+    # By its runtime's own graph, a Slice of channels is a copy (StridedSlice). A Split whose parts a Concat reads is in place; if
+    # nothing reads one of its parts, copies (Reorder) follow.
     splits_channels_in_place=True,
     runs_on=(PROVIDER,),
     runner="plugin_session.py",

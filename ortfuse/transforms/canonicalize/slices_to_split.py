@@ -10,7 +10,7 @@ elements of an axis become a Split, too, and stacks are reshaped once (`reshape_
 
 If three Slices or more leave no more of the tensor than they take, a Split copies that, too: done for few elements of each of
 a batch, as the last block of a diffusion transformer has no use for some of its gates. For targets that split the channels of
-images in place, it is done for each Slice of these.
+images in place, it is done for each Slice of these if Concats read the image besides, which then get its parts.
 
 Does not handle: Slices along several axes or with steps, axes whose size is no number, parts that overlap, other Slices
 that leave some of the tensor, and types of which the target splits none.
@@ -130,7 +130,7 @@ def _unsqueeze(part: ir.Value, facts: Facts) -> tuple[ir.Node, int] | None:
 def _apart(scope: Scope, facts: Facts, *, in_place: bool) -> Iterator[tuple[ir.Node, list[Part]]]:
     """Slices that take one tensor apart: the first of them in the graph, and all in the order of their parts.
 
-    Some elements may be left, of channels of images all of them if these are split `in_place`.
+    Some elements may be left, also of channels of images that Concats read, if these are split `in_place`.
     """
     found: defaultdict[tuple[ir.Value | None, int], list[Part]] = defaultdict(list)
     for node in scope.graph:
@@ -142,13 +142,23 @@ def _apart(scope: Scope, facts: Facts, *, in_place: bool) -> Iterator[tuple[ir.N
         apart = all(one.end <= other.start for one, other in pairwise(parts))
         left = parts[0].size - sum(part.end - part.start for part in parts)
         may_leave = not left or _may_copy(parts, left, facts)
-        if apart and ((len(parts) > 1 and may_leave) or (in_place and _takes_channels(parts[0], facts))):
+        if apart and ((len(parts) > 1 and may_leave) or (in_place and _is_joined_again(parts, facts))):
             yield unordered[0].node, parts
 
 
-def _takes_channels(part: Part, facts: Facts) -> bool:
-    """Whether a Slice takes channels of images."""
-    return part.axis == 1 and facts.rank(part.node.inputs[0]) == _IMAGE
+def _is_joined_again(parts: Sequence[Part], facts: Facts) -> bool:
+    """Whether Slices take channels of an image, which nothing reads besides but Concats of channels."""
+    source, slices = parts[0].node.inputs[0], {part.node for part in parts}
+    if parts[0].axis != 1 or source is None or source.is_graph_output() or facts.rank(source) != _IMAGE:
+        return False
+    others = [use.node for use in source.uses() if use.node not in slices]
+    return bool(others) and all(_joins_channels(node, parts[0].node) for node in others)
+
+
+def _joins_channels(node: ir.Node, beside: ir.Node) -> bool:
+    """Whether a node joins the channels of images, in the graph of another one."""
+    axis = node.attributes.get_int("axis", 0) if node.op_type == "Concat" and not node.domain else None
+    return axis in (1, 1 - _IMAGE) and node.graph is beside.graph
 
 
 def _may_copy(parts: Sequence[Part], left: int, facts: Facts) -> bool:
@@ -178,15 +188,33 @@ def part_of(node: ir.Node, facts: Facts) -> Part | None:
     return Part(node, axis, size, start, end) if start < end else None
 
 
+def _join_parts(
+    source: ir.Value, parts: Sequence[Part], made: Sequence[ir.Value], scope: Scope, context: Context
+) -> None:
+    """Have Concats read all parts of an image in its place."""
+    slices = {part.node for part in parts}
+    for node in dict.fromkeys(use.node for use in source.uses()):
+        if node not in slices and _joins_channels(node, parts[0].node):
+            operands = [
+                one for value in node.inputs if value is not None for one in (made if value is source else [value])
+            ]
+            joined = Builder(scope, context.editor, node).concat(operands, 1)
+            context.editor.replace(node.outputs[0], joined)
+            context.editor.remove(node)
+
+
 def _split(first: ir.Node, parts: Sequence[Part], scope: Scope, context: Context) -> int:
     """Put a Split in the place of these Slices; returns how many they were."""
     source = first.inputs[0]
     assert source is not None
+    joins = context.target.spec.splits_channels_in_place and _is_joined_again(parts, context.facts)
     numbers = dict.fromkeys(value for part in parts for value in part.node.inputs[1:] if value is not None)
     with context.editor.change(SlicesToSplit.name, nodes=[part.node for part in parts]) as change:
         build = Builder(scope, context.editor, first)
         bounds = sorted({0, parts[0].size, *(part.start for part in parts), *(part.end for part in parts)})
         made = build.split(source, parts[0].axis, [end - start for start, end in pairwise(bounds)])
+        if joins:
+            _join_parts(source, parts, made, scope, context)
         for part in parts:
             context.editor.replace(part.node.outputs[0], made[bounds.index(part.start)])
             context.editor.remove(part.node)
