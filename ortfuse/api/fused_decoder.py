@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -55,10 +55,12 @@ def fused_decoder(
     from ortfuse.generation.append_new_tokens import append_new_tokens
     from ortfuse.generation.cached_branch import split_branches
     from ortfuse.generation.find_interface import find_interface
+    from ortfuse.generation.grow_buffers import grow_buffers
     from ortfuse.generation.interface_names import names_of
     from ortfuse.generation.narrow_caches import narrow_caches
     from ortfuse.generation.prompt_model import compute_crossed
     from ortfuse.generation.separate_caches import separate_caches
+    from ortfuse.generation.shorten_attention import shorten_attention
     from ortfuse.generation.step_sizes import fix_to_one_token
 
     source: ir.Model = enter(model, copy=True)[0]
@@ -69,17 +71,27 @@ def fused_decoder(
     if branched is not None and prompt is None:
         prompt, source, branch = branched.prompt, branched.step, branched.choice
     narrow_caches(source)
+    grown = grow_buffers(source, roles)
     new_alone = append_new_tokens(source)
     crossed = () if prompt is None else compute_crossed(source, prompt, roles)
     if one_token:
         fix_to_one_token(source, find_interface(source, Facts(source), roles))
+    if grown is not None:
+        max_length = min(max_length, grown.length)
     length, most, is_last = _declare_steps(source, max_length, roles)
+    if grown is not None:
+        grown.demand_appended(source, find_interface(source, Facts(source), roles))
     low, high = declared_sizes(source).size_range.get(length, (1, most))
     ranges = ({length: (max(low, 1), min(high, most))} if length else {}) | dict(options.size_range)
     inside = _graph_of(optimize(source, Options(loaded=False, same=options.same, fix=options.fix, size_range=ranges)))
     facts = Facts(inside)
     interface = find_interface(inside, facts, roles)
     names = names_of(interface, facts, branch, crossed, new_alone)
+    if grown is not None:
+        names = replace(names, fixed_length=grown.length, counter=grown.counter)
+        if shorten_attention(inside, facts, interface, grown.length):
+            facts = Facts(inside)
+            interface = find_interface(inside, facts, roles)
     absorbed = absorb_latents(inside, facts, interface)
     if absorbed.count:
         facts = Facts(inside)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import GenerationError
 from ortfuse.generation.interface_names import InterfaceNames
-from ortfuse.generation.step_masks import step_mask
+from ortfuse.generation.step_inputs import step_mask, step_positions
 from ortfuse.generation.token_embeddings import Embed, RandomEmbeddings
 
 Array = np.ndarray[Any, Any]
@@ -53,7 +53,7 @@ def input_types(model: ir.Model) -> dict[str, InputType]:
 
 
 class PlainLoop:
-    """A decoder with the caches that it hands out, growing or cut, for one sequence or several of equal lengths."""
+    """A decoder with the caches that it hands out, growing, cut or of a fixed length, for sequences of equal lengths."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class PlainLoop:
         first: Runs | None = None,
         embed: Embed | None = None,
     ) -> None:
-        """Start with empty caches, and states of zeros.
+        """Start with empty caches, or buffers of zeros, and states of zeros.
 
         Args:
             session: Runs the decoder.
@@ -83,7 +83,7 @@ class PlainLoop:
         self.past = 0
         self._kept: dict[str, Any] = {}
         for (past, _, axis), shape in zip(names.caches, names.shapes, strict=True):
-            self._kept[past] = self._zeros(past, axis, shape)
+            self._kept[past] = self._zeros(past, None if names.fixed_length else axis, shape)
         for before, _ in names.states:
             self._kept[before] = self._zeros(before, None)
         for before, _ in names.crossed:
@@ -123,11 +123,9 @@ class PlainLoop:
             columns = length + (min(self.past, names.mask_kept) if names.mask_kept else self.past)
             kind = self._types[names.mask]
             feeds[names.mask] = step_mask(kind.shape, kind.dtype, self._batch, columns, length)
-        if names.positions:
-            kind = self._types[names.positions]
-            row = np.arange(self.past, self.past + length, dtype=kind.dtype)
-            sizes = [self._batch if size < 0 else size for size in kind.shape[:-1]]
-            feeds[names.positions] = np.broadcast_to(row, (*sizes, length)).copy()
+        for name in filter(None, (names.positions, names.counter)):
+            kind = self._types[name]
+            feeds[name] = step_positions(kind.shape, kind.dtype, self._batch, self.past, length)
         if names.branch:
             sizes = [1 if size < 0 else size for size in self._types[names.branch].shape]
             feeds[names.branch] = np.full(sizes, not self._is_first)

@@ -22,7 +22,7 @@ class PlanNodes:
 
     def __init__(self, graph: ir.Graph, prefix: str) -> None:
         self._graph, self._prefix, self._count = graph, prefix, 0
-        self._first = graph[0]
+        self.first = graph[0]
         self._constants: dict[tuple[str, bytes], ir.Value] = {}
         values = [*graph.inputs, *graph.initializers.values(), *(one for node in graph for one in node.outputs)]
         self._taken = {value.name for value in values}
@@ -61,7 +61,7 @@ class PlanNodes:
         made.name = self.name()
         for number, output in enumerate(made.outputs):
             output.name = self.name() if number else made.name
-        self._graph.insert_before(before or self._first, made)
+        self._graph.insert_before(before or self.first, made)
         return made
 
     def ints(self, numbers: int | Sequence[int]) -> ir.Value:

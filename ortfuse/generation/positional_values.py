@@ -18,7 +18,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError, VerificationError
 from ortfuse.generation.cache_operands import Keys
 from ortfuse.generation.decoder_interface import DecoderInterface
-from ortfuse.generation.step_masks import step_mask
+from ortfuse.generation.step_inputs import step_mask, step_positions
 from ortfuse.ir.dims import evaluate, symbols
 from ortfuse.ir.walk import used_values
 from ortfuse.runtime.session import Session
@@ -205,9 +205,9 @@ class PositionalValues:
             declared = [dim if isinstance(dim, int) else -1 for dim in self._facts.shape(mask) or ()]
             found[mask] = step_mask(declared, _dtype(self._facts, mask), step.batch, total, step.length)
         if positions is not None:
-            row = np.arange(step.past, step.total, dtype=_dtype(self._facts, positions))
-            sizes = [dim if isinstance(dim, int) else step.batch for dim in (self._facts.shape(positions) or ())[:-1]]
-            found[positions] = np.broadcast_to(row, (*sizes, step.length)).copy()
+            declared = [dim if isinstance(dim, int) else -1 for dim in self._facts.shape(positions) or ()]
+            kind = _dtype(self._facts, positions)
+            found[positions] = step_positions(declared, kind, step.batch, step.past, step.length)
         return found
 
 
@@ -233,6 +233,10 @@ class Evaluator:
         self._names = names
         fixed = [value for value in dict.fromkeys(used) if value not in names]
         constants = {value: value.const_value for value in fixed if value.const_value is not None}
+        for value in fixed:
+            known = None if value in constants else owner._facts.const(value)
+            if known is not None:  # such as a number of axes, which is the same for all lengths
+                constants[value] = ir.tensor(known)
         extra = upstream([value for value in fixed if value not in constants])
         computed = [*extra, *(node for node in computed if node not in set(extra))]
         for value in taken(extra):
