@@ -78,7 +78,7 @@ class PlanNodes:
     def initializer(self, array: np.ndarray[Any, Any]) -> ir.Value:
         """A constant of its own, such as a large weight."""
         name = self.name()
-        tensor = ir.tensor(np.ascontiguousarray(array), name=name)
+        tensor = ir.tensor(np.asarray(array, order="C"), name=name)
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
         self._graph.register_initializer(value)
         return value
