@@ -33,6 +33,15 @@ MEETING = {
         "takes tokens of a run at 0",
     ),
     "sums": (EMBEDDED, "  x1 = CumSum(x0, one)\n  x = Add(x0, x1)", "CumSum"),
+    "a place among tokens": (
+        EMBEDDED,
+        """  share = Sigmoid(x0)
+  whole = Floor(share)
+  indices = Cast<to = 7>(whole)
+  x1 = ScatterElements<axis = 1, reduction = "add">(x0, indices, x0)
+  x = Add(x0, x1)""",
+        "at indices that are computed from tokens",
+    ),
     "number of tokens": (SUM, "  sf = Cast<to = 1>(s)\n  y3 = Add(y2, x)\n  y = Add(y3, sf)", "lengths of a run"),
     "positions in the run": (
         EMBEDDED,
@@ -75,6 +84,15 @@ APART = {
   own = GatherND(experts, tuple)
   flat = Squeeze(own, at_two)
   x = Mul(x0, flat)""",
+    "the scores of its experts": """  router = MatMul(x0, wr)
+  best, expert = TopK<axis = -1>(router, at_one)
+  kept = Neg(router)
+  score = GatherElements<axis = -1>(kept, expert)
+  all = Mul(router, zero_f)
+  chosen = ScatterElements<axis = -1>(all, expert, score)
+  both = Add(chosen, kept)
+  mixed = MatMul(both, experts)
+  x = Mul(x0, mixed)""",
     "channels": TURNED.format(conv="Conv(xt, kernel1)"),
 }
 
@@ -84,7 +102,7 @@ def test_tokens_that_stay_apart_take_several_lengths(kind: str, tmp_path: Path) 
     random = np.random.default_rng(4)
     numbers = {"wr": (64, 4), "experts": (4, 64), "kernel1": (64, 64, 1)}
     arrays = {name: (random.standard_normal(shape) / 8).astype(np.float32) for name, shape in numbers.items()}
-    done = made(tmp_path, [(EMBEDDED, APART[kind])], {**arrays, "at_two": np.array([2])})
+    done = made(tmp_path, [(EMBEDDED, APART[kind])], {**arrays, "at_two": np.array([2]), "zero_f": np.float32(0)})
     assert done.interface.mixed_lengths, done.one_length
     is_right(tmp_path, done)
 

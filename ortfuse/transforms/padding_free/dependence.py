@@ -200,6 +200,8 @@ class Dependence:
             self._follow_broadcast(node)
         elif mixing is not None:
             mixing(self, node)
+        elif self._has_indices_of_tokens(node):
+            self._follow_along_indices(node)
         elif has(node, TRAILING):
             self._follow_trailing(node)
         elif has(node, REDUCES):
@@ -345,6 +347,34 @@ class Dependence:
                 raise mixed(node, "it takes elements at indices of several tokens")
         box = Box.of_shape(self.shape(node.outputs[0], node))
         self.set(node.outputs[0], {mark.at(places, box) for mark in self.of(node.inputs[1])})
+
+    def _has_indices_of_tokens(self, node: ir.Node) -> bool:
+        """Whether a node takes elements of tokens from indices of tokens along an axis, or puts any there."""
+        is_scatter, is_gather = (
+            not node.domain and node.op_type == name for name in ("ScatterElements", "GatherElements")
+        )
+        is_of_tokens = is_scatter or (is_gather and bool(self.of(node.inputs[0])))
+        return is_of_tokens and any(self.of(value) for value in node.inputs[1:])
+
+    def _follow_along_indices(self, node: ir.Node) -> None:
+        """Elements that are taken from, or put at, indices of tokens along an axis, such as the experts of each token.
+
+        An element of the result is computed from elements of the operands that differ from it along this axis alone. So it has
+        their marks, if the tokens of these elements do not depend on the axis.
+        """
+        along = parameter(node, "axis", self.facts)
+        if not isinstance(along, int):
+            raise mixed(node, "its axis is not known")
+        is_scatter = node.op_type == "ScatterElements"  # an element of its data stays where it is
+        if any(mark.mentions(along) for value in node.inputs[int(is_scatter) :] for mark in self.of(value)):
+            raise mixed(
+                node,
+                "it takes elements of several tokens, or puts them there, at indices that are computed from tokens",
+            )
+        output = node.outputs[0]
+        shape = self.shape(output, node)
+        box, index = Box.of_shape(shape), axes(len(shape))
+        self.set(output, {mark.at(index, box) for value in node.inputs for mark in self.of(value)})
 
     def _reached_operands(self, node: ir.Node) -> list[ir.Value]:
         """The operands with marks, or with marks that have ended."""
