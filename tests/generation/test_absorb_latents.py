@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from latent_decoders import HEADS, PASS, RANK, ROTATED, VALUE, write
+from latent_decoders import HEADS, MODEL, PASS, RANK, ROTATED, VALUE, write
 
 import ortfuse
 from ortfuse.errors import GenerationError
@@ -166,6 +166,61 @@ def test_latents_of_values_may_be_others(tmp_path: Path) -> None:
     write(tmp_path / "m.onnx", edits, numbers)
     done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
     assert not done.kept
+    is_right(tmp_path, done)
+
+
+SECOND = """  u = Add(y3, x)
+  e0 = MatMul(u, wq)
+  e1 = Reshape(e0, qs)
+  e = Transpose<perm = [0, 2, 1, 3]>(e1)
+  l0 = MatMul(new_c, wl)
+  l1 = Reshape(l0, kvs)
+  l2 = Transpose<perm = [0, 2, 1, 3]>(l1)
+  l_pass, m = Split<axis = 3>(l2, pieces)
+  l = Concat<axis = 3>(l_pass, k_rot)
+  lt = Transpose<perm = [0, 1, 3, 2]>(l)
+  b0 = MatMul(e, lt)
+  b1 = Mul(b0, factor)
+  b = Add(b1, mask)
+  f = Softmax(b)
+  g0 = MatMul(f, m)
+  g1 = Transpose<perm = [0, 2, 1, 3]>(g0)
+  g2 = Reshape(g1, ys)
+  g3 = MatMul(g2, wo)
+  y = Add(g3, u)
+"""
+
+
+def test_two_layers_share_latents(tmp_path: Path) -> None:
+    """Each has matrices of its own, and both read one buffer."""
+    write(tmp_path / "m.onnx", [("  y = Add(y3, x)\n", SECOND)], {"wl": random(RANK, HEADS * (PASS + VALUE))})
+    done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
+    assert not done.kept
+    assert len(done.interface.caches) == 2
+    assert sum(node.op_type == "GroupQueryAttention" for node in done.model.graph) == 2
+    is_right(tmp_path, done)
+
+
+def test_attention_with_heads_beside_each_other(tmp_path: Path) -> None:
+    """Attention of the standard, [batch, length, heads * size]."""
+    text = MODEL[MODEL.index("  kt =") : MODEL.index("  y3 =")]
+    attention = """
+  rows = Constant<value_ints = [0, 0, 32]>()
+  q_rows = Transpose<perm = [0, 2, 1, 3]>(q)
+  k_rows = Transpose<perm = [0, 2, 1, 3]>(k)
+  v_rows = Transpose<perm = [0, 2, 1, 3]>(v)
+  q_flat = Reshape(q_rows, rows)
+  k_flat = Reshape(k_rows, rows)
+  thin = Constant<value_ints = [0, 0, 24]>()
+  v_flat = Reshape(v_rows, thin)
+  y2 = Attention<q_num_heads = 4, kv_num_heads = 4>(q_flat, k_flat, v_flat, mask)
+"""
+    edits = FORMS["no rotated part"][0]
+    write(tmp_path / "m.onnx", [('"" : 21', '"" : 23'), (text, attention), *edits])
+    done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
+    assert not done.kept
+    (node,) = [node for node in done.model.graph if node.op_type == "GroupQueryAttention"]
+    assert node.attributes["scale"].value == pytest.approx(PASS**-0.5)
     is_right(tmp_path, done)
 
 
