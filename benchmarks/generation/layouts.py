@@ -10,9 +10,13 @@ from cases.caching import filled
 from drawing import Input
 from exporting import Case
 from torch import nn
-from transformers import DynamicCache
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import StaticLayer
 
 LAYERS = 2
+LENGTH = 64
+"""How many tokens buffers of a fixed length hold."""
+
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -50,6 +54,36 @@ class WindowedDecoder(nn.Module):
             past_key_values=cache,
             use_cache=True,
         )
+        found = {"logits": out.logits}
+        for number, layer in enumerate(cache.layers):
+            found |= {f"present_key_{number}": layer.keys, f"present_value_{number}": layer.values}
+        return found
+
+
+class StaticDecoder(nn.Module):
+    """A decoder that writes into buffers of a fixed length, from a position on."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        position: torch.Tensor,
+        past_key_0: torch.Tensor,
+        past_value_0: torch.Tensor,
+        past_key_1: torch.Tensor,
+        past_value_1: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
+        """Logits and the buffers after the step."""
+        cache = Cache(layers=[StaticLayer(max_cache_len=LENGTH) for _ in range(LAYERS)])
+        pairs = ((past_key_0, past_value_0), (past_key_1, past_value_1))
+        for layer, (key, value) in zip(cache.layers, pairs, strict=True):
+            layer.dtype, layer.device, layer.is_initialized = key.dtype, key.device, True
+            layer.keys, layer.values, layer.cumulative_length = key.clone(), value.clone(), position[0].clone()
+        out = self.model(input_ids=input_ids, attention_mask=attention_mask, past_key_values=cache, use_cache=True)
         found = {"logits": out.logits}
         for number, layer in enumerate(cache.layers):
             found |= {f"present_key_{number}": layer.keys, f"present_value_{number}": layer.values}
@@ -201,6 +235,20 @@ def cases(
         Case(name, model, given | caches, measured, attentions, exporters)
         for name, (model, caches, measured) in made_of.items()
     ]
+    buffers = {
+        f"past_{kind}_{layer}": normal("batch", 2, LENGTH, 16) for layer in range(LAYERS) for kind in ("key", "value")
+    }
+    places = {"attention_mask": Input(("batch", LENGTH), "mask"), "position": Input((1,), "tokens", high=40)}
+    found.append(
+        Case(
+            "llama_static",
+            lambda attention: StaticDecoder(made(attention, 2)),
+            {"input_ids": inputs["input_ids"]} | places | buffers,
+            tuple({name: size for name, size in one.items() if name != "past"} for one in sizes),
+            attentions,
+            exporters,
+        )
+    )
     for name, model in windows.items():
         lengths = ("kept", "kept" if name.endswith("_all") else "past")
         caches = {
