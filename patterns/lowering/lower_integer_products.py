@@ -8,8 +8,8 @@ qlinear_conv(a, b) = q(conv(dq(a), dq(b), s_a s_b bias))          qlinear_matmul
 `onnxruntime.quantization` writes them, and ONNX Runtime into models that it saves. Engines for quantised pairs, such as
 TensorRT and OpenVINO, have no kernels for QLinearConv and QLinearMatMul.
 
-*Requires:* for QLinearConv and QLinearMatMul, scales and weights that are constants, and sums that float32 rounds by less than
-a quarter of a step. *Does not handle:* scales of rows of the left operand.
+*Requires:* for QLinearConv and QLinearMatMul, scales that are constants, and sums that float32 rounds by less than a quarter of
+a step; for QLinearConv, weights that are constants. *Does not handle:* scales of rows of the left operand.
 """
 
 from __future__ import annotations
@@ -164,7 +164,14 @@ def is_a_matrix(match: Match) -> Refusal | None:
 def sums_are_fine(match: Match) -> Refusal | None:
     """What float32 rounds off the sums of products is small beside a step of the result."""
     axis = 0 if match.root.producer().op_type == "QLinearConv" else -1  # type: ignore[union-attr]
-    numbers, origin = match.const("b").astype(np.float64), match.facts.const(match["b_zero"])
+    given, origin = match.facts.const(match["b"]), match.facts.const(match["b_zero"])
+    if given is None:
+        shape = match.shape("b")
+        rows = shape[max(len(shape) - 2, 0)] if shape else None
+        if not isinstance(rows, int):
+            return match.refuse_dimension("b", -2, "a known number of terms, as the operand is computed")
+        given, origin = np.zeros((rows, 1)), None  # each term is at most 255 steps
+    numbers = given.astype(np.float64)
     if origin is None:
         numbers = np.abs(numbers) + 255.0
     else:
@@ -231,6 +238,7 @@ _FLAT = {"a": "5 5", "b": "5 5", "a_scale": "", "a_zero": "", "b_scale": "5", "b
 _attributes = {"transA": attr("trans_a"), "transB": attr("trans_b"), "alpha": attr("alpha")}
 _GEMM = {"trans_a": [0, 1], "trans_b": [0, 1], "alpha": [None, 0.5]}
 
+_COMPUTED = (a, a_scale, a_zero, b, b_scale, b_zero, scale, zero)
 _PARTS = (a, a_scale, a_zero, weight, b_scale, b_zero, scale, zero)
 _SINGLE = {"a_scale": "", "a_zero": "", "scale": "", "zero": ""}
 _PAIRS = ("DequantizeLinear", "QuantizeLinear", "Squeeze", "Mul", "Cast")
@@ -239,6 +247,18 @@ _SCALES = {"b_scale": np.linspace(0.004, 0.007, 5, dtype=np.float32), "b_zero": 
 
 def _weights(*shape: int) -> Any:
     return np.random.default_rng(0).integers(-127, 128, shape).astype(np.int8)
+
+
+def _no_offset(build: Any) -> Any:
+    return build.constant(np.zeros(build.dims("b_zero"), np.int8))
+
+
+def _right_operand(build: Any) -> Any:
+    """Weights, or an operand that is computed."""
+    dims = build.dims("b")
+    if all(isinstance(dim, int) for dim in dims):
+        return build.constant(_weights(*dims))
+    return build.input("b", list(dims), ir.DataType.INT8)
 
 
 RULES = [
@@ -293,7 +313,7 @@ RULES = [
     ),
     Rule(
         name="qdq.lower_qlinear_matmul",
-        pattern=op.QLinearMatMul(*_PARTS),
+        pattern=op.QLinearMatMul(*_COMPUTED),
         replace=built(_product, makes=("MatMul", *_PAIRS)),
         is_refinement=True,
         spells_out=True,
@@ -301,9 +321,15 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source="ONNX operator QLinearMatMul",
         test=RuleTest(
-            shapes={"a": "b s 6", "b": "6 5", "b_scale": "5", "b_zero": "5", **_SINGLE},
-            inputs={"a": "uint8"},
-            constants={**BYTES, **_SCALES, "b": _weights(6, 5)},
+            shapes=(
+                {"a": "b s 6", "b": "6 5", "b_scale": "5", "b_zero": "5", **_SINGLE},
+                {"a": "b s 6", "b": "b 6 t", "b_scale": "", "b_zero": "", **_SINGLE},
+            ),
+            inputs={"a": "uint8", "b": _right_operand, "b_zero": _no_offset},
+            constants={
+                **{name: number for name, number in BYTES.items() if name not in ("b_scale", "b_zero")},
+                "b_scale": "positive",
+            },
             step=1.0,
             followed_by=as_floats,
         ),

@@ -157,6 +157,8 @@ PRODUCTS = {
     "a convolution": """(uint8[a,2,5,5] x) => (uint8[a,4,3,3] r) BODY {
         r = QLinearConv<strides = [2, 2], pads = [1, 1, 1, 1]>(x, s, k, filters, scales, zeros, u, k, offsets) }""",
     "a product": "(uint8[a,3,4] x) => (uint8[a,3,2] r) BODY { r = QLinearMatMul(x, s, k, weight, columns, none, u, k) }",
+    "a product of two computed operands": """(uint8[a,3,8] x, uint8[a,8,b] y) => (uint8[a,3,b] r) BODY {
+        r = QLinearMatMul(x, s, k, y, t, k, u, k) }""",
 }
 
 
