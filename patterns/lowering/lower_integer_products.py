@@ -166,8 +166,8 @@ def sums_are_fine(match: Match) -> Refusal | None:
     axis = 0 if match.root.producer().op_type == "QLinearConv" else -1  # type: ignore[union-attr]
     given, origin = match.facts.const(match["b"]), match.facts.const(match["b_zero"])
     if given is None:
-        shape = match.shape("b")
-        rows = shape[max(len(shape) - 2, 0)] if shape else None
+        sizes = match.shape("b")
+        rows = sizes[max(len(sizes) - 2, 0)] if sizes else None
         if not isinstance(rows, int):
             return match.refuse_dimension("b", -2, "a known number of terms, as the operand is computed")
         given, origin = np.zeros((rows, 1)), None  # each term is at most 255 steps
