@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,14 @@ def test_the_matrices_are_in_the_file_once(tmp_path: Path) -> None:
     assert not any(
         list(value.shape or ()) == [RANK, HEADS * (PASS + VALUE)] for value in done.model.graph.initializers.values()
     )
+
+
+def test_onnxruntime_genai_is_told_of_one_head(tmp_path: Path) -> None:
+    write(tmp_path / "m.onnx")
+    ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60)
+    decoder = json.loads((tmp_path / "out" / "genai_config.json").read_text())["model"]["decoder"]
+    assert (decoder["num_attention_heads"], decoder["num_key_value_heads"]) == (HEADS, 1)
+    assert (decoder["num_hidden_layers"], decoder["head_size"]) == (1, RANK + ROTATED)
 
 
 def test_the_scale_is_that_of_the_original_heads(tmp_path: Path) -> None:
