@@ -47,7 +47,42 @@ def _case(
     )
 
 
+LATENTS = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
+"""Sizes of what multi-head latent attention caches of each token: the latents, and the part of keys that is rotated."""
+
+
+def _latent(attention: str) -> nn.Module:
+    """The attention of DeepSeek-V2-Lite, with dense layers."""
+    options = {
+        **COMMON,
+        **LATENTS,
+        "num_key_value_heads": 16,
+        "head_dim": None,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "v_head_dim": 128,
+        "first_k_dense_replace": 8,
+        "n_group": 1,
+        "topk_group": 1,
+    }
+    model = build("DeepseekV3ForCausalLM", "DeepseekV3Config", options, attention)
+    return layered(CachedDecoder, [*_inputs(32000)], 8)(model)
+
+
 CASES = (
+    Case(
+        "deepseek",
+        _latent,
+        _inputs(32000)
+        | {
+            f"past_{kind}_{layer}": Input(("batch", 1, "past", width), "normal")
+            for layer in range(8)
+            for kind, width in zip(("key", "value"), LATENTS.values(), strict=True)
+        },
+        SIZES,
+        ("sdpa",),
+        ("dynamo",),
+    ),
     _case("gpt2", "GPT2LMHeadModel", "GPT2Config", {"n_positions": LONG}, 12, 12, 50257),
     _case("llama", "LlamaForCausalLM", "LlamaConfig", COMMON, 4, 8, 32000),
     _case("qwen3", "Qwen3ForCausalLM", "Qwen3Config", COMMON, 4, 8, 32000),
