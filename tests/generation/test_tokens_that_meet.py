@@ -93,6 +93,11 @@ APART = {
   both = Add(chosen, kept)
   mixed = MatMul(both, experts)
   x = Mul(x0, mixed)""",
+    "scores that are repeated along their own axis": """  router = MatMul(x0, wr)
+  best, expert = TopK<axis = -1>(router, at_one)
+  copies = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(best, , scales)
+  mixed = MatMul(copies, experts)
+  x = Mul(x0, mixed)""",
     "channels": TURNED.format(conv="Conv(xt, kernel1)"),
 }
 
@@ -102,7 +107,8 @@ def test_tokens_that_stay_apart_take_several_lengths(kind: str, tmp_path: Path) 
     random = np.random.default_rng(4)
     numbers = {"wr": (64, 4), "experts": (4, 64), "kernel1": (64, 64, 1)}
     arrays = {name: (random.standard_normal(shape) / 8).astype(np.float32) for name, shape in numbers.items()}
-    done = made(tmp_path, [(EMBEDDED, APART[kind])], {**arrays, "at_two": np.array([2]), "zero_f": np.float32(0)})
+    arrays |= {"zero_f": np.float32(0), "scales": np.array([1, 1, 4], np.float32)}
+    done = made(tmp_path, [(EMBEDDED, APART[kind])], {**arrays, "at_two": np.array([2])})
     assert done.interface.mixed_lengths, done.one_length
     is_right(tmp_path, done)
 
@@ -114,6 +120,16 @@ def test_convolutions_over_tokens_need_one_length(conv: str, tmp_path: Path) -> 
     kernels = {f"kernel{size}": np.full((64, 64, size), 0.01, np.float32) for size in (2, 3)}
     done = made(tmp_path, [(EMBEDDED, TURNED.format(conv=conv))], kernels)
     assert "Conv" in done.one_length
+    is_right(tmp_path, done)
+
+
+def test_tokens_that_a_resize_repeats_need_one_length(tmp_path: Path) -> None:
+    resized = """  twice = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric">(x0, , scales)
+  start = Constant<value_ints = [0]>()
+  x1 = Slice(twice, start, s, at_one)
+  x = Add(x0, x1)"""
+    done = made(tmp_path, [(EMBEDDED, resized)], {"scales": np.array([1, 2, 1], np.float32)})
+    assert "Resize" in done.one_length
     is_right(tmp_path, done)
 
 

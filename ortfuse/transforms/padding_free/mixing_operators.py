@@ -1,8 +1,8 @@
-"""Operators that mix tokens: Softmax, matrix products and attention. Hidden tokens have to be masked out in them."""
+"""Operators that mix tokens: Softmax, matrix products, attention and others. Hidden tokens have to be masked out in them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,6 +17,12 @@ from ortfuse.transforms.padding_free.element_ranges import broadcast_index, is_k
 from ortfuse.transforms.padding_free.token_marks import Mark, formulas_at
 
 _IS_ALONG_AXIS = 13
+
+_HAS_SIZES = 11
+"""The opset from which on a Resize has sizes and modes of coordinates."""
+
+_KEEPING_PLACES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric")
+"""The modes of coordinates in which a scale of 1 gives each place exactly, however places are rounded."""
 
 _WEIGHTS = 3
 """The mode in which the further result of Attention is what Softmax returns."""
@@ -210,6 +216,30 @@ def _convolution(dependence: Dependence, node: ir.Node) -> None:
     dependence.set(node.outputs[0], dependence.of(node.inputs[0]))
 
 
+def _resize(dependence: Dependence, node: ir.Node) -> None:
+    """Copies of elements, which keep their places along axes whose scale is exactly 1."""
+    dependence.only_data(node)
+    facts, value = dependence.facts, node.inputs[0]
+    mode, places = (attribute_value(node, name, facts) for name in ("mode", "coordinate_transformation_mode"))
+    if facts.version(node) < _HAS_SIZES or mode != "nearest" or places not in _KEEPING_PLACES:
+        raise mixed(node, "it is not known to copy elements of one place alone")
+    kept = _axes_of_scale_one(node, dependence)
+    dependence.keep(node, [number for number in range(len(dependence.shape(value, node))) if number not in kept])
+    dependence.set(node.outputs[0], dependence.of(value))
+
+
+def _axes_of_scale_one(node: ir.Node, dependence: Dependence) -> Collection[int]:
+    """The axes along which a Resize is known to have a scale of exactly 1."""
+    facts, rank = dependence.facts, len(dependence.shape(node.inputs[0], node))
+    named = attribute_value(node, "axes", facts)
+    resized = range(rank) if named is None else [int(one) % rank for one in named]
+    factors = facts.const(node.inputs[2]) if len(node.inputs) > 2 else None
+    if factors is None or factors.shape != (len(resized),):
+        return set(range(rank)) - set(resized)
+    scales = dict(zip(resized, factors, strict=True))
+    return {number for number in range(rank) if scales.get(number, 1) == 1}
+
+
 def _attention(dependence: Dependence, node: ir.Node) -> None:
     """Attention of ai.onnx."""
     facts = dependence.facts
@@ -329,6 +359,7 @@ MIXING: Mapping[tuple[str, str], Callable[[Dependence, ir.Node], None]] = {
     ("", "MatMul"): _matmul,
     ("", "Gemm"): _gemm,
     ("", "Conv"): _convolution,
+    ("", "Resize"): _resize,
     ("", "Attention"): _attention,
     ("", "RotaryEmbedding"): _rotary,
     (MICROSOFT, "RotaryEmbedding"): _rotary,
