@@ -322,6 +322,39 @@ def test_operators_without_kernels_are_made_of_others() -> None:
     assert all(target.check_node(node, made.model.opset_imports, facts) is None for node in made.model.graph)
 
 
+FLOAT_ENDS = [0.5, 1.5, 2.5, 2.0**22 + 0.5, 2.0**22 + 1.5, 2.0**23 - 0.5, 2.0**23 + 1, 1e30, math.inf]
+
+
+@pytest.mark.parametrize(
+    "operator", ["Round", "Celu <alpha = 0.00000001>", "Celu <alpha = 1e30>", "Shrink <lambd = 2.5>"]
+)
+def test_decompositions_are_right_at_the_ends_of_float32(operator: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 17]> g (float[n] x) => (float[n] y) {{ y = {operator} (x) }}"""
+    made = ortfuse.optimize(ir.from_onnx_text(text), target="webgpu", loaded=False).model
+    assert operator.split()[0] not in operators(made)
+    given = {"x": np.array([*FLOAT_ENDS, *(-number for number in FLOAT_ENDS), 0, math.nan], np.float32)}
+    found, expected = (Session(model).run(given)["y"] for model in (made, ir.from_onnx_text(text)))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_guard_of_softmax_over_merged_axes_stays() -> None:
+    text = """<ir_version: 7, opset_import: ["": 12]> g (float[2, 2, 3] x) => (float[2, 2, 3] y) <float nil = {0}> {
+        p = Softmax <axis = 1> (x)  none = IsNaN (p)  y = Where (none, nil, p) }"""
+    made = ortfuse.optimize(ir.from_onnx_text(text), target="webgpu", loaded=False).model
+    assert "IsNaN" in operators(made)
+
+
+def test_a_limit_between_two_halves_is_exceeded_by_the_same_numbers() -> None:
+    text = """<ir_version: 10, opset_import: ["": 17]>
+        g (float16[n] x) => (float16[n] y) { y = Shrink <lambd = 0.3> (x) }"""
+    made = ortfuse.optimize(ir.from_onnx_text(text), target="webgpu", loaded=False).model
+    limits = [
+        value.const_value.numpy().item() for value in made.graph.initializers.values() if value.const_value is not None
+    ]
+    above = float(np.nextafter(np.float16(max(limits)), np.float16(1)))
+    assert max(limits) < 0.3 < above
+
+
 def test_truth_values_of_the_gpu_are_moved_as_floats() -> None:
     made = ortfuse.optimize(ir.from_onnx_text(TRUTHS), target="webgpu", loaded=False).model
     types = {node.op_type: node.outputs[0].dtype for node in made.graph}

@@ -23,8 +23,8 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT32, ir.DataTyp
 
 _HOW = all_attributes("how")
 a, updates = var("a"), var("updates")
-starts, ends, axes, steps, indices, sizes, pads = (
-    var(name) for name in ("starts", "ends", "axes", "steps", "indices", "sizes", "pads")
+starts, ends, axes, steps, indices, sizes = (
+    var(name) for name in ("starts", "ends", "axes", "steps", "indices", "sizes")
 )
 
 

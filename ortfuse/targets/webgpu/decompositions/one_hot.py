@@ -4,7 +4,7 @@ one_hot(i, n, [off, on]) = where(j = range(n), on, off)          j = i + n where
 
 *Requires:* indices in int32, or in int64 and provably within it; the values as a constant; a known rank.
 
-*Does not handle:* values of other types than float32, float16, int32, bool, and int64 within int32.
+*Does not handle:* values of other types than float32, float16, int32, and int64 within int32.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 a or b = not (not a and not b)          a xor b = not (int32(a) = int32(b))
 sign(x) = float(x > 0) - float(x < 0)          softsign(x) = x / (1 + |x|)
-selu(x) = gamma elu(x, alpha)          celu(x) = alpha elu(x / alpha)
+selu(x) = gamma elu(x, alpha)          celu(x) = where(x > 0, x, alpha elu(x / alpha))
 shrink(x) = where(x < -l, x + b, where(x > l, x - b, 0))
-round(x) = where(|x| <= 2^22, (x + C) - C, x)          C = 1.5 2^23
+round(x) = where(|x| < 2^23, (x + C) - C, x)          C = 2^23 where x > 0, else -2^23; halves to even
 sum(a, b, c, ...) = a + b + c + ...
 constant_of_shape(n) = expand(constant, n)
 where(isnan(p), f, p) = where(lowest <= max(x) <= highest, p, f)          p = softmax(x), along its axis
 
-*Requires:* floating-point numbers; for round float32, for celu a positive alpha.
+*Requires:* floating-point numbers; for round float32, for celu an alpha that is a positive normal number of their type.
 
 *Does not handle:* IsNaN of anything but Softmax, and IsInf: a device may take it that there are neither. Of NaN in x it
 depends on the device whether the largest number is NaN, as WebGPU defines no result.
@@ -26,18 +26,21 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.refusal import Refusal
-from ortfuse.rewrite import Exactness, Rule, RuleTest
+from ortfuse.rewrite import Exactness, Rule, RuleTest, Variation
 from ortfuse.rewrite.pattern import Guard, Match, Pattern, attr, built, computed, op, rest, var
 
-from ._integers_in_float32 import number, rounded
+from ._integers_in_float32 import number
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
-MOST = 2.0**22
-"""Up to which numbers are rounded; larger ones are integers or, up to 2^23, halves."""
+INTEGERS_FROM = 2.0**23
+"""From here on up, float32 has integers alone, which it holds one by one up to twice this number."""
+
+MERGES_NO_AXES = 13
+"""The opset from which on Softmax is over one axis."""
 
 x, a, b, sizes, fill = var("x"), var("a"), var("b"), var("sizes"), var("fill")
-_WEIGHTS = op.Softmax(x, axis=attr("axis")).kept()
+_WEIGHTS = op.Softmax(x, axis=attr("axis")).kept().named("weights")
 
 
 def are_floats(match: Match) -> Refusal | None:
@@ -77,21 +80,41 @@ def _celu(match: Match) -> Pattern:
     slope = _parameter(match, "alpha", 1.0)
     if slope == 1:
         return op.Elu(x, alpha=1.0)
-    made: Pattern = op.Mul(op.Elu(op.Div(x, _like("slope", slope)), alpha=1.0), _like("slope", slope))
+    # the quotient of a number above 0 may overflow, and is not used
+    below = op.Mul(op.Elu(op.Div(x, _like("slope", slope)), alpha=1.0), _like("slope", slope))
+    made: Pattern = op.Where(op.Greater(x, _like("nothing", 0)), x, below)
     return made
 
 
 def has_positive_slope(match: Match) -> Refusal | None:
-    """Alpha is positive."""
-    return match.unless_value("alpha", _parameter(match, "alpha", 1.0) > 0, "a positive number")
+    """Alpha is a positive normal number of the type of the numbers."""
+    limits = np.finfo((match.dtype("x") or ir.DataType.FLOAT).numpy())
+    fits = float(limits.tiny) <= _parameter(match, "alpha", 1.0) <= float(limits.max)
+    return match.unless_value("alpha", fits, "a positive normal number")
+
+
+def _rounded(_: Match) -> Pattern:
+    step, back = number("above", INTEGERS_FROM), number("below", -INTEGERS_FROM)
+    away = op.Where(op.Greater(x, number("nothing", 0)), step, back)
+    whole = op.Sub(op.Add(x, away), away)
+    made: Pattern = op.Where(op.Less(op.Abs(x), step), whole, x)
+    return made
 
 
 def _shrunk(match: Match) -> Pattern:
-    limit, bias = _parameter(match, "lambd", 0.5), _parameter(match, "bias", 0.0)
+    # a limit between two numbers of the type is exceeded by the same ones as the lower of these is
+    limit = _at_most(_parameter(match, "lambd", 0.5), (match.dtype("x") or ir.DataType.FLOAT).numpy())
+    bias = _parameter(match, "bias", 0.0)
     above, below = op.Greater(x, _like("limit", limit)), op.Less(x, _like("lower limit", -limit))
     less, more = op.Sub(x, _like("bias", bias)), op.Add(x, _like("bias", bias))
     made: Pattern = op.Where(below, more, op.Where(above, less, _like("nothing", 0)))
     return made
+
+
+def _at_most(limit: float, dtype: Any) -> float:
+    """The largest number of a type that is not above a limit."""
+    found = np.asarray(limit, dtype)
+    return float(np.nextafter(found, np.asarray(-np.inf, dtype)) if float(found) > limit else found)
 
 
 def _added(match: Match) -> Pattern:
@@ -118,8 +141,11 @@ def _guarded(match: Match) -> Pattern:
 
 
 def is_over_one_axis(match: Match) -> Refusal | None:
-    """The operator is of opset 13 or later, where it is over one axis."""
-    return match.unless_value("axis", match["axis"] is not None, "one axis")
+    """Softmax is over one axis: the last, or another of an opset in which later axes are not merged with it."""
+    node, rank, axis = match["weights"].producer(), match.rank("x"), match["axis"]
+    last = axis == -1 or (rank is not None and axis == rank - 1)
+    merges = node is None or match.facts.version(node) < MERGES_NO_AXES
+    return match.unless_value("axis", axis is not None and (last or not merges), "the last axis, or any of opset 13 on")
 
 
 def _filling(match: Match) -> Any:
@@ -178,8 +204,8 @@ RULES = [
         shapes=_X, attributes={"alpha": [None, 0.5], "gamma": [None, 2.0]},
     ),
     _rule(
-        "celu", op.Celu(x, alpha=attr("alpha")), _celu, ("Elu", "Mul", "Div"), are_floats, has_positive_slope,
-        shapes=_X, attributes={"alpha": [None, 0.5]},
+        "celu", op.Celu(x, alpha=attr("alpha")), _celu, ("Where", "Greater", "Elu", "Mul", "Div"), are_floats, has_positive_slope,
+        shapes=_X, attributes={"alpha": [None, 0.5, 1e-36]},
     ),
     _rule(
         "shrink", op.Shrink(x, bias=attr("bias"), lambd=attr("lambd")), _shrunk,
@@ -187,14 +213,13 @@ RULES = [
         shapes=_X, attributes={"bias": [None, 0.25], "lambd": [None, 0.75]},
     ),
     _rule(
-        "round", op.Round(x),
-        lambda _: op.Where(op.LessOrEqual(op.Abs(x), number("most", MOST)), rounded(x), x),
-        ("Where", "LessOrEqual", "Abs", "Add", "Sub"), are_float32, shapes=_X,
+        "round", op.Round(x), _rounded, ("Where", "Greater", "Less", "Abs", "Add", "Sub"), are_float32, shapes=_X,
     ),
     _rule(
         "is_nan_of_softmax", op.Where(op.IsNaN(_WEIGHTS), fill, _WEIGHTS), _guarded,
         ("Where", "And", "GreaterOrEqual", "LessOrEqual", "ReduceMax"), are_floats, is_over_one_axis,
         exactness=Exactness.EXACT, shapes={"x": "b 4 5", "fill": ""}, attributes={"axis": [-1, 1]},
+        counterexamples={"before opset 13": Variation(attributes={"axis": 1}, opset=11)},
     ),
     _rule("sum", op.Sum(rest("parts")), _added, ("Add",), are_several_floats, shapes={}, inputs={"parts": _parts}),
     _rule(
