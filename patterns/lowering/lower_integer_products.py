@@ -156,9 +156,17 @@ def columns_agree(match: Match) -> Refusal | None:
     return None
 
 
+def are_integers(match: Match) -> Refusal | None:
+    """Both operands and the result are integers of 8 bits, not floats of 8 bits."""
+    found = (match.unless_dtype(name, ir.DataType.UINT8, ir.DataType.INT8) for name in ("a", "b", "zero"))
+    return next((refusal for refusal in found if refusal is not None), None)
+
+
 def is_a_matrix(match: Match) -> Refusal | None:
-    """The right operand has two axes where it has several scales."""
-    return None if match.shape("b_scale") in ((), (1,)) else match.unless_rank("b", 2)
+    """The right operand has two axes where it has several scales, else at least one."""
+    if match.shape("b_scale") not in ((), (1,)):
+        return match.unless_rank("b", 2)
+    return None if match.rank("b") else match.refuse("rank", "b", "at least 1")
 
 
 def sums_are_fine(match: Match) -> Refusal | None:
@@ -172,13 +180,15 @@ def sums_are_fine(match: Match) -> Refusal | None:
             return match.refuse_dimension("b", -2, "a known number of terms, as the operand is computed")
         given, origin = np.zeros((rows, 1)), None  # each term is at most 255 steps
     numbers = given.astype(np.float64)
+    if numbers.ndim == 1:
+        numbers = numbers[:, None]  # one column: all of its terms are summed
     if origin is None:
         numbers = np.abs(numbers) + 255.0
     else:
         shape = [1] * numbers.ndim
         shape[axis] = origin.size
         numbers = np.abs(numbers - origin.astype(np.float64).reshape(shape if origin.size > 1 else ()))
-    totals = np.moveaxis(numbers, axis, 0).reshape(numbers.shape[axis], -1).sum(axis=1) if numbers.ndim else numbers
+    totals = np.moveaxis(numbers, axis, 0).reshape(numbers.shape[axis], -1).sum(axis=1)
     scales = match.const("b_scale").astype(np.float64).reshape(-1)
     steps = (
         totals * scales * 255.0 * float(match.const("a_scale").reshape(())) / float(match.const("scale").reshape(()))
@@ -299,7 +309,7 @@ RULES = [
         replace=built(_convolved, makes=("Conv", *_PAIRS)),
         is_refinement=True,
         spells_out=True,
-        guards=(left_is_single, are_normal, columns_agree, sums_are_fine),
+        guards=(are_integers, left_is_single, are_normal, columns_agree, sums_are_fine),
         exactness=Exactness.ROUNDING,
         source="ONNX operator QLinearConv",
         test=RuleTest(
@@ -317,7 +327,7 @@ RULES = [
         replace=built(_product, makes=("MatMul", *_PAIRS)),
         is_refinement=True,
         spells_out=True,
-        guards=(left_is_single, are_normal, columns_agree, is_a_matrix, sums_are_fine),
+        guards=(are_integers, left_is_single, are_normal, columns_agree, is_a_matrix, sums_are_fine),
         exactness=Exactness.ROUNDING,
         source="ONNX operator QLinearMatMul",
         test=RuleTest(

@@ -112,13 +112,13 @@ def test_what_the_kernel_computes_in_another_way_stays(name: str) -> None:
     assert [node.op_type for node in result.graph] == [node.op_type for node in model.graph]
 
 
-def test_long_sums_of_integers_stay_exact() -> None:
+@pytest.mark.parametrize("axis", [", 1", ""])
+def test_long_sums_of_integers_stay_exact(axis: str) -> None:
     """float32 rounds sums of 8,192 products of which the largest cancel by several steps."""
     rows = 8192
-    weight = ir.Value(
-        name="w", const_value=ir.tensor(np.repeat(np.array([[127], [-127]], np.int8), rows // 2, 0), name="w")
-    )
-    model = ir.from_proto(onnx.parser.parse_model(HEAD + f"""(uint8[2,{rows}] x, int8[{rows},1] w) => (uint8[2,1] r)
+    column = np.repeat(np.array([127, -127], np.int8), rows // 2).reshape(-1, *[1] * bool(axis))
+    weight = ir.Value(name="w", const_value=ir.tensor(column, name="w"))
+    model = ir.from_proto(onnx.parser.parse_model(HEAD + f"""(uint8[2,{rows}] x, int8[{rows}{axis}] w) => (uint8[2{axis}] r)
         <float s = {{0.02}}, uint8 k = {{128}}, int8 z = {{0}}> {{ r = QLinearMatMul(x, s, k, w, s, z, s, k) }}"""))  # fmt: skip
     given = next(value for value in model.graph.inputs if value.name == "w")
     model.graph.inputs.remove(given)
