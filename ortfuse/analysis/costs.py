@@ -24,6 +24,7 @@ from ortfuse.ir import walk
 from ortfuse.ir.dims import DimLike, floor_div, product
 from ortfuse.ir.operator_registry import Facet
 from ortfuse.ir.traits import (
+    BLOCKED,
     BROADCASTS,
     CONTROL_FLOW,
     DEQUANTISES,
@@ -66,10 +67,6 @@ class Known(Protocol):
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """The element type; `None` if it is not known."""
-
-
-BLOCKED = "com.microsoft.nchwc"
-"""The domain of the operators that the runtime executes in its blocked layout; shapes and costs are those of ai.onnx's."""
 
 
 def cost_of(node: ir.Node, facts: Known) -> Cost | None:

@@ -15,6 +15,9 @@ import onnx_ir as ir
 MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 
+BLOCKED = "com.microsoft.nchwc"
+"""The domain of the operators that ONNX Runtime executes in its blocked layout; shapes and costs are those of ai.onnx's."""
+
 KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", MICROSOFT})
 """Domains whose operators are known here. Nothing is assumed about operators of other domains."""
 

@@ -17,6 +17,7 @@ from ortfuse.analysis.assumptions import ASSUMPTIONS
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.loop_summary.nonempty_sizes import declared_least_sizes
 from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, PipelineError, RewriteError, RuleError
+from ortfuse.io.blocked_layout import blocked_layout_note
 from ortfuse.io.build_graph_from_protobuf import NOTES
 from ortfuse.io.check_model import check
 from ortfuse.io.load_and_save import uncollected
@@ -285,8 +286,9 @@ class PassManager:
         context.without.update(self._without_rules)
         for text in (*model.graph.meta.get(NOTES, ()), *opaque.values()):
             context.note(text)
-        if (training := training_note(model)) is not None:
-            context.note(training)
+        for warning in (training_note(model), blocked_layout_note(model)):
+            if warning is not None:
+                context.note(warning)
         if not self._target.spec.runs_on and (options.verify is not None or options.bench):
             context.note(
                 f"no model runs for the target {self._target.spec.name} here: what was verified or measured is so on "

@@ -35,6 +35,12 @@ def is_known_table(match: Match) -> Refusal | None:
     if found is not None:
         return found
     bits, shape = _bits(match), _shape(match)
+    rank = len(shape)
+    for name, axis in (("gather_axis", match["gather_axis"] or 0), ("quantize_axis", _blocked(match))):
+        if not -rank <= axis < rank:
+            return match.refuse("attribute", name, f"an axis of {rank}")
+    if _block(match) < 1:
+        return match.refuse("attribute", "block_size", "at least 1")
     found = match.unless_value("bits", bits in (4, 8) and (bits == 4 or match.dtype("table") is _PACKED), "4 or 8")
     if found is not None:
         return found
@@ -73,8 +79,11 @@ def _shape(match: Match) -> tuple[int, ...]:
 def _axes(match: Match) -> tuple[int, int]:
     """The axis of which rows are gathered, and that of blocks."""
     rank = len(_shape(match))
-    gathered, blocked = match["gather_axis"] or 0, 1 if match["quantize_axis"] is None else match["quantize_axis"]
-    return gathered % rank, blocked % rank
+    return int(match["gather_axis"] or 0) % rank, _blocked(match) % rank
+
+
+def _blocked(match: Match) -> int:
+    return 1 if match["quantize_axis"] is None else int(match["quantize_axis"])
 
 
 def _numbers(match: Match, name: str, last: int) -> np.ndarray[Any, Any]:
