@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.ir.dims import Dim, DimLike
 from ortfuse.ir.schemas import attribute_default
-from ortfuse.ir.traits import ORDERED_AXES, PARAMETER_INPUTS, REDUCES
+from ortfuse.ir.traits import MICROSOFT, ORDERED_AXES, PARAMETER_INPUTS, REDUCES
 
 UNKNOWN: Any = object()
 """An attribute or parameter whose value is not known here (computed at run time, or given by a function's caller)."""
@@ -83,15 +83,36 @@ def _axes(node: ir.Node, axes: Any, facts: Facts) -> Any:
         and "axes" in PARAMETER_INPUTS[node.op_type]
     ):
         axes = (axes,)  # runtimes accept a tensor of rank 0 where the specification asks for a vector
-    rank = facts.rank(node.inputs[0])
+    return axes_from_front(node, axes, facts)
+
+
+def axes_from_front(node: ir.Node, axes: Any, facts: Facts) -> Any:
+    """The `axis` or `axes` of a node counted from the front, as they are if the rank that they count in is unknown.
+
+    Several are sorted, unless their order matters to the operator.
+    """
+    rank = _rank_of_axes(node, axes, facts)
     if rank is None:
         return axes
-    if node.op_type == "Unsqueeze":
-        rank += len(axes)
     if isinstance(axes, (tuple, list)):
         counted = [_from_front(axis, rank) for axis in axes]
         return tuple(counted) if node.op_type in ORDERED_AXES else tuple(sorted(counted))
     return _from_front(axes, rank)
+
+
+def _rank_of_axes(node: ir.Node, axes: Any, facts: Facts) -> int | None:
+    """The rank that axes count in: mostly that of the first input.
+
+    New axes count in the rank of the result, and the first operands of QLinearConcat are a scale and a zero point.
+    """
+    if not node.domain and node.op_type in ("OneHot", "Unsqueeze"):
+        rank = facts.rank(node.inputs[0])
+        return None if rank is None else rank + (len(axes) if node.op_type == "Unsqueeze" else 1)
+    if (node.domain, node.op_type) == (MICROSOFT, "QLinearConcat"):
+        return facts.rank(node.inputs[2]) if len(node.inputs) > 2 else None
+    if not node.domain and node.op_type == "ConcatFromSequence":
+        return facts.rank(node.outputs[0])
+    return facts.rank(node.inputs[0])
 
 
 def _from_front(axis: DimLike, rank: int) -> DimLike:

@@ -303,7 +303,7 @@ PARAMETER_INPUTS: Mapping[str, Mapping[str, int]] = {
 PLAIN = EXACT | SUM | PRODUCT | COMPARES | LOGICAL | SIZES | {"Cast", "MatMul", "Pow", "Sqrt", "Sum"}
 """Operators that say nothing about what the author of a model meant."""
 
-ORDERED_AXES = frozenset({"Slice", "Pad"})
+ORDERED_AXES = frozenset({"Slice", "Pad", "Resize", "CenterCropPad"})
 """Operators whose axes correspond one by one to numbers in other inputs, so that their order matters."""
 
 

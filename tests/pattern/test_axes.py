@@ -9,7 +9,21 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import PatternError
 from ortfuse.ir.dims import parse
 from ortfuse.rewrite.emit import Emitter
-from ortfuse.rewrite.pattern import Match, Matcher, Miss, Pattern, built, op, opt, rearrange, redundant, var
+from ortfuse.rewrite.pattern import (
+    Match,
+    Matcher,
+    Miss,
+    Pattern,
+    attr,
+    built,
+    ms,
+    op,
+    opt,
+    rearrange,
+    redundant,
+    rest,
+    var,
+)
 from ortfuse.rewrite.pattern.axis_names import axes_of
 from ortfuse.rewrite.pattern.redundant_guard_decorator import redundant_because
 
@@ -327,3 +341,36 @@ def test_nodes_that_only_move_data_do_not_make_a_miss_deeper() -> None:
     inputs, four = "float[n,6,8] x, float[n,3,6,4] mask", "<int64[4] four = {0, 0, 2, 4}>"
     found = reason(op.Sub(turned, var("mask", "b? h? s? _")), inputs, body, four)
     assert found == "dimension 1 of 'mask' (mask) is 3, not provably 2, which is h by dimension 1 of 't'"
+
+
+ONE_HOT = "<int64 depth = {4}, float[2] values = {0, 1}>"
+
+
+@pytest.mark.parametrize(("axis", "wanted"), [(-1, 2), (-3, 0), (1, 1)])
+def test_the_axis_of_one_hot_counts_in_the_rank_of_the_result(axis: int, wanted: int) -> None:
+    body = f"out = OneHot<axis = {axis}>(x, depth, values)"
+    found = match(op.OneHot(var("x"), var("d"), var("v"), axis=attr("axis")), "int64[n,2] x", body, ONE_HOT)
+    assert isinstance(found, Match)
+    assert found["axis"] == wanted
+    for asked in (-3, -2, -1, 0, 1, 2):
+        pattern = op.OneHot(var("x"), var("d"), var("v"), axis=asked)
+        assert isinstance(match(pattern, "int64[n,2] x", body, ONE_HOT), Match) == (asked % 3 == wanted)
+
+
+def test_the_axis_of_a_quantised_concat_counts_in_the_rank_of_its_parts() -> None:
+    model = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 20, "com.microsoft": 1]>
+        g (uint8[n,2] x) => (uint8[n,4] out) <float[1] s = {0.5}, uint8[1] z = {3}>
+        { out = com.microsoft.QLinearConcat<axis = -1>(s, z, x, s, z, x, s, z) }"""
+    )
+    pattern = ms.QLinearConcat(var("s"), var("z"), rest("parts"), axis=attr("axis"))
+    found = Matcher(pattern).match(model.graph.outputs[0], Facts(model))
+    assert isinstance(found, Match)
+    assert found["axis"] == 1
+
+
+def test_axes_of_resize_stay_in_the_order_of_its_sizes() -> None:
+    body, sizes = "out = Resize<axes = [3, 2]>(x, , , sizes)", "<int64[2] sizes = {6, 8}>"
+    found = match(op.Resize(var("x"), None, None, var("sizes"), axes=attr("axes")), "float[1,2,3,4] x", body, sizes)
+    assert isinstance(found, Match)
+    assert found["axes"] == (3, 2)

@@ -10,12 +10,13 @@ import onnx_ir as ir
 from ortfuse.analysis.facts import Facts
 from ortfuse.analysis.node_parameters import (
     UNKNOWN,
+    axes_from_front,
     parameter,
 )
 from ortfuse.errors import PatternError
 from ortfuse.ir.refusal import Refusal, Subject, refuse
 from ortfuse.ir.schemas import attribute_default
-from ortfuse.ir.traits import BROADCASTS, COMMUTES, ORDERED_AXES, PARAMETER_INPUTS
+from ortfuse.ir.traits import BROADCASTS, COMMUTES, PARAMETER_INPUTS
 from ortfuse.rewrite.pattern.backtracking_machine import (
     FAIL,
     Goals,
@@ -278,7 +279,8 @@ def _attributes_match(m: Machine, pattern: Op, node: ir.Node) -> bool:
         if isinstance(wanted, Attr):
             fits = (wanted.check is None or wanted.check(found, m.facts)) and m.bind(wanted.name, found)
         else:
-            fits = _same_attribute(_from_front(wanted, name, node, m.facts), found)
+            axes = name in ("axis", "axes")
+            fits = _same_attribute(axes_from_front(node, wanted, m.facts) if axes else wanted, found)
         if not fits:
             m.fail(_attribute(node, name, found, wanted))
             return False
@@ -339,20 +341,6 @@ def _attribute(node: ir.Node, name: str, found: Any = UNKNOWN, wanted: Any = Non
         wanted.text or "what the rule asks for" if isinstance(wanted, Attr) else "absent" if wanted is None else wanted
     )
     return lambda: refuse("attribute", Subject.attribute(name, node, capture), found=found, needed=needed)
-
-
-def _from_front(wanted: Any, name: str, node: ir.Node, facts: Facts) -> Any:
-    if name not in ("axis", "axes"):
-        return wanted
-    rank = facts.rank(node.inputs[0])
-    if rank is None:
-        return wanted
-    if node.op_type == "Unsqueeze":
-        rank += len(wanted)
-    if isinstance(wanted, int):
-        return wanted + rank if wanted < 0 else wanted
-    axes = (axis + rank if axis < 0 else axis for axis in wanted)
-    return tuple(axes) if node.op_type in ORDERED_AXES else tuple(sorted(axes))
 
 
 def _same_attribute(wanted: Any, found: Any) -> bool:
