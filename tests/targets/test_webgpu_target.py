@@ -326,7 +326,7 @@ FLOAT_ENDS = [0.5, 1.5, 2.5, 2.0**22 + 0.5, 2.0**22 + 1.5, 2.0**23 - 0.5, 2.0**2
 
 
 @pytest.mark.parametrize(
-    "operator", ["Round", "Celu <alpha = 0.00000001>", "Celu <alpha = 1e30>", "Shrink <lambd = 2.5>"]
+    "operator", ["Round", "Sign", "Celu <alpha = 0.00000001>", "Celu <alpha = 1e30>", "Shrink <lambd = 2.5>"]
 )
 def test_decompositions_are_right_at_the_ends_of_float32(operator: str) -> None:
     text = f"""<ir_version: 10, opset_import: ["": 17]> g (float[n] x) => (float[n] y) {{ y = {operator} (x) }}"""

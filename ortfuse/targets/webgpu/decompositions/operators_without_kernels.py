@@ -1,7 +1,7 @@
 """Make operators for which WebGPU has no kernels of others that have some.
 
 a or b = not (not a and not b)          a xor b = not (int32(a) = int32(b))
-sign(x) = float(x > 0) - float(x < 0)          softsign(x) = x / (1 + |x|)
+sign(x) = where(x > 0, 1, where(x < 0, -1, x))          softsign(x) = x / (1 + |x|)
 selu(x) = gamma elu(x, alpha)          celu(x) = where(x > 0, x, alpha elu(x / alpha))
 shrink(x) = where(x < -l, x + b, where(x > l, x - b, 0))
 round(x) = where(|x| < 2^23, (x + C) - C, x)          C = 2^23 where x > 0, else -2^23; halves to even
@@ -64,9 +64,9 @@ def _parameter(match: Match, name: str, default: float) -> float:
 
 
 def _sign(match: Match) -> Pattern:
-    kind, nothing = match.dtype("x"), _like("nothing", 0)
-    above, below = (op.Cast(one, to=kind) for one in (op.Greater(x, nothing), op.Less(x, nothing)))
-    made: Pattern = op.Sub(above, below)
+    nothing = _like("nothing", 0)
+    below = op.Where(op.Less(x, nothing), _like("below", -1), x)
+    made: Pattern = op.Where(op.Greater(x, nothing), _like("above", 1), below)
     return made
 
 
@@ -194,7 +194,7 @@ _X = {"x": "b 5"}
 RULES = [
     _rule("or", op.Or(a, b), op.Not(op.And(op.Not(a), op.Not(b))), (), **_TRUTHS),
     _rule("xor", op.Xor(a, b), op.Not(op.Equal(_number(a), _number(b))), (), **_TRUTHS),
-    _rule("sign", op.Sign(x), _sign, ("Cast", "Greater", "Less", "Sub"), are_floats, shapes=_X),
+    _rule("sign", op.Sign(x), _sign, ("Where", "Greater", "Less"), are_floats, shapes=_X),
     _rule(
         "softsign", op.Softsign(x), lambda _: op.Div(x, op.Add(op.Abs(x), _like("unit", 1))), ("Div", "Add", "Abs"),
         are_floats, shapes=_X,
