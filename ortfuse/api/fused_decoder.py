@@ -27,6 +27,7 @@ class FusedDecoder:
         max_length: The greatest number of tokens that was asked for, or for which its tables have rows.
         last_logits: Whether the original hands out the scores after the last token alone; `model` does so for all.
         joined: Why a cache in another layout than [batch, heads, length, size] is left as it is, by its name.
+        roles: Names of inputs and outputs of `model` by role, of those that were given.
     """
 
     model: ir.Model
@@ -34,6 +35,7 @@ class FusedDecoder:
     max_length: int
     last_logits: bool
     joined: Mapping[str, str]
+    roles: Mapping[str, str]
 
 
 def fused_decoder(
@@ -72,6 +74,7 @@ def fused_decoder(
         prompt, source, branch = branched.prompt, branched.step, branched.choice
     narrow_caches(source)
     grown = grow_buffers(source, roles)
+    roles = roles if grown is None else grown.roles(roles)
     new_alone = append_new_tokens(source)
     crossed = () if prompt is None else compute_crossed(source, prompt, roles)
     if one_token:
@@ -89,7 +92,8 @@ def fused_decoder(
     names = names_of(interface, facts, branch, crossed, new_alone)
     if grown is not None:
         names = replace(names, fixed_length=grown.length, counter=grown.counter)
-        if shorten_attention(inside, facts, interface, grown.length):
+        grown.demand_masks(inside, facts, interface)
+        if shorten_attention(inside, facts, interface, grown.length, min(most, grown.length)):
             facts = Facts(inside)
             interface = find_interface(inside, facts, roles)
     absorbed = absorb_latents(inside, facts, interface)
@@ -97,7 +101,7 @@ def fused_decoder(
         facts = Facts(inside)
         interface = find_interface(inside, facts, roles)
     left = {**separate_caches(inside, facts, interface), **absorbed.kept}
-    return FusedDecoder(inside, names, most, is_last, left)
+    return FusedDecoder(inside, names, most, is_last, left, roles or {})
 
 
 def _declare_steps(source: ir.Model, max_length: int, roles: Mapping[str, str] | None) -> tuple[str, int, bool]:

@@ -186,7 +186,7 @@ def generator(
         target,
         max_length=decoder.max_length,
         last_logits=last_logits or decoder.last_logits,
-        given=roles,
+        given=decoder.roles,
         left=decoder.joined,
     )
     progress("optimising the generator")

@@ -57,8 +57,7 @@ def drop_caches(
         parts = [size_of(dim, known, nodes) for dim in _asked(node, facts) or ()]
         made = parts[0] if len(parts) == 1 else nodes.add("Concat", parts, {"axis": 0})
         assert made is not None
-        for use in tuple(node.outputs[0].uses()):
-            use.node.replace_input_with(use.idx, made)
+        _take_over(graph, node.outputs[0], made, nodes)
     for cache in caches:
         graph.outputs.remove(cache.present)
     for node in reversed(list(graph)):
@@ -66,6 +65,17 @@ def drop_caches(
             graph.remove(node, safe=True)
     for cache in caches:
         graph.inputs.remove(cache.past)
+
+
+def _take_over(graph: ir.Graph, old: ir.Value, new: ir.Value, nodes: PlanNodes) -> None:
+    """Let what reads a value read another, and an output of its name be that."""
+    for use in tuple(old.uses()):
+        use.node.replace_input_with(use.idx, new)
+    if old.is_graph_output():
+        name, handed_on = old.name, nodes.add("Identity", [new])
+        handed_on.type, handed_on.shape = old.type, old.shape
+        old.name, handed_on.name = nodes.name(), name
+        graph.outputs[:] = [handed_on if output is old else output for output in graph.outputs]
 
 
 def past_name(model: ir.Model, facts: Facts, interface: DecoderInterface) -> str:

@@ -3,12 +3,12 @@
     present = Concat(past, new)                past has the tokens so far, and the number of them is its size
     written = Pad(present, zeros up to the length of the buffer)
 
-What reads the buffer reads `written`, which has the elements of a buffer of zeros that a loop has written into from the first
-token on. The input that says how many tokens there are, or where the new ones stand, is computed from the size of the past. A
-mask for all places of the buffer becomes one for past and new tokens.
+Nodes behind the step read `written`, which has the elements of a buffer of zeros that a loop has written into from the first
+token on; those before it read the input with zeros behind. The input that says how many tokens there are, or where the new ones
+stand, is computed from the size of the past. A mask for all places of the buffer becomes one for past and new tokens.
 
 Requires: each buffer to be written behind the tokens of the past, and by no other input than one number or the positions of
-the new tokens; opset 11.
+the new tokens; masks that attention over the buffers takes; opset 11.
 
 Does not handle: buffers that are written from the start again when they are full.
 """
@@ -16,7 +16,7 @@ Does not handle: buffers that are written from the start again when they are ful
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,13 +24,14 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError
-from ortfuse.generation.decoder_interface import DecoderInterface
+from ortfuse.generation.decoder_interface import PAST, DecoderInterface
 from ortfuse.generation.find_interface import find_interface
 from ortfuse.generation.plan_nodes import PlanNodes
 from ortfuse.generation.positional_values import PositionalValues, Step
 from ortfuse.generation.written_buffers import WrittenBuffer, writes_at_the_end, written_buffers
 from ortfuse.ir.dims import evaluate, parse, symbols
 from ortfuse.ir.value_names import unused_name
+from ortfuse.ir.walk import used_values
 from ortfuse.runtime.submodel import upstream
 
 _PAD = 11
@@ -43,15 +44,19 @@ class GrownBuffers:
 
     Attributes:
         length: How many tokens they held.
-        presents: The names of their outputs.
         counter: The name of the input that said how many tokens there are, or where the new ones stand.
+        masks: The names of the inputs that had a column for each place of the buffers.
         written: The buffers, with what says where.
     """
 
     length: int
-    presents: tuple[str, ...]
     counter: str
+    masks: tuple[str, ...]
     written: tuple[WrittenBuffer, ...]
+
+    def roles(self, roles: Mapping[str, str] | None) -> dict[str, str]:
+        """Roles of inputs and outputs without that of positions, if these are the input that is computed now."""
+        return {role: name for role, name in (roles or {}).items() if (role, name) != ("positions", self.counter)}
 
     def demand_appended(self, model: ir.Model, interface: DecoderInterface) -> None:
         """Check that each step writes behind the tokens of the past; `model` is the decoder with growing caches.
@@ -77,6 +82,27 @@ class GrownBuffers:
                 if not writes_at_the_end(one, arrays[order.index(one.places)], whole, step):
                     raise GenerationError(_ELSEWHERE.format(one.past.name))
 
+    def demand_masks(self, model: ir.Model, facts: Facts, interface: DecoderInterface) -> None:
+        """Check that inputs with a column for each place are the mask of attention over the buffers.
+
+        Args:
+            model: The decoder with growing caches, whose attention is fused.
+            facts: Its facts.
+            interface: The roles of its inputs and outputs.
+
+        Raises:
+            GenerationError: One is something else, which has as many columns.
+        """
+        values, masking = PositionalValues(model, facts, interface), set[ir.Value]()
+        pasts = {cache.past for cache in interface.caches}
+        for node in model.graph:
+            if node.op_type in PAST and not pasts.isdisjoint(_computed_from(node.inputs[1:3])):
+                masking |= _computed_from(value for value in node.inputs if value in values)
+        for value in model.graph.inputs:
+            is_mask = value is interface.mask and value in masking
+            if value.name in self.masks and value.uses() and not is_mask:
+                raise GenerationError(_NO_MASK.format(value.name))
+
 
 _ELSEWHERE = (
     "{} has a fixed length, and a step does not write behind the tokens of the past; export the decoder with an open axis for "
@@ -84,14 +110,30 @@ _ELSEWHERE = (
 )
 
 
+_NO_MASK = (
+    "the input {} has as many columns as the buffers have places, but is not the mask of attention over them; export the decoder "
+    "without it, or with another number of columns"
+)
+
+
 def _steps(length: int, *, single: bool) -> Iterator[Step]:
     yield from (Step(past, 1) for past in range(length))
     several = [(0, number) for number in (2, 3, 7, length)] + [(1, 2), (3, 5), (length // 2, 3)]
     yield from (Step(past, number) for past, number in several if past + number <= length and not single)
+    batches = [Step(0, 1, 2), Step(length - 1, 1, 3), Step(0, 3, 2), Step(2, 2, 3)]
+    yield from (step for step in batches if step.total <= length and (step.length == 1 or not single))
+
+
+def _computed_from(values: Iterable[ir.Value | None]) -> set[ir.Value]:
+    """Values, and all from whose elements they are computed."""
+    given = [value for value in values if value is not None]
+    nodes = upstream(given, lambda node: node.op_type not in ("Shape", "Size"))
+    read = {value for node in nodes if node.op_type not in ("Shape", "Size") for value in used_values(node)}
+    return read | set(given)
 
 
 def grow_buffers(model: ir.Model, roles: Mapping[str, str] | None) -> GrownBuffers | None:
-    """Let caches of a fixed length grow, in place; `None` if there are none, or others that grow already.
+    """Let caches of a fixed length grow, in place; `None` if there are none.
 
     Args:
         model: A decoder, in topological order.
@@ -102,14 +144,21 @@ def grow_buffers(model: ir.Model, roles: Mapping[str, str] | None) -> GrownBuffe
     """
     facts = Facts(model)
     found = [*written_buffers(model.graph, facts)]
-    lengths = {one.length for one in found}
-    if len(lengths) != 1 or model.graph.opset_imports.get("", 0) < _PAD:
+    if not found or model.graph.opset_imports.get("", 0) < _PAD:
         return None
-    with contextlib.suppress(GenerationError):
-        find_interface(model, facts, roles)
-        return None  # what is written into are states
-    (length,) = lengths
-    return _Growth(model.graph, facts, found, length).run()
+    with contextlib.suppress(GenerationError):  # what is written into may be states beside caches that grow
+        fixed = find_interface(model, facts, roles).fixed
+        found = [
+            one for one in found if any(_is_integer(value) for value in fixed if value in _computed_from([one.places]))
+        ]
+    lengths = sorted({one.length for one in found})
+    if len(lengths) > 1:
+        raise GenerationError(f"steps write into buffers of several lengths: {lengths}")
+    return _Growth(model.graph, facts, found, lengths[0]).run() if found else None
+
+
+def _is_integer(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_integer()
 
 
 @dataclass
@@ -125,11 +174,16 @@ class _Growth:
         self.nodes = PlanNodes(self.graph, "grow")
         masks = [value for value in self.graph.inputs if self._is_mask(value, counter, tokens)]
         self._open(masks)
+        for one in self.found:
+            self._fill(one.past, one.past_axis)
         self._count(counter, self._size(self.found[0].past, self.found[0].past_axis), tokens)
-        presents = tuple([self._append(one) for one in self.found])
+        for one in self.found:
+            self._append(one)
         for mask in masks:
-            self._widen(mask)
-        return GrownBuffers(self.length, presents, counter.name or "", tuple(self.found))
+            self._fill(mask, len(mask.shape or ()) - 1, self._hidden(mask))
+        return GrownBuffers(
+            self.length, counter.name or "", tuple(mask.name or "" for mask in masks), tuple(self.found)
+        )
 
     # Inputs
 
@@ -139,11 +193,9 @@ class _Growth:
         Raises:
             GenerationError: There is none, or several.
         """
-        nodes = upstream([one.places for one in self.found], lambda node: node.op_type not in ("Shape", "Size"))
-        used = {value for node in nodes if node.op_type not in ("Shape", "Size") for value in node.inputs}
-        used |= {one.places for one in self.found}
+        used = _computed_from(one.places for one in self.found)
         inputs = [value for value in self.graph.inputs if value in used and value.name not in self.graph.initializers]
-        shapes = [self.facts.shape(value) for value in inputs if value.dtype is not None and value.dtype.is_integer()]
+        shapes = [self.facts.shape(value) for value in inputs if _is_integer(value)]
         if len(inputs) != 1 or not shapes or shapes[0] is None or len(shapes[0]) > 2:
             names = ", ".join(value.name or "" for value in inputs) or "no input"
             raise GenerationError(
@@ -153,17 +205,16 @@ class _Growth:
         return inputs[0]
 
     def _tokens(self, counter: ir.Value) -> ir.Value | None:
-        """The input [batch, sequence] that positions have the length of; `None` if there is the number of tokens alone."""
+        """The input of tokens, or of their embeddings, that positions have the length of; `None` if these are one number."""
         length = (self.facts.shape(counter) or (1,))[-1]
         if length == 1:
             return None
         for value in self.graph.inputs:
             shape = self.facts.shape(value)
-            if value is not counter and shape is not None and len(shape) == 2 and shape[1] == length:
+            if value is not counter and shape is not None and len(shape) in (2, 3) and shape[1] == length:
                 return value
-        raise GenerationError(
-            f"no input [batch, sequence] is as long as {counter.name}, the positions of the new tokens"
-        )
+        text = "[batch, sequence] or [batch, sequence, size] is as long as"
+        raise GenerationError(f"no input {text} {counter.name}, the positions of the new tokens")
 
     def _is_mask(self, value: ir.Value, counter: ir.Value, tokens: ir.Value | None) -> bool:
         """Whether an input has a column for each place of the buffers."""
@@ -206,15 +257,18 @@ class _Growth:
         elif len(shape) == 2:
             found = self.nodes.add("Reshape", [found, self.nodes.ints([1, -1])])
             if shape[0] != 1 and tokens is not None:
-                found = self.nodes.add("Expand", [found, self.nodes.add("Shape", [tokens])])
+                found = self.nodes.add(
+                    "Expand",
+                    [found, self.nodes.add("Concat", [self._size(tokens, 0), self.nodes.ints([1])], {"axis": 0})],
+                )
         if self.facts.dtype(counter) != ir.DataType.INT64:
             assert counter.dtype is not None
             found = self.nodes.add("Cast", [found], {"to": counter.dtype.value})
         self._instead(counter, found)
         self.graph.inputs.remove(counter)
 
-    def _append(self, one: WrittenBuffer) -> str:
-        """Append what a node writes, and let its readers have that with zeros behind; the name of the output."""
+    def _append(self, one: WrittenBuffer) -> None:
+        """Append what a node writes, and let what reads its result have that with zeros behind."""
         node, rank = one.node, len(one.perm)
         back = [one.perm.index(number) for number in range(rank)]
         new = one.new if back == [*range(rank)] else self._before(node, "Transpose", [one.new], {"perm": back})
@@ -231,7 +285,6 @@ class _Growth:
         name = present.name or ""
         present.name, whole.name = self.nodes.name(f"{name}_fixed"), name
         whole.type, whole.shape = one.past.type, one.past.shape
-        return name
 
     def _filled(self, value: ir.Value, axis: int, before: ir.Node, fill: ir.Value | None = None) -> ir.Value:
         """A value with zeros, or something else, behind it, up to the length of the buffers."""
@@ -251,16 +304,19 @@ class _Growth:
     ) -> ir.Value:
         return self.nodes.add(op_type, inputs, attributes, before=node)
 
-    def _widen(self, mask: ir.Value) -> None:
-        """Let a mask tell of past and new tokens, and hide the places behind them."""
+    def _fill(self, value: ir.Value, axis: int, fill: ir.Value | None = None) -> None:
+        """Let what reads an input read it with zeros, or something else, behind it."""
+        readers = tuple(value.uses())
+        filled = self._filled(value, axis, self.nodes.first, fill)
+        for use in readers:
+            use.node.replace_input_with(use.idx, filled)
+
+    def _hidden(self, mask: ir.Value) -> ir.Value:
+        """The element of a mask that hides a place."""
         kind = mask.dtype
         assert kind is not None
         hidden = np.finfo(kind.numpy()).min if kind.is_floating_point() and len(mask.shape or ()) == 4 else 0
-        readers = tuple(mask.uses())
-        fill = self.nodes.constant(np.array(hidden, kind.numpy()))
-        filled = self._filled(mask, len(mask.shape or ()) - 1, self.nodes.first, fill)
-        for use in readers:
-            use.node.replace_input_with(use.idx, filled)
+        return self.nodes.constant(np.array(hidden, kind.numpy()))
 
     def _instead(self, old: ir.Value, new: ir.Value) -> None:
         for use in tuple(old.uses()):

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 _ELEMENTS = 1 << 26
 """How many elements of masks are compared in all, before lengths are sampled."""
 
-_AT_ONCE = 1 << 24
+AT_ONCE = 1 << 24
 """The most elements of one mask."""
 
 _TOLERANCE = 4e-6
@@ -97,7 +97,9 @@ def find_mask_forms(
     heads = max(array.shape[-3] if array.ndim > 2 else 1 for array in longest)
     width = heads * len(masks)
     complete = max_length * max_length // 2 * width <= _ELEMENTS
-    steps = _steps(values, max_length, int((_AT_ONCE / width) ** 0.5), lambda n: n * n * width, complete=complete)
+    steps = steps_to_compare(
+        values, max_length, int((AT_ONCE / width) ** 0.5), lambda n: n * n * width, complete=complete
+    )
     for step, arrays in zip(steps, evaluator.at(steps), strict=True):
         for value, array in zip(masks, arrays, strict=True):
             if value in forms and value not in unlike:
@@ -108,12 +110,17 @@ def find_mask_forms(
     return {value: unlike.get(value) or forms[value] for value in masks}, complete
 
 
-def _steps(
+def steps_to_compare(
     values: PositionalValues, max_length: int, longest: int, size: Callable[[int], int], *, complete: bool
 ) -> list[Step]:
-    """Steps to look at: of one token after each past (or a choice of them), prompts of up to `longest` tokens, and chunks.
+    """Steps to look at: of one token after each past, prompts, chunks, and batches.
 
-    Prompts are of each length, if the elements of their values, `size` of the length, are not too many in all.
+    Args:
+        values: The positional values of the model.
+        max_length: The greatest number of tokens.
+        longest: The greatest number of tokens of a prompt.
+        size: How many elements the values have for a prompt of so many tokens. Lengths are a choice if these are too many in all.
+        complete: Whether each past is looked at, not a choice.
     """
     steps = _possible_steps(max_length, longest, size, complete=complete)
     return [step for step in steps if step.length == 1] if values.takes_one_token else steps
@@ -247,7 +254,7 @@ def _row_form(values: PositionalValues, value: ir.Value, max_length: int) -> tup
     table = whole.reshape(whole.shape[axis:])
     complete = table.size <= _ELEMENTS
     width = max(1, table[0].size)
-    steps = _steps(values, max_length, _AT_ONCE // width, lambda n: n * width, complete=complete)
+    steps = steps_to_compare(values, max_length, AT_ONCE // width, lambda n: n * width, complete=complete)
     for step, (array,) in zip(steps, evaluator.at(steps), strict=True):
         expected = table[step.past : step.total]
         if array.ndim != small.ndim or array.shape[axis:] != expected.shape or not _close(array, expected):

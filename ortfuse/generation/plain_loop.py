@@ -83,7 +83,8 @@ class PlainLoop:
         self.past = 0
         self._kept: dict[str, Any] = {}
         for (past, _, axis), shape in zip(names.caches, names.shapes, strict=True):
-            self._kept[past] = self._zeros(past, None if names.fixed_length else axis, shape)
+            is_buffer = types[past].shape[axis] >= 0
+            self._kept[past] = self._zeros(past, None if is_buffer else axis, shape)
         for before, _ in names.states:
             self._kept[before] = self._zeros(before, None)
         for before, _ in names.crossed:

@@ -3,7 +3,7 @@
     Attention(q, keys, values, mask)  =  Attention(q, keys[:total], values[:total], mask[..., :total])
 
 holds where the mask hides all columns from the number of past and new tokens on, in each step. Buffers of a fixed length have
-such keys.
+such keys. Of prompts of many tokens a choice of lengths is evaluated.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import onnx_ir as ir
 
 from ortfuse.analysis.facts import Facts
 from ortfuse.generation.decoder_interface import DecoderInterface
+from ortfuse.generation.length_functions import AT_ONCE, steps_to_compare
 from ortfuse.generation.plan_nodes import PlanNodes
 from ortfuse.generation.positional_values import PositionalValues, Step
 from ortfuse.ir.hidden_tokens import HIDING_BIAS
 
 
-def shorten_attention(model: ir.Model, facts: Facts, interface: DecoderInterface, length: int) -> bool:
+def shorten_attention(model: ir.Model, facts: Facts, interface: DecoderInterface, length: int, max_length: int) -> bool:
     """Let attention read the keys of past and new tokens alone, in place; whether there was such attention.
 
     Args:
@@ -26,19 +27,19 @@ def shorten_attention(model: ir.Model, facts: Facts, interface: DecoderInterface
         facts: Its facts. They do not hold afterwards if there was such attention.
         interface: The roles of its inputs and outputs.
         length: The number of keys of attention that reads buffers.
+        max_length: The greatest number of tokens, up to `length`.
     """
     values = PositionalValues(model, facts, interface)
     sites = [node for node in model.graph if _reads_buffers(node, facts, length) and node.inputs[3] in values]
     masks = list(dict.fromkeys(mask for node in sites if (mask := node.inputs[3]) is not None))
-    hiding = _hiding_ends(values, masks, length)
+    hiding = _hiding_ends(values, masks, length, max_length)
     nodes = PlanNodes(model.graph, "shorten")
-    present, axis = interface.caches[0].present, interface.caches[0].axis
     rows: ir.Value | None = None
     for node in sites:
         if node.inputs[3] not in hiding:
             continue
         if rows is None:
-            rows = _rows(nodes, present, axis, node)
+            rows = _rows(nodes, interface)
         for number, value in enumerate(node.inputs[1:4], 1):
             rank = facts.rank(value)
             assert value is not None
@@ -50,10 +51,14 @@ def shorten_attention(model: ir.Model, facts: Facts, interface: DecoderInterface
     return rows is not None
 
 
-def _rows(nodes: PlanNodes, present: ir.Value, axis: int, before: ir.Node) -> ir.Value:
+def _rows(nodes: PlanNodes, interface: DecoderInterface) -> ir.Value:
     """0, 1, ... up to the number of past and new tokens."""
-    number = nodes.add("Gather", [nodes.add("Shape", [present], before=before), nodes.ints(axis)], before=before)
-    return nodes.add("Range", [nodes.ints(0), number, nodes.ints(1)], before=before)
+    cache = next(cache for cache in interface.caches if cache.kept is None)
+    sizes = [
+        nodes.add("Gather", [nodes.add("Shape", [value]), nodes.ints(axis)])
+        for value, axis in ((cache.past, cache.axis), (interface.tokens, 1))
+    ]
+    return nodes.add("Range", [nodes.ints(0), nodes.add("Add", sizes), nodes.ints(1)])
 
 
 def _reads_buffers(node: ir.Node, facts: Facts, length: int) -> bool:
@@ -68,15 +73,14 @@ def _reads_buffers(node: ir.Node, facts: Facts, length: int) -> bool:
     return keys[-2] == length and values[-2] == length and mask[-1] == length
 
 
-def _hiding_ends(values: PositionalValues, masks: list[ir.Value], length: int) -> set[ir.Value]:
+def _hiding_ends(values: PositionalValues, masks: list[ir.Value], length: int, max_length: int) -> set[ir.Value]:
     """The masks that hide all keys from the number of past and new tokens on, in each step."""
     if not masks:
         return set()
-    found = set(masks)
-    steps = [Step(past, 1) for past in range(length)]
-    if not values.takes_one_token:
-        steps += [Step(0, number) for number in range(2, length + 1)] + [Step(5, 3), Step(length // 2, 2)]
-    for step, arrays in zip(steps, values.evaluator(masks).at(steps), strict=True):
+    found, evaluator = set(masks), values.evaluator(masks)
+    width = sum(array.size for array in next(evaluator.at([Step(0, 1)])))
+    steps = steps_to_compare(values, max_length, AT_ONCE // width, lambda number: number * width, complete=True)
+    for step, arrays in zip(steps, evaluator.at(steps), strict=True):
         for mask, array in zip(masks, arrays, strict=True):
             end = array[..., step.total :]
             if not (~end if array.dtype == np.bool_ else end <= HIDING_BIAS).all():

@@ -30,7 +30,7 @@ class WrittenBuffer:
         past: The input.
         present: The output of the same sizes.
         node: The node that writes; all between it and the input and the output are Transpose and Identity.
-        buffer: The operand of the node that has the elements of the input.
+        operand: The number of the node's operand that has the elements of the input.
         new: The operand that is written.
         places: The operand that says where.
         axis: The axis of the tokens in the node's output.
@@ -40,7 +40,7 @@ class WrittenBuffer:
     past: ir.Value
     present: ir.Value
     node: ir.Node
-    buffer: ir.Value
+    operand: int
     new: ir.Value
     places: ir.Value
     axis: int
@@ -82,7 +82,7 @@ def _writes(past: ir.Value, facts: Facts) -> Iterator[WrittenBuffer]:
                     continue
                 for present, back in _moved(written, perm):
                     if present.is_graph_output() and back == tuple(range(rank)):
-                        yield WrittenBuffer(past, present, use.node, buffer, new, places, axis, perm)
+                        yield WrittenBuffer(past, present, use.node, use.idx, new, places, axis, perm)
 
 
 def _moved(value: ir.Value, perm: tuple[int, ...]) -> Iterator[tuple[ir.Value, tuple[int, ...]]]:
@@ -161,8 +161,7 @@ def _starts(_: WrittenBuffer, places: Array, whole: Sizes, step: Step) -> bool:
 
 
 def _one_of_all(one: WrittenBuffer, places: Array, whole: Sizes, step: Step) -> bool:
-    keeps = one.node.inputs[1] is one.buffer
-    chosen = ~places.reshape(-1) if keeps else places.reshape(-1)
+    chosen = ~places.reshape(-1) if one.operand == 1 else places.reshape(-1)
     return step.length == 1 and bool((chosen == (np.arange(whole[one.axis]) == step.past)).all())
 
 

@@ -244,6 +244,13 @@ def test_float16(tmp_path: Path) -> None:
     assert done.comparison.equal, done.comparison.first
 
 
+def test_sizes_of_a_cache_may_be_an_output(tmp_path: Path) -> None:
+    write(tmp_path / "m.onnx", [("=> (", "=> (int64[4] sizes, "), (PRODUCT, "  sizes = Shape(new_c)\n" + PRODUCT)])
+    done = ortfuse.generator(tmp_path / "m.onnx", tmp_path / "out", max_length=60, verify=True)
+    assert not done.kept
+    is_right(tmp_path, done)
+
+
 NEAR_MISSES: Mapping[str, tuple[Edits, Mapping[str, Any], str]] = {
     "a bias behind the product": (
         [(PRODUCT, "  kv00 = MatMul(new_c, wb)\n  kv0 = Add(kv00, bias)\n")],
