@@ -129,13 +129,22 @@ def is_of_last_axis(match: Match) -> Refusal | None:
     return match.refuse("shape", "x", "a known one") if not shape else match.unless_shape((shape[-1],), "bias")
 
 
-def keeps_shape(match: Match) -> Refusal | None:
-    """The bias is broadcast to the shape of the scores."""
+def repeats_as_numpy_does(match: Match) -> Refusal | None:
+    """The bias is broadcast to the scores along the axes that the attribute says, and has the size of the last one.
+
+    The kernel reads a row of the bias for several rows of scores that follow on one another (1), or the rows in turn (0).
+    """
     shape, other = match.shape("x"), match.shape("bias")
-    if shape is None or other is None or len(other) > len(shape):
-        return match.refuse("shape", "bias", "one that is broadcast to that of the scores")
-    of_same_axes = zip(reversed(shape), reversed(other), strict=False)
-    return match.unless_value("bias", all(size in (1, own) for own, size in of_same_axes), "broadcast to the scores")
+    if not shape or not other or len(other) > len(shape) or other[-1] != shape[-1]:
+        return match.refuse("shape", "bias", "one that is broadcast to the scores, with their last size")
+    sizes = (*[1] * (len(shape) - len(other)), *other)
+    if not all(size in (1, own) for size, own in zip(sizes, shape, strict=True)):
+        return match.refuse("shape", "bias", "one that is broadcast to the scores")
+    repeats = [size != own for size, own in zip(sizes[:-1], shape[:-1], strict=True) if own != 1]
+    wanted = sorted(repeats, reverse=match["is_inner"] == 0)
+    return match.unless_value(
+        "is_inner", match["is_inner"] in (0, 1) and repeats == wanted, "the axes of the bias of size 1"
+    )
 
 
 def over_last_axis_of_one(match: Match) -> Refusal | None:
@@ -170,11 +179,18 @@ def _add_function(node: ir.Node, opset: int) -> str:
     return f"""<domain: "any", opset_import: ["": {opset}]> any (x, bias, skip) => (y) {{ s = Add(bias, skip) y = Add(x, s) }}"""
 
 
-def _softmax_function(node: ir.Node, opset: int) -> str:
-    """For rule tests: BiasSoftmax."""
-    axis = node.attributes["axis"].value if "axis" in node.attributes else 1
+def _softmax_function(node: ir.Node, opset: int) -> str | None:
+    """For rule tests: BiasSoftmax, each of whose rows of biases is for several rows of scores, on end or in turn."""
+    given = {name: attribute.value for name, attribute in node.attributes.items()}
+    if given.get("is_inner_broadcast") not in (0, 1):
+        return None
+    rows, row = ("k, m, e", "k, o, e") if given["is_inner_broadcast"] else ("m, k, e", "o, k, e")
     return f"""<domain: "any", opset_import: ["": {opset}]> any (x, bias) => (y) {{
-        t = Add(x, bias) s = Shape(t) f = Flatten <axis = {axis}> (t) p = Softmax <axis = -1> (f) y = Reshape(p, s) }}"""
+        z = Constant <value_ints = [0]> () o = Constant <value_ints = [1]> () m = Constant <value_ints = [-1]> ()
+        f = Flatten <axis = {given.get("axis", 1)}> (x) fs = Shape(f) e = Gather(fs, o) flat = Concat <axis = 0> (m, e)
+        b = Reshape(bias, flat) bs = Shape(b) k = Gather(bs, z) sc = Concat <axis = 0> ({rows}) bc = Concat <axis = 0> ({row})
+        scores = Reshape(f, sc) biases = Reshape(b, bc) t = Add(scores, biases) p = Softmax <axis = -1> (t)
+        s = Shape(x) y = Reshape(p, s) }}"""
 
 
 _ELEMENTWISE = ("Add", "Div", "Erf", "Mul", "Sigmoid", "Tanh")
@@ -291,11 +307,19 @@ RULES = [
         ms.BiasSoftmax(x, bias, axis=attr("axis"), is_inner_broadcast=attr("is_inner")),
         op.Softmax(op.Add(x, bias), axis=-1),
         RuleTest(
-            shapes=({"x": "b 2 s t", "bias": "b 1 1 t"}, {"x": "b t", "bias": "1 t"}),
-            attributes=({"axis": [3, -1], "is_inner": [0, 1]}, {"axis": [1, None], "is_inner": [0]}),
+            shapes=(
+                {"x": "b 2 s t", "bias": "b 1 1 t"},
+                {"x": "b t", "bias": "1 t"},
+                {"x": "b 2 s t", "bias": "s t"},
+            ),
+            attributes=(
+                {"axis": [3, -1], "is_inner": [1]},
+                {"axis": [1, None], "is_inner": [0, 1]},
+                {"axis": [-1], "is_inner": [0]},
+            ),
             definitions={"com.microsoft.BiasSoftmax": _softmax_function},
         ),
-        guards=(keeps_shape, over_last_axis_of_one),
+        guards=(repeats_as_numpy_does, over_last_axis_of_one),
     ),
     _rule(
         "layernorm.lower_skip_layer_normalization",

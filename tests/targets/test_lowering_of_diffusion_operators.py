@@ -87,3 +87,18 @@ def test_an_activation_that_is_not_known_stays() -> None:
     result = ortfuse.optimize(parsed(text), target="portable")
     assert [node.op_type for node in result.model.graph] == ["GroupNorm"]
     assert any("GroupNorm" in note for note in result.report.notes)
+
+
+@pytest.mark.parametrize(
+    ("bias", "inner", "lowered"),
+    [("[2,1,1,5]", 1, True), ("[4,5]", 0, True), ("[2,1,1,5]", 0, False), ("[4,5]", 1, False), ("[1,3,1,5]", 0, False)],
+)
+def test_biases_of_scores_are_repeated_as_the_attribute_says(bias: str, inner: int, lowered: bool) -> None:
+    model = parsed(f"""(float[2,3,4,5] x, float{bias} b) => (float[2,3,4,5] y) {{
+        y = com.microsoft.BiasSoftmax<axis = 3, is_inner_broadcast = {inner}>(x, b) }}""")
+    made = ortfuse.optimize(model.clone(), target="portable", loaded=False).model
+    assert ("BiasSoftmax" not in [node.op_type for node in made.graph]) is lowered
+    if lowered:
+        given = inputs(model)
+        expected = Session(with_definitions(model, DEFINITIONS), optimise=False).run(given)["y"]
+        np.testing.assert_allclose(Session(made).run(given)["y"], expected, rtol=1e-5, atol=1e-6)
