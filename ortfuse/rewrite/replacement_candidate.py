@@ -178,12 +178,12 @@ class Candidate:
         return self._rule.spells_out and (node.domain, node.op_type) in target.spec.decomposed
 
     def _left_before(self, target: Legality) -> int:
-        """How many matched nodes another target executes for want of a kernel: as many of the new ones may be executed so."""
+        """The number of matched nodes that another target executes for want of a kernel: as many of the new ones may be."""
         imports = self._scope.root.opset_imports
         return sum(target.leaves_to_another(one, imports, self._facts) for one in self._match.nodes)
 
     def _detours(self, target: Legality) -> int:
-        """How many new nodes may be executed in another type: as many as there were, if of these one had no kernel either."""
+        """The number of new nodes that may run in another type: that of the matched ones, if one of these had no kernel."""
         imports, nodes = self._scope.root.opset_imports, self._match.nodes
         return len(nodes) if any(target.lacks_kernel(node, imports, self._facts) for node in nodes) else 0
 

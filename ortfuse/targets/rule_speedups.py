@@ -44,7 +44,7 @@ AT_WORST = "; its rows of other types than float32 count at their worst here"
 """The note on the source of a number that another processor's instructions for such types gave."""
 
 SHOWN = 2
-"""How many sizes are listed if several measurements are equally near."""
+"""The most sizes that are listed if several measurements are equally near."""
 
 ShapeOf = Callable[[str], Sequence[Any] | None]
 """Returns the shape of a captured value by its name, `None` if unknown; only integer dimensions of it are used."""
@@ -296,7 +296,7 @@ def tables_in(path: str | Path, *, former: bool = True) -> tuple[CostTable, ...]
 
 
 def _likeness(processor: str, formats: str, table: CostTable) -> tuple[bool, bool, int]:
-    """How well a table suits a processor: it is of this kind, of the same architecture, and how few number formats differ."""
+    """Rank a table for a processor: it is of this kind, then of the same architecture, then few number formats differ."""
     return (
         table.processor in ("", processor),
         _architecture(table.processor) == _architecture(processor),

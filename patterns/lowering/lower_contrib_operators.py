@@ -69,7 +69,7 @@ def _product(match: Match) -> Pattern:
 
 
 def ranks_are_known(match: Match) -> Refusal | None:
-    """The ranks of what is transposed are known."""
+    """The ranks of transposed operands are known."""
     for name in ("a", "b"):
         if match[f"trans_{name}"] and match.rank(name) is None:
             return match.refuse("shape", name, "a known rank")

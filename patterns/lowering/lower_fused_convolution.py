@@ -32,7 +32,7 @@ def is_known_activation(match: Match) -> Refusal | None:
 
 
 def is_added_as_it_is(match: Match) -> Refusal | None:
-    """What is added has the shape of the result, as the kernel demands."""
+    """The second term has the shape of the result, as the kernel demands."""
     return None if match["z"] is None else _of_result(match)
 
 

@@ -170,7 +170,7 @@ def is_a_matrix(match: Match) -> Refusal | None:
 
 
 def sums_are_fine(match: Match) -> Refusal | None:
-    """What float32 rounds off the sums of products is small beside a step of the result."""
+    """The rounding of sums of products in float32 is small beside a step of the result."""
     axis = 0 if match.root.producer().op_type == "QLinearConv" else -1  # type: ignore[union-attr]
     given, origin = match.facts.const(match["b"]), match.facts.const(match["b_zero"])
     if given is None:

@@ -413,7 +413,7 @@ class Dependence:
         self._follow_lookup_of_tuples(node)
 
     def _kind_of_lookup(self, node: ir.Node, mark: Mark, along: int, shape: Sequence[DimLike]) -> str | None:
-        """How a Gather or GatherElements takes tokens; `None` if that is not known."""
+        """Return the way in which a Gather or GatherElements takes tokens; `None` if that is not known."""
         is_gather = node.op_type == "Gather"
         if along == 1 and mark == token_of(shape, 2, self.batch.length):
             return "positions" if is_gather else "rows"

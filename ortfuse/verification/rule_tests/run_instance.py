@@ -28,16 +28,16 @@ from ortfuse.verification.rule_tests.defined_operators import with_definitions
 Arrays = list[np.ndarray[Any, Any]]
 
 FACTOR = 4.0
-"""How many times larger the replacement's error against float64 may be than the original's, beyond rounding."""
+"""The most that the replacement's error against float64 may be, in errors of the original, beyond rounding."""
 
 ROUNDINGS = 32
-"""How many roundings of its largest number a result may differ by, even if the original happens to be exact."""
+"""The most roundings of its largest number that a result may differ by, even if the original happens to be exact."""
 
 MOST_BESIDE = 0.01
 """The share of rounded numbers that may be a step beside what is meant."""
 
 MOST_LOST = 0.5
-"""How far a lossy rule may be from what it replaces (relative L2) where its definition is tried on random numbers."""
+"""The largest distance (relative L2) of a lossy rule from the original where its definition is tried on random numbers."""
 
 
 @dataclass

@@ -149,7 +149,7 @@ _CONDITIONS: dict[str, tuple[Guard, ...]] = {
     "max_pool": (scale_is_positive("by"), has_elements_in_each_window),
     "resize": (takes_nearest,),
 }
-"""What has to hold for an operator besides that it moves integers of one scale: MaxPool keeps the order of numbers."""
+"""Further conditions of operators, besides that they move integers of one scale: MaxPool keeps the order of numbers."""
 
 
 def _integers(build: Any) -> ir.Value:
