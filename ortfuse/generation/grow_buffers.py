@@ -16,7 +16,7 @@ Does not handle: buffers that are written from the start again when they are ful
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ from ortfuse.analysis.facts import Facts
 from ortfuse.errors import GenerationError
 from ortfuse.generation.decoder_interface import PAST, DecoderInterface
 from ortfuse.generation.find_interface import find_interface
+from ortfuse.generation.length_functions import AT_ONCE, steps_to_compare
 from ortfuse.generation.plan_nodes import PlanNodes
 from ortfuse.generation.positional_values import PositionalValues, Step
 from ortfuse.generation.written_buffers import WrittenBuffer, writes_at_the_end, written_buffers
@@ -69,9 +70,12 @@ class GrownBuffers:
         for one in self.written:
             if one.places not in values:
                 raise GenerationError(_ELSEWHERE.format(one.past.name))
-        evaluator = values.evaluator([one.places for one in self.written])
-        steps = list(_steps(self.length, single=values.takes_one_token))
         order = list(dict.fromkeys(one.places for one in self.written))
+        evaluator = values.evaluator(order)
+        width = sum(array.size for array in next(evaluator.at([Step(0, 1)])))
+        steps = steps_to_compare(
+            values, self.length, max(1, AT_ONCE // width), lambda number: number * width, complete=True
+        )
         for step, arrays in zip(steps, evaluator.at(steps), strict=True):
             step = values.possible(step)
             sizes = interface.sizes(facts, step.batch, step.past, step.length)
@@ -114,14 +118,6 @@ _NO_MASK = (
     "the input {} has as many columns as the buffers have places, but is not the mask of attention over them; export the decoder "
     "without it, or with another number of columns"
 )
-
-
-def _steps(length: int, *, single: bool) -> Iterator[Step]:
-    yield from (Step(past, 1) for past in range(length))
-    several = [(0, number) for number in (2, 3, 7, length)] + [(1, 2), (3, 5), (length // 2, 3)]
-    yield from (Step(past, number) for past, number in several if past + number <= length and not single)
-    batches = [Step(0, 1, 2), Step(length - 1, 1, 3), Step(0, 3, 2), Step(2, 2, 3)]
-    yield from (step for step in batches if step.total <= length and (step.length == 1 or not single))
 
 
 def _computed_from(values: Iterable[ir.Value | None]) -> set[ir.Value]:

@@ -79,7 +79,7 @@ def _hiding_ends(values: PositionalValues, masks: list[ir.Value], length: int, m
         return set()
     found, evaluator = set(masks), values.evaluator(masks)
     width = sum(array.size for array in next(evaluator.at([Step(0, 1)])))
-    steps = steps_to_compare(values, max_length, AT_ONCE // width, lambda number: number * width, complete=True)
+    steps = steps_to_compare(values, max_length, max(1, AT_ONCE // width), lambda number: number * width, complete=True)
     for step, arrays in zip(steps, evaluator.at(steps), strict=True):
         for mask, array in zip(masks, arrays, strict=True):
             end = array[..., step.total :]

@@ -32,7 +32,7 @@ class WrittenBuffer:
         node: The node that writes; all between it and the input and the output are Transpose and Identity.
         operand: The number of the node's operand that has the elements of the input.
         new: The operand that is written.
-        places: The operand that says where.
+        places: The operand that says where; of ScatterElements without an Expand that repeats it for all other axes.
         axis: The axis of the tokens in the node's output.
         perm: The axis of the input for each axis of the node's output.
     """
@@ -109,10 +109,12 @@ def _operands(node: ir.Node, index: int, facts: Facts) -> Iterator[tuple[ir.Valu
             return
         shape, whole = facts.shape(new), facts.shape(node.outputs[0])
         differ = [number for number in range(rank) if shape and whole and shape[number] != whole[number]]
-        given_axis = node.attributes.get_int("axis", 0) if node.op_type == "ScatterElements" else None
-        if given_axis is None and len(differ) != 1:
+        if len(differ) != 1:
             return
-        yield new, places, (differ[0] if given_axis is None else given_axis % rank)
+        is_by_element = node.op_type == "ScatterElements"
+        if is_by_element and node.attributes.get_int("axis", 0) % rank != differ[0]:
+            return
+        yield new, _unrepeated(places) if is_by_element else places, differ[0]
     elif node.op_type == "TensorScatter":
         new, places = given[1], given[2] if len(given) > 2 else None
         is_linear = node.attributes.get_string("mode", "linear") == "linear"
@@ -129,6 +131,13 @@ def _operands(node: ir.Node, index: int, facts: Facts) -> Iterator[tuple[ir.Valu
             yield new, condition, axis
 
 
+def _unrepeated(value: ir.Value) -> ir.Value:
+    """The value that an Expand repeats, or the value itself."""
+    node = value.producer()
+    source = node.inputs[0] if node is not None and (node.domain, node.op_type) == ("", "Expand") else None
+    return value if source is None else source
+
+
 def writes_at_the_end(one: WrittenBuffer, places: Array, whole: Sizes, step: Step) -> bool:
     """Whether a node writes the new tokens behind those of the past in a step.
 
@@ -143,7 +152,8 @@ def writes_at_the_end(one: WrittenBuffer, places: Array, whole: Sizes, step: Ste
 
 def _elements(one: WrittenBuffer, places: Array, whole: Sizes, step: Step) -> bool:
     sizes = (*whole[: one.axis], step.length, *whole[one.axis + 1 :])
-    return places.shape == sizes and bool((places == _row(step, len(whole), one.axis)).all())
+    is_whole = all(size in (1, other) for size, other in zip(places.shape[::-1], sizes[::-1], strict=False))
+    return is_whole and bool((places == _row(step, len(whole), one.axis)).all())
 
 
 def _slices(one: WrittenBuffer, places: Array, whole: Sizes, step: Step) -> bool:

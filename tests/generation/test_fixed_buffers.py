@@ -88,6 +88,7 @@ COUNTERS = {
 NUMBERS = {
     "four": np.array([1, 1, -1, 1]), "zero1": np.array([0]), "flat": np.array([-1]), "most": np.array(LENGTH),
     "last": np.array([LENGTH - 1]), "eight": np.array([8]),
+    "ten": np.array(10), "thirty": np.array(30),
 }  # fmt: skip
 
 
@@ -183,6 +184,14 @@ def test_a_mask_tells_of_all_places(declaration: str, mask: str, tmp_path: Path)
         (
             (
                 "  rows = Reshape(i0, four)",
+                "  s9 = Squeeze(s)\n  many = Greater(s9, ten)\n  few = Less(s9, thirty)\n  some = And(many, few)\n"
+                "  more = Cast<to = 7>(some)\n  i9 = Add(i0, more)\n  rows = Reshape(i9, four)",
+            ),
+            "does not write behind",
+        ),
+        (
+            (
+                "  rows = Reshape(i0, four)",
                 "  b9 = Shape<start = 0, end = 1>(ids)\n  b8 = Squeeze(b9)\n  b7 = Range(zero, b8, one)\n"
                 "  by_row = Constant<value_ints = [-1, 1, 1, 1]>()\n  b6 = Reshape(b7, by_row)\n"
                 "  i9 = Reshape(i0, four)\n  rows = Add(i9, b6)",
@@ -194,7 +203,7 @@ def test_a_mask_tells_of_all_places(declaration: str, mask: str, tmp_path: Path)
             "ids, at",
         ),
     ],
-    ids=["one further", "round", "never past the end", "by the row", "by the tokens"],
+    ids=["one further", "round", "never past the end", "some prompts", "by the row", "by the tokens"],
 )
 def test_what_is_written_elsewhere_is_refused(edit: tuple[str, str], why: str, tmp_path: Path) -> None:
     edits = [*edited("ScatterElements"), edit]
