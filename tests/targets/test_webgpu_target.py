@@ -57,6 +57,19 @@ def test_many_queries_are_left_to_products_since_some_devices_compute_them_wrong
     assert "MultiHeadAttention" in operators(ortfuse.optimize(few, target="webgpu", loaded=False).model)
 
 
+ANDS = """<ir_version: 8, opset_import: ["": 17]>
+g (bool[1, 1, s, 1] rows, bool[b, 1, 1, s] columns, bool[1, 1, s, s] window, bool[1, 1, s, s] other) => (
+    bool[b, 1, s, s] x, bool[1, 1, s, s] y, bool[1, 1, s, s] z) {
+    x = And(rows, columns) y = And(window, rows) z = And(other, window)
+}"""
+
+
+def test_truth_values_are_multiplied_where_an_and_broadcasts() -> None:
+    for target in ("webgpu", "webgpu-gpu"):
+        found = operators(ortfuse.optimize(ir.from_onnx_text(ANDS), target=target, loaded=False).model)
+        assert (found.count("Mul"), found.count("And")) == (2, 1)
+
+
 def test_the_target_of_gpus_has_all_else_of_webgpu() -> None:
     every, gpus = (resolve_target(name, runtime="1.30") for name in ("webgpu", "webgpu-gpu"))
     assert gpus.spec.name == "webgpu-gpu"
@@ -664,3 +677,22 @@ def test_a_gate_of_gelu_is_right() -> None:
     expected = left * right * 0.5 * (1 + np.vectorize(math.erf)(right / math.sqrt(2)))
     with executing_for(spec_of("webgpu")):
         np.testing.assert_allclose(Session(model).run(given)["y"], expected, atol=1e-4)
+
+
+@pytest.mark.usefixtures("webgpu")
+def test_broadcasting_ands_share_a_program_in_the_runtime_but_not_in_results() -> None:
+    model, draw = ir.from_onnx_text(ANDS), np.random.default_rng(0)
+    result = ortfuse.optimize(model, target="webgpu", loaded=False).model
+    shapes = {"rows": (1, 1, 8, 1), "columns": (2, 1, 1, 8), "window": (1, 1, 8, 8), "other": (1, 1, 8, 8)}
+    given = {name: draw.random(shape) < 0.5 for name, shape in shapes.items()}
+    wanted = {
+        "x": given["rows"] & given["columns"],
+        "y": given["window"] & given["rows"],
+        "z": given["other"] & given["window"],
+    }
+    with executing_for(spec_of("webgpu")):
+        found, before = Session(result).run(given), Session(model, optimise=False).run(given)
+    assert all((found[name] == wanted[name]).all() for name in wanted)
+    assert any((before[name] != wanted[name]).any() for name in wanted), (
+        "the bug is gone: drop WebGPUBug.SHARES_PROGRAMS_OF_AND"
+    )

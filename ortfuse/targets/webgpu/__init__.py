@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ortfuse.targets.target_spec import TargetSpec
-from ortfuse.targets.webgpu.constraints import CONSTRAINTS
+from ortfuse.targets.webgpu.constraints import CONSTRAINTS, WebGPUBug
 
 TARGET = TargetSpec(
     name="webgpu",
@@ -13,6 +13,7 @@ TARGET = TargetSpec(
     folder=Path(__file__).parent,
     kernels="stored",
     constraints=CONSTRAINTS,
+    known_bugs=frozenset(WebGPUBug),
     sizes_on="cpu",
     decomposed=frozenset({("", "QuantizeLinear"), ("", "MatMulInteger")}),
     runs_on=("WebGpuExecutionProvider",),

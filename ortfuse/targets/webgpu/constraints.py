@@ -18,6 +18,17 @@ from ortfuse.ir.refusal import Refusal
 from ortfuse.ir.traits import MICROSOFT
 from ortfuse.targets.attention_constraints import bias_has_all_rows
 from ortfuse.targets.kernel_constraints import Limit, Limits, attribute_limit, input_limit, shape_words
+from ortfuse.targets.known_bugs import KnownBug
+
+
+class WebGPUBug(KnownBug):
+    """The known bugs of the WebGPU provider."""
+
+    SHARES_PROGRAMS_OF_AND = (
+        "executes an And that broadcasts by the program compiled for another one, which broadcasts other axes, "
+        "so that its results are wrong"
+    )
+
 
 FEWEST_TILED_QUERIES = 32
 """Queries from which on the kernels of attention compute tiles of them together."""
