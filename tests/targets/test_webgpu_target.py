@@ -357,6 +357,13 @@ def test_a_guard_of_softmax_over_merged_axes_stays() -> None:
     assert "IsNaN" in operators(made)
 
 
+@pytest.mark.parametrize("operator", ["Selu <gamma = 70000.0>", "Shrink <bias = 70000.0>", "Celu <alpha = 70000.0>"])
+def test_parameters_that_halves_do_not_hold_stay(operator: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 17]> g (float16[n] x) => (float16[n] y) {{ y = {operator} (x) }}"""
+    made = ortfuse.optimize(ir.from_onnx_text(text), target="webgpu", loaded=False).model
+    assert operators(made) == [operator.split()[0]]
+
+
 def test_a_limit_between_two_halves_is_exceeded_by_the_same_numbers() -> None:
     text = """<ir_version: 10, opset_import: ["": 17]>
         g (float16[n] x) => (float16[n] y) { y = Shrink <lambd = 0.3> (x) }"""

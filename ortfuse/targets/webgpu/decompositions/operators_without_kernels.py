@@ -63,6 +63,17 @@ def _parameter(match: Match, name: str, default: float) -> float:
     return default if match[name] is None else float(match[name])
 
 
+def fits_type(name: str) -> Guard:
+    """A parameter is not given, or is a finite number of the type of the numbers."""
+
+    def is_finite(match: Match) -> Refusal | None:
+        limit = float(np.finfo((match.dtype("x") or ir.DataType.FLOAT).numpy()).max)
+        fits = match[name] is None or abs(float(match[name])) <= limit
+        return match.unless_value(name, fits, "a finite number of the type of the numbers")
+
+    return is_finite
+
+
 def _sign(match: Match) -> Pattern:
     nothing = _like("nothing", 0)
     below = op.Where(op.Less(x, nothing), _like("below", -1), x)
@@ -200,7 +211,7 @@ RULES = [
         are_floats, shapes=_X,
     ),
     _rule(
-        "selu", op.Selu(x, alpha=attr("alpha"), gamma=attr("gamma")), _selu, ("Elu", "Mul"), are_floats,
+        "selu", op.Selu(x, alpha=attr("alpha"), gamma=attr("gamma")), _selu, ("Elu", "Mul"), are_floats, fits_type("gamma"),
         shapes=_X, attributes={"alpha": [None, 0.5], "gamma": [None, 2.0]},
     ),
     _rule(
@@ -209,7 +220,7 @@ RULES = [
     ),
     _rule(
         "shrink", op.Shrink(x, bias=attr("bias"), lambd=attr("lambd")), _shrunk,
-        ("Where", "Greater", "Less", "Sub", "Add"), are_floats,
+        ("Where", "Greater", "Less", "Sub", "Add"), are_floats, fits_type("bias"),
         shapes=_X, attributes={"bias": [None, 0.25], "lambd": [None, 0.75]},
     ),
     _rule(
