@@ -97,12 +97,14 @@ class GrownBuffers:
         Raises:
             GenerationError: One is something else, which has as many columns.
         """
-        values, masking = PositionalValues(model, facts, interface), set[ir.Value]()
-        pasts = {cache.past for cache in interface.caches}
-        for node in model.graph:
-            if node.op_type in PAST and not pasts.isdisjoint(_computed_from(node.inputs[1:3])):
-                masking |= _computed_from(value for value in node.inputs if value in values)
-        for value in model.graph.inputs:
+        values, pasts = PositionalValues(model, facts, interface), {cache.past for cache in interface.caches}
+        attention = [
+            node
+            for node in model.graph
+            if node.op_type in PAST and not pasts.isdisjoint(_computed_from(node.inputs[1:3]))
+        ]
+        masking = _computed_from(value for node in attention for value in node.inputs if value in values)
+        for value in model.graph.inputs if attention else ():  # no layer is rewritten if none is fused
             is_mask = value is interface.mask and value in masking
             if value.name in self.masks and value.uses() and not is_mask:
                 raise GenerationError(_NO_MASK.format(value.name))
